@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from pipeline.commands import interruption, machine_errors, standard_streams
+from pipeline.commands.canary import canary
 from pipeline.commands.champion import export, history, promote, rollback, settle
 from pipeline.commands.check import check
 from pipeline.commands.compare import compare
@@ -61,7 +62,7 @@ def _options(
     """Options of no command."""
 
 
-for command in (init, plan, run, stage, runs, show, compare, probe, decode, profile, check, dags, doctor):
+for command in (init, plan, run, stage, runs, show, compare, probe, decode, profile, check, canary, dags, doctor):
     app.command()(command)
 
 

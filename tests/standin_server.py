@@ -78,6 +78,35 @@ class Computed:
     of_prompt: list[dict[int, float]] | None  # of all tokens but the first
 
 
+Law = Callable[[Sequence[int]], NDArray[np.float64]]  # log p of the next token, (V,)
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """A draft that proposes its argmax, `gamma` tokens a round, past the end too, as vLLM does. `by_request`: with
+    --per-request-spec-decode-metrics summary."""
+
+    draft: Law
+    gamma: int = 5
+    by_request: bool = True
+
+    def rounds(self, target: Law, prompt: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        """The accepted tokens of each round that makes the greedy completion `tokens`."""
+        ids, end, found = [*prompt, *tokens[:1]], len(prompt) + len(tokens), list[int]()
+        known = [*prompt, *tokens]
+        while len(ids) < end:
+            accepted = 0
+            while True:
+                own = known[len(ids)] if len(ids) < end else int(target(ids).argmax())
+                same = accepted < self.gamma and int(self.draft(ids).argmax()) == own
+                ids.append(own)
+                if not same:
+                    break
+                accepted += 1
+            found.append(accepted)
+        return found
+
+
 Fault = Callable[
     [web.Request, bytes], Any
 ]  # given the request and the right answer, a coroutine that answers otherwise
@@ -97,6 +126,9 @@ class StandIn:
     defaults: dict[str, float] = field(default_factory=dict)  # of the generation config
     sampler_temperature: float | None = None  # a broken sampler: it uses this one, whatever is asked
     speculates: bool = False  # then log p of completions is wrong (vLLM 34497)
+    law: Law | None = None  # in the place of `log_p_of`
+    speculation: Speculation | None = None
+    rounds: list[int] = field(default_factory=list)  # accepted tokens of every round, of all requests
     token: str | None = None  # bearer token that is required
     silent: bool = False  # it accepts connections and answers nothing
     context: int = 4096
@@ -128,6 +160,7 @@ class StandIn:
         """What other engines have elsewhere."""
         router.add_get("/version", self.say_version)
         router.add_post("/v1/completions", self.complete)
+        router.add_get("/metrics", self._metrics)
 
     @web.middleware
     async def _or_silence(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -145,6 +178,27 @@ class StandIn:
 
     async def say_version(self, request: web.Request) -> web.StreamResponse:
         return web.json_response({"version": self.version})
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        """vLLM's counters of speculation."""
+        gamma = self.speculation.gamma if self.speculation else 0
+        labels = f'engine="0",model_name="{self.model}"'
+        values = {
+            "drafts": len(self.rounds),
+            "draft_tokens": gamma * len(self.rounds),
+            "accepted_tokens": sum(self.rounds),
+        }
+        lines = [f"vllm:spec_decode_num_{name}_total{{{labels}}} {value}.0" for name, value in values.items()]
+        lines += [
+            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{place}"}} '
+            f"{sum(accepted > place for accepted in self.rounds)}.0"
+            for place in range(gamma)
+        ]
+        return web.Response(text="".join(f"{line}\n" for line in lines), content_type="text/plain")
+
+    def target(self, prefix: Sequence[int]) -> NDArray[np.float64]:
+        """(V,): log p of the next token."""
+        return log_p_of(prefix, self.weights, self.scale) if self.law is None else self.law(prefix)
 
     def _unauthorised(self, request: web.Request) -> web.Response | None:
         if self.token is None or request.headers.get("Authorization") == f"Bearer {self.token}":
@@ -210,7 +264,7 @@ class StandIn:
         rng = np.random.default_rng(body.get("seed"))
         ids, tokens, log_p, top, reason = list(body["prompt"]), [], [], [], "length"
         while len(tokens) < body["max_tokens"]:
-            plain = log_p_of(ids, self.weights, self.scale)
+            plain = self.target(ids)
             broken = {} if self.sampler_temperature is None else {"temperature": self.sampler_temperature}
             by = sampled_from(plain, body | broken)
             token = int(plain.argmax()) if body["temperature"] == 0 else _drawn(by, rng)
@@ -245,7 +299,13 @@ class StandIn:
                 "top_logprobs": [{f"token_id:{token}": value for token, value in one.items()} for one in found.top],
             },
         }
-        return {"object": "text_completion", "model": self.model, "choices": [choice]}
+        answer: dict[str, Any] = {"object": "text_completion", "model": self.model, "choices": [choice]}
+        if self.speculation is not None and body["temperature"] == 0:
+            rounds = self.speculation.rounds(self.target, body["prompt"], found.tokens)
+            self.rounds += rounds
+            if self.speculation.by_request:
+                answer["metrics"] = {"speculative_decoding": _statistics(rounds, self.speculation.gamma)}
+        return answer
 
     def _scaled(self, plain: NDArray[np.float64], body: dict[str, Any]) -> NDArray[np.float64]:
         """As SGLang: a request with top_k 1 is greedy, at temperature 1."""
@@ -263,9 +323,20 @@ class StandIn:
             return None
         found = []
         for place in range(1, len(body["prompt"])):
-            log_p = self._rounded(log_p_of(body["prompt"][:place], self.weights, self.scale))
+            log_p = self._rounded(self.target(body["prompt"][:place]))
             found.append(_listed(log_p, body["prompt"][place], body["prompt_logprobs"]))
         return found
+
+
+def _statistics(rounds: Sequence[int], gamma: int) -> dict[str, Any]:
+    """As vLLM 0.32 writes them."""
+    return {
+        "acceptance_histogram": [sum(accepted == count for accepted in rounds) for count in range(gamma + 1)],
+        "num_spec_steps": len(rounds),
+        "num_accepted_draft_tokens": sum(rounds),
+        "num_draft_tokens": gamma * len(rounds),
+        "num_spec_tokens": gamma,
+    }
 
 
 def _drawn(log_p: NDArray[np.float64], rng: np.random.Generator) -> int:

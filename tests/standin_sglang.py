@@ -21,8 +21,9 @@ class SglangStandIn(StandIn):
         router.add_post("/generate", self.complete)
 
     def read(self, body: dict[str, Any]) -> dict[str, Any]:
-        assert body["return_logprob"]
-        sampling, start, kept = body["sampling_params"], body["logprob_start_len"], body["top_logprobs_num"]
+        sampling, start, kept = body["sampling_params"], -1, 0
+        if body["return_logprob"]:
+            start, kept = body["logprob_start_len"], body["top_logprobs_num"]
         scores = start >= 0
         assert sampling["top_k"] == -1 or sampling["top_k"] >= 1  # SGLang refuses others
         return {
@@ -53,6 +54,13 @@ class SglangStandIn(StandIn):
             # SGLang writes 0 in the place of the vocabulary's last token.
             meta["input_token_logprobs"] = [[row[0], row[1] if row[1] < VOCABULARY - 1 else 0, None] for row in own]
             meta["input_top_logprobs"] = [None, *(_rows(one, body["logprobs"]) for one in listed)]
+        if self.speculation is not None and body["temperature"] == 0:
+            rounds = self.speculation.rounds(self.target, body["prompt"], found.tokens)
+            meta |= {
+                "spec_verify_ct": len(rounds),
+                "spec_num_proposed_drafts": self.speculation.gamma * len(rounds),
+                "spec_num_correct_drafts": sum(rounds),
+            }
         return {"text": "", "output_ids": found.tokens, "meta_info": meta}
 
 

@@ -50,7 +50,7 @@ def promote(
     where = Store(store)
     record = load_run(where, run)
     config = find_config(run, (), where, "no such run") if record is None else run_config(record)
-    _require_registry(config, where)
+    require_registry(config, where)
     check_receiver(config.promote.notice)
     with handover(config, where, Progress()) as scope:
         approve_run(scope, waiting_run(scope) if record is None else record, force_promote)
@@ -183,7 +183,7 @@ def export(
 
     require_engine(engine)
     require_free(out)
-    subject = find_subject(draft, Store(store), variant, _require_registry)
+    subject = find_subject(draft, Store(store), variant, require_registry)
     plan = plan_export(subject, cast(ExportEngine, engine), out, tensor_parallel, converter, gamma)
     progress = Progress()
     for note in (*plan.notes, *([] if gamma else changed_gamma(draft, subject))):
@@ -199,13 +199,14 @@ def _config_and_store(config: str, overrides: list[str] | None, store: "Path") -
 
     where = Store(store)
     read = find_config(config, overrides or [], where)
-    _require_registry(read, where)
+    require_registry(read, where)
     for warning in clear_text_warnings(read, where):
         Progress().warn(warning)
     return read, where
 
 
-def _require_registry(config: "Config", store: "Store") -> None:
+def require_registry(config: "Config", store: "Store") -> None:
+    """UsageError where nothing was ever promoted from this store."""
     from pipeline.errors import UsageError
     from pipeline.registry.mlflow_client import tracking_location
 

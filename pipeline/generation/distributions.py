@@ -122,6 +122,14 @@ def unpack(
     )
 
 
+def step(log_p_N: NDArray[np.float64], vocabulary: int) -> NDArray[np.float64]:
+    """How much `pack` and `unpack` may change the log p of a top token, (N,): the distance to the next lower code."""
+    levels = 2 ** (_ENTRY_BITS - _id_bits(vocabulary)) - 1
+    code_N = np.sqrt((log_p_N / _LOWEST).clip(0.0, 1.0)) * levels
+    found_N: NDArray[np.float64] = -_LOWEST * ((code_N + 1) ** 2 - code_N**2) / levels**2
+    return found_N
+
+
 def _highest(certain_N: NDArray[np.uint8], rest_log_p_N: NDArray[np.float16], count: int) -> NDArray[np.float32]:
     """The largest possible log p of each entry, (N, K): 0 for a top token, the share of the rest for a sampled one. log p is
     quantized relative to it, so that the steps are finest near the usual values."""

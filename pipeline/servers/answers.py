@@ -43,6 +43,14 @@ class Generated:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Plain:
+    """The token ids of a completion alone."""
+
+    tokens_N: NDArray[np.int32]
+    stopped: bool  # at a stop token, not at the limit
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scored:
     """Log-probabilities at temperature 1 of given tokens, without sampling."""
 
@@ -65,17 +73,23 @@ def generated(
     vocabulary: int,
 ) -> Generated:
     """A checked completion of at most `limit` tokens; BadAnswer says what is wrong. `kept`: K. `may_stop`: before the limit."""
-    if not tokens or len(tokens) > limit or (len(tokens) < limit and not (stopped and may_stop)):
-        raise BadAnswer(f"{len(tokens)} tokens where {limit} were asked for")
+    found = plain(tokens, stopped=stopped, may_stop=may_stop, limit=limit, vocabulary=vocabulary)
     if log_p is None:
         raise BadAnswer("no log-probabilities")
     _check_counts(len(tokens), log_p, candidates)
     return Generated(
-        tokens_N=token_ids(tokens, vocabulary),
+        tokens_N=found.tokens_N,
         log_p_N=_log_p(log_p),
         likeliest=None if candidates is None else _likeliest(candidates, kept, vocabulary),
         stopped=stopped,
     )
+
+
+def plain(tokens: Sequence[int], *, stopped: bool, may_stop: bool, limit: int, vocabulary: int) -> Plain:
+    """Checked token ids of a completion of at most `limit` tokens; BadAnswer says what is wrong. `may_stop`: before the limit."""
+    if not tokens or len(tokens) > limit or (len(tokens) < limit and not (stopped and may_stop)):
+        raise BadAnswer(f"{len(tokens)} tokens where {limit} were asked for")
+    return Plain(tokens_N=token_ids(tokens, vocabulary), stopped=stopped)
 
 
 def scored(tokens: Sequence[int], candidates: Sequence[Candidates], *, kept: int, vocabulary: int) -> Scored:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pipeline.servers.answers import Generated, Scored
+from pipeline.servers.answers import Generated, Plain, Scored
 from pipeline.speculation.settings import Sampling
 
 
@@ -56,6 +56,12 @@ class Api(Protocol):
     def generate(self, request: GenerateRequest, model: str) -> tuple[str, Body]: ...
 
     def read_generated(self, request: GenerateRequest, answer: Mapping[str, Any], vocabulary: int) -> Generated: ...
+
+    def plain(self, request: GenerateRequest, model: str) -> tuple[str, Body]:
+        """As `generate`, without log-probabilities and with what the engine counts of speculation."""
+        ...
+
+    def read_plain(self, request: GenerateRequest, answer: Mapping[str, Any], vocabulary: int) -> Plain: ...
 
     def score(self, request: ScoreRequest, model: str) -> tuple[str, Body]: ...
 

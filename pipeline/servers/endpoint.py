@@ -56,12 +56,13 @@ class RequestRefused(UsageError):
 
 
 class Endpoint:
-    """A connection to one server. To be used within one event loop: `await open()` first, `await close()` at the end."""
+    """A connection to one server. To be used within one event loop: `await open()` first, `await close()` at the end.
+    `section`: where the config names it."""
 
-    def __init__(self, config: EndpointConfig, settings: ServerConfig) -> None:
+    def __init__(self, config: EndpointConfig, settings: ServerConfig, section: str = "generate.server") -> None:
         self.url, self.weight = config.url, config.weight
         self.capacity = max(1, round(settings.concurrency * config.weight))
-        self._timeout, self._key_variable = settings.timeout_seconds, settings.key_variable
+        self._timeout, self._key_variable, self._section = settings.timeout_seconds, settings.key_variable, section
         self._session: aiohttp.ClientSession | None = None
         self._token = ""
 
@@ -120,7 +121,7 @@ class Endpoint:
             ):  # no other endpoint would help
                 raise UnderstudyError(
                     f"{self.url}: cannot connect: {os.strerror(error.errno)}: each request at a time needs one; raise the limit "
-                    "(ulimit -n) or lower generate.server.concurrency, and run again"
+                    f"(ulimit -n) or lower the concurrency in {self._section}, and run again"
                 ) from None
             if isinstance(error, aiohttp.ClientConnectorError):
                 raise Unavailable(f"{self.url}: cannot connect: {why(error.os_error)}") from None
@@ -170,7 +171,9 @@ class Endpoint:
             return Overloaded(said, _seconds(retry_after))
         if status in (401, 403):
             variable = self._key_variable or "KEY"
-            hint = "its token is not accepted" if self._key_variable else "set generate.server.key_variable to its name"
+            hint = (
+                "its token is not accepted" if self._key_variable else f"set {self._section}.key_variable to its name"
+            )
             return UsageError(f"{said}; the gateway requires a token from the environment variable {variable}: {hint}")
         if status == 404 and path.startswith("/v1/models"):
             return UsageError(f"{said}; no server of the OpenAI API answers there")
@@ -184,12 +187,12 @@ class Endpoint:
         token = os.environ.get(self._key_variable, "").strip()
         if not token:
             raise UsageError(
-                f"generate.server.key_variable: the environment variable {self._key_variable} is not set; it holds the token of "
+                f"{self._section}.key_variable: the environment variable {self._key_variable} is not set; it holds the token of "
                 "the gateway"
             )
         if not token.isascii() or not token.isprintable():
             raise UsageError(
-                f"generate.server.key_variable: the token in {self._key_variable} has characters that no HTTP header can contain"
+                f"{self._section}.key_variable: the token in {self._key_variable} has characters that no HTTP header can contain"
             )
         self._token = token
         return {"Authorization": f"Bearer {token}"}

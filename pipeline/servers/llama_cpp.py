@@ -13,11 +13,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import UsageError
-from pipeline.servers.answers import BadAnswer, Candidates, Generated, Scored, generated, scored, token_ids
+from pipeline.servers.answers import (
+    BadAnswer,
+    Candidates,
+    Generated,
+    Plain,
+    Scored,
+    generated,
+    plain,
+    scored,
+    token_ids,
+)
 from pipeline.servers.api import Body, GenerateRequest, ScoreRequest
 from pipeline.speculation.settings import GREEDY
 
 _PATH = "/completion"
+_PLAIN_FIELDS = ("tokens", "stop_type", "truncated", "timings")
 _FIELDS = ("tokens", "stop_type", "truncated", "completion_probabilities", "timings/draft_n")
 # The order in which we apply them. No other sampler runs; these settings change nothing in those that do.
 _SAMPLERS = ("temperature", "top_k", "top_p", "min_p")
@@ -85,6 +96,14 @@ class LlamaCpp:
                 tokens, rows, stopped = tokens[: ends[0] + 1], rows[: ends[0] + 1], True
         return self.completion(request, tokens, rows, stopped, vocabulary)
 
+    def plain(self, request: GenerateRequest, model: str) -> tuple[str, Body]:
+        path, body = self.generate(request, model)
+        return path, body | {"n_probs": 0, "cache_prompt": False, "response_fields": list(_PLAIN_FIELDS)}
+
+    def read_plain(self, request: GenerateRequest, answer: Mapping[str, Any], vocabulary: int) -> Plain:
+        tokens, stopped = _ended(answer, request.max_tokens)
+        return plain(tokens, stopped=stopped, may_stop=True, limit=request.max_tokens, vocabulary=vocabulary)
+
     def completion(
         self,
         request: GenerateRequest,
@@ -140,26 +159,35 @@ def _read(answer: Mapping[str, Any], limit: int) -> tuple[list[int], list[Row | 
     """Tokens, their log-probabilities, and whether an end of sequence was reached.
 
     UsageError where the server must be started otherwise."""
+    tokens, stopped = _ended(answer, limit)
     try:
-        tokens, reason, truncated = answer["tokens"], answer["stop_type"], answer["truncated"]
         found = [(one["id"], _row(one)) for one in answer.get("completion_probabilities", [])]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadAnswer(f"no completion with token ids and log-probabilities ({type(error).__name__})") from None
+        raise BadAnswer(f"no completion with log-probabilities ({type(error).__name__})") from None
+    if answer.get("draft_n"):
+        raise UsageError(
+            "generate.server: llama-server gives no log-probabilities while it speculates; give an endpoint without a draft model"
+        )
+    return tokens, _aligned(tokens, found), stopped
+
+
+def _ended(answer: Mapping[str, Any], limit: int) -> tuple[list[int], bool]:
+    """The token ids, and whether an end of sequence was reached. Raises as `_read`."""
+    try:
+        tokens, reason, truncated = answer["tokens"], answer["stop_type"], answer["truncated"]
+    except (KeyError, TypeError) as error:
+        raise BadAnswer(f"no completion with token ids ({type(error).__name__})") from None
     if not isinstance(tokens, list) or not tokens or not all(type(token) is int for token in tokens):
         raise BadAnswer("no list of token ids")
     if len(tokens) > limit:  # each without log-probabilities would take a request
         raise BadAnswer(f"{len(tokens)} tokens where {limit} were asked for")
     if reason not in ("eos", "limit"):
         raise BadAnswer(f"stop_type is {reason!r}")
-    if answer.get("draft_n"):
-        raise UsageError(
-            "generate.server: llama-server gives no log-probabilities while it speculates; give an endpoint without a draft model"
-        )
     if truncated and len(tokens) < limit and reason == "limit":
         raise UsageError(
             "generate.server: a completion does not fit the context of llama-server; start it with more --ctx-size"
         )
-    return tokens, _aligned(tokens, found), reason == "eos"
+    return tokens, reason == "eos"
 
 
 def _aligned(tokens: Sequence[int], found: Sequence[tuple[int, Row]]) -> list[Row | None]:

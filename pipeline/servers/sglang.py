@@ -8,7 +8,7 @@ at temperature 1. With the environment variable SGLANG_RETURN_ORIGINAL_LOGPROB b
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.servers.answers import BadAnswer, Candidates, Generated, Scored, generated, scored
+from pipeline.servers.answers import BadAnswer, Candidates, Generated, Plain, Scored, generated, plain, scored
 from pipeline.servers.api import Body, GenerateRequest, ScoreRequest
 from pipeline.speculation.settings import GREEDY, Sampling
 
@@ -23,6 +23,7 @@ _NEUTRAL = {
     "stop": [],
     "logit_bias": {},
 }
+_OF_LOG_P = ("logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
 _OUTPUT_ONLY = -1  # `logprob_start_len`: no log-probabilities of the prompt
 _LOWEST = -9999.0  # the server gives the lowest float32 for a probability of 0
 
@@ -46,16 +47,14 @@ class Sglang:
 
     def read_generated(self, request: GenerateRequest, answer: Mapping[str, Any], vocabulary: int) -> Generated:
         found = _meta(answer, len(request.prompt))
+        stopped = _stopped(found)
         try:
-            rows, reason = found["output_token_logprobs"], found["finish_reason"]
+            rows = found["output_token_logprobs"]
             tokens, log_p = [row[1] for row in rows], [_log_p(row[0]) for row in rows]
             candidates = [_by_id(row) for row in found["output_top_logprobs"]] if request.kept else None
-            kind, matched = reason["type"], reason.get("matched")
             repeated = answer.get("output_ids", tokens)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise BadAnswer(f"no completion with token ids and log-probabilities ({type(error).__name__})") from None
-        if kind not in ("stop", "length") or (kind == "stop" and type(matched) is not int):
-            raise BadAnswer(f"finish_reason is {str(reason)[:100]}")
         if repeated != tokens:
             raise BadAnswer("the token ids of the completion and of its log-probabilities differ")
         return generated(
@@ -63,11 +62,22 @@ class Sglang:
             log_p,
             candidates,
             kept=request.kept,
-            stopped=kind == "stop",
+            stopped=stopped,
             may_stop=not request.ignore_eos,
             limit=request.max_tokens,
             vocabulary=vocabulary,
         )
+
+    def plain(self, request: GenerateRequest, model: str) -> tuple[str, Body]:
+        path, body = self.generate(request, model)
+        return path, {key: value for key, value in body.items() if key not in _OF_LOG_P} | {"return_logprob": False}
+
+    def read_plain(self, request: GenerateRequest, answer: Mapping[str, Any], vocabulary: int) -> Plain:
+        stopped, tokens = _stopped(_meta(answer, len(request.prompt))), answer.get("output_ids")
+        if not isinstance(tokens, list):
+            raise BadAnswer("no token ids in the answer")
+        may_stop = not request.ignore_eos
+        return plain(tokens, stopped=stopped, may_stop=may_stop, limit=request.max_tokens, vocabulary=vocabulary)
 
     def score(self, request: ScoreRequest, model: str) -> tuple[str, Body]:
         # The first place has no log p, so the one before `start` is asked for too.
@@ -117,6 +127,16 @@ def _body(ids: Sequence[int], sampling: Body, logprob_start: int, kept: int) -> 
         "return_text_in_logprobs": False,
         "stream": False,
     }
+
+
+def _stopped(meta: Mapping[str, Any]) -> bool:
+    """Whether the completion ended at a stop token. BadAnswer for another end than that and the limit."""
+    reason = meta.get("finish_reason")
+    found = reason if isinstance(reason, dict) else {}
+    kind = found.get("type")
+    if kind not in ("stop", "length") or (kind == "stop" and type(found.get("matched")) is not int):
+        raise BadAnswer(f"no completion that ended: finish_reason is {str(reason)[:100]}")
+    return bool(kind == "stop")
 
 
 def _meta(answer: Mapping[str, Any], prompt: int) -> Mapping[str, Any]:

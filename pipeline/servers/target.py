@@ -5,10 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+from pipeline.corpus.request_counts import request_counts
+from pipeline.engines.counts import Counts
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.servers.answer_bytes import most_bytes
-from pipeline.servers.answers import BadAnswer, Generated, Scored
+from pipeline.servers.answers import BadAnswer, Generated, Plain, Scored
 from pipeline.servers.api import Api, GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint, RequestRefused, Unavailable
 from pipeline.servers.pool import Pool
@@ -34,8 +36,9 @@ class ServedModel:
     owner: Text | None = None  # the engine's name, unless a gateway says something else
 
 
-async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:
-    """The served model called `name`, or the only one. UsageError for another name, or where there are several to choose from.
+async def read_model(endpoint: Endpoint, name: str | None, key: str = "generate.server.model") -> ServedModel:
+    """The served model called `name`, or the only one. UsageError for another name, or where there are several to choose from;
+    `key` of the config names it.
 
     Raises as `Endpoint.get` does.
     """
@@ -47,7 +50,7 @@ async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:
         )
     names = [one["id"] for one in listed]
     if (name is None and len(names) != 1) or (name is not None and name not in names):
-        wrong = "set generate.server.model to one of" if name is None else f"it does not serve {name}, but"
+        wrong = f"set {key} to one of" if name is None else f"it does not serve {name}, but"
         raise UsageError(f"{endpoint.url}: {wrong} {', '.join(names) or 'nothing'}")
     entry: Mapping[str, Any] = listed[0] if name is None else listed[names.index(name)]
     parent: Mapping[str, Any] = next((one for one in listed if one["id"] == entry.get("parent")), {})
@@ -126,6 +129,14 @@ class Asking:
         with naming(endpoint):
             found = self.api.read_generated(request, answer, self.vocabulary)
         return found, len(request.prompt) + len(found.tokens_N)
+
+    async def plain(self, endpoint: Endpoint, request: GenerateRequest) -> tuple[Plain, Counts | None]:
+        """The completion without log-probabilities, and what the server counted of speculation; None where it does not say.
+        Raises as `generate`."""
+        path, body = self.api.plain(request, self.model)
+        answer = await self._post(endpoint, path, body, most_bytes(request.tokens, 0))
+        with naming(endpoint):
+            return self.api.read_plain(request, answer, self.vocabulary), request_counts(answer)
 
     async def score(self, endpoint: Endpoint, request: ScoreRequest) -> tuple[Scored, int]:
         """The log-probabilities, and the tokens that they took. BadAnswer, or as `Endpoint.post`."""

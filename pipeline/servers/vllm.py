@@ -6,11 +6,12 @@ Every sampling parameter is stated, so that the server's defaults (generation_co
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.servers.answers import BadAnswer, Candidates, Generated, Scored, generated, scored
+from pipeline.servers.answers import BadAnswer, Candidates, Generated, Plain, Scored, generated, plain, scored
 from pipeline.servers.api import Body, GenerateRequest, ScoreRequest
 
 _PATH = "/v1/completions"
 _TOKEN = "token_id:"  # how `return_tokens_as_token_ids` writes a token
+_OF_LOG_P = ("logprobs", "return_tokens_as_token_ids")
 # Parameters that a server's defaults could set; these values change nothing.
 _NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_tokens": 0}
 
@@ -68,6 +69,18 @@ class Vllm:
             limit=request.max_tokens,
             vocabulary=vocabulary,
         )
+
+    def plain(self, request: GenerateRequest, model: str) -> tuple[str, Body]:
+        path, body = self.generate(request, model)
+        return path, {key: value for key, value in body.items() if key not in _OF_LOG_P}
+
+    def read_plain(self, request: GenerateRequest, answer: Mapping[str, Any], vocabulary: int) -> Plain:
+        choice = _choice(answer, request.prompt)
+        tokens, reason = choice.get("token_ids"), choice.get("finish_reason")
+        if not isinstance(tokens, list) or reason not in ("stop", "length"):
+            raise BadAnswer(f"no token ids, or finish_reason is {str(reason)[:100]!r}")
+        stopped, may_stop = reason == "stop", not request.ignore_eos
+        return plain(tokens, stopped=stopped, may_stop=may_stop, limit=request.max_tokens, vocabulary=vocabulary)
 
     def score(self, request: ScoreRequest, model: str) -> tuple[str, Body]:
         return _PATH, {

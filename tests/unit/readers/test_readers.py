@@ -25,6 +25,7 @@ NOT_LISTED = {
         "pipeline/corpus/row_buffer:RowBuffer",
         "pipeline/corpus/answer_store:write_answers",
         "pipeline/corpus/prompt_store:write_prompts",
+        "pipeline/canary/examined:_of_distributions",  # of the completion store, by `distributions`
         "pipeline/distillation/dataset:_teacher",
         "pipeline/models/tokenizers:_merges",  # of a tokenizer that was loaded
         "pipeline/native/build:_built",

@@ -151,7 +151,9 @@ def test_a_limit_of_this_process_is_no_fault_of_the_server() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, limit)
             await endpoint.close()
 
-    with pytest.raises(UnderstudyError, match=r"Too many open files: .*\(ulimit -n\) or lower generate") as error:
+    with pytest.raises(
+        UnderstudyError, match=r"Too many open files: .*\(ulimit -n\) or lower the concurrency"
+    ) as error:
         asyncio.run(ask())
     assert not isinstance(error.value, Unavailable)
 

@@ -1,0 +1,158 @@
+"""Sends the canary's prompts to one live engine, and has it score known tokens. Judges nothing. Torch-free."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.canary.examined import Examined, Known
+from pipeline.canary.schema import Divergence
+from pipeline.engines.counts import Counts
+from pipeline.errors import UsageError
+from pipeline.servers.api import GenerateRequest, ScoreRequest
+from pipeline.servers.endpoint import Endpoint
+from pipeline.servers.retries import retried
+from pipeline.servers.target import Asking, ServedModel
+from pipeline.speculation.settings import GREEDY
+from pipeline.watch.counts import Observation
+
+# Where each token is a request of its own, so many are enough to tell the weights.
+_SEQUENCES, _TOKENS = 4, 16
+
+T = TypeVar("T")
+Look = Callable[[], Awaitable[Observation]]  # at the engine's counters: what was counted since the look before
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """The answer to one prompt: token ids, and the engine's counts of speculation, None where it gives none."""
+
+    tokens: list[int]
+    counts: Counts | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What one engine answered. `emitted`: in the order of the prompts. `difference`: mean absolute difference of log p of
+    `scored` known tokens; None with `problem`. `counters`: what the engine counted while the prompts were answered; None
+    where nobody looked."""
+
+    model: ServedModel
+    emitted: list[Emitted]
+    scored: int
+    difference: float | None
+    problem: str
+    divergences: list[Divergence]
+    counters: Observation | None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One live engine, and how many requests it gets at a time."""
+
+    endpoint: Endpoint
+    asking: Asking
+    concurrency: int
+    _free: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_free", asyncio.Semaphore(self.concurrency))
+
+    async def one(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of one request, done again after a transient failure."""
+        async with self._free:
+            return await retried(work)
+
+
+async def ask(
+    engine: Engine, model: ServedModel, examined: Examined, stop_tokens: Sequence[int], look: Look | None
+) -> Asked:
+    """Ask one engine. `look` reads its counters, where nobody else is served meanwhile. Raises as `Endpoint.post`."""
+    if look is not None:
+        await look()
+    emitted = await asyncio.gather(
+        *(_completion(engine, item.prompt.tolist(), examined.max_tokens, stop_tokens) for item in examined.completions)
+    )
+    counters = await look() if look is not None else None
+    problem, difference, scored = "", None, 0
+    try:
+        difference, scored = await _difference(engine, _affordable(examined.known, engine.asking))
+    except UsageError as error:  # this engine gives none
+        problem = str(error)
+    return Asked(
+        model=model,
+        emitted=list(emitted),
+        scored=scored,
+        difference=difference,
+        problem=problem,
+        divergences=await _divergences(engine, examined, emitted),
+        counters=counters,
+    )
+
+
+async def _completion(engine: Engine, prompt: list[int], limit: int, stop_tokens: Sequence[int]) -> Emitted:
+    request = GenerateRequest(prompt=prompt, sampling=GREEDY, max_tokens=limit, stop_tokens=stop_tokens)
+    found, counts = await engine.one(partial(engine.asking.plain, engine.endpoint, request))
+    return Emitted(found.tokens_N.tolist(), counts)
+
+
+def _affordable(known: Sequence[Known], asking: Asking) -> list[Known]:
+    if asking.scores_prompts:
+        return list(known)
+    return [
+        Known(one.ids[: one.start + _TOKENS], one.start, one.log_p_N[:_TOKENS], one.slack_N[:_TOKENS])
+        for one in known[:_SEQUENCES]
+    ]
+
+
+async def _difference(engine: Engine, known: Sequence[Known]) -> tuple[float | None, int]:
+    """Mean absolute difference of log p over all tokens whose record has a bound, beyond that bound; and their number."""
+
+    async def one(item: Known) -> NDArray[np.float64]:
+        request = ScoreRequest(ids=item.ids, start=item.start, kept=1)
+        found, _ = await engine.one(partial(engine.asking.score, engine.endpoint, request))
+        bounded_N = np.isfinite(item.slack_N)
+        off_N = np.abs(found.log_p_N.astype(np.float64) - item.log_p_N) - np.where(bounded_N, item.slack_N, 0.0)
+        found_N: NDArray[np.float64] = np.maximum(off_N, 0.0)[bounded_N]
+        return found_N
+
+    parts = await asyncio.gather(*(one(item) for item in known))
+    all_N = np.concatenate(parts) if parts else np.zeros(0)
+    return (float(all_N.mean()) if len(all_N) else None), len(all_N)
+
+
+async def _divergences(engine: Engine, examined: Examined, emitted: Sequence[Emitted]) -> list[Divergence]:
+    """Where each answer first leaves the stored completion, and how far the two tokens are apart for the live target."""
+
+    async def one(prompt: str, before: list[int], position: int, own: int | None, stored: int | None) -> Divergence:
+        gap = None if own is None or stored is None else await _gap(engine, before, own, stored)
+        return Divergence(prompt=prompt, position=position, emitted=own, stored=stored, gap=gap)
+
+    work = []
+    for item, answer in zip(examined.completions, emitted, strict=True):
+        stored = item.tokens[: min(item.length, examined.max_tokens)].tolist()
+        if answer.tokens == stored:
+            continue
+        pairs = zip(answer.tokens, stored, strict=False)
+        shorter = min(len(answer.tokens), len(stored))
+        position = next((place for place, (own, other) in enumerate(pairs) if own != other), shorter)
+        own, other = (tokens[position] if position < len(tokens) else None for tokens in (answer.tokens, stored))
+        work.append(one(item.id, [*item.prompt.tolist(), *stored[:position]], position, own, other))
+    return list(await asyncio.gather(*work))
+
+
+async def _gap(engine: Engine, before: list[int], own: int, stored: int) -> float | None:
+    """Between log p of two tokens after the same ones; None where the engine gives no log p."""
+    log_p = []
+    for token in (own, stored):
+        request = ScoreRequest(ids=[*before, token], start=len(before), kept=1)
+        try:
+            found, _ = await engine.one(partial(engine.asking.score, engine.endpoint, request))
+        except UsageError:
+            return None
+        log_p.append(float(found.log_p_N[0]))
+    return abs(log_p[0] - log_p[1])

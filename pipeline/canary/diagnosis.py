@@ -1,0 +1,127 @@
+"""Is it the target, the traffic, or the engine and its draft? A pure function of the evidence for each.
+
+Text that differs is evidence about the target or its arithmetic, never about the draft: the target alone decides what is emitted.
+The draft is judged by counts on the emitted tokens, whatever they are, so the two answers do not depend on each other.
+"""
+
+from collections.abc import Sequence
+
+from pipeline.canary.arithmetic import most_beyond, near_tie
+from pipeline.canary.schema import Answer, DraftEvidence, RequestEvidence, TargetEvidence, Verdict
+from pipeline.engines.counts import Counts
+from pipeline.servers.identity import is_rounding
+
+_LISTED = 3
+_WORST: tuple[Verdict, ...] = ("changed", "not_as_examined", "inconclusive", "as_examined")
+
+
+def about_target(found: TargetEvidence) -> Answer:
+    """Whether the engine serves the target that was examined."""
+    difference, tie = found.log_p_difference, near_tie(found.dtype == "float32")
+    scored = (
+        f"log p of known tokens is not given ({found.problem})"
+        if difference is None
+        else f"log p of {found.log_p_tokens} known tokens differs by {difference:.2g} on average"
+    )
+    if difference is not None and not is_rounding(difference, found.dtype):
+        coarser = found.dtype == "float32" and is_rounding(difference, "bfloat16")
+        hint = "; a coarser number format than float32 would explain it" if coarser else ""
+        return Answer("changed", f"{scored}, more than rounding in {found.dtype}{hint}")
+    unknown = [one for one in found.divergences if one.gap is None]
+    clear = [one for one in found.divergences if one.gap is not None and one.gap > tie]
+    if clear:
+        first = clear[0]
+        return Answer(
+            "changed",
+            f"{len(clear)} of {found.completions} greedy completions are not the stored ones (first {first.prompt} at token "
+            f"{first.position}: {_token(first.emitted)} for {_token(first.stored)}, log p {first.gap:.2g} apart, where {tie:g} "
+            f"could be a tie); {scored}",
+        )
+    if unknown or (difference is None and not found.completions):
+        return Answer(
+            "inconclusive",
+            f"{len(unknown)} of {found.completions} greedy completions differ from the stored ones at tokens whose log p is "
+            f"not known; {scored}",
+        )
+    ties = len(found.divergences)
+    near = f", {ties} first differ at a near-tie" if ties else ""
+    return Answer(
+        "as_examined", f"{scored}; {found.equal} of {found.completions} greedy completions are the stored ones{near}"
+    )
+
+
+def about_draft(found: DraftEvidence) -> Answer:
+    """Whether the engine's counts are those of the examined draft on the tokens that it emitted."""
+    if found.problem or not found.requests:
+        return Answer("inconclusive", found.problem or "no answer has the two tokens that a draft needs")
+    allowed = most_beyond(found.exact, found.positions)
+    unexplained = [one for one in found.requests if one.beyond is None]
+    beyond = sum(len(one.beyond or ()) for one in found.requests)
+    ties = sum(len(one.ties) for one in found.requests)
+    by_request = found.source == "answers"
+    if unexplained or beyond > allowed:
+        wrong = [one for one in found.requests if one.beyond is None or one.beyond]
+        what = f"counts of {len(wrong)} of {len(found.requests)} requests" if by_request else "engine's counters"
+        return Answer(
+            "not_as_examined",
+            f"the {what} are not those of the examined draft on the emitted tokens: {_shown(wrong)}; the engine drafts "
+            "with other weights, or in another way",
+        )
+    notes = f"; {ties} of {found.near_ties} near-ties of the draft went the other way" if ties else ""
+    notes += f"; {beyond} other choices, of at most {int(allowed)} that the number format explains" if beyond else ""
+    total = sum((one.counted for one in found.requests[1:]), start=found.requests[0].counted)
+    what = f"counts of {len(found.requests)} requests" if by_request else "engine's counters"
+    return Answer(
+        "as_examined",
+        f"the {what} are those of the examined draft on the emitted tokens: {_counts(total)}{notes}",
+    )
+
+
+def about_traffic(fallen: bool | None, target: Answer, draft: Answer) -> Answer:
+    """Whether production's prompts are other than the examined ones: its counters fell, and the canary did not.
+
+    `fallen`: what the watch says of the counters; None where it says nothing.
+    """
+    if fallen is None:
+        return Answer("inconclusive", "the watch has no state here that says whether production's counters fell")
+    if not fallen:
+        return Answer("as_examined", "production's counters did not fall")
+    if target.is_bad or draft.is_bad:
+        return Answer("inconclusive", "production's counters fell, and the canary says another reason")
+    if "inconclusive" in (target.verdict, draft.verdict):
+        return Answer("inconclusive", "production's counters fell, and the canary could not judge target and draft")
+    return Answer("changed", "production's counters fell, while target and draft are those that were examined")
+
+
+def over_all(answers: Sequence[tuple[str, Answer]]) -> Answer:
+    """The worst of the engines' answers, with those engines named; where all are right, the first one's. `answers`: by URL."""
+    if not answers:
+        return Answer("inconclusive", "no engine answered")
+    verdict = min((answer.verdict for _, answer in answers), key=_WORST.index)
+    why = [(url, answer.why) for url, answer in answers if answer.verdict == verdict]
+    if len(answers) == 1:
+        return Answer(verdict, why[0][1])
+    if verdict == "as_examined":
+        return Answer(verdict, f"all {len(answers)} engines; {why[0][0]}: {why[0][1]}")
+    more = f"; and {len(why) - _LISTED} more" if len(why) > _LISTED else ""
+    return Answer(verdict, "; ".join(f"{url}: {text}" for url, text in why[:_LISTED]) + more)
+
+
+def _token(token: int | None) -> str:
+    return "the end" if token is None else str(token)
+
+
+def _shown(wrong: Sequence[RequestEvidence]) -> str:
+    first = wrong[0]
+    name = f"{first.prompt}: " if first.prompt else ""
+    return f"{name}{_counts(first.counted)} counted, {_counts(first.least, first.most)} expected"
+
+
+def _counts(least: Counts, most: Counts | None = None) -> str:
+    """Such as `19 drafts, 43 to 45 accepted`; what is not counted is left out."""
+    words = []
+    for name, text in (("drafts", "drafts"), ("draft_tokens", "draft tokens"), ("accepted", "accepted")):
+        low, high = getattr(least, name), getattr(most or least, name)
+        if low is not None and high is not None and not (name == "draft_tokens" and least.drafts is not None):
+            words.append(f"{low:.0f} {text}" if low == high else f"{low:.0f} to {high:.0f} {text}")
+    return ", ".join(words)

@@ -1,0 +1,134 @@
+"""The examined draft on the tokens that an engine emitted, beside what the engine counted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.acceptance.explained_counts import Drafted, Rounds, counts_of, explain
+from pipeline.canary.arithmetic import is_exact, near_tie
+from pipeline.canary.asking import Asked
+from pipeline.canary.examined import Examined
+from pipeline.canary.schema import DraftEvidence, RequestEvidence
+from pipeline.config.server import Api
+from pipeline.engines.counts import Counts
+from pipeline.examination.argmax import argmax_on
+
+# What an operator switches on to get counts by request (docs/logs.md).
+_SWITCH = {
+    "vllm": "start vLLM with --per-request-spec-decode-metrics summary",
+    "sglang": "SGLang gives them with every answer while it speculates: start it with a draft",
+    "llama.cpp": "llama-server gives them with every answer while it speculates: start it with a draft",
+}
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A prompt and what was emitted, as `examine.TokenizedCompletion`."""
+
+    prompt: NDArray[np.int32]
+    tokens: NDArray[np.int32]
+
+
+def draft_evidence(asked: Asked, examined: Examined, model: Any, api: Api, gamma: int) -> DraftEvidence:
+    """What `model`, the draft as it was examined, does on the emitted tokens, and what the engine counted for them.
+
+    `gamma`: the draft length with which the engine was exported, where its counts do not say it. Raises BrokenDraft.
+    """
+    config, subject = examined.subject.config, examined.subject
+    exact = is_exact(config.pair.target.dtype, config.pair.draft.dtype, subject.variant)
+    tie = near_tie(exact)
+    pairs = zip(examined.completions, asked.emitted, strict=True)
+    texts = [_Text(item.prompt, np.array(one.tokens, dtype=np.int32)) for item, one in pairs]
+    drafted = argmax_on(model, texts, subject.pair.vocabulary, config.evaluate.batch_tokens)
+    spoken = [number for number, one in enumerate(asked.emitted) if len(one.tokens) > 1]  # the prefill emits the first
+    counts = {number: found for number in spoken if (found := asked.emitted[number].counts) is not None}
+    pooled = asked.counters.counts if asked.counters is not None and not counts else None
+    length = _draft_length([*counts.values(), *([pooled] if pooled else [])], gamma)
+    requests, problem = list[RequestEvidence](), ""
+    if length is None:
+        problem = "the engine changes its draft length (a schedule), so the examined draft's counts are not known"
+    elif counts:
+        rounds = _rounds(api, length, examined.max_tokens)
+        requests = [
+            _request(examined.completions[number].id, drafted[number], rounds, found, tie)
+            for number, found in counts.items()
+        ]
+    elif pooled is not None:
+        requests = [
+            _pooled([drafted[number] for number in spoken], _rounds(api, length, examined.max_tokens), pooled, tie)
+        ]
+    elif spoken:
+        problem = _nothing(asked, api)
+    inside = [drafted[number] for number in spoken]
+    return DraftEvidence(
+        source="answers" if counts else "counters" if pooled is not None else "nothing",
+        requests=requests,
+        gamma=length,
+        exact=exact,
+        positions=sum(len(one.margin_N) - 1 for one in inside),
+        near_ties=sum(int((one.margin_N[1:] < tie).sum()) for one in inside),
+        tie=tie,
+        problem=problem,
+    )
+
+
+def _nothing(asked: Asked, api: Api) -> str:
+    """Why there are no counts, and what to switch on."""
+    unread = "; ".join(asked.counters.problems) if asked.counters is not None else ""
+    otherwise = (
+        f"its counters say nothing either ({unread or 'no draft was counted'})"
+        if asked.counters
+        else ("or, if it serves nothing else meanwhile, set watch.canary.idle")
+    )
+    return f"the engine gives no counts by request, or does not speculate; {_SWITCH[api]}; {otherwise}"
+
+
+def _draft_length(counts: Sequence[Counts], exported: int) -> int | None:
+    """Draft tokens a draft: as the engine counts them, else as it was exported. None where they change."""
+    found = {one.draft_tokens / one.drafts for one in counts if one.drafts and one.draft_tokens is not None}
+    if not found:
+        return exported
+    (length, *others) = found
+    return int(length) if not others and length == int(length) else None
+
+
+def _rounds(api: Api, gamma: int, limit: int) -> Rounds:
+    """llama.cpp drafts no further than the request may go (docs/engines.md); vLLM and SGLang draft past the end."""
+    return Rounds(gamma, limit if api == "llama.cpp" else None)
+
+
+def _request(prompt: str, drafted: Drafted, rounds: Rounds, counted: Counts, tie: float) -> RequestEvidence:
+    least, most = counts_of(drafted, rounds)
+    found = explain(drafted, rounds, counted, tie)
+    return RequestEvidence(
+        prompt=prompt,
+        tokens=len(drafted.is_argmax_N),
+        counted=counted,
+        least=least,
+        most=most,
+        ties=[] if found is None else list(found.ties),
+        beyond=None if found is None else list(found.beyond),
+    )
+
+
+def _pooled(drafted: Sequence[Drafted], rounds: Rounds, counted: Counts, tie: float) -> RequestEvidence:
+    """Of all requests together: whether the counters lie where the draft, with its near-ties either way, can bring them."""
+    ranges = [counts_of(one, rounds, tie) for one in drafted]
+    least, most = (sum((pair[index] for pair in ranges[1:]), start=ranges[0][index]) for index in (0, 1))
+    names = ("drafts", "draft_tokens", "accepted")
+    inside = all(
+        getattr(counted, name) is None or getattr(least, name) <= getattr(counted, name) <= getattr(most, name)
+        for name in names
+    )
+    return RequestEvidence(
+        prompt="",
+        tokens=sum(len(one.is_argmax_N) for one in drafted),
+        counted=counted,
+        least=least,
+        most=most,
+        ties=[],
+        beyond=[] if inside else None,
+    )

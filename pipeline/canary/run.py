@@ -1,0 +1,208 @@
+"""`understudy canary`: asks every engine, judges the answers, and keeps the result in the store."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipeline.canary.asking import Asked, Engine, Look, ask
+from pipeline.canary.diagnosis import about_draft, about_target, about_traffic, over_all
+from pipeline.canary.examined import Examined, examined_slice
+from pipeline.canary.expected import expected_gamma
+from pipeline.canary.schema import CanaryResult, EndpointResult, TargetEvidence, write_canary
+from pipeline.config.root import Config
+from pipeline.config.server import Api, EndpointConfig, ServerConfig
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.export.subject import Subject, registered_subject
+from pipeline.progress import Progress
+from pipeline.registry.drafts import RegisteredDraft
+from pipeline.registry.registry import registry_for
+from pipeline.servers.endpoint import Endpoint, RequestRefused
+from pipeline.servers.engines import APIS, asking_of
+from pipeline.servers.retries import TIMING, TRANSIENT, retried
+from pipeline.servers.target import read_model
+from pipeline.store.artifacts import Store
+from pipeline.store.times import utc_now
+from pipeline.watch.counts import Observation
+from pipeline.watch.reading import Reader
+
+if TYPE_CHECKING:
+    from pipeline.canary.schema import DraftEvidence
+
+_SECTION = "watch"  # of the config, that names the engines
+_ANSWER_SECONDS = 300.0  # the first request to an engine may take long
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """The champion of a config, and what its engines are asked."""
+
+    config: Config
+    store: Store
+    draft: RegisteredDraft
+    examined: Examined
+    api: Api
+    gamma: int  # as it was exported
+
+
+@dataclass(frozen=True)
+class Answers:
+    """By URL: what each engine answered, or why it could not be asked."""
+
+    asked: Mapping[str, Asked]
+    unasked: Mapping[str, str]
+
+
+def question(config: Config, store: Store) -> Question:
+    """UsageError where the config names no engine that can be asked, or where there is no champion."""
+    api = watched_api(config)
+    registry = registry_for(config, store)
+    draft = registry.champion()
+    if draft is None:
+        raise UsageError(f"{registry.name} has no champion; promote a draft first (`understudy run CONFIG`)")
+    settings = config.watch.canary
+    examined = examined_slice(registered_subject(store, registry, draft), settings.prompts, settings.max_tokens)
+    gamma = expected_gamma(config, examined.subject.config.evaluate.gamma)
+    return Question(config=config, store=store, draft=draft, examined=examined, api=api, gamma=gamma)
+
+
+def watched_api(config: Config) -> Api:
+    """How the engines of the config's section `watch` are asked. UsageError where they cannot be."""
+    export, watch = config.promote.export, config.watch
+    if not watch.endpoints:
+        raise UsageError("watch.endpoints: it names no engine; give every replica, as http://host:port")
+    engine = watch.engine or (export.engine if export is not None else None)
+    if engine is None:
+        raise UsageError("watch.engine: set it, or promote.export.engine, to the engine that runs at watch.endpoints")
+    if engine not in APIS:
+        raise UsageError(
+            f"watch.engine is {engine}, which no canary can ask: it needs token ids in and out ({', '.join(APIS)} have them)"
+        )
+    return engine
+
+
+def ask_engines(asked: Question, progress: Progress) -> Answers:
+    """The answers of every engine. One that does not answer is named; UsageError where the config is wrong for it."""
+    return asyncio.run(_ask_all(asked, progress))
+
+
+async def _ask_all(asked: Question, progress: Progress) -> Answers:
+    watch = asked.config.watch
+    settings = ServerConfig(
+        api=asked.api,
+        endpoints=watch.endpoints,
+        concurrency=watch.canary.concurrency,
+        timeout_seconds=_ANSWER_SECONDS,
+        key_variable=watch.key_variable,
+    )
+    found = await asyncio.gather(*(_ask_one(asked, settings, one) for one in watch.endpoints), return_exceptions=True)
+    answered, unasked = dict[str, Asked](), dict[str, str]()
+    for endpoint, one in zip(watch.endpoints, found, strict=True):
+        if isinstance(one, Asked):
+            answered[endpoint.url] = one
+        elif isinstance(one, (*TRANSIENT, RequestRefused)):
+            unasked[endpoint.url] = str(one)
+            progress.warn(f"canary: {one}")
+        else:
+            raise one
+    return Answers(answered, unasked)
+
+
+async def _ask_one(asked: Question, settings: ServerConfig, place: EndpointConfig) -> Asked:
+    endpoint = Endpoint(place, settings, _SECTION)
+    await endpoint.open()
+    try:
+        pair = asked.examined.subject.pair
+        model = await retried(lambda: read_model(endpoint, asked.config.watch.model, f"{_SECTION}.model"))
+        asking = asking_of(asked.api, model.name, pair.vocabulary).waiting(TIMING)
+        engine = Engine(endpoint, asking, settings.concurrency)
+        look = _look(asked, place) if asked.config.watch.canary.idle else None
+        return await ask(engine, model, asked.examined, pair.stop_tokens, look)
+    finally:
+        await endpoint.close()
+
+
+def _look(asked: Question, place: EndpointConfig) -> Look:
+    """At the counters of one engine."""
+    reader = Reader(asked.config.watch.model_copy(update={"endpoints": (place,), "log": None}), asked.api)
+
+    async def look() -> Observation:
+        observation, _ = await asyncio.to_thread(reader.read, time.time())
+        return observation
+
+    return look
+
+
+def examined_draft(subject: Subject) -> Any:
+    """The draft as it was examined. Raises as `load_draft`."""
+    from pipeline.examination.load_draft import load_draft
+    from pipeline.models.loading import choose_device
+
+    config = subject.config
+    device, trusted = choose_device(config.device), config.pair.trust_remote_code
+    return load_draft(subject.pair, subject.draft, config.pair.draft.dtype, device, trusted)
+
+
+def drafts_on(asked: Question, answers: Answers, model: Any) -> "dict[str, DraftEvidence]":
+    """By URL, what the draft `model` does on what the engine emitted, beside the engine's counts."""
+    from pipeline.canary.drafted import draft_evidence
+
+    return {
+        url: draft_evidence(one, asked.examined, model, asked.api, asked.gamma) for url, one in answers.asked.items()
+    }
+
+
+def judge(
+    asked: Question, answers: Answers, drafts: "Mapping[str, DraftEvidence]", fallen: bool | None
+) -> CanaryResult:
+    """The three answers. `fallen`: what the watch says of production's counters."""
+    endpoints = [_endpoint(asked, url, one, drafts[url]) for url, one in answers.asked.items()]
+    target = over_all([(one.url, one.about_target) for one in endpoints])
+    draft = over_all([(one.url, one.about_draft) for one in endpoints])
+    return CanaryResult(
+        time=utc_now(),
+        name=asked.draft.name,
+        version=asked.draft.version,
+        digest=asked.draft.digest,
+        engine=asked.api,
+        prompts=len(asked.examined.completions),
+        max_tokens=asked.examined.max_tokens,
+        target=target,
+        traffic=about_traffic(fallen, target, draft),
+        draft=draft,
+        endpoints=endpoints,
+        unasked=dict(answers.unasked),
+    )
+
+
+def _endpoint(asked: Question, url: str, found: Asked, draft: "DraftEvidence") -> EndpointResult:
+    target = TargetEvidence(
+        dtype=asked.examined.subject.config.pair.target.dtype,
+        log_p_tokens=found.scored,
+        log_p_difference=found.difference,
+        problem=found.problem,
+        completions=len(found.emitted),
+        equal=len(found.emitted) - len(found.divergences),
+        divergences=found.divergences,
+    )
+    return EndpointResult(
+        url=url,
+        model=found.model.name,
+        version=found.model.version,
+        target=target,
+        draft=draft,
+        about_target=about_target(target),
+        about_draft=about_draft(draft),
+    )
+
+
+def run_canary(config: Config, store: Store, progress: Progress, fallen: bool | None = None) -> CanaryResult:
+    """Ask, judge, and write the result to the store. UnderstudyError where no engine could be asked."""
+    asked = question(config, store)
+    answers = ask_engines(asked, progress)
+    if not answers.asked:
+        raise UnderstudyError(f"canary: no engine could be asked: {'; '.join(list(answers.unasked.values())[:3])}")
+    result = judge(asked, answers, drafts_on(asked, answers, examined_draft(asked.examined.subject)), fallen)
+    write_canary(store, result)
+    return result

@@ -1,0 +1,164 @@
+"""What a canary found, as its file in the store has it. Imports nothing heavy."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from pipeline.config.pair import NumberFormat
+from pipeline.engines.counts import Counts
+from pipeline.engines.facts import WatchedEngine
+from pipeline.store.artifacts import Store
+from pipeline.store.files import write_json
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Number, Text
+
+SCHEMA = 1
+
+Verdict = Literal["as_examined", "changed", "not_as_examined", "inconclusive"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To one question. `why` names the evidence."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    verdict: Verdict
+    why: Text
+
+    @property
+    def is_bad(self) -> bool:
+        return self.verdict in ("changed", "not_as_examined")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """The first token of an answer that is not the stored one; None where the completion has ended. `gap`: between the
+    target's log p of the two, as the engine scores them now; None where it does not."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    prompt: Text
+    position: Count
+    emitted: Count | None
+    stored: Count | None
+    gap: Number | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetEvidence:
+    """Is it the target that was examined? `log_p_difference`: mean absolute difference of log p of known tokens from what was
+    recorded, in nats; None with `problem` where the engine does not give it."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    dtype: NumberFormat  # that the target was examined in
+    log_p_tokens: Count
+    log_p_difference: Number | None
+    problem: Text
+    completions: Count
+    equal: Count  # of them, to the stored greedy ones
+    divergences: list[Divergence]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestEvidence:
+    """What the engine counted for one request, or for all, and what the examined draft does on the emitted tokens: `least` and
+    `most`, since tokens past the end may be accepted or not. `ties` and `beyond`: positions at which the draft must have chosen
+    otherwise, within and outside the tolerance; `beyond` is None where no few choices explain the counts."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    prompt: Text  # empty: all requests
+    tokens: Count
+    counted: Counts
+    least: Counts
+    most: Counts
+    ties: list[Count]
+    beyond: list[Count] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftEvidence:
+    """Is it the draft that was examined? `near_ties`: positions at which its two best logits are closer than `tie`."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    source: Literal["answers", "counters", "nothing"]
+    requests: list[RequestEvidence]
+    gamma: Number | None  # draft tokens a draft, as the engine counts them or as it was exported
+    exact: bool  # target and draft are computed in float32
+    positions: Count
+    near_ties: Count
+    tie: Number
+    problem: Text  # why there are no counts, and what to switch on
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointResult:
+    """Of one engine."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    url: Text
+    model: Text
+    version: Text | None  # of the engine
+    target: TargetEvidence
+    draft: DraftEvidence
+    about_target: Answer
+    about_draft: Answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryResult:
+    """The three answers, over all engines. `unasked`: by URL, why an engine could not be asked."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    schema: int = SCHEMA
+    time: Text
+    name: Text  # in the registry
+    version: Text
+    digest: Text
+    engine: WatchedEngine
+    prompts: Count
+    max_tokens: Count
+    target: Answer
+    traffic: Answer
+    draft: Answer
+    endpoints: list[EndpointResult]
+    unasked: dict[Text, Text]
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether something is not what was examined."""
+        return self.target.is_bad or self.traffic.is_bad or self.draft.is_bad
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every engine was asked, and target and draft could be judged."""
+        return not self.unasked and "inconclusive" not in (self.target.verdict, self.draft.verdict)
+
+
+CANARY = Format(
+    name="result of a canary",
+    schema=SCHEMA,
+    remedy="delete it and run `understudy canary CONFIG` again",
+    content=TypeAdapter(CanaryResult),
+)
+
+
+def canary_file(store: Store, name: str) -> Path:
+    """Where the last result for the registered `name` lies."""
+    return store.root / "canary" / f"{name}.json"
+
+
+def find_canary(store: Store, name: str) -> CanaryResult | None:
+    """The last result; None before the first. UnderstudyError for a damaged file."""
+    return CANARY.find(canary_file(store, name))
+
+
+def write_canary(store: Store, result: CanaryResult) -> None:
+    """Replace the file atomically."""
+    write_json(canary_file(store, result.name), asdict(result))

@@ -1,0 +1,38 @@
+"""`understudy canary`: examination prompts to the live engine."""
+
+from pipeline.commands.options import DEFAULT_STORE, ConfigPath, JsonOption, Overrides, StorePath
+from pipeline.progress import say_json
+
+
+def canary(
+    config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE, as_json: JsonOption = False
+) -> None:
+    """Ask the live engines: is it the target, the traffic, or the draft?
+
+    Exit 0: all is as it was examined; 3: something is not; 1: an engine could not be asked, or did not say enough (the line says
+    what to switch on). The result is kept in the store.
+    """
+    from dataclasses import asdict
+
+    from pipeline.commands.champion import require_registry
+    from pipeline.config.loading import load_config
+    from pipeline.errors import Refused, UnderstudyError
+    from pipeline.store.artifacts import Store
+
+    read, where = load_config(config, overrides or []), Store(store)
+    from pipeline.canary.run import run_canary, watched_api
+
+    watched_api(read)
+    require_registry(read, where)
+    from pipeline.canary.report import print_canary, summary
+    from pipeline.progress import Progress
+
+    found = run_canary(read, where, Progress())
+    if as_json:
+        say_json(asdict(found))
+    else:
+        print_canary(found)
+    if found.is_bad:
+        raise Refused(summary(found))
+    if not found.is_complete:
+        raise UnderstudyError(summary(found))

@@ -1,0 +1,81 @@
+"""Evidence of canaries, for tests."""
+
+from typing import Any
+
+from pipeline.canary.schema import (
+    Answer,
+    CanaryResult,
+    Divergence,
+    DraftEvidence,
+    EndpointResult,
+    RequestEvidence,
+    TargetEvidence,
+)
+from pipeline.engines.counts import Counts
+
+FINE = Answer("as_examined", "as it was")
+
+
+def divergence(gap: float | None) -> Divergence:
+    return Divergence(prompt="p", position=3, emitted=5, stored=None if gap is None else 6, gap=gap)
+
+
+def of_target(**changes: Any) -> TargetEvidence:
+    known: dict[str, Any] = {
+        "dtype": "float32",
+        "log_p_tokens": 100,
+        "log_p_difference": 1e-6,
+        "problem": "",
+        "completions": 10,
+        "equal": 10,
+        "divergences": [],
+    }
+    return TargetEvidence(**(known | changes))
+
+
+def of_request(beyond: list[int] | None, ties: int = 0, prompt: str = "p") -> RequestEvidence:
+    counts = Counts(drafts=4.0, draft_tokens=20.0, accepted=7.0)
+    return RequestEvidence(
+        prompt=prompt, tokens=12, counted=counts, least=counts, most=counts, ties=list(range(ties)), beyond=beyond
+    )
+
+
+def of_draft(*requests: RequestEvidence, **changes: Any) -> DraftEvidence:
+    known: dict[str, Any] = {
+        "source": "answers",
+        "requests": list(requests),
+        "gamma": 5,
+        "exact": True,
+        "positions": 1000,
+        "near_ties": 3,
+        "tie": 2e-5,
+        "problem": "",
+    }
+    return DraftEvidence(**(known | changes))
+
+
+def result(**changes: Any) -> CanaryResult:
+    engine = EndpointResult(
+        url="http://one:8000",
+        model="target",
+        version="0.32.0",
+        target=of_target(divergences=[divergence(1e-6), divergence(None)]),
+        draft=of_draft(of_request([]), of_request(None)),
+        about_target=FINE,
+        about_draft=FINE,
+    )
+    known: dict[str, Any] = {
+        "time": "2026-11-25T10:00:00Z",
+        "name": "big-draft",
+        "version": "3",
+        "digest": "d",
+        "engine": "vllm",
+        "prompts": 32,
+        "max_tokens": 64,
+        "target": FINE,
+        "traffic": FINE,
+        "draft": FINE,
+        "endpoints": [engine],
+        "unasked": {},
+    }
+    return CanaryResult(**(known | changes))

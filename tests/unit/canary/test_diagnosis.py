@@ -1,0 +1,121 @@
+"""Which evidence says what: the target, the traffic, or the engine and its draft."""
+
+import pytest
+
+from pipeline.canary.arithmetic import is_exact, most_beyond, near_tie
+from pipeline.canary.diagnosis import about_draft, about_target, about_traffic, over_all
+from pipeline.canary.report import summary
+from pipeline.canary.schema import Answer, DraftEvidence, TargetEvidence, Verdict
+from tests.unit.canary.evidence import FINE, divergence, of_draft, of_request, of_target, result
+
+CHANGED, OTHER = Answer("changed", "other weights"), Answer("not_as_examined", "another draft")
+OPEN = Answer("inconclusive", "no counts")
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict", "said"),
+    [
+        (of_target(), "as_examined", "10 of 10 greedy completions are the stored ones"),
+        (of_target(log_p_difference=2e-3), "changed", "more than rounding in float32; a coarser number format"),
+        (of_target(log_p_difference=0.5), "changed", "more than rounding in float32"),
+        (of_target(dtype="bfloat16", log_p_difference=0.02), "as_examined", "differs by 0.02"),
+        (of_target(dtype="bfloat16", log_p_difference=0.5), "changed", "more than rounding in bfloat16"),
+        (of_target(equal=9, divergences=[divergence(1e-5)]), "as_examined", "1 first differ at a near-tie"),
+        (
+            of_target(equal=9, divergences=[divergence(1e-3)]),
+            "changed",
+            "1 of 10 greedy completions are not the stored",
+        ),
+        (of_target(dtype="bfloat16", divergences=[divergence(0.2)]), "as_examined", "near-tie"),
+        (of_target(dtype="bfloat16", divergences=[divergence(0.3)]), "changed", "0.25 could be a tie"),
+        (of_target(divergences=[divergence(None)]), "inconclusive", "whose log p is not known"),
+        (of_target(log_p_difference=None, problem="refused"), "as_examined", "not given (refused)"),
+        (of_target(log_p_difference=None, completions=0, equal=0), "inconclusive", "not given"),
+    ],
+)
+def test_the_target(found: TargetEvidence, verdict: Verdict, said: str) -> None:
+    """By log p of known tokens first; then by the text, where near-ties are no change."""
+    answer = about_target(found)
+    assert (verdict, True) == (answer.verdict, said in answer.why), answer.why
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict", "said"),
+    [
+        (of_draft(of_request([])), "as_examined", "4 drafts, 7 accepted"),
+        (of_draft(of_request([]), of_request([])), "as_examined", "8 drafts, 14 accepted"),
+        (of_draft(of_request([], ties=2)), "as_examined", "2 of 3 near-ties of the draft went the other way"),
+        (of_draft(of_request([1])), "not_as_examined", "counts of 1 of 1 requests"),
+        (of_draft(of_request([]), of_request(None)), "not_as_examined", "counts of 1 of 2 requests"),
+        (of_draft(of_request([1, 2]), exact=False), "as_examined", "2 other choices, of at most 3"),
+        (of_draft(of_request([1, 2, 3, 4]), exact=False), "not_as_examined", "another way"),
+        (of_draft(of_request(None), exact=False), "not_as_examined", "1 of 1 requests"),
+        (of_draft(of_request([], prompt=""), source="counters"), "as_examined", "the engine's counters"),
+        (of_draft(of_request(None, prompt=""), source="counters"), "not_as_examined", "the engine's counters"),
+        (of_draft(), "inconclusive", "no answer has the two tokens"),
+        (of_draft(problem="start it with --counts", source="nothing"), "inconclusive", "start it with --counts"),
+    ],
+)
+def test_the_draft(found: DraftEvidence, verdict: Verdict, said: str) -> None:
+    """In float32 every count must be explained by near-ties; in coarser formats a few choices may lie outside."""
+    answer = about_draft(found)
+    assert (verdict, True) == (answer.verdict, said in answer.why), answer.why
+
+
+@pytest.mark.parametrize(
+    ("fallen", "target", "draft", "verdict"),
+    [
+        (None, FINE, FINE, "inconclusive"),
+        (False, FINE, FINE, "as_examined"),
+        (True, FINE, FINE, "changed"),
+        (True, CHANGED, FINE, "inconclusive"),
+        (True, FINE, OTHER, "inconclusive"),
+        (True, FINE, OPEN, "inconclusive"),
+        (True, OPEN, FINE, "inconclusive"),
+    ],
+)
+def test_the_traffic(fallen: bool | None, target: Answer, draft: Answer, verdict: Verdict) -> None:
+    """It changed only where the counters fell and the canary finds nothing else."""
+    assert verdict == about_traffic(fallen, target, draft).verdict
+
+
+def test_the_worst_engine_decides() -> None:
+    """And is named; an engine that is as examined is not."""
+    found = over_all([("http://a", FINE), ("http://b", OTHER), ("http://c", OPEN)])
+    assert ("not_as_examined", "http://b: another draft") == (found.verdict, found.why)
+    assert FINE == over_all([("http://a", FINE)])
+    assert "all 2 engines; http://a: as it was" == over_all([("http://a", FINE), ("http://b", FINE)]).why
+    assert "inconclusive" == over_all([]).verdict
+
+
+def test_what_arithmetic_may_explain() -> None:
+    """In float32 only ties; elsewhere one choice in 500, and one."""
+    assert (2e-5, 0.25) == (near_tie(exact=True), near_tie(exact=False))
+    assert (0, 3) == (most_beyond(exact=True, positions=1000), most_beyond(exact=False, positions=1000))
+    assert is_exact("float32", "float32", "unquantized")
+    assert not any(
+        (
+            is_exact("bfloat16", "float32", "unquantized"),
+            is_exact("float32", "bfloat16", "unquantized"),
+            is_exact("float32", "float32", "int8"),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "bad", "complete", "said"),
+    [
+        ({}, False, True, ""),
+        ({"target": CHANGED}, True, True, "canary: target changed"),
+        ({"traffic": CHANGED}, True, True, "canary: traffic changed"),
+        ({"traffic": OPEN}, False, True, ""),
+        ({"draft": OTHER}, True, True, "canary: engine or draft not as examined"),
+        ({"draft": OPEN}, False, False, "canary: not answered: engine or draft"),
+        ({"unasked": {"http://two": "down"}}, False, False, "canary: not answered: 1 engines not asked"),
+    ],
+)
+def test_what_decides_the_exit_code(changes: dict[str, object], bad: bool, complete: bool, said: str) -> None:
+    """Without a state of the watch nothing is missing: the traffic is its question."""
+    found = result(**changes)
+    assert (bad, complete) == (found.is_bad, found.is_complete)
+    assert not said or said == summary(found)
