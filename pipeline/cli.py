@@ -31,6 +31,7 @@ from pipeline.commands.runs import runs
 from pipeline.commands.show import show
 from pipeline.commands.stage import stage
 from pipeline.commands.store import gc, sync
+from pipeline.commands.watch import watch
 from pipeline.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UnderstudyError
 from pipeline.native.threads import limit_spinning
 from pipeline.progress import Progress, say
@@ -62,7 +63,23 @@ def _options(
     """Options of no command."""
 
 
-for command in (init, plan, run, stage, runs, show, compare, probe, decode, profile, check, canary, dags, doctor):
+for command in (
+    init,
+    plan,
+    run,
+    stage,
+    runs,
+    show,
+    compare,
+    probe,
+    decode,
+    profile,
+    check,
+    watch,
+    canary,
+    dags,
+    doctor,
+):
     app.command()(command)
 
 

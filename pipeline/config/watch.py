@@ -57,6 +57,12 @@ class WatchConfig(Section):
     interval_seconds: float = Field(
         default=300.0, ge=1, le=86_400, description="Seconds between scrapes of `understudy watch` without --once."
     )
+    draft_length: int | None = Field(
+        default=None,
+        ge=1,
+        le=64,
+        description="Draft tokens of a draft, for SGLang, which does not count them, without an export to read it from.",
+    )
     rule: Rule = Field(
         default="sequential",
         description="`sequential`: an e-detector, whose rate of false alarms holds however long it runs. `window`: the share of "
@@ -81,6 +87,12 @@ class WatchConfig(Section):
         le=1000,
         description="Variance of the accepted tokens of a scrape over that of independent tokens, until the counters say it.",
     )
+    burst_minutes: float = Field(
+        default=60.0,
+        gt=0,
+        le=1440,
+        description="A deviation of less than this time is a burst of other traffic, and raises no alarm.",
+    )
     reference_days: int = Field(
         default=7, ge=7, le=365, description="Days of counters that make the reference of level and spread."
     )
@@ -93,7 +105,8 @@ class WatchConfig(Section):
         default=0.5, ge=0, le=1, description="With rule `window`: the examined acceptance rate that is too low."
     )
     notice: NoticeConfig | None = Field(
-        default=None, description="Who is told of a drift and of its end; null: promote.notice."
+        default=None,
+        description="Who is told of a drift and of its end: a webhook or a program, as for promote.notice.",
     )
     metrics: str | None = Field(
         default=None,

@@ -1,7 +1,7 @@
-"""`promote.notice`: tells a webhook or a program that the champion has changed, so that it can reload the servers.
+"""Tells a webhook or a program what has happened: that the champion has changed, so that it can reload the servers, or a drift.
 
-A notice states which version is champion and which change made it so. It is sent at least once: a receiver drops a notice whose
-number it has seen, or a lower one. Does not decide when a notice is due.
+A notice of the champion states which version it is and which change made it so. It is sent at least once: a receiver drops a
+notice whose number it has seen, or a lower one. Does not decide when a notice is due.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
@@ -20,6 +21,23 @@ from pipeline.errors import UnderstudyError, UsageError
 
 SCHEMA = 1
 _TRIES = 3
+
+
+class Message(Protocol):
+    """What is sent. `text`: JSON. `key`: the same for a message that is sent again. `section`: of the config, that names the
+    receiver. `again`: what sends it again."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def section(self) -> str: ...
+
+    @property
+    def again(self) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +68,18 @@ class Notice:
     def text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
 
+    @property
+    def key(self) -> str:
+        return f"{self.name}/{self.change}"
+
+    @property
+    def section(self) -> str:
+        return "promote.notice"
+
+    @property
+    def again(self) -> str:
+        return "call `champion settle`"
+
 
 class _NotDelivered(UnderstudyError):
     """The receiver may answer later."""
@@ -60,36 +90,36 @@ def receiver_name(settings: NoticeConfig) -> str:
     return f"{settings.program} on {socket.gethostname()}" if settings.program is not None else _shown(settings)
 
 
-def check_receiver(settings: NoticeConfig | None) -> None:
+def check_receiver(settings: NoticeConfig | None, section: str = "promote.notice") -> None:
     """UsageError where no notice could be delivered: before a promotion, not after it."""
     if settings is None:
         return
     if settings.program is not None and not os.access(settings.program, os.X_OK):
         raise UsageError(
-            f"promote.notice.program: {settings.program}: no such program, or it is not executable; correct the path, or chmod +x"
+            f"{section}.program: {settings.program}: no such program, or it is not executable; correct the path, or chmod +x"
         )
     if settings.url_variable is not None and not _url(settings).startswith(("http://", "https://")):
         raise UsageError(
-            f"promote.notice.url_variable: the environment variable {settings.url_variable} holds no URL; put one of http:// or "
+            f"{section}.url_variable: the environment variable {settings.url_variable} holds no URL; put one of http:// or "
             "https:// into it"
         )
     if settings.key_variable is not None:
         token = _token(settings.key_variable)
         if not token:
             raise UsageError(
-                f"promote.notice.key_variable: the environment variable {settings.key_variable} is not set; put the token into it"
+                f"{section}.key_variable: the environment variable {settings.key_variable} is not set; put the token into it"
             )
         if not token.isprintable() or not token.isascii():
             raise UsageError(
-                f"promote.notice.key_variable: {settings.key_variable} has characters that no HTTP header can have; correct it"
+                f"{section}.key_variable: {settings.key_variable} has characters that no HTTP header can have; correct it"
             )
 
 
-def send(settings: NoticeConfig, notice: Notice) -> None:
-    """Deliver a notice. UnderstudyError if the receiver does not accept it."""
-    check_receiver(settings)
+def send(settings: NoticeConfig, message: Message) -> None:
+    """Deliver a message. UnderstudyError if the receiver does not accept it."""
+    check_receiver(settings, message.section)
     if settings.program is not None:
-        _call(Path(settings.program), notice, settings.timeout_seconds)
+        _call(Path(settings.program), message, settings.timeout_seconds)
         return
     tries = Retrying(
         stop=stop_after_attempt(_TRIES),
@@ -97,7 +127,7 @@ def send(settings: NoticeConfig, notice: Notice) -> None:
         retry=retry_if_exception_type(_NotDelivered),
         reraise=True,
     )
-    tries(lambda: asyncio.run(_post(settings, notice)))
+    tries(lambda: asyncio.run(_post(settings, message)))
 
 
 def _shown(settings: NoticeConfig) -> str:
@@ -114,7 +144,7 @@ def _token(variable: str) -> str:
     return os.environ.get(variable, "").strip()
 
 
-def _call(program: Path, notice: Notice, seconds: float) -> None:
+def _call(program: Path, message: Message, seconds: float) -> None:
     """The notice is the program's standard input; exit code 0 accepts it."""
     with (
         tempfile.TemporaryFile() as output
@@ -122,7 +152,7 @@ def _call(program: Path, notice: Notice, seconds: float) -> None:
         try:
             ended = subprocess.run(
                 [str(program)],
-                input=notice.text.encode(),
+                input=message.text.encode(),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 timeout=seconds,
@@ -131,34 +161,34 @@ def _call(program: Path, notice: Notice, seconds: float) -> None:
         except subprocess.TimeoutExpired:
             raise UnderstudyError(
                 f"notice: {program} did not end within {seconds:g} s; "
-                "raise promote.notice.timeout_seconds, and call `champion settle`"
+                f"raise {message.section}.timeout_seconds, and {message.again}"
             ) from None
         except OSError as error:
             raise UnderstudyError(
-                f"notice: {program}: {error.strerror or error}; mend it, and call `champion settle`"
+                f"notice: {program}: {error.strerror or error}; mend it, and {message.again}"
             ) from None
         if ended.returncode:
             output.seek(0)
             said = output.read().decode(errors="replace").strip() or "no output"
             raise UnderstudyError(
                 f"notice: {program} ended with exit code {ended.returncode}: {said.splitlines()[-1]}; "
-                "mend it, and call `champion settle`"
+                f"mend it, and {message.again}"
             )
 
 
-async def _post(settings: NoticeConfig, notice: Notice) -> None:
+async def _post(settings: NoticeConfig, message: Message) -> None:
     """Redirects are not followed: the token is for the configured URL only."""
     # Imported here because it takes a third of a second, and most commands send nothing.
     import aiohttp
 
-    headers = {"Content-Type": "application/json", "Idempotency-Key": f"{notice.name}/{notice.change}"}
+    headers = {"Content-Type": "application/json", "Idempotency-Key": message.key}
     if settings.key_variable is not None:
         headers["Authorization"] = f"Bearer {_token(settings.key_variable)}"
     timeout = aiohttp.ClientTimeout(total=settings.timeout_seconds)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.post(_url(settings), data=notice.text, headers=headers, allow_redirects=False) as answer,
+            session.post(_url(settings), data=message.text, headers=headers, allow_redirects=False) as answer,
         ):
             status = answer.status
     except TimeoutError:
@@ -170,7 +200,7 @@ async def _post(settings: NoticeConfig, notice: Notice) -> None:
     if status >= 500 or status == 429:
         raise _NotDelivered(f"notice: {_shown(settings)} answered with HTTP {status}")
     if not 200 <= status < 300:
-        raise UnderstudyError(f"notice: {_shown(settings)} answered with HTTP {status}; check promote.notice")
+        raise UnderstudyError(f"notice: {_shown(settings)} answered with HTTP {status}; check {message.section}")
 
 
 def _why(error: Exception, settings: NoticeConfig) -> str:

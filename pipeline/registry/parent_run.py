@@ -1,4 +1,4 @@
-"""The MLflow run of an Understudy run. There is one: tracking fills it, and the registry links the draft to it."""
+"""The MLflow run of an Understudy run, which tracking fills and the registry links the draft to; or of what is watched."""
 
 from importlib.metadata import version
 from typing import Any
@@ -8,15 +8,17 @@ from pipeline.registry.person import acting_person
 RUN_TAG, KIND_TAG = "understudy.run", "understudy.kind"
 
 
-def find_or_create_run(client: Any, experiment: str, run_id: str, begun_ms: int | None = None) -> tuple[str, bool]:
+def find_or_create_run(
+    client: Any, experiment: str, run_id: str, begun_ms: int | None = None, kind: str = "run"
+) -> tuple[str, bool]:
     """The id of the MLflow run of `run_id`, and whether it was created here. A killed process may have created it before."""
-    filter_string = f"tags.`{RUN_TAG}` = '{run_id}' AND tags.`{KIND_TAG}` = 'run'"
+    filter_string = f"tags.`{RUN_TAG}` = '{run_id}' AND tags.`{KIND_TAG}` = '{kind}'"
     earlier = client.search_runs([experiment], filter_string, max_results=1)
     if earlier:
         return str(earlier[0].info.run_id), False
     tags = {
         RUN_TAG: run_id,
-        KIND_TAG: "run",
+        KIND_TAG: kind,
         "mlflow.user": acting_person(),  # only MLflow's fluent interface sets these two
         "mlflow.source.name": f"understudy {version('understudy')}",
         "mlflow.source.type": "LOCAL",

@@ -22,6 +22,9 @@ Count = Annotated[int, Field(strict=True, ge=0, lt=_MOST)]
 SmallWhole = Annotated[Whole, Field(gt=-_MOST, lt=_MOST)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=-_MOST, lt=_MOST)]
 Positive = Annotated[Number, Field(ge=0)]
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]  # of any size
+Amount = Annotated[Finite, Field(ge=0)]
+Moment = Annotated[Finite, Field(ge=0, lt=10**11)]  # Unix seconds
 
 
 def _key_of_json(key: Any) -> Any:

@@ -57,6 +57,7 @@ from pipeline.store.files import read_user_json, write_json
 from pipeline.store.runs import list_runs, require_run
 from pipeline.watch.followed_files import LogPositions, follow
 from pipeline.watch.log_counts import LogCounts
+from pipeline.watch.state import read_state
 from tests.decisions import TRAINING, make_decision, make_example_set
 from tests.exports import make_export
 from tests.fakes import tiny_tokenizer
@@ -67,6 +68,7 @@ from tests.unit.canary.evidence import result as canary_result
 from tests.unit.latency.costs.test_latency_profile import PROFILE
 from tests.unit.latency.load.test_workload import BASELINE, COUNTS
 from tests.unit.test_fuzz import CONFIG, MANIFEST_CONTENT, RECORD, ROWS, VLLM
+from tests.unit.watch.expectations import watched_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,6 +319,10 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="notices", file="store/handover/x.json", valid=asdict(Settled(3, {"r": 2})),
         read=lambda place: read_settled(_store(place), "x"), covers=("pipeline/handover/settled:SETTLED",),
+    ),
+    Kind(
+        name="state of the watch", file="store/watch/x.json", valid=_json(asdict(watched_state())),
+        read=lambda place: read_state(_store(place), "x"), covers=("pipeline/watch/state:STATE",),
     ),
     Kind(
         name="result of a canary", file="store/canary/x.json", valid=_json(asdict(canary_result())),

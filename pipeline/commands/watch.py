@@ -1,0 +1,57 @@
+"""`understudy watch`: the champion in production."""
+
+from typing import Annotated
+
+import typer
+
+from pipeline.commands.options import DEFAULT_STORE, JsonOption, Overrides, StorePath
+from pipeline.progress import say
+
+
+def watch(
+    config: Annotated[
+        str,
+        typer.Argument(metavar="CONFIG|NAME", help="The config, or the registered name of the draft."),
+    ],
+    overrides: Overrides = None,
+    store: StorePath = DEFAULT_STORE,
+    once: Annotated[
+        bool, typer.Option("--once", help="One look; exit 3 while there is a drift. For cron, CI and Airflow.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare acceptance in production with the examination.
+
+    Tells when it drifts, and whether speculation pays. Reads the counters of the engines in watch.endpoints, or the log in
+    watch.log. Without --once it looks every watch.interval_seconds until it is stopped. What it knows is in one small file in the
+    store, so it may be stopped and started at any time.
+    """
+    import json
+    import time
+
+    from pipeline.errors import Refused, UnderstudyError
+    from pipeline.handover.notice import check_receiver
+    from pipeline.progress import Progress
+    from pipeline.registry.named_config import find_config
+    from pipeline.registry.registry import registered_name
+    from pipeline.store.artifacts import Store
+    from pipeline.watch.acting import watch_of
+    from pipeline.watch.forever import watch_forever
+    from pipeline.watch.lines import figures, state_line, status_line
+
+    where = Store(store)
+    read, progress = find_config(config, overrides or [], where), Progress()
+    check_receiver(read.watch.notice, "watch.notice")
+    name = registered_name(read)
+    where.create()
+    with where.lock(f"watch-{name}", lambda: progress.line("another process watches this; waiting")):
+        watching = watch_of(read, where, name, time.time(), progress)
+        if not once:
+            watch_forever(watching)
+        observation = watching.look(time.time())
+    state = watching.state
+    say(json.dumps(figures(state), sort_keys=True) if as_json else f"{name}: {status_line(state, read.watch)}")
+    if state.has_drift:
+        raise Refused(f"{name}: {state_line(state)}")
+    if observation.counts is None and observation.problems:
+        raise UnderstudyError(f"{name}: nothing could be read: {observation.problems[0]}")

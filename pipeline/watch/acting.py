@@ -1,0 +1,117 @@
+"""A look, what follows from it, and the state that is kept: lines, a notice, a point in MLflow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipeline.config.root import Config
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.handover.notice import send
+from pipeline.latency.costs.step_costs import read_step_costs
+from pipeline.progress import Progress
+from pipeline.registry.watch_series import log_watch
+from pipeline.store.artifacts import Store
+from pipeline.watch.counts import Observation
+from pipeline.watch.drift_notice import drift_notice, due
+from pipeline.watch.lines import paying_line, reference_line, state_line
+from pipeline.watch.prediction import Served, served
+from pipeline.watch.reading import Reader
+from pipeline.watch.state import WatchState, new_state, read_state, write_state
+from pipeline.watch.watcher import Costs, changes, observed
+
+_CONTEXT = 512  # tokens, at which step times are taken where gate.load does not say it
+_HOUR = 3600.0
+
+
+@dataclass
+class Watch:
+    """The watch of one registered name. `look` may be called for months: it raises nothing that the next look may not have."""
+
+    config: Config
+    store: Store
+    name: str
+    progress: Progress
+    state: WatchState
+    _reader: Reader | None = None
+    _said: Sequence[str] = ()
+
+    def look(self, now: float) -> Observation:
+        """Read, test, tell, and write the state. UnderstudyError where the export cannot be read."""
+        found = served(self.config)
+        if self._reader is None:
+            self._reader = Reader(self.config.watch, found.engine, self.state.reader)
+        observation, reader = self._reader.read(now)
+        self._say_problems(observation.problems)
+        before = self.state
+        after = observed(before, observation, found, self.config.watch, self._costs(found))
+        after = replace(after, reader=reader)
+        for change in changes(before, after):
+            self._say(change, after)
+        after = self._told(after, now)
+        self._log(before, after, now)
+        self.state = after
+        write_state(self.store, self.name, after)
+        return observation
+
+    def _say(self, change: str, state: WatchState) -> None:
+        if change == "reference":
+            self.progress.line(f"{self.name}: {reference_line(state)}")
+        elif change == "paying":
+            (self.progress.line if state.paying.pays else self.progress.warn)(f"{self.name}: {paying_line(state)}")
+        else:
+            (self.progress.warn if state.has_drift else self.progress.line)(f"{self.name}: {state_line(state)}")
+
+    def _say_problems(self, problems: Sequence[str]) -> None:
+        """Once each, until it is over: a replica that is down for days is no line every 5 minutes."""
+        for problem in problems:
+            if problem not in self._said:
+                self.progress.warn(problem)
+        self._said = problems
+
+    def _told(self, state: WatchState, now: float) -> WatchState:
+        settings, now_due = self.config.watch.notice, due(state)
+        if settings is None or now_due is None:
+            return state
+        try:
+            send(settings, drift_notice(state, self.name, now))
+        except UnderstudyError as error:
+            self.progress.warn(str(error))
+            return state
+        return replace(state, told={**state.told, "drift": now_due})
+
+    def _log(self, before: WatchState, after: WatchState, now: float) -> None:
+        """A point an hour, and one at each change."""
+        last = after.last
+        is_due = before.last is None or before.last.time // _HOUR != now // _HOUR or bool(changes(before, after))
+        if last is None or last.time != now or not is_due:
+            return
+        figures = {"watch_acceptance": last.share, "watch_drift": float(after.has_drift)}
+        if after.draft:
+            figures["watch_deviation"] = last.share - last.predicted
+        if after.paying.speedup is not None:
+            figures["watch_speedup"] = after.paying.speedup
+        try:
+            log_watch(self.config, self.store, self.name, figures, int(now // 60))
+        except UnderstudyError as error:
+            self._say_problems((*self._said, f"no point in MLflow: {error}"))
+
+    def _costs(self, found: Served) -> Costs | None:
+        """Of the served variant, where `gate.profile` names a profile of it."""
+        if found.expected is None:
+            return None
+        path = self.config.gate.profile.get(found.expected.draft.variant)
+        if path is None:
+            return None
+        load = self.config.gate.load
+        return Costs(read_step_costs(Path(path)), _CONTEXT if load is None else load.context)
+
+
+def watch_of(config: Config, store: Store, name: str, now: float, progress: Progress) -> Watch:
+    """The watch as it was left. UsageError if the config names nothing to read."""
+    if not config.watch.endpoints and config.watch.log is None:
+        raise UsageError(
+            "watch: nothing to read; name the replicas in watch.endpoints, or the deployment's log in watch.log "
+            "(docs/operations.md)"
+        )
+    store.create()
+    return Watch(config, store, name, progress, read_state(store, name) or new_state(now))

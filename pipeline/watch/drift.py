@@ -1,0 +1,196 @@
+"""The test for drift: is acceptance in production further from its prediction than it may be? Pure.
+
+Null hypothesis, given the past: the deviation of counted from predicted acceptance is at most `watch.margin` beyond its level and
+its usual deviations by hour. Two charts a side, one on looks and one on blocks of three hours, which finds smaller changes later.
+Each has four times the wanted time between false alarms, so all four together have it at the least.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log
+from typing import Literal
+
+from pipeline.config.watch import WatchConfig
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Moment
+from pipeline.watch.e_detector import Detector, fresh, mean_increments, rate_increments, updated
+from pipeline.watch.reference import BLOCK, SLOTS, Reference, Sums, assumed, learned, with_look
+from pipeline.watch.share import Share
+
+Verdict = Literal["steady", "low", "high"]
+SIDES: dict[Verdict, int] = {"low": -1, "high": 1}
+
+_FALLS = (0.02, 0.05, 0.10, 0.20)  # beyond the null, for looks
+_SHIFTS = (0.01, 0.03, 0.08, 0.18)  # for blocks
+_LOOK = 300.0  # seconds; the unit of time of the chart of looks
+_YEAR = 365 * 86400.0
+_CHARTS = 4
+_BETWEEN = 0.5  # of a block's standard deviation: what the error of the level and its wandering may be
+_ENDED = log(100.0)  # evidence that a drift has ended
+_SMALLEST = 0.005  # share that a chart tests
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """What the test knows. `hours`: until there is a reference. `since`: Unix seconds at which the verdict became true."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    reference: Reference | None = None
+    hours: tuple[Sums, ...] = ()
+    block: Sums | None = None  # that is open
+    looks: dict[str, Detector]
+    blocks: dict[str, Detector]
+    end: Detector
+    verdict: Verdict = "steady"
+    since: Moment = 0.0
+
+
+def started(time: float) -> Drift:
+    """Nothing known."""
+    return _anew(Drift(looks={}, blocks={}, end=fresh(1), since=time), "steady", time)
+
+
+def renewed(drift: Drift, time: float) -> Drift:
+    """Another champion is served: the reference, which is of deviations from the prediction, stays."""
+    return _anew(drift, "steady", time)
+
+
+def looked(drift: Drift, share: Share, time: float, seconds: float, settings: WatchConfig) -> Drift:
+    """With the counts of one more look, which ended at `time` and took `seconds`."""
+    if drift.verdict == "steady" and drift.reference is None:
+        drift = _learning(drift, share, time, seconds, settings)
+    reference = drift.reference or assumed(settings, share.dependence)
+    if drift.reference is None and share.predicted == 0:
+        return drift  # nothing to compare with
+    closed, block = _closed(drift.block, share, time, seconds)
+    drift = replace(drift, block=block)
+    if drift.verdict != "steady":
+        return _toward_end(drift, share, closed, reference, time, seconds, settings)
+    return _alarmed(_charted(drift, share, closed, reference, time, seconds, settings), time, settings)
+
+
+def evidence(drift: Drift, settings: WatchConfig) -> dict[tuple[Verdict, str], float]:
+    """By side and chart: log M over the log M of an alarm, from 0 to 1."""
+    charts = {"looks": (drift.looks, _LOOK), "blocks": (drift.blocks, BLOCK)}
+    return {
+        (side, name): min(1.0, max(0.0, by_side[side].log_evidence / _bound(settings, unit)))
+        for side in SIDES
+        for name, (by_side, unit) in charts.items()
+    }
+
+
+def _learning(drift: Drift, share: Share, time: float, seconds: float, settings: WatchConfig) -> Drift:
+    hours = with_look(drift.hours, share, time, seconds)
+    found = None
+    if len(hours) > 1 and (not drift.hours or hours[-1].number != drift.hours[-1].number):
+        found = learned(hours[:-1], settings, share.dependence)
+    return replace(drift, hours=() if found else hours, reference=found)
+
+
+def _closed(block: Sums | None, share: Share, time: float, seconds: float) -> tuple[Sums | None, Sums]:
+    """The block that this look ends, and the open one."""
+    number = int((time - seconds / 2) // BLOCK)
+    if block is not None and block.number == number:
+        return None, block.plus(share, seconds)
+    return block, Sums(number=number).plus(share, seconds)
+
+
+def _charted(
+    drift: Drift,
+    share: Share,
+    closed: Sums | None,
+    reference: Reference,
+    time: float,
+    seconds: float,
+    settings: WatchConfig,
+) -> Drift:
+    looks, blocks = dict(drift.looks), dict(drift.blocks)
+    for name, side in SIDES.items():
+        cap = _bound(settings, _LOOK) * min(1.0, seconds / (60 * settings.burst_minutes))
+        increments = [min(cap, one) for one in _of_look(share, reference, time, side, settings)]
+        looks[name] = updated(looks[name], increments, min(seconds, 3600.0) / _LOOK, time - seconds)
+        if closed is not None and reference.block is not None:
+            increments = [
+                min(_bound(settings, BLOCK), one) for one in _of_block(closed, reference, side, settings.margin)
+            ]
+            blocks[name] = updated(blocks[name], increments, 1.0, closed.number * BLOCK)
+    return replace(drift, looks=looks, blocks=blocks)
+
+
+def _of_look(share: Share, reference: Reference, time: float, side: int, settings: WatchConfig) -> Sequence[float]:
+    null, effect = _null(share, reference, time, side, settings), reference.effect_of(share.trials)
+    others = [_inside(null + side * fall) for fall in _FALLS]
+    return rate_increments(share.trials, share.successes, null, others, effect)
+
+
+def _null(share: Share, reference: Reference, time: float, side: int, settings: WatchConfig) -> float:
+    """The share that is just no drift."""
+    usual = share.predicted + reference.level_at(time)
+    return _inside(usual + side * (settings.margin + reference.band))
+
+
+def _of_block(block: Sums, reference: Reference, side: int, margin: float) -> Sequence[float]:
+    assert reference.block is not None
+    if not block.n:
+        return [0.0] * len(_SHIFTS)
+    excess = side * (block.e / block.n - reference.level[block.number % SLOTS]) - margin - _BETWEEN * reference.block
+    return mean_increments(excess, _SHIFTS, _variance(reference))
+
+
+def _variance(reference: Reference) -> float:
+    """Of a block around its level, which was estimated from a block a day."""
+    assert reference.block is not None
+    return max(reference.block**2 * (1 + 1 / max(reference.days, 1.0)), 1e-8)
+
+
+def _alarmed(drift: Drift, time: float, settings: WatchConfig) -> Drift:
+    for name in SIDES:
+        for detector, unit in ((drift.looks[name], _LOOK), (drift.blocks[name], BLOCK)):
+            if detector.log_evidence >= _bound(settings, unit):
+                return _anew(drift, name, detector.since)
+    return drift
+
+
+def _bound(settings: WatchConfig, unit: float) -> float:
+    """log 1 / alpha of a chart whose looks take `unit` seconds."""
+    return log(_CHARTS * settings.years_between_false_alarms * _YEAR / unit)
+
+
+def _toward_end(
+    drift: Drift,
+    share: Share,
+    closed: Sums | None,
+    reference: Reference,
+    time: float,
+    seconds: float,
+    settings: WatchConfig,
+) -> Drift:
+    """The same test the other way round: the null is that the drift goes on."""
+    side, end = SIDES[drift.verdict], drift.end
+    if reference.block is None:
+        null, usual = _null(share, reference, time, side, settings), _inside(share.predicted)
+        increments = rate_increments(share.trials, share.successes, null, [usual], reference.effect_of(share.trials))
+        end = updated(end, [min(_ENDED / 2, increments[0])], seconds / _LOOK, time - seconds)
+    elif closed is not None and closed.n:
+        deviation = side * (closed.e / closed.n - reference.level[closed.number % SLOTS])
+        increments = mean_increments(settings.margin - deviation, [max(settings.margin, 0.01)], _variance(reference))
+        end = updated(end, [min(_ENDED / 2, increments[0])], 1.0, closed.number * BLOCK)
+    if end.log_evidence >= _ENDED:
+        return _anew(drift, "steady", end.since)
+    return replace(drift, end=end)
+
+
+def _anew(drift: Drift, verdict: Verdict, since: float) -> Drift:
+    looks, blocks = fresh(len(_FALLS)), fresh(len(_SHIFTS))
+    return replace(
+        drift,
+        looks=dict.fromkeys(SIDES, looks),
+        blocks=dict.fromkeys(SIDES, blocks),
+        end=fresh(1),
+        verdict=verdict,
+        since=since,
+    )
+
+
+def _inside(share: float) -> float:
+    return min(max(share, _SMALLEST), 1 - _SMALLEST)

@@ -1,0 +1,30 @@
+"""`understudy watch` without --once: a look every `watch.interval_seconds`, until the process is stopped."""
+
+import time
+from typing import NoReturn
+
+from pipeline.errors import UnderstudyError
+from pipeline.watch.acting import Watch
+from pipeline.watch.lines import status_line
+from pipeline.watch.metrics import WatchMetrics
+
+
+def watch_forever(watch: Watch) -> NoReturn:
+    """A look that fails is told, and the next one is made. A full disk is a failed look."""
+    settings, metrics = watch.config.watch, WatchMetrics(watch.name)
+    if settings.metrics is not None:
+        metrics.serve(settings.metrics)
+    failed = ""
+    while True:
+        began = time.time()
+        try:
+            observation = watch.look(began)
+            metrics.show(watch.state, observation, settings)
+            if watch.state.looks <= 2 or failed:
+                watch.progress.line(f"{watch.name}: {status_line(watch.state, settings)}")
+            failed = ""
+        except (UnderstudyError, OSError) as error:
+            if str(error) != failed:
+                watch.progress.warn(str(error))
+            failed = str(error)
+        time.sleep(max(0.0, settings.interval_seconds - (time.time() - began)))

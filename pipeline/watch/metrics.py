@@ -1,0 +1,78 @@
+"""The watch's own `/metrics`, for the same Prometheus that scrapes the engines."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+from pipeline.config.watch import WatchConfig
+from pipeline.errors import UsageError
+from pipeline.watch.counts import Observation
+from pipeline.watch.drift import SIDES, evidence
+from pipeline.watch.state import WatchState
+
+_PREFIX = "understudy_watch_"
+GAUGES = {
+    "acceptance": "Watched share of the last look, such as accepted first draft tokens over drafts.",
+    "predicted_acceptance": "The share that the examination of the served draft predicts.",
+    "level": "Mean deviation of counted from predicted acceptance in the reference.",
+    "band": "Largest deviation of an hour that is expected.",
+    "reference": "1 once level and spread are known from counters.",
+    "speedup": "Predicted speedup at the observed acceptance and load.",
+    "pays": "1 while speculation pays at the observed load.",
+    "last_look_timestamp_seconds": "When the last look was.",
+    "problems": "What could not be read in the last look.",
+}
+
+
+class WatchMetrics:
+    """The figures of one registered name, each with the label `name`."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self.registry = name, CollectorRegistry()
+        self._gauges = {
+            key: Gauge(_PREFIX + key, text, ["name"], registry=self.registry) for key, text in GAUGES.items()
+        }
+        self._drift = Gauge(
+            _PREFIX + "drift",
+            "1 while acceptance is below (low) or above (high).",
+            ["name", "side"],
+            registry=self.registry,
+        )
+        self._evidence = Gauge(
+            _PREFIX + "evidence",
+            "Evidence of a chart; an alarm at 1.",
+            ["name", "side", "chart"],
+            registry=self.registry,
+        )
+        self._looks = Counter(_PREFIX + "looks", "Looks at the engines.", ["name"], registry=self.registry)
+
+    def serve(self, address: str) -> None:
+        """At `host:port`, in a thread. UsageError where that cannot be."""
+        host, _, port = address.rpartition(":")
+        try:
+            start_http_server(int(port), host.strip("[]"), self.registry)
+        except (OSError, OverflowError) as error:
+            raise UsageError(f"watch.metrics: {address}: {error}; name another host:port") from None
+
+    def show(self, state: WatchState, observation: Observation, settings: WatchConfig) -> None:
+        """The figures after a look."""
+        last, reference = state.last, state.drift.reference
+        self._set("last_look_timestamp_seconds", observation.time)
+        self._set("problems", len(observation.problems))
+        self._set("reference", float(reference is not None))
+        if last is not None:
+            self._set("acceptance", last.share)
+            if state.draft:
+                self._set("predicted_acceptance", last.predicted)
+        if reference is not None:
+            self._set("level", reference.mean_level)
+            self._set("band", reference.band)
+        if state.paying.speedup is not None:
+            self._set("speedup", state.paying.speedup)
+            self._set("pays", float(state.paying.pays))
+        for side in SIDES:
+            self._drift.labels(self._name, side).set(float(state.verdict == side))
+        for (side, chart), value in evidence(state.drift, settings).items():
+            self._evidence.labels(self._name, side, chart).set(value)
+        self._looks.labels(self._name).inc()
+
+    def _set(self, key: str, value: float) -> None:
+        self._gauges[key].labels(self._name).set(value)

@@ -1,0 +1,65 @@
+"""What the counters should show: the expected counters in the champion's export."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.config.root import Config
+from pipeline.engines.facts import WatchedEngine
+from pipeline.errors import UsageError
+from pipeline.export.schema import FILE, Expected, read_expected
+from pipeline.handover.link import linked_directory
+from pipeline.watch.share import Predicted
+
+_ENGINES: dict[str, WatchedEngine] = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "tensorrt-llm": "tensorrt-llm",
+    "llama.cpp": "llama.cpp",
+}
+
+
+@dataclass(frozen=True)
+class Served:
+    """The engine that is watched, and the exported draft that it should serve; None where no export says it."""
+
+    engine: WatchedEngine
+    expected: Expected | None
+
+    @property
+    def predicted(self) -> Predicted | None:
+        if self.expected is None:
+            return None
+        figures = self.expected.deployed.by_draft_length[self.expected.gamma]
+        return Predicted(
+            digest=self.expected.draft.digest,
+            gamma=self.expected.gamma,
+            first=figures.accepted_per_position[0],
+            accepted=figures.accepted / figures.drafts,
+        )
+
+
+def served(config: Config) -> Served:
+    """By `watch.expected`, else by the champion's link in `promote.export.out`. UsageError where nothing says which engine runs,
+    or the export is of another one."""
+    export = config.promote.export
+    named = config.watch.engine or (None if export is None else _ENGINES.get(export.engine))
+    directory = _directory(config)
+    expected = None if directory is None else read_expected(directory)
+    engine = named or (None if expected is None else _ENGINES.get(expected.engine))
+    if engine is None:
+        raise UsageError(
+            "watch.engine: nothing says which engine runs; set it to vllm, sglang, tensorrt-llm or llama.cpp"
+        )
+    if expected is not None and expected.engine != engine:
+        raise UsageError(
+            f"watch.engine is {engine}, and {directory} was exported for {expected.engine}: engines count differently; "
+            "correct one of them"
+        )
+    return Served(engine, expected)
+
+
+def _directory(config: Config) -> Path | None:
+    if (named := config.watch.expected) is not None:
+        path = Path(named)
+        return path.parent if path.name == FILE else path
+    return None if config.promote.export is None else linked_directory(config.promote.export)

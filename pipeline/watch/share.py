@@ -1,0 +1,61 @@
+"""Which count of an engine is watched: a share of successes that has a prediction. Pure."""
+
+from dataclasses import dataclass
+
+from pipeline.engines.counts import Counts
+
+FIRST = "acceptance of the first draft token"
+ALL = "accepted share of the draft tokens"
+_PER_DRAFT = "accepted share of the draft tokens, at a constant draft length"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """What the counters should show, from the examination of the draft that is served.
+
+    `first`: share of the drafts whose first token is accepted; `accepted`: accepted tokens a draft, at `gamma` draft tokens.
+    """
+
+    digest: str  # of the draft
+    gamma: int
+    first: float
+    accepted: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """`successes` of `trials`, and the share that was predicted; 0 without a prediction. `dependence`: trials of one draft, which
+    agree with one another."""
+
+    name: str
+    trials: float
+    successes: float
+    predicted: float
+    dependence: int = 1
+
+    @property
+    def deviation(self) -> float:
+        """Successes beyond those predicted."""
+        return self.successes - self.trials * self.predicted
+
+
+def watched_share(counts: Counts, predicted: Predicted | None, gamma: int | None) -> Share | None:
+    """The first position where the engine counts it: with a changing draft length only it is comparable, because no engine
+    exports how many drafts had a second token. Else the accepted tokens of all draft tokens. None where nothing was drafted.
+
+    `gamma`: the draft length, for an engine that counts drafts and not their tokens.
+    """
+    if counts.accepted_first is not None and counts.drafts:
+        first = 0.0 if predicted is None else predicted.first
+        return Share(name=FIRST, trials=counts.drafts, successes=counts.accepted_first, predicted=first)
+    if counts.accepted is None:
+        return None
+    length = gamma if predicted is None else predicted.gamma
+    proposed, name = counts.draft_tokens, ALL
+    if proposed is None and counts.drafts is not None and length is not None:
+        proposed, name = counts.drafts * length, _PER_DRAFT
+    if not proposed:
+        return None
+    share = 0.0 if predicted is None else predicted.accepted / predicted.gamma
+    accepted = min(counts.accepted, proposed)
+    return Share(name=name, trials=proposed, successes=accepted, predicted=share, dependence=length or 1)

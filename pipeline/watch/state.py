@@ -1,0 +1,105 @@
+"""What the watch remembers from one look to the next: one small file, `watch/<registered name>.json` in the store."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from math import inf
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from pipeline.store.artifacts import Store
+from pipeline.store.files import write_json
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Amount, Count, Format, Moment, Text
+from pipeline.watch.drift import SIDES, Drift, started
+from pipeline.watch.moved import Recent
+from pipeline.watch.paying import Paying
+from pipeline.watch.reading import ReaderState
+from pipeline.watch.reference import SLOTS
+from pipeline.watch.window import Window
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Last:
+    """The look before: for `/metrics`, and for who asks what the watch says. `share` is the counted one."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    time: Moment
+    name: Text
+    share: Amount
+    predicted: Amount
+    trials: Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchState:
+    """`draft`: the digest of the exported draft, empty without one. `told`: the states that the receiver of notices knows."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    schema: int = SCHEMA
+    reader: ReaderState
+    draft: Text
+    drift: Drift
+    window: Window
+    domains: Mapping[Text, Recent]
+    paying: Paying
+    last: Last | None = None
+    told: Mapping[Text, Text] = field(default_factory=dict)
+    looks: Count = 0
+
+    @property
+    def verdict(self) -> str:
+        """`steady`, `low` or `high`, by the rule that is in use: only one of the two is updated."""
+        return "low" if self.window.low else self.drift.verdict
+
+    @property
+    def since(self) -> float:
+        return self.window.since if self.window.low else self.drift.since
+
+    @property
+    def has_drift(self) -> bool:
+        return self.verdict in SIDES
+
+
+def _check(found: WatchState) -> None:
+    drift = found.drift
+    if set(drift.looks) != set(SIDES) or set(drift.blocks) != set(SIDES):
+        raise ValueError("drift: a chart for each side is expected")
+    sizes = {len(one.components) for charts in (drift.looks, drift.blocks) for one in charts.values()}
+    if sizes != {len(started(0.0).looks["low"].components)} or len(drift.end.components) != 1:
+        raise ValueError("drift: another number of sizes than this version tests")
+    if any(not 0 <= value < inf for one in found.window.counts for value in asdict(one).values() if value is not None):
+        raise ValueError("window.counts: numbers of 0 or more are expected")
+    if drift.reference is not None and len(drift.reference.level) != SLOTS:
+        raise ValueError("drift.reference.level: a level for each block of the day is expected")
+
+
+STATE = Format(
+    name="state of the watch",
+    schema=SCHEMA,
+    content=TypeAdapter(WatchState),
+    remedy="move it away; the watch then learns its reference again",
+    check=_check,
+)
+
+
+def new_state(time: float) -> WatchState:
+    """Before the first look."""
+    return WatchState(reader=ReaderState(), draft="", drift=started(time), window=Window(), domains={}, paying=Paying())
+
+
+def read_state(store: Store, name: str) -> WatchState | None:
+    """None where nothing was watched yet. UnderstudyError for a damaged file."""
+    return STATE.find(state_path(store, name))
+
+
+def write_state(store: Store, name: str, state: WatchState) -> None:
+    """Replace the file atomically."""
+    write_json(state_path(store, name), asdict(state))
+
+
+def state_path(store: Store, name: str) -> Path:
+    return store.root / "watch" / f"{name}.json"

@@ -1,0 +1,79 @@
+"""One look: read, test, and say what has changed. Does no I/O but by its reader."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pipeline.config.watch import WatchConfig
+from pipeline.latency.costs.step_costs import StepCosts
+from pipeline.watch.counts import Observation
+from pipeline.watch.drift import looked, renewed
+from pipeline.watch.moved import remembered
+from pipeline.watch.paying import observed_speedup
+from pipeline.watch.paying import updated as paid
+from pipeline.watch.prediction import Served
+from pipeline.watch.share import watched_share
+from pipeline.watch.state import Last, WatchState
+from pipeline.watch.window import Window, slid
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The step times of the served draft, and the context that they are taken at."""
+
+    steps: StepCosts
+    context: int
+
+
+def observed(
+    state: WatchState, observation: Observation, served: Served, settings: WatchConfig, costs: Costs | None
+) -> WatchState:
+    """The state after `observation`, but for the reader's."""
+    predicted, time = served.predicted, observation.time
+    digest = "" if predicted is None else predicted.digest
+    if digest != state.draft:
+        state = replace(state, draft=digest, drift=renewed(state.drift, time), window=Window())
+    state = replace(state, looks=state.looks + 1)
+    if observation.counts is None or not observation.seconds:
+        return state
+    seconds, gamma = observation.seconds, _gamma(served, settings)
+    share = watched_share(observation.counts, predicted, gamma)
+    if share is None:
+        return state
+    if settings.rule == "window":
+        state = replace(state, window=slid(state.window, observation.counts, time, settings))
+    else:
+        state = replace(state, drift=looked(state.drift, share, time, seconds, settings), window=Window())
+    last = Last(
+        time=time,
+        name=share.name,
+        share=share.successes / share.trials,
+        predicted=share.predicted,
+        trials=share.trials,
+    )
+    domains = remembered(state.domains, observation.by_domain, gamma, seconds)
+    return _with_paying(replace(state, last=last, domains=domains), observation, gamma, costs)
+
+
+def _with_paying(state: WatchState, observation: Observation, gamma: int | None, costs: Costs | None) -> WatchState:
+    if costs is None or gamma is None or not observation.seconds:
+        return state
+    speedup = observed_speedup(observation, gamma, costs.steps, costs.context)
+    if speedup is None:
+        return state
+    return replace(state, paying=paid(state.paying, speedup, observation.time, observation.seconds))
+
+
+def _gamma(served: Served, settings: WatchConfig) -> int | None:
+    return settings.draft_length if served.expected is None else served.expected.gamma
+
+
+def changes(before: WatchState, after: WatchState) -> Sequence[str]:
+    """What of the state has changed: `drift`, `paying`, `reference`."""
+    found = []
+    if (before.verdict, before.since) != (after.verdict, after.since) and (before.has_drift or after.has_drift):
+        found.append("drift")
+    if before.paying.pays != after.paying.pays:
+        found.append("paying")
+    if before.drift.reference is None and after.drift.reference is not None:
+        found.append("reference")
+    return found

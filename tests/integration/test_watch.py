@@ -1,0 +1,198 @@
+"""`understudy watch` through the command line, on engines that count and decode nothing."""
+
+import http.server
+import json
+import threading
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.config.loading import load_config
+from pipeline.export.schema import write_expected
+from pipeline.registry.mlflow_client import client_for, experiment_id, tracking_location
+from pipeline.store.artifacts import Store
+from tests.integration.conftest import Place
+from tests.standin_metrics import Answer, CountingEngine, showing
+from tests.unit.watch.expectations import expected_at
+
+
+class Site:
+    """Two replicas, of which each can be down, and a config that watches them."""
+
+    def __init__(self, place: Place, urls: list[str], engines: list[CountingEngine], down: set[int]) -> None:
+        self.place, self.urls, self.engines, self.down = place, urls, engines, down
+        self.export = place.root / "served"
+        self.export.mkdir()
+        write_expected(self.export, expected_at(first=0.8, accepted=1.9, gamma=3))
+
+    def config(self, **watch: Any) -> Path:
+        raw = {
+            "name": "watched",
+            "pair": {"target": {"source": "./big"}, "draft": {"source": "./small"}},
+            "corpus": {"sources": [{"path": "prompts.jsonl"}]},
+            "watch": {
+                "endpoints": self.urls,
+                "engine": "vllm",
+                "expected": str(self.export),
+                "burst_minutes": 1e-6,
+                "timeout_seconds": 30.0,
+                **watch,
+            },
+        }
+        path = self.place.root / "watched.yaml"
+        path.write_text(yaml.safe_dump(raw))
+        return path
+
+    def decode(self, first: float) -> None:
+        """1,000 drafts on each replica."""
+        for engine in self.engines:
+            engine.decode(1000, (int(1000 * first), int(600 * first), int(400 * first)))
+
+
+@pytest.fixture
+def site(place: Place) -> Iterator[Site]:
+    engines, down = [CountingEngine("vllm", running=4.0) for _ in range(2)], set[int]()
+
+    def of(number: int) -> Any:
+        def answer(path: str, asked: Mapping[str, str]) -> Answer:
+            return (503, {}, b"") if number in down else (200, {}, engines[number].page().encode())
+
+        return answer
+
+    with showing(of(0)) as one, showing(of(1)) as other:
+        yield Site(place, [one, other], engines, down)
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[str, list[dict[str, Any]], list[int]]]:
+    """A webhook: its URL, what it got, and the status that it answers with."""
+    told, status = list[dict[str, Any]](), [204]
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(status[0])
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/hook", told, status
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_drift_is_found_told_and_ends(site: Site, hook: tuple[str, list[dict[str, Any]], list[int]]) -> None:
+    """Exit 0, then 3 while it lasts, then 0 again; the webhook is told once of each, and again what it did not accept."""
+    url, told, status = hook
+    config = site.config(notice={"url": url})
+    first = site.place.understudy("watch", config, "--once")
+    assert (0, True) == (first.code, "nothing was counted yet" in first.out), first.err
+    site.decode(0.8)
+    steady = site.place.understudy("watch", config, "--once")
+    assert (0, True) == (
+        steady.code,
+        "no drift; acceptance of the first draft token 0.800, predicted 0.800" in steady.out,
+    )
+    assert "learning the reference: 0.0 of 7 days" in steady.out
+    site.decode(0.2)
+    assert 0 == site.place.understudy("watch", config, "--once").code  # a look of less than a second is no evidence
+    status[0] = 400
+    site.decode(0.2)
+    low = site.place.understudy("watch", config, "--once")
+    assert (3, True) == (low.code, "drift: acceptance is below what it should be since about 20" in low.complaint)
+    assert "answered with HTTP 400; check watch.notice" in low.err
+    status[0] = 204
+    still = site.place.understudy("watch", config, "--once", "--json")
+    assert (3, "low") == (still.code, json.loads(still.out)["drift"])
+    assert ["low", "low"] == [one["drift"] for one in told]
+    over = still
+    for _ in range(20):  # one sound look is no end
+        site.decode(0.8)
+        over = site.place.understudy("watch", config, "--once") if over.code else over
+    assert (0, True) == (over.code, "no drift" in over.out), over.err
+    assert ["low", "low", "none"] == [one["drift"] for one in told]
+    assert told[0]["since"] == json.loads(still.out)["since"] != told[2]["since"]
+
+
+def test_replicas_that_are_down(site: Site) -> None:
+    """One: a warning. All: exit 1, and what was known stays."""
+    config = site.config()
+    site.place.understudy("watch", config, "--once")
+    site.down.add(1)
+    site.decode(0.8)
+    one = site.place.understudy("watch", config, "--once")
+    assert (0, True, True) == (one.code, site.urls[1] in one.err, "(1,000 drafts in the last look)" in one.out)
+    site.down.add(0)
+    none = site.place.understudy("watch", config, "--once")
+    assert (1, True) == (none.code, "nothing could be read" in none.complaint)
+    site.down.clear()
+    site.engines[0].restart(1.7957e9)
+    site.decode(0.8)
+    back = site.place.understudy("watch", config, "--once")
+    assert (0, True) == (back.code, "(3,000 drafts in the last look)" in back.out), back.out
+
+
+def test_points_are_in_mlflow(site: Site) -> None:
+    """One run for the registered name, with a metric for each look that is logged."""
+    config = site.config()
+    uri = f"sqlite:///{site.place.root / 'mlflow.db'}"
+    for first in (0.8, 0.8, 0.2):
+        ended = site.place.understudy(
+            "watch", config, "--once", "--set", f"tracking.uri={uri}", MLFLOW_TRACKING_URI=uri
+        )
+        assert "no point in MLflow" not in ended.err
+        site.decode(first)
+    read = load_config(config, [f"tracking.uri={uri}"])
+    location = tracking_location(read, Store(site.place.root / "s"))
+    client = client_for(location)
+    (run,) = client.search_runs([experiment_id(client, location)])
+    assert ("watch", "watch-big-draft") == (run.data.tags["understudy.kind"], run.info.run_name)
+    assert 0.8 == pytest.approx(run.data.metrics["watch_acceptance"])
+
+
+@pytest.mark.parametrize(
+    ("watch", "said"),
+    [
+        ({"endpoints": []}, "watch: nothing to read; name the replicas in watch.endpoints"),
+        ({"engine": None, "expected": None}, "watch.engine: nothing says which engine runs"),
+        ({"engine": "sglang"}, "was exported for vllm: engines count differently"),
+        ({"notice": {"program": "/no/such"}}, "watch.notice.program: /no/such: no such program"),
+        ({"key_variable": "NO_SUCH_TOKEN"}, "NO_SUCH_TOKEN"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_watched(site: Site, watch: dict[str, Any], said: str) -> None:
+    """Exit 2 in one line that names the key."""
+    ended = site.place.understudy("watch", site.config(**watch), "--once")
+    assert (2, True) == (ended.code, said in ended.complaint), ended.err
+
+
+def test_it_runs_until_it_is_stopped(site: Site) -> None:
+    """A look every second here, its own /metrics, and a state that `--once` goes on from."""
+    with showing(lambda path, asked: (200, {}, b"")) as free:
+        address = free.removeprefix("http://")
+    process = site.place.start("watch", site.config(interval_seconds=1.0, metrics=address))
+    assert process.stderr is not None
+    text = ""
+    while "understudy_watch_looks_total{" not in text or "understudy_watch_acceptance{" not in text:
+        site.decode(0.8)
+        assert process.poll() is None, process.communicate()
+        try:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+                text = answer.read().decode()
+        except OSError:
+            text = ""
+    process.terminate()
+    _, said = process.communicate()
+    assert (130, False) == (process.returncode, "Traceback" in said), said
+    assert 'understudy_watch_drift{name="big-draft",side="low"} 0.0' in text
+    once = site.place.understudy("watch", site.config(), "--once", "--json")
+    assert json.loads(once.out)["looks"] > 2

@@ -1,0 +1,178 @@
+"""From an observation to a verdict, what is said of it, and what is told."""
+
+import itertools
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config.watch import WatchConfig
+from pipeline.engines.counts import Counts
+from pipeline.errors import UnderstudyError
+from pipeline.store.artifacts import Store
+from pipeline.watch.counts import Observation
+from pipeline.watch.drift_notice import drift_notice, due
+from pipeline.watch.lines import figures, paying_line, state_line, status_line
+from pipeline.watch.moved import moved, remembered
+from pipeline.watch.paying import Paying, observed_speedup, updated
+from pipeline.watch.prediction import Served
+from pipeline.watch.share import ALL, FIRST, Predicted, watched_share
+from pipeline.watch.state import STATE, WatchState, new_state, read_state, state_path, write_state
+from pipeline.watch.watcher import changes, observed
+from pipeline.watch.window import Window, slid
+from tests.unit.watch.expectations import FlatCosts, expected_at
+
+SETTINGS = WatchConfig(burst_minutes=0.01)
+SERVED = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5))
+
+
+def _counts(first: float, drafts: float = 1000.0) -> Counts:
+    return Counts(drafts=drafts, draft_tokens=5 * drafts, accepted=drafts * first * 2, accepted_first=drafts * first)
+
+
+def _looks(state: WatchState, firsts: list[float], settings: WatchConfig = SETTINGS, **more: Any) -> WatchState:
+    for first in firsts:
+        time = 300.0 * (state.looks + 1)
+        observation = Observation(time=time, seconds=300.0, counts=_counts(first), **more)
+        state = observed(state, observation, SERVED, settings, None)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("counts", "gamma", "expected"),
+    [
+        (_counts(0.7), None, (FIRST, 1000.0, 700.0)),
+        (Counts(drafts=10.0, draft_tokens=50.0, accepted=20.0), None, (ALL, 50.0, 20.0)),
+        (Counts(draft_tokens=50.0, accepted=60.0), None, (ALL, 50.0, 50.0)),
+        (
+            Counts(drafts=10.0, accepted=20.0),
+            4,
+            ("accepted share of the draft tokens, at a constant draft length", 40.0, 20.0),
+        ),
+        (Counts(drafts=10.0, accepted=20.0), None, None),
+        (Counts(drafts=0.0, draft_tokens=0.0, accepted=0.0, accepted_first=0.0), None, None),
+        (Counts(tokens=10.0), 5, None),
+    ],
+    ids=str,
+)
+def test_which_count_is_watched(counts: Counts, gamma: int | None, expected: tuple[str, float, float] | None) -> None:
+    share = watched_share(counts, None, gamma)
+    assert expected == (None if share is None else (share.name, share.trials, share.successes))
+
+
+def test_the_prediction_is_that_of_the_watched_count() -> None:
+    predicted = Predicted(digest="d", gamma=5, first=0.8, accepted=2.5)
+    found = [watched_share(one, predicted, None) for one in (_counts(0.7), Counts(draft_tokens=50.0, accepted=20.0))]
+    assert [0.8, 0.5] == [one.predicted for one in found if one is not None]
+
+
+def test_the_first_look_counts_nothing() -> None:
+    state = observed(new_state(0.0), Observation(time=1.0, seconds=None, counts=None), SERVED, SETTINGS, None)
+    assert (1, None) == (state.looks, state.last)
+    assert "nothing was counted yet" in status_line(state, SETTINGS)
+
+
+def test_a_drift_and_its_end_are_changes() -> None:
+    steady = _looks(new_state(0.0), [0.8] * 5)
+    low = _looks(steady, [0.4] * 5)
+    assert [[], ["drift"]] == [list(changes(new_state(0.0), steady)), list(changes(steady, low))]
+    assert ("low", "no drift") == (low.verdict, state_line(steady))
+    assert "below what it should be since about 1970-01-01T00:2" in state_line(low)
+    assert "predicted 0.800" in status_line(low, SETTINGS)
+    again = _looks(low, [0.8] * 10)
+    assert (["drift"], "steady") == (list(changes(low, again)), again.verdict)
+    assert (None, "low") == (figures(again)["drift"], figures(low)["drift"])
+
+
+def test_another_draft_is_another_beginning() -> None:
+    low = _looks(new_state(0.0), [0.4] * 8)
+    other = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
+    after = observed(low, Observation(time=9e3, seconds=None, counts=None), other, SETTINGS, None)
+    assert ("low", "steady", "other") == (low.verdict, after.verdict, after.draft)
+
+
+def test_the_notice_is_due_until_it_is_told() -> None:
+    steady = _looks(new_state(0.0), [0.8] * 3)
+    low = _looks(steady, [0.4] * 8)
+    assert None is due(steady)
+    told = replace(low, told={"drift": due(low)})
+    assert None is due(told)
+    body = asdict(drift_notice(low, "big-draft", 9e3))
+    assert ("low", "big-draft", 0.4, 0.8) == tuple(body[key] for key in ("drift", "name", "acceptance", "predicted"))
+    over = replace(told, drift=steady.drift)
+    assert ("steady", "none") == (due(over), drift_notice(over, "big-draft", 9e3).drift)
+
+
+def test_the_domain_that_moved_is_named() -> None:
+    """json falls by 40 points; chat has more traffic and stays."""
+    domains = remembered({}, {"chat": _counts(0.8, 3000.0), "json": _counts(0.9)}, None, 300.0)
+    for json in [0.9] * 40 + [0.5] * 40:
+        domains = remembered(domains, {"chat": _counts(0.8, 3000.0), "json": _counts(json)}, None, 300.0)
+    found = moved(domains, -1)
+    assert found is not None
+    assert ("json", True, True) == (found.domain, -0.4 < found.change < -0.1, 0.2 < found.part < 0.3)
+    assert None is moved({}, -1)
+
+
+def test_domains_are_bounded() -> None:
+    assert 50 == len(remembered({}, {f"d{number}": _counts(0.5, number) for number in range(1, 99)}, None, 300.0))
+
+
+def test_the_window_rule() -> None:
+    """Low below the threshold, over again 5 points above it; counts of too few tokens say nothing."""
+    settings = WatchConfig(rule="window", window=1000, threshold=0.5)
+    few = slid(Window(), _counts(0.1, 10.0), 1.0, settings)
+    low = slid(few, _counts(0.1), 2.0, settings)
+    still = slid(low, Counts(drafts=1000.0, draft_tokens=1000.0, accepted=520.0), 3.0, settings)
+    over = slid(still, Counts(drafts=1000.0, draft_tokens=1000.0, accepted=600.0), 4.0, settings)
+    assert [False, True, True, False] == [one.low for one in (few, low, still, over)]
+    assert [2.0, 2.0, 4.0] == [one.since for one in (low, still, over)]
+    assert 1 == len(over.counts)
+    state = _looks(new_state(0.0), [0.1] * 2, settings)
+    assert ("low", True) == (state.verdict, "rule window" in status_line(state, settings))
+
+
+def test_speculation_pays_or_not() -> None:
+    """At batch 4 a speculative step takes 3 times a plain one: 2.5 + 1 tokens pay, 1.5 + 1 do not."""
+    costs = FlatCosts(plain=1.0, speculative=3.0)
+    observation = Observation(
+        time=1.0, seconds=300.0, counts=Counts(drafts=10.0, draft_tokens=50.0, accepted=25.0), running=4.2
+    )
+    assert 3.5 / 3 == pytest.approx(observed_speedup(observation, 5, costs, 512))
+    for lacking in ({"running": None}, {"running": 0.0}, {"running": 1e6}, {"counts": Counts(drafts=10.0)}):
+        assert None is observed_speedup(replace(observation, **lacking), 5, costs, 512)
+    assert None is observed_speedup(observation, 9, costs, 512)
+
+
+def test_paying_has_hysteresis() -> None:
+    states = [Paying()]
+    for look, speedup in enumerate([1.2, *[0.8] * 20, *[1.01] * 40, *[1.2] * 40]):
+        states.append(updated(states[-1], speedup, float(look), 300.0))
+    pays = [one.pays for one in states]
+    assert [True, False, True] == [pays[place] for place in (1, 60, 101)]
+    assert 2 == sum(one != other for one, other in itertools.pairwise(pays))
+    state = replace(new_state(0.0), paying=Paying(speedup=0.8, pays=False))
+    assert "speculation costs 25% at this load (x0.80)" in paying_line(state)
+    assert ["paying"] == list(changes(new_state(0.0), state))
+
+
+def test_the_state_is_one_file(tmp_path: Path) -> None:
+    """What is written is read again; a damaged one is an error in one line with what to do."""
+    store, state = Store(tmp_path), _looks(new_state(0.0), [0.8, 0.4, 0.4], by_domain={"chat": _counts(0.5)})
+    assert None is read_state(store, "big-draft")
+    write_state(store, "big-draft", state)
+    assert state == read_state(store, "big-draft")
+    path = state_path(store, "big-draft")
+    path.write_text(
+        path.read_text().replace('"verdict": "steady"', '"verdict": "odd"').replace('"low": {', '"left": {')
+    )
+    with pytest.raises(UnderstudyError, match="move it away; the watch then learns its reference again"):
+        read_state(store, "big-draft")
+
+
+def test_the_charts_in_the_file_are_those_of_this_version() -> None:
+    raw = asdict(new_state(0.0))
+    raw["drift"]["looks"]["low"]["components"] = raw["drift"]["looks"]["low"]["components"][:1]
+    with pytest.raises(UnderstudyError, match="another number of sizes"):
+        STATE.parse(raw, "state")
