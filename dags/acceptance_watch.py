@@ -26,6 +26,7 @@ DOC = """
 |---|---|
 | `watch` green, `drift` skipped | no drift, or a drift that was announced within the cool-down: the log of `drift` says which |
 | `drift` green | a drift was announced |
+| `drift` red | acceptance is above what it should be, often a loop in the output: a retraining does not help there |
 | `watch` red | nothing could be tested: the last line of its log says why. The next run looks again |
 """
 
@@ -85,8 +86,13 @@ def _announcing(pair: Pair, kind: str, evidence: Callable[[dict[str, Any]], dict
 
 
 def _drift(result: dict[str, Any]) -> dict[str, Any] | None:
-    """What `watch` found; None without a drift."""
-    return dict(result["said"]) if result["code"] == EXIT_REFUSED else None
+    """What `watch` found; None without a drift. An acceptance that is too high is an alarm, and nothing to learn from."""
+    if result["code"] != EXIT_REFUSED:
+        return None
+    said = dict(result["said"])
+    if said["drift"] == "high":
+        raise AirflowFailException(said["message"])
+    return said
 
 
 def _target(result: dict[str, Any]) -> dict[str, Any] | None:

@@ -162,6 +162,7 @@ def _stage(pair: Pair, stage: str) -> Any:
         environment={"CALL_RUN": RUN, "CALL_OVERRIDES": OVERRIDES},
         skips=EXIT_REFUSED if stage in REFUSING else None,
         limit=24 if stage in LONG else 6,
+        light=False,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 EXIT_REFUSED = 3  # of all commands: refused, a drift, or not what was examined
 EXIT_NO = 100  # of ASK_WAITING: no draft waits for approval
 
+LIGHT = {"cpu": "1", "memory": "8Gi"}  # of a pod that trains and generates nothing; without a GPU
 EVENT = "event"  # what started a retraining, in the asset event of its start
 
 # The words of a call come as environment variables, never as command text: each value is one argument. With `--name=value` and
@@ -147,12 +148,13 @@ def command_task(
     *,
     skips: int | None = None,
     pushes: bool = False,
+    light: bool = True,
     **options: Any,
 ) -> Any:
     """A task that runs one of the scripts above: on the worker, or with `pair.pod` in a pod of that template.
 
     Airflow renders `environment` once; the values of parameters are not rendered again. `skips`: the exit code that is a skip.
-    `pushes`: the result is the JSON of the script's last line.
+    `pushes`: the result is the JSON of the script's last line. `light`: in a pod, LIGHT in place of the template's resources.
     """
     if not pair.pod:
         from airflow.providers.standard.operators.bash import BashOperator
@@ -169,12 +171,15 @@ def command_task(
             **options,
         )
     from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
+    from kubernetes.client import V1ResourceRequirements
 
+    small = V1ResourceRequirements(requests=LIGHT, limits={"memory": LIGHT["memory"]}) if light else None
     return KubernetesPodOperator(
         task_id=task_id,
         cmds=["bash", "-c", script],
         env_vars=dict(environment),
         pod_template_file=pair.pod,
+        container_resources=small,
         base_container_name="understudy",
         skip_on_exit_code=skips,
         do_xcom_push=pushes,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pipeline.acceptance.schema import Bounds
 from pipeline.escaping.markdown import code, markdown
 from pipeline.export.plan import ExportPlan
+from pipeline.export.reload import reloading
 from pipeline.export.schema import FILE, ExpectedCounters
 from pipeline.judgement.headline import interval
 
@@ -44,6 +45,10 @@ def readme(plan: ExportPlan, expected: ExpectedCounters, names: Sequence[str]) -
         "## Check the counters",
         "",
         *_counters(plan, expected),
+        "",
+        "## Reload",
+        "",
+        *reloading(plan),
     ]
     if plan.notes:
         lines += ["", "## Warnings", "", *(f"- {markdown(note[0].upper() + note[1:])}." for note in plan.notes)]

@@ -11,7 +11,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import select
 from standin import ROOT, Answers, StandIn, load, run, stand_in
 
-DRIFT = {"since": "2026-11-20T00:00:00Z", "text": "acceptance fell by 5 points"}
+DRIFT = {"drift": "low", "since": "2026-11-20T00:00:00Z", "message": "acceptance is below what it should be"}
 
 
 @pytest.fixture
@@ -61,6 +61,13 @@ def test_a_drift_is_announced_again_after_the_cool_down(command: StandIn, monkey
     for _ in range(2):
         assert ran("acceptance_watch", command, answers) == ("success", {"watch": "success", "drift": "success"})
     assert events("drift", command) == [DRIFT, DRIFT]
+
+
+def test_too_high_an_acceptance_is_an_alarm(command: StandIn) -> None:
+    """Such as a loop in the output: red, and no retraining."""
+    state, tasks = ran("acceptance_watch", command, {"watch": [(3, json.dumps(DRIFT | {"drift": "high"}))]})
+    assert (state, tasks) == ("failed", {"watch": "success", "drift": "failed"})
+    assert events("drift", command) == []
 
 
 @pytest.mark.parametrize("code", [1, 2, 99, 100])

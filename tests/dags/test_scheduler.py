@@ -42,7 +42,7 @@ def airflow(command: StandIn, database: Path) -> Iterator[Service]:
 
 def test_a_drift_is_retrained_approved_and_verified_once(airflow: Service, command: StandIn) -> None:
     """From the watch to the verified draft: one retraining, of this pair only, on data since the change."""
-    drift = json.dumps({"since": SINCE, "text": "acceptance fell by 5 points"})
+    drift = json.dumps({"drift": "low", "since": SINCE, "message": "acceptance is below what it should be"})
     command.answer({"watch": [(3, drift)], "show": [(0, WAITING)]})
     watch, retraining = "acceptance_watch.chat", "draft_retraining.chat"
 

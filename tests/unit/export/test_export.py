@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from pipeline.acceptance.profile import Completions, LengthCounts, count_at_leng
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import Bounds, Figure, SamplingSettings
 from pipeline.config.generate import SamplingConfig
-from pipeline.engines.facts import FACTS
+from pipeline.engines.facts import FACTS, ExportEngine
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.export import for_sglang, for_tensorrt, for_transformers, for_vllm
 from pipeline.export.checks import require_engine, require_loadable
@@ -28,6 +28,7 @@ from pipeline.export.gguf import convert, find_converter
 from pipeline.export.lengths import ZERO_WARNING, DraftLengths, _from_schedule
 from pipeline.export.plan import ExportPlan, _drafting, require_free
 from pipeline.export.readme import readme
+from pipeline.export.reload import SGLANG_CALLS, VLLM_CALLS, reloading
 from pipeline.export.schema import (
     CounterFigures,
     Expected,
@@ -271,6 +272,27 @@ def test_the_readme_names_counters_and_warnings(tmp_path: Path) -> None:
     )
     for part in ("2.500 [2.400, 2.600]", "0.800, 0.700", counter, "mixture", "49548", "Not exact.", "`launch.sh` |"):
         assert part in text
+
+
+@pytest.mark.parametrize("engine", get_args(ExportEngine))
+def test_the_readme_says_how_to_reload(tmp_path: Path, engine: Any) -> None:
+    """A rolling restart for every server; draft weights in place only where the engine tells draft from target."""
+    plan = dataclasses.replace(example_plan(tmp_path, DraftLengths(2)), engine=engine)
+    text = "\n".join(reloading(plan))
+    assert ("Take the replica out of the gateway" in text) == (engine != "transformers")
+    assert ("Without a restart" in text) == (engine in ("vllm", "sglang"))
+    assert ("No request is known" in text) == (engine in ("tensorrt-llm", "llama.cpp"))
+    if "Without a restart" in text:
+        assert f"{FACTS[engine].checked} takes draft weights" in text
+
+
+def test_weights_of_a_draft_are_never_sent_to_the_target(tmp_path: Path) -> None:
+    """The requests of the recipes are those that select the draft; the others are named as what not to call."""
+    assert ["POST /start_draft_weight_update"] == [call[0] for call in VLLM_CALLS if "/start_" in call[0]]
+    for request, body, _ in SGLANG_CALLS:
+        assert "/end_weight_update" in request or '"selector": "draft"' in body
+    text = "\n".join(reloading(dataclasses.replace(example_plan(tmp_path, DraftLengths(2)), engine="sglang")))
+    assert "**Never call `/update_weights_from_disk`**" in text
 
 
 def test_imposed_rates_do_not_increase(tmp_path: Path) -> None:

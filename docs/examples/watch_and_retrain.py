@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""The loop without Airflow: looks once, and on a drift retrains, reloads and verifies. For a timer of systemd, cron, or a CronJob
+of Kubernetes, which start it again only when it has ended (with cron: `flock`).
+
+    watch_and_retrain.py CONFIG --store DIR            look, and retrain on a drift
+    watch_and_retrain.py CONFIG --store DIR --now      retrain now, such as once a week
+
+A drift starts one retraining in `--cooldown-hours`: `understudy runs` knows when the last one started, since its id begins with
+`drift-`. One that was interrupted is continued. It needs the standard library only.
+
+Exit code 0: no drift, a drift within the cool-down, or a new champion that was verified. 1: something could not be done. 2: wrong
+config. 3: refused, engines that do not do what was examined, or an acceptance that is too high. The last lines say which.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+STAMP = "%Y%m%dT%H%M%SZ"
+DRIFT_RUN = re.compile(r"drift-(?P<since>\d{8}T\d{6}Z)-\d{8}T\d{6}Z")
+
+
+def main() -> None:
+    given = arguments()
+    if given.now:
+        retrain(given, [])
+    code, said = ask(given, "watch", "--once", "--json", f"--store={given.store}", "--", given.config)
+    if code != 3:
+        sys.exit(code)
+    print(said["message"])
+    if said["drift"] == "high":
+        sys.exit(3)  # nothing to learn from
+    run, since = f"drift-{stamp(said['since'])}-{datetime.now(UTC):{STAMP}}", said["since"]
+    if last := last_drift_run(given):
+        again = datetime.fromisoformat(last["started"]) + timedelta(hours=given.cooldown_hours)
+        if last["state"] == "interrupted":
+            run, since = last["run"], f"{datetime.strptime(last['since'], STAMP):%Y-%m-%dT%H:%M:%SZ}"
+        elif datetime.now(UTC) < again:
+            print(f"run {last['run']} ({last['state']}) is for this drift; the next one starts after {again:%F %R} UTC")
+            return
+    retrain(given, [f"--run={run}", f"--set=corpus.since={since}"])
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("config")
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--now", action="store_true")
+    parser.add_argument("--cooldown-hours", type=float, default=72)
+    parser.add_argument("--executable", default="understudy")
+    return parser.parse_args()
+
+
+def retrain(given: argparse.Namespace, options: list[str]) -> None:
+    """Ends the process with the exit code of the first step that does not succeed. `run` exports and tells the engines too."""
+    for words in (["run", *options], ["champion", "verify"]):
+        code = subprocess.run(
+            [given.executable, *words, f"--store={given.store}", "--", given.config], check=False
+        ).returncode
+        if code:
+            sys.exit(code)
+    sys.exit(0)
+
+
+def last_drift_run(given: argparse.Namespace) -> dict[str, Any] | None:
+    """The latest run that a drift started, with the time of the change."""
+    code, runs = ask(given, "runs", "--json", f"--store={given.store}")
+    if code:
+        sys.exit(code)
+    found = [
+        run | {"since": match["since"]} for run in runs if (match := DRIFT_RUN.fullmatch(run["run"])) and run["started"]
+    ]
+    return max(found, key=lambda run: str(run["started"]), default=None)
+
+
+def ask(given: argparse.Namespace, *words: str) -> tuple[int, Any]:
+    """The exit code and the JSON of a command."""
+    ended = subprocess.run([given.executable, *words], stdout=subprocess.PIPE, text=True, check=False)
+    return ended.returncode, json.loads(ended.stdout) if ended.returncode in (0, 3) else None
+
+
+def stamp(time: str) -> str:
+    return f"{datetime.fromisoformat(time).astimezone(UTC):{STAMP}}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""docs/examples/watch_and_retrain.py, the loop without Airflow, against a stand-in for the command."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "docs" / "examples" / "watch_and_retrain.py"
+DRIFT = {"drift": "low", "since": "2026-11-20T08:00:00Z", "message": "acceptance is below what it should be"}
+STAND_IN = """#!{python} -S
+import json, os, sys
+place = os.path.dirname(os.path.abspath(__file__))
+with open(place + "/calls", "a") as stream:
+    stream.write(json.dumps(sys.argv[1:]) + "\\n")
+with open(place + "/answers") as stream:
+    code, said = json.load(stream).get(sys.argv[1] if sys.argv[1] != "champion" else "verify", [0, None])
+if "--json" in sys.argv:
+    print(json.dumps(said, indent=1))
+sys.exit(code)
+"""
+
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="runs in a checkout")
+
+
+def loop(place: Path, answers: Mapping[str, tuple[int, Any]], *options: str) -> tuple[int, str, list[list[str]]]:
+    """The exit code, what was printed, and the calls of the command."""
+    command = place / "understudy"
+    command.write_text(STAND_IN.format(python=sys.executable))
+    command.chmod(0o755)
+    (place / "answers").write_text(json.dumps(dict(answers)))
+    (place / "calls").unlink(missing_ok=True)
+    words = [sys.executable, str(PROGRAM), "/c.yaml", "--store", "/s", "--executable", str(command), *options]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert "Traceback" not in ended.stderr, ended.stderr
+    return ended.returncode, ended.stdout, [json.loads(line) for line in (place / "calls").read_text().splitlines()]
+
+
+def _run(
+    hours: float, state: str = "finished", name: str = "drift-20261119T070000Z-20261119T071000Z"
+) -> dict[str, str]:
+    """An entry of `understudy runs --json`, started so many hours ago."""
+    return {"run": name, "state": state, "started": f"{datetime.now(UTC) - timedelta(hours=hours):%Y-%m-%dT%H:%M:%SZ}"}
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, 0), (1, 1), (2, 2)])
+def test_without_a_drift_nothing_is_retrained(tmp_path: Path, code: int, ends: int) -> None:
+    """The exit code is that of the watch."""
+    ended, _, calls = loop(tmp_path, {"watch": (code, {})})
+    assert (ends, [["watch", "--once", "--json", "--store=/s", "--", "/c.yaml"]]) == (ended, calls)
+
+
+@pytest.mark.parametrize("runs", [[], [_run(80)], [_run(1, name="20261120-0300")]])
+def test_a_drift_is_retrained_since_the_change_and_verified(tmp_path: Path, runs: list[dict[str, str]]) -> None:
+    """The run's id says that a drift started it; runs before the cool-down, and others, do not count."""
+    ended, _, calls = loop(tmp_path, {"watch": (3, DRIFT), "runs": (0, runs)})
+    assert ended == 0
+    run, verify = calls[2:]
+    assert ["run", "--set=corpus.since=2026-11-20T08:00:00Z", "--store=/s", "--", "/c.yaml"] == [run[0], *run[2:]]
+    assert run[1].startswith("--run=drift-20261120T080000Z-")
+    assert ["champion", "verify", "--store=/s", "--", "/c.yaml"] == verify
+
+
+def test_a_drift_starts_one_retraining(tmp_path: Path) -> None:
+    """The next look within the cool-down says which run is for it."""
+    ended, said, calls = loop(tmp_path, {"watch": (3, DRIFT), "runs": (0, [_run(100), _run(1, "refused")])})
+    assert (0, ["watch", "runs"]) == (ended, [call[0] for call in calls])
+    assert "(refused) is for this drift; the next one starts after" in said
+
+
+def test_an_interrupted_retraining_is_continued(tmp_path: Path) -> None:
+    """With the id and the time that it had."""
+    _, _, calls = loop(tmp_path, {"watch": (3, DRIFT), "runs": (0, [_run(1, "interrupted")])})
+    options = ["--run=drift-20261119T070000Z-20261119T071000Z", "--set=corpus.since=2026-11-19T07:00:00Z"]
+    assert ["run", *options, "--store=/s", "--", "/c.yaml"] == calls[2]
+
+
+@pytest.mark.parametrize(
+    ("answers", "ends", "last"),
+    [
+        ({"run": (3, None)}, 3, "run"),
+        ({"run": (1, None)}, 1, "run"),
+        ({"verify": (3, None)}, 3, "champion"),
+        ({"watch": (3, DRIFT | {"drift": "high"})}, 3, "watch"),
+        ({"runs": (1, None)}, 1, "runs"),
+    ],
+)
+def test_the_first_step_that_does_not_succeed_ends_it(
+    tmp_path: Path, answers: dict[str, tuple[int, Any]], ends: int, last: str
+) -> None:
+    """A refusal, a failure, engines that are not as examined, and an acceptance that is too high."""
+    ended, _, calls = loop(tmp_path, {"watch": (3, DRIFT), "runs": (0, [])} | answers)
+    assert (ends, last) == (ended, calls[-1][0])
+
+
+def test_a_scheduled_retraining_asks_no_watch(tmp_path: Path) -> None:
+    """With `--now`."""
+    ended, _, calls = loop(tmp_path, {}, "--now")
+    assert (0, [["run", "--store=/s", "--", "/c.yaml"], ["champion", "verify", "--store=/s", "--", "/c.yaml"]]) == (
+        ended,
+        calls,
+    )

@@ -1,0 +1,135 @@
+"""docs/examples/reload_engine.py: a notice restarts the replicas of a service, one after another."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "docs" / "examples" / "reload_engine.py"
+
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="runs in a checkout")
+
+
+class Service:
+    """Replicas that are healthy from the second question after a restart on; each appends what is done with it to a log."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.asked, self.broken = place, dict.fromkeys("ab", 0), ""
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                name = self.path.strip("/")
+                service.asked[name] += 1
+                healthy = name != service.broken and service.asked[name] % 2 == 0
+                service.note(f"{'healthy' if healthy else 'loading'} {name}")
+                self.send_response(200 if healthy else 503)
+                self.end_headers()
+
+            def log_message(self, *arguments: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def note(self, line: str) -> None:
+        with (self.place / "log").open("a") as log:
+            log.write(line + "\n")
+
+    @property
+    def done(self) -> list[str]:
+        log = self.place / "log"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def step(self, what: str, name: str) -> list[str]:
+        code = "import sys; open(sys.argv[1], 'a').write(sys.argv[2] + '\\n')"
+        return [sys.executable, "-S", "-c", code, str(self.place / "log"), f"{what} {name}"]
+
+    def replica(self, name: str, **changes: Any) -> dict[str, Any]:
+        commands = {what: self.step(what, name) for what in ("drain", "restart", "restore")}
+        return commands | {"health": f"http://127.0.0.1:{self.server.server_port}/{name}"} | changes
+
+    def notify(
+        self, change: int, replicas: list[dict[str, Any]], champion: bool = True, action: str = "promote"
+    ) -> tuple[int, str]:
+        """What the notice of `handover` does: JSON on standard input. The exit code and the last line."""
+        (self.place / "replicas.json").write_text(json.dumps({"seconds": 3, "replicas": replicas}))
+        version = {"version": "7", "digest": "d", "run": "r", "export": "/srv/draft/version-7"}
+        notice = {
+            "schema": 1,
+            "name": "t-draft",
+            "change": change,
+            "action": action,
+            "champion": version if champion else None,
+        }
+        ended = subprocess.run(
+            [sys.executable, str(PROGRAM)],
+            input=json.dumps(notice),
+            env={"REPLICAS": str(self.place / "replicas.json"), "STATE": str(self.place / "state" / "reloaded.json")},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return ended.returncode, (ended.stdout + ended.stderr).strip().splitlines()[-1]
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    made = Service(tmp_path)
+    yield made
+    made.server.shutdown()
+
+
+def _whole(name: str) -> list[str]:
+    return [f"drain {name}", f"restart {name}", f"loading {name}", f"healthy {name}", f"restore {name}"]
+
+
+def test_replicas_are_restarted_one_after_another(service: Service) -> None:
+    """The second is taken out only when the first one serves again; the same notice again does nothing."""
+    replicas = [service.replica("a"), service.replica("b")]
+    assert (0, "t-draft: 2 replicas serve version 7") == service.notify(3, replicas)
+    assert [*_whole("a"), *_whole("b")] == service.done
+    assert (0, "change 3 of t-draft: reloaded before") == service.notify(3, replicas)
+    assert (0, "change 2 of t-draft: reloaded before") == service.notify(2, replicas)
+    assert [*_whole("a"), *_whole("b")] == service.done
+
+
+def test_a_replica_that_does_not_come_back_stops_the_others_from_being_touched(service: Service) -> None:
+    """Exit code 1: the notice counts as not accepted, and the next one tries again."""
+    service.broken = "a"
+    code, line = service.notify(3, [service.replica("a"), service.replica("b")])
+    assert code == 1
+    assert "/a: not healthy 3 s after its restart; the other replicas were left alone" in line
+    assert [] == [step for step in service.done if step.endswith(" b") or step == "restore a"]
+
+    service.broken, service.asked["a"] = "", 0
+    assert 0 == service.notify(3, [service.replica("a"), service.replica("b")])[0]
+
+
+@pytest.mark.parametrize("command", [["/nowhere/systemctl"], [sys.executable, "-S", "-c", "raise SystemExit(4)"]])
+def test_a_step_that_fails_is_named(service: Service, command: list[str]) -> None:
+    """Such as a host that cannot be reached."""
+    code, line = service.notify(3, [service.replica("a", restart=command), service.replica("b")])
+    assert code == 1
+    assert line.startswith(" ".join(command))
+    assert ["drain a"] == service.done
+
+
+def test_without_a_champion_nothing_is_restarted(service: Service) -> None:
+    """The link is gone: a restart would find no draft."""
+    assert 0 == service.notify(3, [service.replica("a")], champion=False)[0]
+    assert [] == service.done
+
+
+def test_a_notice_of_a_drift_restarts_nothing(service: Service) -> None:
+    """One receiver may be named in promote.notice and in watch.notice."""
+    said = service.notify(3, [service.replica("a")], action="drift")
+    assert (0, "not a change of the champion: nothing to reload") == said
+    assert [] == service.done
