@@ -40,7 +40,11 @@ def main() -> None:
         print("not a change of the champion: nothing to reload")
         return
     done = json.loads(STATE.read_text()) if STATE.exists() else {}
-    if notice["change"] <= done.get(notice["name"], 0):
+    number = [
+        notice["change"],
+        notice.get("again", ""),
+    ]  # `champion verify` sends one again, where an engine serves other weights
+    if number <= done.get(notice["name"], [0, ""]):
         print(f"change {notice['change']} of {notice['name']}: reloaded before")
         return
     if notice["champion"] is None:
@@ -52,7 +56,7 @@ def main() -> None:
         print(f"{notice['name']}: {len(settings['replicas'])} replicas serve version {notice['champion']['version']}")
     STATE.parent.mkdir(parents=True, exist_ok=True)
     beside = STATE.with_suffix(".new")
-    beside.write_text(json.dumps(done | {notice["name"]: notice["change"]}))
+    beside.write_text(json.dumps(done | {notice["name"]: number}))
     beside.replace(STATE)
 
 

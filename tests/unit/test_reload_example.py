@@ -56,7 +56,12 @@ class Service:
         return commands | {"health": f"http://127.0.0.1:{self.server.server_port}/{name}"} | changes
 
     def notify(
-        self, change: int, replicas: list[dict[str, Any]], champion: bool = True, action: str = "promote"
+        self,
+        change: int,
+        replicas: list[dict[str, Any]],
+        champion: bool = True,
+        action: str = "promote",
+        again: str = "",
     ) -> tuple[int, str]:
         """What the notice of `handover` does: JSON on standard input. The exit code and the last line."""
         (self.place / "replicas.json").write_text(json.dumps({"seconds": 3, "replicas": replicas}))
@@ -67,6 +72,7 @@ class Service:
             "change": change,
             "action": action,
             "champion": version if champion else None,
+            "again": again,
         }
         ended = subprocess.run(
             [sys.executable, str(PROGRAM)],
@@ -99,6 +105,13 @@ def test_replicas_are_restarted_one_after_another(service: Service) -> None:
     assert (0, "change 3 of t-draft: reloaded before") == service.notify(3, replicas)
     assert (0, "change 2 of t-draft: reloaded before") == service.notify(2, replicas)
     assert [*_whole("a"), *_whole("b")] == service.done
+
+
+def test_a_notice_that_is_sent_again_restarts_again(service: Service) -> None:
+    """Once for each time at which `champion verify` asked for it."""
+    for again, whole in (("", 1), ("2026-11-25T10:00:00Z", 2), ("2026-11-25T10:00:00Z", 2), ("", 2)):
+        assert 0 == service.notify(3, [service.replica("a")], again=again)[0]
+        assert _whole("a") * whole == service.done
 
 
 def test_a_replica_that_does_not_come_back_stops_the_others_from_being_touched(service: Service) -> None:
