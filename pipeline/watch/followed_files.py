@@ -141,7 +141,7 @@ def _starts(
         is_old = since == now or state.st_mtime < since - _CLOCK_SECONDS
         if one is not None and owners[one.inode] == file:
             yield file, replace(one, name=name, inode=inode, seen=now), one
-        elif one is not None or (is_followed and is_old and inode not in unread):  # a copy of what is read already
+        elif one is not None or (is_followed and is_old and inode not in unread):  # a copy, or from before
             yield file, _at(file, name, inode, state.st_size, now), None
         elif is_followed:
             start = FilePosition(name=name, inode=inode, position=0, mark=_mark_of(b""), seen=now)
@@ -194,9 +194,8 @@ def _read_on(file: Path, start: FilePosition, look: _Look) -> FilePosition:
             if is_within or len(rest) > _MOST_LINE:
                 look.long += not is_within
                 is_within, position, rest = True, position + len(rest), b""
-        if (
-            rest.rstrip().endswith(b"}") and _row(rest) is not None
-        ):  # whole, though without an end: no part of an object is one
+        # The last line may have no end. No beginning of an object is itself one, so it is whole if it is one.
+        if rest.rstrip().endswith(b"}") and _row(rest) is not None:
             _take(rest, file, position, look)
             position += len(rest)
         look.behind += max(0, end - position - len(rest)) if look.left <= 0 else 0

@@ -123,8 +123,11 @@ def test_a_replaced_file(log: Log) -> None:
     ):
         other = log.path.with_name(name)
         _append(other, _rows(*numbers))
+        os.link(log.path, log.path.with_name(f"kept-{name}"))  # else its inode may be used again
         other.replace(log.path)
         assert expected == log.look()
+    assert log.state is not None
+    assert 3 == len(log.state.files)  # the last continues the one before; two others are gone
 
 
 def test_a_file_that_comes_later_and_goes(tmp_path: Path) -> None:
@@ -160,7 +163,10 @@ def test_a_directory_of_dated_files(tmp_path: Path) -> None:
     (tmp_path / ".requests-2026-11-24-7.jsonl").rename(tmp_path / "requests-2026-11-24-7.jsonl")
     _append(tmp_path / ".requests-2026-11-25-7.jsonl", _rows(4))
     _append(tmp_path / "requests.log-20261125", _rows(5))
+    _append(tmp_path / "requests-2026-11-23-7.jsonl.gz", gzip.compress(_rows(0).encode()) + b"\n")
     assert ([3, 4, 5], ()) == (sorted(log.look()), tuple(log.problems))
+    shutil.copyfile(tmp_path / ".requests-2026-11-25-7.jsonl", tmp_path / "copy.jsonl")
+    _append(tmp_path / "copy.jsonl", "")
     (tmp_path / "requests-2026-11-24-7.jsonl").unlink()
     _append(tmp_path / "old.jsonl", _rows(100), at=NOW - 10**6)  # from before, such as one that was restored
     assert [] == log.look()

@@ -57,7 +57,7 @@ def test_what_is_said_of_rows() -> None:
     """Impossible counts, rows that lack a count, and a log without counts."""
     lacking = _row()
     del lacking["response"]["metrics"]["speculative_decoding"]["acceptance_histogram"]
-    found = _added(_row(), _row(), _row(drafts=2, accepted=99), lacking, {"messages": []}, 7)
+    found = _added(lacking, _row(), _row(), _row(drafts=2, accepted=99), {"messages": []}, 7)
     assert {"default": ONE + ONE} == found.by_domain()
     assert [
         "1 of 6 rows have impossible counts of draft tokens",

@@ -60,6 +60,7 @@ def test_every_replica_is_read_and_faults_are_told() -> None:
         (_always(body=gzip.compress(bytes(1 << 25)), Content_Encoding="gzip"), "larger than 8,388,608 bytes"),
         (_always(body="x", Content_Encoding="br"), "packed as 'br'"),
         (_always(body=_page(), Content_Length="99999"), "not enough data"),
+        (_always(body=_page() + 'vllm:num_requests_running{model_name="http://u:pw@h"} NaN\n'), "several models"),
         (lambda path, asked: None, "Server disconnected"),
     ],
 )
