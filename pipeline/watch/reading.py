@@ -1,7 +1,7 @@
 """One look at everything that tells how the champion does in production: the counters of all replicas, and the log."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pipeline.config.watch import WatchConfig
@@ -20,9 +20,11 @@ _MOST_REPLICAS = 1000  # that are remembered
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderState:
-    """What the next look has to know of those before. Its size is bounded. `time`: of the last look, in Unix seconds."""
+    """What the next look has to know of those before. Its size is bounded. `time`: of the last look, in Unix seconds.
+    `watched`: the engine and the model, of which `replicas` are the counters."""
 
     time: Number | None = None
+    watched: Text = ""
     replicas: Mapping[Text, Replica] = field(default_factory=dict)  # by URL
     log: LogPositions | None = None
 
@@ -37,7 +39,9 @@ class Reader:
 
     def __init__(self, settings: WatchConfig, engine: WatchedEngine, state: ReaderState | None = None) -> None:
         self._scraper, self._settings = Scraper(settings, engine), settings
-        self._engine, self._state = engine, state or ReaderState()
+        self._engine, self._watched = engine, f"{engine} {settings.model or ''}".strip()
+        state = state or ReaderState()
+        self._state = state if state.watched == self._watched else replace(state, replicas={})
 
     def read(self, now: float) -> tuple[Observation, ReaderState]:
         """What was counted since the look before. `now`: Unix seconds. The state is to be stored; this reader goes on from it."""
@@ -50,7 +54,7 @@ class Reader:
         by_domain, log = self._log(now, problems)
         if not self._settings.endpoints and by_domain:
             counts = _sum(list(by_domain.values()))
-        self._state = ReaderState(time=now, replicas=replicas, log=log)
+        self._state = ReaderState(time=now, watched=self._watched, replicas=replicas, log=log)
         observation = Observation(
             time=now, seconds=seconds, counts=counts, running=running, by_domain=by_domain, problems=tuple(problems)
         )

@@ -48,17 +48,19 @@ class Scraper:
 
     async def _all(self) -> Sequence[Scrape]:
         free = asyncio.Semaphore(_AT_ONCE)
+        # Made at each look, for SSL_CERT_FILE may have changed, and once for all: reading the authorities takes a while.
+        tls = ssl.create_default_context() if any(url.startswith("https:") for url in self._urls) else None
 
         async def one(url: str) -> Scrape:
             async with free:
-                return await self._one(url)
+                return await self._one(url, tls)
 
         return await asyncio.gather(*(one(url) for url in self._urls))
 
-    async def _one(self, url: str) -> Scrape:
+    async def _one(self, url: str, tls: ssl.SSLContext | None) -> Scrape:
         try:
             async with asyncio.timeout(self._seconds):
-                text = await self._text(url)
+                text = await self._text(url, tls)
             return Scrape(url, page=read_page(text, self._engine, self._model))
         except TimeoutError:
             reason = f"no complete page within {self._seconds:g} s"
@@ -72,12 +74,12 @@ class Scraper:
             reason = in_words(error) or type(error).__name__
         return Scrape(url, problem=f"{url}: {self._brief(reason)}")
 
-    async def _text(self, url: str) -> str:
+    async def _text(self, url: str, tls: ssl.SSLContext | None) -> str:
         is_unix = url.startswith(UNIX)
         connector: aiohttp.BaseConnector = (
             aiohttp.UnixConnector(url.removeprefix(UNIX))
             if is_unix
-            else aiohttp.TCPConnector(ssl=ssl.create_default_context() if url.startswith("https:") else True)
+            else aiohttp.TCPConnector(ssl=True if tls is None else tls)
         )
         headers = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
         if self._token:

@@ -7,10 +7,10 @@ import pytest
 
 from pipeline.engines.counts import Counts
 from pipeline.engines.facts import WatchedEngine
-from pipeline.watch.exposition import Page, Total, read_page
+from pipeline.watch.exposition import NotCounters, Page, Total, read_page
 from pipeline.watch.increments import Increment, Replica, forget, increment
 from tests.standin_metrics import LENGTH, CountingEngine
-from tests.unit.watch.test_exposition import METRICS
+from tests.unit.watch.test_exposition import METRICS, damaged
 
 ENGINES = get_args(WatchedEngine)
 BEGAN = 1.7956e9
@@ -199,6 +199,30 @@ def test_sums_are_those_of_the_engine_through_many_restarts(kind: WatchedEngine)
         truth = decoded if step == 0 else truth + decoded
     assert truth == sums
     assert left < 20
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.long)])
+def test_damaged_pages_give_no_impossible_increments(count: int) -> None:
+    """Between any two pages that can be read: nothing is negative, and no more is accepted than was proposed."""
+    rng, found = random.Random(37), 0
+    engines = [CountingEngine(kind) for kind in ENGINES]
+    before: dict[str, Replica | None] = dict.fromkeys(ENGINES)
+    for _ in range(count):
+        engine = rng.choice(engines)
+        engine.decode(100, (70, 50, 20), requests=2)
+        text = damaged(engine.page(), rng) if rng.random() < 0.8 else engine.page()
+        try:
+            page = read_page(text, engine.kind)
+        except NotCounters:
+            continue
+        look = increment(page, before[engine.kind], engine.kind, BEGAN)
+        before[engine.kind] = look.after
+        assert all(1 == len(problem.splitlines()) for problem in look.problems)
+        if (counts := look.counts) is not None:
+            found += 1
+            assert all(value is None or value >= 0 for value in vars(counts).values())
+            assert counts.draft_tokens is None or (counts.accepted or 0.0) <= 1.05 * counts.draft_tokens
+    assert 0 < found < count
 
 
 def _look_of(engine: CountingEngine) -> Replica:

@@ -80,6 +80,16 @@ def test_the_state_goes_through_json() -> None:
         assert Counts(**dict.fromkeys(asdict(Counts()), 0.0)) == found.counts
 
 
+def test_another_model_begins_anew() -> None:
+    """Its counters are not compared with those of the model before."""
+    with Fleet(1).served() as fleet:
+        _, state = fleet.reader(model="target").read(NOW)
+        fleet.engines = [CountingEngine("vllm", model="other")]
+        fleet.engines[0].decode(10, (7, 5, 2))
+        found, _ = fleet.reader(state, model="other").read(NOW + 300)
+    assert (None, ()) == (found.counts, found.problems)
+
+
 def test_a_clock_that_goes_back() -> None:
     """No time has passed by it, and the counts are counted."""
     with Fleet(1).served() as fleet:

@@ -1,10 +1,13 @@
 """All replicas at once over HTTP: what a page gives, and the line that is said of each thing that can be wrong."""
 
 import asyncio
+import contextlib
 import gzip
+import random
+import socketserver
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +170,47 @@ def test_a_unix_socket(tmp_path: Path) -> None:
 def test_no_endpoints() -> None:
     """Nothing is asked where only a log is watched."""
     assert [] == _scrape()
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(3000, marks=pytest.mark.long)])
+def test_damaged_answers_are_read_or_told(count: int) -> None:
+    """Whatever bytes come over the connection, headers included."""
+    rng, whole = random.Random(37), _page().encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % len(whole)
+    chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(whole), whole)
+
+    def answer() -> bytes:
+        found = bytearray(rng.choice((head + whole, chunks)))
+        for _ in range(rng.choice((0, 1, 2, 10))):
+            at = rng.choice((rng.randrange(100), rng.randrange(len(found))))
+            found[at : at + rng.choice((0, 1, 50, 10**6))] = rng.choice(
+                (b"", b"\r\n", b"\x00", b"\xff", b"9" * 9, b"%" * 9000)
+            )
+        return bytes(found)
+
+    with listening(answer) as url:
+        found = [
+            one
+            for _ in range(count // 20)
+            for one in _scrape(*(f"{url}/{number}" for number in range(20)), timeout_seconds=0.5)
+        ]
+    assert count == len(found)
+    assert 0 < sum(one.page is not None for one in found) < count
+    assert all(1 == len(one.problem.splitlines()) for one in found if one.page is None)
+
+
+@contextlib.contextmanager
+def listening(answer: Callable[[], bytes]) -> Iterator[str]:
+    """A server that reads the beginning of a request, sends these bytes and closes the connection."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                self.request.recv(1 << 16)
+                self.request.sendall(answer())
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
