@@ -12,7 +12,7 @@ import typer
 
 from pipeline.commands import interruption, machine_errors, standard_streams
 from pipeline.commands.canary import canary
-from pipeline.commands.champion import export, history, promote, rollback, settle
+from pipeline.commands.champion import export, history, promote, rollback, settle, verify
 from pipeline.commands.check import check
 from pipeline.commands.compare import compare
 from pipeline.commands.dags import dags
@@ -92,7 +92,9 @@ def _group(name: str, text: str, commands: Iterable[Callable[..., None]]) -> Non
 
 _group("latency", "Predict latency, speedup and the best draft length by load.", (fit, predict, schedule, explain))
 _group(
-    "champion", "Approve, roll back, list or export the drafts in use.", (promote, rollback, settle, history, export)
+    "champion",
+    "Approve, roll back, verify, list or export the drafts in use.",
+    (promote, rollback, settle, verify, history, export),
 )
 _group("store", "Maintain the store of artifacts and runs.", (gc, sync))
 

@@ -160,7 +160,7 @@ class StandIn:
         """What other engines have elsewhere."""
         router.add_get("/version", self.say_version)
         router.add_post("/v1/completions", self.complete)
-        router.add_get("/metrics", self._metrics)
+        router.add_get("/metrics", self.say_metrics)
 
     @web.middleware
     async def _or_silence(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -179,7 +179,7 @@ class StandIn:
     async def say_version(self, request: web.Request) -> web.StreamResponse:
         return web.json_response({"version": self.version})
 
-    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+    async def say_metrics(self, request: web.Request) -> web.StreamResponse:
         """vLLM's counters of speculation."""
         gamma = self.speculation.gamma if self.speculation else 0
         labels = f'engine="0",model_name="{self.model}"'

@@ -1,6 +1,8 @@
 """What `understudy canary` and `champion verify` print."""
 
+from pipeline.canary.decision import Action
 from pipeline.canary.schema import Answer, CanaryResult
+from pipeline.canary.verified import Verification
 from pipeline.report.console import Report
 
 _WORDS = {
@@ -8,6 +10,12 @@ _WORDS = {
     "changed": "CHANGED",
     "not_as_examined": "NOT AS EXAMINED",
     "inconclusive": "inconclusive",
+}
+_DONE: dict[Action, str] = {
+    "verified": "verified",
+    "roll_back": "ROLLED BACK",
+    "alarm": "NOT VERIFIED",
+    "unverified": "not verified",
 }
 _WIDTH = max(map(len, _WORDS.values()))
 
@@ -24,6 +32,16 @@ def print_canary(found: CanaryResult) -> None:
         out.text(_line(name, answer), indent=_WIDTH + 11)
     for url, why in found.unasked.items():
         out.line(f"not asked: {url}: {why}")
+
+
+def print_verification(found: Verification) -> None:
+    """To stdout: the canary, what production shows, and what was done."""
+    print_canary(found.canary)
+    out = Report()
+    out.text(f"production: {found.production.why}", indent=4)
+    if found.reloaded:
+        out.text("the engines were told to reload again (promote.notice)")
+    out.text(f"{found.name} version {found.version}: {_DONE[found.action]}: {found.why}", indent=4)
 
 
 def _line(name: str, answer: Answer) -> str:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pipeline.canary.asking import Asked, Engine, Look, ask
 from pipeline.canary.diagnosis import about_draft, about_target, about_traffic, over_all
 from pipeline.canary.examined import Examined, examined_slice
-from pipeline.canary.expected import expected_gamma
 from pipeline.canary.schema import CanaryResult, EndpointResult, TargetEvidence, write_canary
 from pipeline.config.root import Config
 from pipeline.config.server import Api, EndpointConfig, ServerConfig
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.export.schema import Expected
 from pipeline.export.subject import Subject, registered_subject
 from pipeline.progress import Progress
 from pipeline.registry.drafts import RegisteredDraft
@@ -25,7 +25,9 @@ from pipeline.servers.target import read_model
 from pipeline.store.artifacts import Store
 from pipeline.store.times import utc_now
 from pipeline.watch.counts import Observation
+from pipeline.watch.prediction import served
 from pipeline.watch.reading import Reader
+from pipeline.watch.state import read_state
 
 if TYPE_CHECKING:
     from pipeline.canary.schema import DraftEvidence
@@ -43,7 +45,12 @@ class Question:
     draft: RegisteredDraft
     examined: Examined
     api: Api
-    gamma: int  # as it was exported
+    expected: Expected | None  # of the champion's export; None where there is none
+
+    @property
+    def gamma(self) -> int:
+        """The draft length that the engine was exported with, else that of the examination."""
+        return self.expected.gamma if self.expected else self.examined.subject.config.evaluate.gamma
 
 
 @dataclass(frozen=True)
@@ -56,30 +63,28 @@ class Answers:
 
 def question(config: Config, store: Store) -> Question:
     """UsageError where the config names no engine that can be asked, or where there is no champion."""
-    api = watched_api(config)
+    api, expected = watched_engine(config)
     registry = registry_for(config, store)
     draft = registry.champion()
     if draft is None:
         raise UsageError(f"{registry.name} has no champion; promote a draft first (`understudy run CONFIG`)")
     settings = config.watch.canary
     examined = examined_slice(registered_subject(store, registry, draft), settings.prompts, settings.max_tokens)
-    gamma = expected_gamma(config, examined.subject.config.evaluate.gamma)
-    return Question(config=config, store=store, draft=draft, examined=examined, api=api, gamma=gamma)
+    return Question(config=config, store=store, draft=draft, examined=examined, api=api, expected=expected)
 
 
-def watched_api(config: Config) -> Api:
-    """How the engines of the config's section `watch` are asked. UsageError where they cannot be."""
-    export, watch = config.promote.export, config.watch
-    if not watch.endpoints:
+def watched_engine(config: Config) -> tuple[Api, Expected | None]:
+    """How the engines of the config's section `watch` are asked, and what the export says of them. UsageError where they cannot
+    be asked."""
+    if not config.watch.endpoints:
         raise UsageError("watch.endpoints: it names no engine; give every replica, as http://host:port")
-    engine = watch.engine or (export.engine if export is not None else None)
-    if engine is None:
-        raise UsageError("watch.engine: set it, or promote.export.engine, to the engine that runs at watch.endpoints")
-    if engine not in APIS:
+    found = served(config)
+    if found.engine not in APIS:
         raise UsageError(
-            f"watch.engine is {engine}, which no canary can ask: it needs token ids in and out ({', '.join(APIS)} have them)"
+            f"watch.engine is {found.engine}, which no canary can ask: it needs token ids in and out ({', '.join(APIS)} have "
+            "them)"
         )
-    return engine
+    return found.engine, found.expected
 
 
 def ask_engines(asked: Question, progress: Progress) -> Answers:
@@ -153,10 +158,8 @@ def drafts_on(asked: Question, answers: Answers, model: Any) -> "dict[str, Draft
     }
 
 
-def judge(
-    asked: Question, answers: Answers, drafts: "Mapping[str, DraftEvidence]", fallen: bool | None
-) -> CanaryResult:
-    """The three answers. `fallen`: what the watch says of production's counters."""
+def judge(asked: Question, answers: Answers, drafts: "Mapping[str, DraftEvidence]", fell: bool | None) -> CanaryResult:
+    """The three answers. `fell`: what the watch says of production's counters."""
     endpoints = [_endpoint(asked, url, one, drafts[url]) for url, one in answers.asked.items()]
     target = over_all([(one.url, one.about_target) for one in endpoints])
     draft = over_all([(one.url, one.about_draft) for one in endpoints])
@@ -169,7 +172,7 @@ def judge(
         prompts=len(asked.examined.completions),
         max_tokens=asked.examined.max_tokens,
         target=target,
-        traffic=about_traffic(fallen, target, draft),
+        traffic=about_traffic(fell, target, draft),
         draft=draft,
         endpoints=endpoints,
         unasked=dict(answers.unasked),
@@ -197,12 +200,19 @@ def _endpoint(asked: Question, url: str, found: Asked, draft: "DraftEvidence") -
     )
 
 
-def run_canary(config: Config, store: Store, progress: Progress, fallen: bool | None = None) -> CanaryResult:
+def fallen(store: Store, name: str) -> bool | None:
+    """Whether the watch says that the counters fell; None where it has not looked yet."""
+    state = read_state(store, name)
+    return None if state is None or not state.looks else state.verdict == "low"
+
+
+def run_canary(config: Config, store: Store, progress: Progress) -> CanaryResult:
     """Ask, judge, and write the result to the store. UnderstudyError where no engine could be asked."""
     asked = question(config, store)
     answers = ask_engines(asked, progress)
     if not answers.asked:
         raise UnderstudyError(f"canary: no engine could be asked: {'; '.join(list(answers.unasked.values())[:3])}")
-    result = judge(asked, answers, drafts_on(asked, answers, examined_draft(asked.examined.subject)), fallen)
+    drafts = drafts_on(asked, answers, examined_draft(asked.examined.subject))
+    result = judge(asked, answers, drafts, fallen(store, asked.draft.name))
     write_canary(store, result)
     return result

@@ -20,9 +20,9 @@ def canary(
     from pipeline.store.artifacts import Store
 
     read, where = load_config(config, overrides or []), Store(store)
-    from pipeline.canary.run import run_canary, watched_api
+    from pipeline.canary.run import run_canary, watched_engine
 
-    watched_api(read)
+    watched_engine(read)
     require_registry(read, where)
     from pipeline.canary.report import print_canary, summary
     from pipeline.progress import Progress

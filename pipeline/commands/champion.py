@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, Overrides, StorePath
-from pipeline.progress import say
+from pipeline.commands.options import DEFAULT_STORE, JsonOption, Overrides, StorePath
+from pipeline.progress import say, say_json
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config
@@ -107,6 +107,51 @@ def settle(config: _ConfigOrName, overrides: Overrides = None, store: StorePath 
     entry = settle_config(read, where, Progress())
     champion = f"version {entry.champion} is champion" if entry.champion else "there is no champion"
     say(f"{registered_name(read)}: {champion}; settled")
+
+
+def verify(
+    config: _ConfigOrName,
+    overrides: Overrides = None,
+    store: StorePath = DEFAULT_STORE,
+    wait: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="How long to wait for engines that are restarting, and for the first drafts of production.",
+        ),
+    ] = 600.0,
+    as_json: JsonOption = False,
+) -> None:
+    """After a reload: do the engines serve what was examined?
+
+    The canary is asked, and production's first drafts are compared with the prediction. Engines that serve another draft are told
+    to reload again, once, by promote.notice. A draft that falls short of its examination is rolled back with watch.rollback.
+    Exit 0: verified, or watch.endpoints names no engine; 3: it is not verified, or was rolled back; 1: it could not be told.
+    """
+    from dataclasses import asdict
+
+    from pipeline.errors import Refused, UnderstudyError
+    from pipeline.handover.notice import check_receiver
+    from pipeline.progress import Progress
+
+    read, where = _config_and_store(config, overrides, store)
+    if not read.watch.endpoints:
+        say("not verified: watch.endpoints names no engine")
+        return
+    from pipeline.canary.report import print_verification
+    from pipeline.canary.verify import verify as verify_champion
+
+    check_receiver(read.promote.notice)
+    found = verify_champion(read, where, Progress(), wait)
+    if as_json:
+        say_json(asdict(found))
+    else:
+        print_verification(found)
+    if found.action == "unverified":
+        raise UnderstudyError(f"not verified: {found.why}")
+    if found.action != "verified":
+        raise Refused(f"{'rolled back' if found.action == 'roll_back' else 'not verified'}: {found.why}")
 
 
 def history(config: _ConfigOrName, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:

@@ -52,7 +52,8 @@ class Champion:
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """The body of a notice, as JSON. `change` numbers the changes of one `name`; `replaced` is the version before."""
+    """The body of a notice, as JSON. `change` numbers the changes of one `name`; `replaced` is the version before. `repeated`:
+    when it was sent once more, because an engine does not serve the champion; empty for the first time."""
 
     schema: int = SCHEMA
     name: str
@@ -63,6 +64,7 @@ class Notice:
     replaced: str | None
     by: str
     why: str
+    repeated: str = ""
 
     @property
     def text(self) -> str:
@@ -70,7 +72,7 @@ class Notice:
 
     @property
     def key(self) -> str:
-        return f"{self.name}/{self.change}"
+        return f"{self.name}/{self.change}" + (f"/{self.repeated}" if self.repeated else "")
 
     @property
     def section(self) -> str:

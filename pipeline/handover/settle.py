@@ -6,7 +6,7 @@ and `understudy champion settle` end with it; other commands only report a diffe
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.config.root import Config
@@ -23,6 +23,7 @@ from pipeline.registry.history import NONE, Change
 from pipeline.registry.registry import Registry, registry_for
 from pipeline.registry.tracking import Tracker
 from pipeline.store.artifacts import Store
+from pipeline.store.times import utc_now
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,17 @@ def finish(scope: Handover, entry: Entry, said: str = "") -> None:
         write_settled(scope.store, scope.registry.name, done)
     if failure is not None:
         raise _not_settled(scope, entry, failure) from failure
+
+
+def tell_again(scope: Handover) -> None:
+    """Send the notice of the last change once more, marked so: an engine does not serve the champion. UnderstudyError where
+    nobody is told, or the receiver does not accept it."""
+    settings, entry = scope.config.promote.notice, recovered_entry(scope)
+    change = entry.last_change
+    if settings is None or change is None:
+        raise UnderstudyError(f"{scope.registry.name}: promote.notice names nobody who reloads the engines")
+    notice = _notice(scope, entry, change, _follow_link(scope, entry))
+    send(settings, replace(notice, repeated=utc_now()))
 
 
 def _told(scope: Handover, entry: Entry) -> Settled:

@@ -38,11 +38,11 @@ def laws(smoke: Smoke) -> Callable[[str], Law]:
     return law
 
 
-def engine(smoke: Smoke, target: Law, draft: Law | None, **changes: Any) -> StandIn:
+def engine(smoke: Smoke, target: Law, draft: Law | None, made_as: type[StandIn] = StandIn, **changes: Any) -> StandIn:
     """It serves `target`, and speculates with `draft`."""
     facts = json.loads((smoke.place.artifact("pair") / "pair.json").read_text())
     speculation = None if draft is None else Speculation(draft)
-    return StandIn(**({"eos": facts["stop_tokens"][0], "law": target, "speculation": speculation} | changes))
+    return made_as(**({"eos": facts["stop_tokens"][0], "law": target, "speculation": speculation} | changes))
 
 
 def config_for(place: Place, *urls: str, **watch: Any) -> Path:
@@ -144,10 +144,10 @@ def test_one_engine_of_two_is_wrong_and_one_is_down(smoke: Smoke, loop: Place, l
     ("watch", "code", "said"),
     [
         ({"endpoints": []}, 2, "watch.endpoints: it names no engine"),
-        ({"engine": None}, 2, "watch.engine: set it"),
+        ({"engine": None}, 2, "watch.engine: nothing says which engine runs"),
         ({"engine": "tensorrt-llm"}, 2, "watch.engine is tensorrt-llm, which no canary can ask"),
         ({"key_variable": "NOWHERE"}, 2, "watch.key_variable: the environment variable NOWHERE is not set"),
-        ({"expected": "/nothing.json"}, 2, "watch.expected: /nothing.json: no such file"),
+        ({"expected": "/nothing"}, 1, "/nothing/expected.json: no such file"),
         ({}, 1, "canary: no engine could be asked: http://127.0.0.1:1: cannot connect"),
     ],
 )

@@ -125,6 +125,30 @@ def test_a_promotion_moves_the_link_and_tells(site: Site) -> None:
     assert str(site.out / "version-3") == last["champion"]["export"]
 
 
+def test_a_notice_can_be_sent_again(site: Site) -> None:
+    """The same change, marked with a time that makes another key, since a receiver drops numbers that it has seen."""
+    with settle.handover(site.config, site.store, site.progress) as scope:
+        settle.tell_again(scope)
+    first, again = site.notices[-2:]
+    assert ("", True) == (first["repeated"], bool(again["repeated"]))
+    assert first == again | {"repeated": ""}
+    sent = notice.Notice(**first | {"champion": None}), notice.Notice(**again | {"champion": None})
+    assert ["reference-draft/3", f"reference-draft/3/{again['repeated']}"] == [one.key for one in sent]
+    site.settle()
+    assert 4 == len(site.notices)
+
+
+def test_a_notice_cannot_be_sent_again_to_nobody(store: Store, tmp_path: Path) -> None:
+    """Who reloads is not configured."""
+    site = site_of(store, tmp_path, notice=None)
+    site.promote("a")
+    with (
+        pytest.raises(UnderstudyError, match="names nobody who reloads"),
+        settle.handover(site.config, site.store, site.progress) as scope,
+    ):
+        settle.tell_again(scope)
+
+
 def test_a_damaged_record_of_an_earlier_run_stops_nothing(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """It is a copy for people: the new champion is announced, and the record is named in a warning."""
     record = site.store.runs / "run-a" / "run.json"

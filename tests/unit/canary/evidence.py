@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pipeline.canary.production import Production
 from pipeline.canary.schema import (
     Answer,
     CanaryResult,
@@ -11,6 +12,7 @@ from pipeline.canary.schema import (
     RequestEvidence,
     TargetEvidence,
 )
+from pipeline.canary.verified import Verification
 from pipeline.engines.counts import Counts
 
 FINE = Answer("as_examined", "as it was")
@@ -79,3 +81,17 @@ def result(**changes: Any) -> CanaryResult:
         "unasked": {},
     }
     return CanaryResult(**(known | changes))
+
+
+def verification() -> Verification:
+    return Verification(
+        time="2026-11-25T10:00:00Z",
+        name="big-draft",
+        version="3",
+        action="alarm",
+        why="other weights",
+        reloaded=True,
+        fits="2",
+        canary=result(),
+        production=Production(state="short", why="few accepted", drafts=1000.0, length=2.5, low=2.8),
+    )

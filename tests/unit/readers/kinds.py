@@ -17,6 +17,7 @@ from pipeline.acceptance.profile_file import read_examination
 from pipeline.acceptance.schema import FILE as EXAMINATION_FILE
 from pipeline.acceptance.schema import read_profile
 from pipeline.canary.schema import find_canary
+from pipeline.canary.verified import find_verification
 from pipeline.commands.check import _read as read_check_baseline
 from pipeline.config.corpus import PromptSource
 from pipeline.config.evaluate import EvaluateConfig
@@ -65,6 +66,7 @@ from tests.pairs import pair_facts
 from tests.profiles import profile_json
 from tests.strategies import parquet_file, yaml_text
 from tests.unit.canary.evidence import result as canary_result
+from tests.unit.canary.evidence import verification
 from tests.unit.latency.costs.test_latency_profile import PROFILE
 from tests.unit.latency.load.test_workload import BASELINE, COUNTS
 from tests.unit.test_fuzz import CONFIG, MANIFEST_CONTENT, RECORD, ROWS, VLLM
@@ -327,6 +329,10 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="result of a canary", file="store/canary/x.json", valid=_json(asdict(canary_result())),
         read=lambda place: find_canary(_store(place), "x"), covers=("pipeline/canary/schema:CANARY",),
+    ),
+    Kind(
+        name="result of a verification", file="store/verified/x.json", valid=_json(asdict(verification())),
+        read=lambda place: find_verification(_store(place), "x"), covers=("pipeline/canary/verified:VERIFICATION",),
     ),
     Kind(
         name="training prompts", file=TRAINED_ON, valid={"prompts": ["a", "b"]},

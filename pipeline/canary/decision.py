@@ -1,0 +1,82 @@
+"""What `champion verify` does about what it saw. Pure.
+
+A draft is rolled back only for what it does itself: not where the engine serves other weights, nor where the target was changed.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.canary.production import State
+from pipeline.canary.schema import Verdict
+
+Action = Literal["verified", "wait", "reload", "roll_back", "alarm", "unverified"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """Over all engines. `unasked`: some engine did not answer. `reloaded`: a reload was asked for because of this already.
+    `waited`: engines had time to load the champion. `late`: the time to wait is over."""
+
+    target: Verdict
+    draft: Verdict
+    unasked: bool
+    production: State
+    can_reload: bool  # promote.notice names who reloads
+    reloaded: bool
+    waited: bool
+    late: bool
+    may_roll_back: bool  # watch.rollback
+
+
+@dataclass(frozen=True)
+class Decision:
+    action: Action
+    why: str
+
+
+def decide(seen: Seen) -> Decision:
+    """The one thing to do now. `wait`: look again."""
+    if seen.draft == "not_as_examined":
+        return _other_weights(seen)
+    if seen.unasked:
+        return _or_wait(seen, Decision("unverified", "an engine does not answer"))
+    if seen.target == "changed":
+        return Decision(
+            "alarm", "the target is not the one that the draft was examined with; the draft is not to blame: retrain it"
+        )
+    open_questions = "inconclusive" in (seen.target, seen.draft)
+    if seen.production == "short":
+        return _falls_short(seen, open_questions)
+    if open_questions and seen.production != "as_predicted":
+        missing = Decision("unverified", "neither the canary nor production's counters say enough")
+        return _or_wait(seen, missing) if seen.production == "too_few" else missing
+    if seen.production == "too_few":
+        return _or_wait(
+            seen, Decision("verified", "the engines do what was examined; production's counters came too late")
+        )
+    return Decision("verified", "the engines do what was examined")
+
+
+def _other_weights(seen: Seen) -> Decision:
+    if not seen.can_reload:
+        return Decision(
+            "alarm", "an engine does not serve the champion, and promote.notice names nobody who reloads it"
+        )
+    if not seen.reloaded:
+        return Decision("reload" if seen.waited else "wait", "an engine does not serve the champion")
+    return _or_wait(
+        seen, Decision("alarm", "an engine does not serve the champion, though it was told to reload again")
+    )
+
+
+def _falls_short(seen: Seen, open_questions: bool) -> Decision:
+    if open_questions:
+        return Decision(
+            "alarm", "production's counters fall short, and it is not known whether the engines serve what was examined"
+        )
+    short = "the engines serve what was examined, and the draft falls short of its examination in production"
+    return Decision("roll_back", short) if seen.may_roll_back else Decision("alarm", f"{short} (watch.rollback is off)")
+
+
+def _or_wait(seen: Seen, otherwise: Decision) -> Decision:
+    return otherwise if seen.late else Decision("wait", otherwise.why)

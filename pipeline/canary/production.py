@@ -1,0 +1,78 @@
+"""The first drafts of production after a reload, beside what the champion's examination predicts. Pure."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.engines.counts import Counts
+from pipeline.export.schema import CounterFigures, Expected
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Number, Text
+
+State = Literal["as_predicted", "short", "too_few", "not_known"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Production:
+    """What production's counters show. `length`: mean acceptance length, with `low`, where a draft as examined has it at the
+    least; `first`: share of the drafts whose first token was accepted, and as predicted."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    state: State
+    why: Text
+    drafts: Number = 0.0
+    length: Number | None = None
+    low: Number | None = None
+    first: Number | None = None
+    predicted_first: Number | None = None
+
+
+def compare(counts: Counts | None, expected: Expected | None, digest: str, margin: float) -> Production:
+    """Short where the mean acceptance length lies below the prediction interval for so many prompts, and the first position,
+    where the engine counts it, more than `margin` below the prediction. With a changing draft length only the first counts.
+    `digest`: of the champion.
+    """
+    if expected is None:
+        return Production(
+            state="not_known", why="there is no expected.json to compare with (promote.export or watch.expected)"
+        )
+    if expected.draft.digest != digest:
+        why = f"the expected.json is of {expected.draft.label}, not of the champion; call `understudy champion settle CONFIG`"
+        return Production(state="not_known", why=why)
+    if counts is None or counts.drafts is None or counts.accepted is None:
+        return Production(state="not_known", why="the engines' counters do not say how many drafts were accepted")
+    figures = expected.deployed.by_draft_length[expected.gamma]
+    drafts, of_a_prompt = counts.drafts, figures.drafts / expected.deployed.prompts
+    known = [prompts for prompts in sorted(figures.fresh_prompts) if drafts >= prompts * of_a_prompt]
+    if not known:
+        needed = min(figures.fresh_prompts, default=0) * of_a_prompt
+        return Production(state="too_few", why=f"{drafts:.0f} drafts of production, of {needed:.0f}", drafts=drafts)
+    return _judged(counts, drafts, figures, figures.fresh_prompts[known[-1]].low, margin, expected.gamma)
+
+
+def _judged(
+    counts: Counts, drafts: float, figures: CounterFigures, low: float | None, margin: float, gamma: int
+) -> Production:
+    accepted = counts.accepted
+    assert accepted is not None  # looked at by `compare`
+    predicted = figures.accepted_per_position[0]
+    first = None if counts.accepted_first is None else counts.accepted_first / drafts
+    one_length = counts.draft_tokens is None or counts.draft_tokens == gamma * drafts
+    length = 1 + accepted / drafts if one_length else None
+    is_short = [length < low] if length is not None and low is not None else []
+    is_short += [first < predicted - margin] if first is not None else []
+    shown = [] if length is None else [f"mean acceptance length {length:.3f}, at least {low or 0:.3f} was predicted"]
+    shown += [] if first is None else [f"first tokens accepted {first:.3f}, {predicted:.3f} was predicted"]
+    if not is_short:
+        state: State = "not_known"
+        shown.append("the draft length changes and the engine does not count by position")
+    else:
+        state = "short" if all(is_short) else "as_predicted"
+    return Production(
+        state=state,
+        why=f"{drafts:.0f} drafts of production: {'; '.join(shown)}",
+        drafts=drafts,
+        length=length,
+        low=low,
+        first=first,
+        predicted_first=predicted,
+    )

@@ -1,0 +1,56 @@
+"""What a verification found and did, as its file in the store has it. Imports nothing heavy."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from pipeline.canary.decision import Action
+from pipeline.canary.production import Production
+from pipeline.canary.schema import CanaryResult
+from pipeline.store.artifacts import Store
+from pipeline.store.files import write_json
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Flag, Format, Text
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """`action`: the last one. `fits`: the version whose counts the engines show, where that is not the champion's."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    schema: int = SCHEMA
+    time: Text
+    name: Text  # in the registry
+    version: Text
+    action: Action
+    why: Text
+    reloaded: Flag
+    fits: Text
+    canary: CanaryResult
+    production: Production
+
+
+VERIFICATION = Format(
+    name="result of a verification",
+    schema=SCHEMA,
+    remedy="delete it and run `understudy champion verify CONFIG` again",
+    content=TypeAdapter(Verification),
+)
+
+
+def verification_file(store: Store, name: str) -> Path:
+    """Where the last one for the registered `name` lies."""
+    return store.root / "verified" / f"{name}.json"
+
+
+def find_verification(store: Store, name: str) -> Verification | None:
+    """The last one; None before the first. UnderstudyError for a damaged file."""
+    return VERIFICATION.find(verification_file(store, name))
+
+
+def write_verification(store: Store, found: Verification) -> None:
+    """Replace the file atomically."""
+    write_json(verification_file(store, found.name), asdict(found))

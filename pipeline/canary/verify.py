@@ -1,0 +1,160 @@
+"""`understudy champion verify`: after a reload, do the engines serve what was examined, and is it as good as predicted?"""
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pipeline.canary.decision import Decision, Seen, decide
+from pipeline.canary.diagnosis import about_draft
+from pipeline.canary.production import Production, compare
+from pipeline.canary.run import Answers, Question, ask_engines, drafts_on, examined_draft, judge, question
+from pipeline.canary.schema import CanaryResult, write_canary
+from pipeline.canary.verified import Verification, write_verification
+from pipeline.config.root import Config
+from pipeline.engines.counts import Counts
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.export.subject import registered_subject
+from pipeline.handover.rollback import Rollback, roll_back
+from pipeline.handover.settle import handover, tell_again
+from pipeline.progress import Progress
+from pipeline.registry.registry import registry_for
+from pipeline.store.artifacts import Store
+from pipeline.store.times import utc_now
+from pipeline.watch.reading import Reader
+
+_LOOKS = 20  # at production, and at engines that are starting, within the time to wait
+_PATIENCE = 0.5  # share of that time after which an engine that serves other weights is told to reload again
+
+
+@dataclass
+class _Look:
+    """The state of a verification between two looks."""
+
+    asked: Question
+    model: Any
+    seconds: float
+    began: float = field(default_factory=time.monotonic)
+    reloaded: bool = False
+    reader: Reader | None = None
+    counts: Counts | None = None
+    canary: CanaryResult | None = None
+    answers: Answers | None = None
+    problems: tuple[str, ...] = ()  # of reading the counters
+
+    @property
+    def passed(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the canary need not be asked again."""
+        return self.canary is not None and not self.canary.unasked and self.canary.draft.verdict != "not_as_examined"
+
+
+def verify(config: Config, store: Store, progress: Progress, seconds: float) -> Verification:
+    """Look, and do what is due, for at most `seconds`, and as long again after a reload; the result is written to the store.
+
+    UsageError where the config names no engine that can be asked, or where there is no champion.
+    """
+    asked = question(config, store)
+    look = _Look(asked=asked, model=examined_draft(asked.examined.subject), seconds=seconds)
+    while True:
+        production = _look(look, progress)
+        decision = _decide(look, production)
+        if decision.action == "reload":
+            progress.warn(f"verify: {decision.why}; it is told to reload again")
+            with handover(config, store, progress) as scope:
+                tell_again(scope)
+            look.reloaded, look.began, look.canary = True, time.monotonic(), None
+        elif decision.action != "wait":
+            break
+        time.sleep(max(0.01, seconds / _LOOKS))
+    assert look.canary is not None  # of the last look
+    if decision.action == "roll_back":
+        decision = _rolled_back(config, store, progress, decision, production)
+    fits = _fits(look) if look.canary.draft.verdict == "not_as_examined" else ""
+    found = Verification(
+        time=utc_now(),
+        name=asked.draft.name,
+        version=asked.draft.version,
+        action=decision.action,
+        why=decision.why + (f"; its counts are those of version {fits}" if fits else ""),
+        reloaded=look.reloaded,
+        fits=fits,
+        canary=look.canary,
+        production=production,
+    )
+    write_verification(store, found)
+    return found
+
+
+def _look(look: _Look, progress: Progress) -> Production:
+    """Ask the engines, unless they were found right; then read what production has counted since."""
+    asked, watch = look.asked, look.asked.config.watch
+    if not look.is_settled:
+        look.answers = ask_engines(asked, progress)
+        look.canary = judge(asked, look.answers, drafts_on(asked, look.answers, look.model), None)
+        write_canary(asked.store, look.canary)
+        look.reader, look.counts = Reader(watch.model_copy(update={"log": None}), asked.api), None
+        look.reader.read(time.time())  # the canary's own requests are before it
+    elif look.reader is not None:
+        observation, _ = look.reader.read(time.time())
+        look.counts, look.problems = _sum(look.counts, observation.counts), observation.problems
+    if look.counts is None and look.problems and look.passed >= look.seconds:
+        return Production(
+            state="not_known", why=f"production's counters could not be read: {'; '.join(look.problems[:3])}"
+        )
+    return compare(look.counts or Counts(drafts=0.0, accepted=0.0), asked.expected, asked.draft.digest, watch.margin)
+
+
+def _sum(one: Counts | None, other: Counts | None) -> Counts | None:
+    return one if other is None else other if one is None else one + other
+
+
+def _decide(look: _Look, production: Production) -> Decision:
+    canary, config = look.canary, look.asked.config
+    assert canary is not None  # `_look` was called
+    return decide(
+        Seen(
+            target=canary.target.verdict,
+            draft=canary.draft.verdict,
+            unasked=bool(canary.unasked),
+            production=production.state,
+            can_reload=config.promote.notice is not None,
+            reloaded=look.reloaded,
+            waited=look.passed >= _PATIENCE * look.seconds,
+            late=look.passed >= look.seconds,
+            may_roll_back=config.watch.rollback,
+        )
+    )
+
+
+def _rolled_back(
+    config: Config, store: Store, progress: Progress, decision: Decision, production: Production
+) -> Decision:
+    """The champion before is made champion again, and its notice reloads the engines; an alarm where there is none."""
+    try:
+        with handover(config, store, progress) as scope:
+            roll_back(scope, Rollback(reason=f"verify: {production.why}"))
+    except UsageError as error:
+        return Decision("alarm", f"{decision.why}; it was not rolled back: {error}")
+    return decision
+
+
+def _fits(look: _Look) -> str:
+    """The version that was champion before, if the counts of an engine that is wrong are those of its draft; else empty."""
+    asked, answers, canary = look.asked, look.answers, look.canary
+    assert answers is not None and canary is not None  # noqa: PT018  # asked
+    registry = registry_for(asked.config, asked.store)
+    version = registry.entry().previous
+    if not version:
+        return ""
+    wrong = {one.url for one in canary.endpoints if one.about_draft.verdict == "not_as_examined"}
+    some = Answers({url: one for url, one in answers.asked.items() if url in wrong}, {})
+    try:
+        subject = registered_subject(asked.store, registry, registry.champion_at(version))
+        other = replace(asked, examined=replace(asked.examined, subject=subject))
+        found = drafts_on(other, some, examined_draft(subject))
+    except UnderstudyError:  # its run is gone, or it is of another pair
+        return ""
+    return version if all(about_draft(one).verdict == "as_examined" for one in found.values()) else ""

@@ -1,0 +1,66 @@
+"""First drafts of production beside the prediction."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.acceptance.schema import Bounds, Figure
+from pipeline.canary.production import State, compare
+from pipeline.engines.counts import Counts
+from pipeline.export.schema import CounterFigures, Expected, ServedFigures, read_expected
+from tests.exports import make_export
+
+
+@pytest.fixture
+def expected(tmp_path: Path) -> Expected:
+    """10 drafts a prompt; mean acceptance length 3, at least 2.8 of 100 prompts and 2.95 of 1,000."""
+    make_export(tmp_path, "d")
+    figures = CounterFigures(
+        drafts=400.0,
+        accepted=800.0,
+        accepted_per_position=[0.8, 0.5, 0.4, 0.2, 0.1],
+        mean_acceptance_length=Figure(3.0, 2.9, 3.1, 40),
+        fresh_prompts={100: Bounds(2.8, 3.2), 1000: Bounds(2.95, 3.05)},
+    )
+    return replace(read_expected(tmp_path), deployed=ServedFigures(40, 1600, 0.7, {5: figures}))
+
+
+def counts(drafts: float, length: float, first: float | None = 0.8, **changes: Any) -> Counts:
+    known: dict[str, Any] = {"drafts": drafts, "draft_tokens": 5 * drafts, "accepted": (length - 1) * drafts}
+    return Counts(**(known | {"accepted_first": None if first is None else first * drafts} | changes))
+
+
+@pytest.mark.parametrize(
+    ("counted", "state", "said"),
+    [
+        (counts(999, 1.0), "too_few", "999 drafts of production, of 1000"),
+        (counts(1000, 2.9), "as_predicted", "2.900, at least 2.800"),
+        (counts(1000, 2.7, first=0.7), "short", "2.700, at least 2.800"),
+        (counts(1000, 2.7, first=0.79), "as_predicted", "0.790, 0.800 was predicted"),  # within the margin
+        (counts(10_000, 2.9, first=0.7), "short", "at least 2.950"),
+        (counts(1000, 2.7, first=None), "short", "mean acceptance length"),
+        (counts(1000, 2.7, first=0.7, draft_tokens=4000.0), "short", "first tokens accepted 0.700"),
+        (counts(1000, 1.2, first=0.8, draft_tokens=4000.0), "as_predicted", "first tokens"),
+        (counts(1000, 1.2, first=None, draft_tokens=4000.0), "not_known", "does not count by position"),
+        (counts(1000, 4.9, first=0.99), "as_predicted", "4.900"),
+        (Counts(drafts=1000.0), "not_known", "do not say how many"),
+        (None, "not_known", "do not say how many"),
+    ],
+)
+def test_what_production_shows(expected: Expected, counted: Counts | None, state: State, said: str) -> None:
+    """Below the interval and, at the first position, below the margin."""
+    found = compare(counted, expected, "d", 0.02)
+    assert (state, True) == (found.state, said in found.why), found.why
+
+
+def test_without_an_export_there_is_no_prediction() -> None:
+    """It says what to set."""
+    assert "promote.export" in compare(counts(1000, 2.9), None, "d", 0.02).why
+
+
+def test_an_export_of_another_draft_predicts_nothing(expected: Expected) -> None:
+    """A link that was not settled must not ban the champion."""
+    found = compare(counts(1000, 1.0, first=0.1), expected, "other", 0.02)
+    assert ("not_known", True) == (found.state, "champion settle" in found.why)
