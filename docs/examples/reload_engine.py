@@ -42,7 +42,7 @@ def main() -> None:
     done = json.loads(STATE.read_text()) if STATE.exists() else {}
     number = [
         notice["change"],
-        notice.get("again", ""),
+        notice.get("repeated", ""),
     ]  # `champion verify` sends one again, where an engine serves other weights
     if number <= done.get(notice["name"], [0, ""]):
         print(f"change {notice['change']} of {notice['name']}: reloaded before")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 
 from pipeline.canary.schema import find_canary
 from pipeline.store.artifacts import Store
+from pipeline.watch.state import new_state, write_state
 from tests.integration.conftest import SMOKE, Place, Smoke
 from tests.standin_pair import law_of
 from tests.standin_server import Law, Speculation, StandIn, running
@@ -98,6 +100,18 @@ def test_the_lines_name_the_evidence(smoke: Smoke, loop: Place, laws: Callable[[
     ]
     assert "8 of 8 greedy completions are the stored ones" in lines[1]
     assert sorted(first) == sorted(again)
+
+
+@pytest.mark.parametrize(("low", "code", "verdict"), [(False, 0, "as_examined"), (True, 3, "changed")])
+def test_the_traffic_is_what_the_watch_says(
+    smoke: Smoke, loop: Place, laws: Callable[[str], Law], low: bool, code: int, verdict: str
+) -> None:
+    """Its counters fell, and the canary finds no other reason."""
+    state = new_state(0.0)
+    write_state(Store(loop.store), NAME, replace(state, looks=1, window=replace(state.window, low=low)))
+    with running(engine(smoke, laws("target"), laws("champion"))) as server:
+        ended = loop.understudy("canary", config_for(loop, server.url), "--json")
+    assert (code, verdict) == (ended.code, json.loads(ended.out)["traffic"]["verdict"]), ended.err
 
 
 def test_without_counts_it_says_what_to_switch_on(smoke: Smoke, loop: Place, laws: Callable[[str], Law]) -> None:

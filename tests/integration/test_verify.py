@@ -87,10 +87,10 @@ def predict(place: Place, length: float) -> str:
     return str(directory)
 
 
-def second_version(smoke: Smoke, place: Place) -> None:
-    """The smoke run's draft registered once more, and promoted: version 2, of weights that differ in nothing but their digest."""
+def second_version(place: Place, files: Path) -> None:
+    """Version 2 of the smoke run's draft, promoted: these files, which differ from the artifact's in their digest at least."""
     copied = place.root / "again"
-    shutil.copytree(smoke.place.artifact("distill") / "draft", copied)
+    shutil.copytree(files, copied)
     path = copied / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"note": "again"}))
     registry = registry_for(load_config(SMOKE), Store(place.store))
@@ -147,16 +147,17 @@ def test_other_weights_are_reloaded(smoke: Smoke, loop: Place, laws: Callable[[s
 
 
 def test_other_weights_after_a_reload_are_an_alarm(smoke: Smoke, loop: Place, laws: Callable[[str], Law]) -> None:
-    """The draft is not banned for it; the lines name the version that the engine serves."""
-    second_version(smoke, loop)
+    """The draft is not banned for it; the line names the version that the engine serves: the one before."""
+    second_version(loop, smoke.place.artifact("pair") / "draft")
     program, told = reloader(loop)
     watch = {"rollback": True, "expected": predict(loop, 4.0)}
-    server = engine(smoke, laws("target"), laws("base"), made_as=Busy, accepted=0)
+    server = engine(smoke, laws("target"), laws("champion"), made_as=Busy, accepted=0)
     with running(server):
         config = config_for(loop, server.url, watch, program)
         ended = loop.understudy("champion", "verify", config, "--wait", "0.1")
     assert 3 == ended.code, ended.err
     assert "not verified: an engine does not serve the champion, though it was told" in ended.complaint
+    assert ended.complaint.endswith("; its counts are those of version 1")
     assert (1, "2") == (len(told.read_text().splitlines()), loop.champion())
     assert "rolled_back" not in json.dumps(loop.registry()[NAME]["versions"]["2"])
 
@@ -174,7 +175,7 @@ def test_a_draft_that_falls_short(
 ) -> None:
     """The engine serves what was examined, and production accepts less: rolled back where the config says so, and the engines are
     told."""
-    second_version(smoke, loop)
+    second_version(loop, smoke.place.artifact("distill") / "draft")
     program, told = reloader(loop)
     server = engine(smoke, laws("target"), laws("champion"), made_as=Busy, accepted=0)
     with running(server):

@@ -72,7 +72,7 @@ class Service:
             "change": change,
             "action": action,
             "champion": version if champion else None,
-            "again": again,
+            "repeated": again,
         }
         ended = subprocess.run(
             [sys.executable, str(PROGRAM)],
