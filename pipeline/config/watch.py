@@ -81,11 +81,12 @@ class WatchConfig(Section):
         description="Deviations by hour and by day that are expected, until reference_days and reference_drafts of counters say "
         "how large they are.",
     )
-    design_effect: float = Field(
-        default=6.0,
+    design_effect: float | None = Field(
+        default=None,
         ge=1,
         le=1000,
-        description="Variance of the accepted tokens of a scrape over that of independent tokens, until the counters say it.",
+        description="Variance of the accepted tokens of a scrape over that of independent drafts, until the counters say it. "
+        "Null: that of the examination, or 6 without one.",
     )
     burst_minutes: float = Field(
         default=60.0,

@@ -126,7 +126,26 @@ def counter_figures(counts: LengthCounts, gamma: int, convention: Convention, co
         },
         draft_tokens=draft_tokens,
         draft_acceptance_rate=None if draft_tokens is None else accepted / draft_tokens,
+        design_effect=design_effect(counts),
     )
+
+
+def design_effect(counts: LengthCounts) -> float:
+    """How much more the accepted tokens of conversations vary than those of as many independent drafts; 1 where they do not.
+
+    Residuals of the ratio accepted / drafts, by conversation, over the variance of the accepted tokens of one draft, whose mean
+    square is sum_j (2 j - 1) P(at least j). What one decode adds to the expectation is in the residuals: a round more is an
+    accepted token less.
+    """
+    drafts = float(counts.rounds_N.sum())
+    mean = float(counts.accepted_N.sum()) / drafts
+    places = np.arange(1, len(counts.positions_G) + 1)
+    of_one = float(((2 * places - 1) * counts.positions_G).sum()) / drafts - mean**2
+    residual_N = counts.accepted_N - mean * counts.rounds_N
+    _, conversation_N = np.unique(np.array(counts.conversations), return_inverse=True)
+    between = float((np.bincount(conversation_N, residual_N) ** 2).sum())
+    decode = float((1 + mean) ** 2 * counts.rounds_variance_N.sum())
+    return max(1.0, (between + decode) / (drafts * of_one)) if of_one > 0 else 1.0
 
 
 def _one_more(counts: LengthCounts, strata: Sequence[str], confidence: float) -> Interval:

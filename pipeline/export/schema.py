@@ -32,6 +32,8 @@ class CounterFigures:
     # Where the engine drafts past the end of a completion, so that every draft has gamma tokens; else None.
     draft_tokens: Number | None = None
     draft_acceptance_rate: Number | None = None
+    # Variance of the accepted tokens over that of independent drafts; None in a file of an earlier version.
+    design_effect: Number | None = None
 
 
 @dataclass(frozen=True)

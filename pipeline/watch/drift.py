@@ -59,7 +59,7 @@ def looked(drift: Drift, share: Share, time: float, seconds: float, settings: Wa
     """With the counts of one more look, which ended at `time` and took `seconds`."""
     if drift.verdict == "steady" and drift.reference is None:
         drift = _learning(drift, share, time, seconds, settings)
-    reference = drift.reference or assumed(settings, share.dependence)
+    reference = drift.reference or assumed(settings, share)
     if drift.reference is None and share.predicted == 0:
         return drift  # nothing to compare with
     closed, block = _closed(drift.block, share, time, seconds)

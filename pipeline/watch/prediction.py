@@ -35,6 +35,7 @@ class Served:
             gamma=self.expected.gamma,
             first=figures.accepted_per_position[0],
             accepted=figures.accepted / figures.drafts,
+            design_effect=figures.design_effect,
         )
 
 

@@ -13,13 +13,15 @@ _PER_DRAFT = "accepted share of the draft tokens, at a constant draft length"
 class Predicted:
     """What the counters should show, from the examination of the draft that is served.
 
-    `first`: share of the drafts whose first token is accepted; `accepted`: accepted tokens a draft, at `gamma` draft tokens.
+    `first`: share of the drafts whose first token is accepted; `accepted`: accepted tokens a draft, at `gamma` draft tokens;
+    `design_effect`: of drafts, by conversation.
     """
 
     digest: str  # of the draft
     gamma: int
     first: float
     accepted: float
+    design_effect: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,7 @@ class Share:
     successes: float
     predicted: float
     dependence: int = 1
+    design_effect: float | None = None  # of drafts, as examined
 
     @property
     def deviation(self) -> float:
@@ -47,7 +50,13 @@ def watched_share(counts: Counts, predicted: Predicted | None, gamma: int | None
     """
     if counts.accepted_first is not None and counts.drafts:
         first = 0.0 if predicted is None else predicted.first
-        return Share(name=FIRST, trials=counts.drafts, successes=counts.accepted_first, predicted=first)
+        return Share(
+            name=FIRST,
+            trials=counts.drafts,
+            successes=counts.accepted_first,
+            predicted=first,
+            design_effect=None if predicted is None else predicted.design_effect,
+        )
     if counts.accepted is None:
         return None
     length = gamma if predicted is None else predicted.gamma
@@ -58,4 +67,11 @@ def watched_share(counts: Counts, predicted: Predicted | None, gamma: int | None
         return None
     share = 0.0 if predicted is None else predicted.accepted / predicted.gamma
     accepted = min(counts.accepted, proposed)
-    return Share(name=name, trials=proposed, successes=accepted, predicted=share, dependence=length or 1)
+    return Share(
+        name=name,
+        trials=proposed,
+        successes=accepted,
+        predicted=share,
+        dependence=length or 1,
+        design_effect=None if predicted is None else predicted.design_effect,
+    )

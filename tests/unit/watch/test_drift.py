@@ -157,6 +157,17 @@ def test_a_reference_needs_days_and_drafts() -> None:
 
 def test_much_traffic_in_a_look_is_no_more_evidence_than_its_hour() -> None:
     """What is common to a look, such as its mix of domains, does not average out within it."""
-    reference = assumed(SETTINGS, 1)
+    reference = assumed(SETTINGS, _share(np.random.default_rng(0), PREDICTED))
     assert reference.effect_of(100) == reference.design_effect
     assert reference.effect_of(1e6) > 100 * reference.design_effect
+
+
+def test_the_design_effect_is_the_examined_one_until_counters_say_it() -> None:
+    """The stated one first; of draft tokens it is that of a draft for each."""
+    share = Share(name=FIRST, trials=10.0, successes=7.0, predicted=0.7)
+    stated = SETTINGS.model_copy(update={"design_effect": 4.0})
+    examined, tokens = replace(share, design_effect=2.0), replace(share, design_effect=2.0, dependence=5)
+    assert [6, 2, 10, 4] == [
+        assumed(settings, one).design_effect
+        for settings, one in ((SETTINGS, share), (SETTINGS, examined), (SETTINGS, tokens), (stated, examined))
+    ]
