@@ -36,6 +36,11 @@ class Counters:
     by_request: str = ""  # what gives the counts of each request in its answer
     note: str = ""
 
+    @property
+    def by_position(self) -> str:
+        """`per_position` with its label; empty where there is none."""
+        return f"{self.per_position}{{{self.position}}}" if self.position else self.per_position
+
 
 @dataclass(frozen=True, kw_only=True)
 class Issue:

@@ -96,7 +96,7 @@ def _counters(plan: ExportPlan, expected: ExpectedCounters) -> list[str]:
         "|---|---|---|---|",
         f"| mean acceptance length | {interval(figures.mean_acceptance_length, 3)} | {_between(fresh)} | "
         f"{_ratio('1 + ', names.accepted, names.drafts)} |",
-        f"| accepted by position | {rates} | | {_ratio('', names.per_position, names.drafts)} |",
+        f"| accepted by position | {rates} | | {_ratio('', names.by_position, names.drafts)} |",
         "",
         "Take differences of counters over a period of time: they count from the start of the engine. Compare them with the "
         f"interval for as many prompts as were served ({expected.confidence:.0%}): that of the expected value is narrower, "

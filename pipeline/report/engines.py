@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pipeline.engines.facts import FACTS, Counters, EngineFacts
+from pipeline.engines.facts import FACTS, EngineFacts
 from pipeline.progress import say_block
 
 _VARIANTS = ("unquantized", "int8", "int4", "fp8")
@@ -99,17 +99,13 @@ def _counters(facts: EngineFacts) -> list[tuple[str, str]]:
         ("drafts", names.drafts),
         ("draft tokens", names.draft_tokens),
         ("accepted tokens", names.accepted),
-        ("accepted by position", _by_position(names.per_position, names)),
-        ("drafted by position", _by_position(names.drafted_per_position, names)),
+        ("accepted by position", names.by_position),
+        ("drafted by position", names.drafted_per_position),
         ("generated tokens", names.tokens),
         ("requests that have ended", names.requests),
         ("requests that run (a gauge)", names.running),
     ]
     return [(what, name) for what, name in found if name]
-
-
-def _by_position(name: str, names: Counters) -> str:
-    return f"{name}{{{names.position}}}" if name else ""
 
 
 def _where(facts: EngineFacts) -> str:

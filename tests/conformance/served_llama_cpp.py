@@ -55,8 +55,7 @@ class ServedLlamaCpp:
             lines = answer.read().decode().splitlines()
         found: dict[str, Any] = {}
         for what in ("drafts", "draft_tokens", "accepted", "per_position"):
-            name = names[what]
-            series = [line for line in lines if re.match(re.escape(name.partition("{")[0]) + r"[ {]", line)]
+            series = [line for line in lines if re.match(re.escape(names[what]) + r"[ {]", line)]
             values = [round(float(line.rsplit(" ", 1)[1])) for line in series]
             found[what] = values if what == "per_position" else sum(values)
         return found

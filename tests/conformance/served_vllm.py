@@ -61,8 +61,8 @@ class ServedVllm:
             text = answer.read().decode()
         found: dict[str, Any] = {"per_position": {}}
         for series in _SERIES.finditer(text):
-            for what, name in names.items():
-                if series["name"] != name.partition("{")[0]:
+            for what in ("drafts", "draft_tokens", "accepted", "per_position"):
+                if series["name"] != names[what]:
                     continue
                 if what == "per_position":
                     position = int(re.search(r'position="(\d+)"', series["labels"])[1])  # type: ignore[index]
