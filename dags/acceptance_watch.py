@@ -14,7 +14,7 @@ from airflow.sdk import DAG, Asset, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # its neighbour, where the DAG folder is not on the path
-from understudy_tasks import ASK, EVENT, EXIT_REFUSED, Pair, command_task, cron, last_time, latest, pairs
+from understudy_tasks import ASK, EXIT_REFUSED, Pair, command_task, cron, pairs
 
 DOC = """
 ### Watches the champion in service
@@ -69,7 +69,7 @@ def _asked(pair: Pair, task_id: str, command: str, limit: timedelta) -> Any:
 
 
 def _announcing(pair: Pair, kind: str, evidence: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Any:
-    """A task that updates the asset `kind`, at most once a cool-down. `evidence`: what the event says of an answer, or None."""
+    """A task that updates the asset `kind`, unless it is held. `evidence`: what the event says of an answer, or None."""
     asset, started = Asset(pair.asset_name(kind)), Asset(pair.asset_name("retraining"))
 
     @task(task_id=kind, inlets=[asset, started], outlets=[asset], retries=0)
@@ -77,9 +77,8 @@ def _announcing(pair: Pair, kind: str, evidence: Callable[[dict[str, Any]], dict
         said = evidence(result)
         if said is None:
             raise AirflowSkipException("nothing to announce")
-        last = latest(last_time(inlet_events[asset]), last_time(inlet_events[started], by=EVENT))
-        if last is not None and datetime.now(UTC) < last + pair.cooldown:
-            raise AirflowSkipException(f"announced at {last:%F %R} UTC; again after {last + pair.cooldown:%F %R} UTC")
+        if until := pair.held_until(inlet_events[started], inlet_events[asset]):
+            raise AirflowSkipException(f"announced before, or a retraining was started; again after {until:%F %R} UTC")
         outlet_events[asset].extra = said
 
     return announced

@@ -15,7 +15,7 @@ from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronTriggerTimetable, P
 from airflow.sdk.exceptions import AirflowSkipException
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # its neighbour, where the DAG folder is not on the path
-from understudy_tasks import ASK_WAITING, CALL, EVENT, EXIT_NO, EXIT_REFUSED, Pair, command_task, cron, last_time, pairs
+from understudy_tasks import ASK_WAITING, CALL, EVENT, EXIT_NO, EXIT_REFUSED, Pair, command_task, cron, pairs
 
 # Held equal to `pipeline.running.stage_list.STAGE_NAMES` by tests/unit/test_dags_static.py: this file cannot import it.
 STAGES = ("pair", "corpus", "generate", "distill", "quantize", "evaluate", "gate", "promote")
@@ -35,7 +35,8 @@ a person, then `settle`, `verify` and `report`. Each task calls the `understudy`
 Airflow's own environment. The manual is docs/operations.md of Understudy.
 
 A run starts on the schedule, by hand, or when the asset `understudy/drift/NAME` or `understudy/target/NAME` is updated. It then
-learns from the log since the change (`corpus.since`), and for the cool-down no other event starts one.
+learns from the log since the change (`corpus.since`). Once its prompts are there (`started`), no other event starts one for the
+cool-down.
 
 | you see | it means |
 |---|---|
@@ -119,24 +120,35 @@ def _begin(pair: Pair) -> Any:
     """
     started = Asset(pair.asset_name("retraining"))
 
-    @task(inlets=[started], outlets=[started], retries=0)
+    @task(inlets=[started], retries=0)
     def begin(**context: Any) -> str:
         events = [event for found in context["triggering_asset_events"].values() for event in found]
         overrides = list(context["params"]["overrides"])
         if events:
             others = [event for event in context["inlet_events"][started] if event.source_run_id != context["run_id"]]
-            last = last_time(others, by=EVENT)
-            if last is not None and datetime.now(UTC) < last + pair.cooldown:
+            if until := pair.held_until(others):
                 raise AirflowSkipException(
-                    f"an event started a retraining at {last:%F %R} UTC; the cool-down is {pair.cooldown}"
+                    f"an event started a retraining before; the cool-down ends at {until:%F %R} UTC"
                 )
             changes = [str(event.extra["since"]) for event in events if event.extra.get("since")]
             if changes:
                 overrides.insert(0, f"corpus.since={max(changes, key=datetime.fromisoformat)}")
-        context["outlet_events"][started].extra = {"by": EVENT if events else "schedule or hand"}
         return "\n".join(overrides)
 
     return begin().as_setup()
+
+
+def _started(pair: Pair) -> Any:
+    """Notes that the prompts are there: from here on a cool-down holds."""
+    asset = Asset(pair.asset_name("retraining"))
+
+    @task(outlets=[asset], retries=0)
+    def started(**context: Any) -> None:
+        context["outlet_events"][asset].extra = {
+            "by": EVENT if context["triggering_asset_events"] else "schedule or hand"
+        }
+
+    return started()
 
 
 def _call(
@@ -199,6 +211,7 @@ def _dag(pair: Pair) -> None:
     ):
         begin = _begin(pair)
         stages = [_stage(pair, stage) for stage in STAGES]
+        stages.insert(STAGES.index("corpus") + 1, _started(pair))
         approval = _approval(pair)
         settle = _call(
             pair,

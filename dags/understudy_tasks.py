@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 EXIT_REFUSED = 3  # of all commands: refused, a drift, or not what was examined
@@ -73,7 +73,8 @@ class Pair:
     schedule: str = "0 3 * * 1"  # of retraining; `none`: only after a drift, or by hand
     watch_schedule: str = "*/5 * * * *"
     canary_schedule: str = "30 4 * * *"
-    cooldown_hours: float = 72
+    cooldown_hours: float = 72  # after a retraining that an event started
+    retry_hours: float = 6  # after an event whose retraining did not get as far as its training
     approval_hours: float = 72
     queue: str = ""
     pool: str = ""
@@ -90,9 +91,17 @@ class Pair:
         where = {key: value for key, value in (("queue", self.queue), ("pool", self.pool)) if value}
         return {"owner": "understudy", **where}
 
-    @property
-    def cooldown(self) -> timedelta:
-        return timedelta(hours=self.cooldown_hours)
+    def held_until(self, started: Iterable[Any], announced: Iterable[Any] = ()) -> datetime | None:
+        """Until when no event starts a retraining: a cool-down after the last one that an event started. `started`: the events
+        of the asset of starts; `announced`: those of the asset that is to be updated."""
+        ends = [
+            event.timestamp + timedelta(hours=self.cooldown_hours)
+            for event in started
+            if event.extra.get("by") == EVENT
+        ]
+        ends += [event.timestamp + timedelta(hours=self.retry_hours) for event in announced]
+        last = max(ends, default=None)
+        return last if last is not None and last > datetime.now(UTC) else None
 
 
 def pairs() -> list[Pair]:
@@ -186,13 +195,3 @@ def command_task(
         on_finish_action="delete_succeeded_pod",
         **options,
     )
-
-
-def last_time(events: Iterable[Any], **extra: str) -> datetime | None:
-    """When the last of these asset events was emitted; of those with these values in `extra`."""
-    times = [event.timestamp for event in events if extra.items() <= dict(event.extra or {}).items()]
-    return max(times, default=None)
-
-
-def latest(*times: datetime | None) -> datetime | None:
-    return max((time for time in times if time is not None), default=None)

@@ -6,7 +6,8 @@ of Kubernetes, which start it again only when it has ended (with cron: `flock`).
     watch_and_retrain.py CONFIG --store DIR --now      retrain now, such as once a week
 
 A drift starts one retraining in `--cooldown-hours`: `understudy runs` knows when the last one started, since its id begins with
-`drift-`. One that was interrupted is continued. It needs the standard library only.
+`drift-`. One that was interrupted is continued; after one that failed, such as for want of rows since the change, another one
+starts after `--retry-hours`. It needs the standard library only.
 
 Exit code 0: no drift, a drift within the cool-down, or a new champion that was verified. 1: something could not be done. 2: wrong
 config. 3: refused, engines that do not do what was examined, or an acceptance that is too high. The last lines say which.
@@ -36,7 +37,8 @@ def main() -> None:
         sys.exit(3)  # nothing to learn from
     run, since = f"drift-{stamp(said['since'])}-{datetime.now(UTC):{STAMP}}", said["since"]
     if last := last_drift_run(given):
-        again = datetime.fromisoformat(last["started"]) + timedelta(hours=given.cooldown_hours)
+        hours = given.retry_hours if last["state"] == "failed" else given.cooldown_hours
+        again = datetime.fromisoformat(last["started"]) + timedelta(hours=hours)
         if last["state"] == "interrupted":
             run, since = last["run"], f"{datetime.strptime(last['since'], STAMP):%Y-%m-%dT%H:%M:%SZ}"
         elif datetime.now(UTC) < again:
@@ -51,6 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--store", required=True)
     parser.add_argument("--now", action="store_true")
     parser.add_argument("--cooldown-hours", type=float, default=72)
+    parser.add_argument("--retry-hours", type=float, default=6)
     parser.add_argument("--executable", default="understudy")
     return parser.parse_args()
 

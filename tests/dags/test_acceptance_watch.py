@@ -46,7 +46,7 @@ def test_without_a_drift_the_run_is_green_and_no_event_is_emitted(command: Stand
     assert events("drift", command) == []
 
 
-def test_a_drift_is_announced_once_in_a_cool_down(command: StandIn) -> None:
+def test_a_drift_is_not_announced_at_every_look(command: StandIn) -> None:
     """Exit code 3: an event with the evidence, which may be of several lines. The watch looks again every few minutes."""
     answers = {"watch": [(3, json.dumps(DRIFT, indent=1))]}
     assert ran("acceptance_watch", command, answers) == ("success", {"watch": "success", "drift": "success"})
@@ -54,9 +54,11 @@ def test_a_drift_is_announced_once_in_a_cool_down(command: StandIn) -> None:
     assert events("drift", command) == [DRIFT]
 
 
-def test_a_drift_is_announced_again_after_the_cool_down(command: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as where the retrained draft was refused."""
-    monkeypatch.setenv("UNDERSTUDY_COOLDOWN_HOURS", "0")
+def test_a_drift_is_announced_again_where_no_retraining_followed(
+    command: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as where the log had too few rows since the change."""
+    monkeypatch.setenv("UNDERSTUDY_RETRY_HOURS", "0")
     answers = {"watch": [(3, json.dumps(DRIFT))]}
     for _ in range(2):
         assert ran("acceptance_watch", command, answers) == ("success", {"watch": "success", "drift": "success"})

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import ParamValidationError
 from standin import ROOT, load, run, stand_in, without_waiting
 
 STAGES = ["pair", "corpus", "generate", "distill", "quantize", "evaluate", "gate", "promote"]
+FIRST = ["begin", "started"]
 APPROVAL = ["waiting", "approval", "approve"]
 AFTER = ["settle", "verify"]
 
@@ -68,7 +69,7 @@ def test_passing_run_calls_every_stage_in_order_with_the_id_of_the_dag_run(start
         ["champion", "verify", "--store=/s", "--", "/c.yaml"],
         ["show", "--store=/s", "--", ran.id],
     ]
-    assert ran.tasks == dict.fromkeys(["begin", *STAGES, *AFTER, "report"], "success") | dict.fromkeys(
+    assert ran.tasks == dict.fromkeys([*FIRST, *STAGES, *AFTER, "report"], "success") | dict.fromkeys(
         APPROVAL, "skipped"
     )
     assert ran.state == "success"
@@ -77,7 +78,7 @@ def test_passing_run_calls_every_stage_in_order_with_the_id_of_the_dag_run(start
 def test_refusal_by_the_gate_is_a_skip_and_not_a_failure(start: Start) -> None:
     """Exit code 3 of the gate: gate and promote skipped, promote never called, the report made, the run successful."""
     ran = start({"stage gate": [3]})
-    assert ran.tasks == dict.fromkeys(["begin", *STAGES[:6], "report"], "success") | dict.fromkeys(
+    assert ran.tasks == dict.fromkeys([*FIRST, *STAGES[:6], "report"], "success") | dict.fromkeys(
         ["gate", "promote", *APPROVAL, *AFTER], "skipped"
     )
     assert ran.called == [*STAGES[:7], "show"]
@@ -217,7 +218,7 @@ def test_as_shipped_it_runs_weekly_and_after_a_drift_one_run_at_a_time() -> None
     assert (dag.catchup, dag.max_active_runs) == (False, 1)
     assert {task.retries for task in dag.tasks if task.task_id in STAGES} == {2}
     assert [] == [
-        task.task_id for task in dag.tasks if task.task_id not in ("begin", "approval") and not task.execution_timeout
+        task.task_id for task in dag.tasks if task.task_id not in (*FIRST, "approval") and not task.execution_timeout
     ]
     dag.validate()  # a scheduled DAG needs valid defaults
 
@@ -259,7 +260,7 @@ def test_real_run_promotes(promoted: tuple[Path, Any]) -> None:
     """The smoke config, from nothing to a champion."""
     state, tasks, record = promoted[1]
     assert state == "success"
-    assert tasks == dict.fromkeys(["begin", *STAGES, *AFTER, "report"], "success") | dict.fromkeys(APPROVAL, "skipped")
+    assert tasks == dict.fromkeys([*FIRST, *STAGES, *AFTER, "report"], "success") | dict.fromkeys(APPROVAL, "skipped")
     assert record["state"] == "finished"
     assert record["decision"]["verdict"] != "refuse"
 

@@ -30,6 +30,7 @@ def airflow(command: StandIn, database: Path) -> Iterator[Service]:
         "watch_schedule": "none",
         "canary_schedule": "none",
         "schedule": "none",
+        "retry_hours": 0,
     }
     pairs = [{"name": name, "config": f"/{name}.yaml", **common} for name in ("chat", "code")]
     (place / "pairs.json").write_text(json.dumps(pairs))
@@ -66,6 +67,9 @@ def test_a_drift_is_retrained_approved_and_verified_once(airflow: Service, comma
     options = ["--store=/s", f"--run={run}", f"--set=corpus.since={SINCE}", "--", "/chat.yaml"]
     assert [call for call in command.calls if call[0] == "stage"] == [["stage", stage, *options] for stage in STAGES]
     assert airflow.runs("draft_retraining.code") == {}
+
+    assert airflow.ended(watch, second_look := airflow.trigger(watch)) == "success"
+    assert airflow.tasks(watch, second_look)["drift"] == "skipped"
 
     before = len(command.calls)
     airflow.update("understudy/target/chat")

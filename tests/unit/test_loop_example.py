@@ -55,7 +55,7 @@ def test_without_a_drift_nothing_is_retrained(tmp_path: Path, code: int, ends: i
     assert (ends, [["watch", "--once", "--json", "--store=/s", "--", "/c.yaml"]]) == (ended, calls)
 
 
-@pytest.mark.parametrize("runs", [[], [_run(80)], [_run(1, name="20261120-0300")]])
+@pytest.mark.parametrize("runs", [[], [_run(80)], [_run(7, "failed")], [_run(1, name="20261120-0300")]])
 def test_a_drift_is_retrained_since_the_change_and_verified(tmp_path: Path, runs: list[dict[str, str]]) -> None:
     """The run's id says that a drift started it; runs before the cool-down, and others, do not count."""
     ended, _, calls = loop(tmp_path, {"watch": (3, DRIFT), "runs": (0, runs)})
@@ -68,9 +68,11 @@ def test_a_drift_is_retrained_since_the_change_and_verified(tmp_path: Path, runs
 
 def test_a_drift_starts_one_retraining(tmp_path: Path) -> None:
     """The next look within the cool-down says which run is for it."""
-    ended, said, calls = loop(tmp_path, {"watch": (3, DRIFT), "runs": (0, [_run(100), _run(1, "refused")])})
-    assert (0, ["watch", "runs"]) == (ended, [call[0] for call in calls])
-    assert "(refused) is for this drift; the next one starts after" in said
+    for hours, state in ((1, "refused"), (71, "finished"), (5, "failed")):
+        runs = [_run(100), _run(hours, state)]
+        ended, said, calls = loop(tmp_path, {"watch": (3, DRIFT), "runs": (0, runs)})
+        assert (0, ["watch", "runs"]) == (ended, [call[0] for call in calls])
+        assert f"({state}) is for this drift; the next one starts after" in said
 
 
 def test_an_interrupted_retraining_is_continued(tmp_path: Path) -> None:
