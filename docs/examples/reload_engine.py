@@ -40,10 +40,8 @@ def main() -> None:
         print("not a change of the champion: nothing to reload")
         return
     done = json.loads(STATE.read_text()) if STATE.exists() else {}
-    number = [
-        notice["change"],
-        notice.get("repeated", ""),
-    ]  # `champion verify` sends one again, where an engine serves other weights
+    # `champion verify` sends a notice once more where an engine serves other weights.
+    number = [notice["change"], notice.get("repeated", "")]
     if number <= done.get(notice["name"], [0, ""]):
         print(f"change {notice['change']} of {notice['name']}: reloaded before")
         return

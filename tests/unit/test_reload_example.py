@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.handover.notice import Champion, Notice
+from pipeline.watch.drift_notice import drift_notice
+from pipeline.watch.state import new_state
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "docs" / "examples" / "reload_engine.py"
 
@@ -60,23 +64,29 @@ class Service:
         change: int,
         replicas: list[dict[str, Any]],
         champion: bool = True,
-        action: str = "promote",
-        again: str = "",
+        repeated: str = "",
     ) -> tuple[int, str]:
-        """What the notice of `handover` does: JSON on standard input. The exit code and the last line."""
+        """What the notice of `handover` does: JSON on standard input."""
+        champion_7 = Champion(version="7", digest="d", run="r", export="/srv/draft/version-7")
+        notice = Notice(
+            name="t-draft",
+            change=change,
+            time="2026-11-25T09:00:00Z",
+            action="promote",
+            champion=champion_7 if champion else None,
+            replaced="6",
+            by="ann",
+            why="",
+            repeated=repeated,
+        )
+        return self.send(notice.text, replicas)
+
+    def send(self, text: str, replicas: list[dict[str, Any]]) -> tuple[int, str]:
+        """The exit code and the last line."""
         (self.place / "replicas.json").write_text(json.dumps({"seconds": 3, "replicas": replicas}))
-        version = {"version": "7", "digest": "d", "run": "r", "export": "/srv/draft/version-7"}
-        notice = {
-            "schema": 1,
-            "name": "t-draft",
-            "change": change,
-            "action": action,
-            "champion": version if champion else None,
-            "repeated": again,
-        }
         ended = subprocess.run(
             [sys.executable, str(PROGRAM)],
-            input=json.dumps(notice),
+            input=text,
             env={"REPLICAS": str(self.place / "replicas.json"), "STATE": str(self.place / "state" / "reloaded.json")},
             capture_output=True,
             text=True,
@@ -109,8 +119,8 @@ def test_replicas_are_restarted_one_after_another(service: Service) -> None:
 
 def test_a_notice_that_is_sent_again_restarts_again(service: Service) -> None:
     """Once for each time at which `champion verify` asked for it."""
-    for again, whole in (("", 1), ("2026-11-25T10:00:00Z", 2), ("2026-11-25T10:00:00Z", 2), ("", 2)):
-        assert 0 == service.notify(3, [service.replica("a")], again=again)[0]
+    for repeated, whole in (("", 1), ("2026-11-25T10:00:00Z", 2), ("2026-11-25T10:00:00Z", 2), ("", 2)):
+        assert 0 == service.notify(3, [service.replica("a")], repeated=repeated)[0]
         assert _whole("a") * whole == service.done
 
 
@@ -143,6 +153,6 @@ def test_without_a_champion_nothing_is_restarted(service: Service) -> None:
 
 def test_a_notice_of_a_drift_restarts_nothing(service: Service) -> None:
     """One receiver may be named in promote.notice and in watch.notice."""
-    said = service.notify(3, [service.replica("a")], action="drift")
-    assert (0, "not a change of the champion: nothing to reload") == said
+    drift = drift_notice(new_state(0.0), "t-draft", 0.0)
+    assert (0, "not a change of the champion: nothing to reload") == service.send(drift.text, [service.replica("a")])
     assert [] == service.done
