@@ -88,8 +88,6 @@ def follow(
     problems, look, known = list[str](), _Look(take, _MOST_BYTES), () if before is None else before.files
     if not is_there:
         problems.append(f"{path}: no such file")
-    elif before is None:
-        problems.append(f"{path}: rows that are written from now on are read; those before are not")
     after = list[FilePosition]()
     since = now if before is None else before.time
     continued = set[str]()

@@ -21,7 +21,7 @@ def status_line(state: WatchState, settings: WatchConfig) -> str:
     """The state in one line."""
     last = state.last
     if last is None:
-        return "nothing was counted yet: the first look only reads the counters; look again in some minutes"
+        return "nothing was counted yet: the first look reads the counters, and where the log ends; look again in some minutes"
     predicted = f", predicted {last.predicted:.3f}" if state.draft else ""
     counted = f"{last.name} {last.share:.3f}{predicted} ({_count(last)} in the last look)"
     return f"{state_line(state)}; {counted}; {_reference(state, settings)}{_paying(state)}"

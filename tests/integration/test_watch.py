@@ -196,3 +196,31 @@ def test_it_runs_until_it_is_stopped(site: Site) -> None:
     assert 'understudy_watch_drift{name="big-draft",side="low"} 0.0' in text
     once = site.place.understudy("watch", site.config(), "--once", "--json")
     assert json.loads(once.out)["looks"] > 2
+
+
+def _logged(domain: str, first: float) -> str:
+    """A request of 1,000 drafts, as vLLM writes its statistics into the answer."""
+    accepted = int(1000 * first)
+    counts = {
+        "num_spec_steps": 1000,
+        "num_draft_tokens": 3000,
+        "num_accepted_draft_tokens": accepted,
+        "acceptance_histogram": [1000 - accepted, accepted, 0, 0],
+    }
+    answer = {"choices": [], "metrics": {"speculative_decoding": counts}}
+    return json.dumps({"prompt": "x", "domain": domain, "response": answer}) + "\n"
+
+
+def test_a_log_alone_is_watched_and_names_the_domain(site: Site) -> None:
+    """Rows of before the first look do not count. The domain that fell is named."""
+    log = site.place.root / "requests.jsonl"
+    log.write_text(_logged("chat", 0.1))
+    config = site.config(endpoints=[], log=str(log))
+    first = site.place.understudy("watch", config, "--once")
+    assert (0, True) == (first.code, "nothing was counted yet" in first.out), first.err
+    low = first
+    for json_rate in (0.8, 0.8, 0.1, 0.1, 0.1):
+        with log.open("a") as file:
+            file.write(_logged("chat", 0.8) + _logged("json", json_rate))
+        low = site.place.understudy("watch", config, "--once")
+    assert (3, True) == (low.code, "; most in json (-" in low.complaint), low.err

@@ -126,7 +126,7 @@ def test_a_log_alone_and_beside_counters(tmp_path: Path) -> None:
         both, alone = fleet.reader(log=str(log)), Reader(WatchConfig(log=str(log)), "vllm")
         first = [reader.read(NOW)[0] for reader in (both, alone)]
         assert [None, None] == [one.counts for one in first]
-        assert all(one.problems[-1].startswith(f"{log}: rows that are written from now on are read") for one in first)
+        assert all(() == one.problems for one in first)
         with log.open("a") as file:
             file.write(_row(domain="code") + _row() + "{broken\n")
         decoded = fleet.engines[0].decode(10, (7, 5, 2))
