@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json, subset
-from pipeline.distillation.mixing import mix
+from pipeline.distillation.mixing import training_rows
 from pipeline.distillation.segment_weights import segment_weights
 from pipeline.distillation.training import Training
 from pipeline.distillation.training_log import Log, best
@@ -32,7 +32,7 @@ def run(context: StageContext[DistillSettings]) -> Outcome:
     completions, checkpoints = context.inputs["completions"], context.out / "checkpoints"
     train = list(read_completions(completions, {"train"}))
     dev = list(read_completions(completions, {"dev"}, Sampling.from_config(settings.sampling)))
-    rows = mix(train, settings.distill.domain_shares, settings.seed)
+    rows = training_rows(train, settings.distill, settings.seed)
     weights = segment_weights(rows, settings.distill.segment_shares)
     training = Training(settings, pair, dev, context.progress, resources.device, resources.trust_remote_code)
     model, log = training.run(rows, weights, checkpoints / "whole")
@@ -57,7 +57,7 @@ def _parts(
     settings, points = training.settings, []
     for share in settings.distill.learning_curve:
         some = subset(train, share)
-        rows = mix(some, settings.distill.domain_shares, settings.seed)
+        rows = training_rows(some, settings.distill, settings.seed)
         _, log = training.run(rows, weights, checkpoints / f"share-{share!r}")
         points.append(_point(some, log))
     return points

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.quantize import QuantizedVariant
-from pipeline.distillation.mixing import mix
+from pipeline.distillation.mixing import training_rows
 from pipeline.distillation.segment_weights import segment_weights
 from pipeline.distillation.training import Training
 from pipeline.errors import BrokenDraft
@@ -90,7 +90,7 @@ def _recover(
         }
     )
     train = list(read_completions(context.inputs["completions"], {"train"}))
-    rows = mix(train, given.distill.domain_shares, given.seed)
+    rows = training_rows(train, given.distill, given.seed)
     model = _load(context, find_draft(context.inputs["draft"], context.resources.models), "float32")
     with fake_quantization(model, variant, layers):
         weights = segment_weights(rows, given.distill.segment_shares)

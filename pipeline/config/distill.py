@@ -87,6 +87,13 @@ class DistillConfig(Section):
         description="Share of the loss by segment of the completion, such as {tool_call: 0.3}. The other segments keep their "
         "proportions in the rest.",
     )
+    low_acceptance_weight: float = Field(
+        default=1.0,
+        ge=1,
+        le=4,
+        description="For a log with statistics of requests: how many times as often the train prompts with the lowest acceptance "
+        "are drawn as those with the highest; 1: all alike. Dev and examination prompts stay as the traffic is.",
+    )
     lora: LoraConfig | None = Field(
         default=None, description="Train LoRA adapters on the linear layers only; null trains all weights."
     )

@@ -13,6 +13,7 @@ from typing import Any
 from pipeline.config.corpus import PromptSource
 from pipeline.corpus.answers import ANSWER_COLUMNS
 from pipeline.corpus.chats import chat_form
+from pipeline.corpus.request_counts import COUNT_COLUMNS, request_counts
 from pipeline.corpus.rows import prompt_columns
 from pipeline.corpus.sources import jq_command
 from pipeline.errors import UsageError
@@ -41,6 +42,7 @@ class Columns:
     foreign_answers: str | None = None  # the answers of other models or people that the rows hold, which nobody uses
     of_text: bool = False  # the prompts are texts and no chats
     has_times: bool = False  # rows have the column of the time, or have to
+    has_counts: bool = False  # of speculation, by request
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where:
     used |= {source.domain_field, source.group_field, source.arguments_field}
     used |= {source.answer_field, *ANSWER_COLUMNS} if source.use_answers else set()
     used |= {source.time_field} if source.needs_time or where.needs_time else set()
+    has_counts = any(request_counts(row, source.answer_field) is not None for row in rows)
+    used |= {source.answer_field, *COUNT_COLUMNS} if has_counts else set()
     unused = tuple(name for name in names if name not in used)
     of_text = (
         source.prompt_field in names
@@ -77,7 +81,7 @@ def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where:
         and _form(rows, source.prompt_field) is None
     )
     has_times = source.needs_time or source.time_field in names
-    return Columns(source, layout, unused, foreign, of_text, has_times)
+    return Columns(source, layout, unused, foreign, of_text, has_times, has_counts)
 
 
 def system_column(columns: Columns) -> str | None:

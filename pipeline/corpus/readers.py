@@ -15,6 +15,7 @@ from pipeline.corpus import tables, text_files
 from pipeline.corpus.answers import ANSWER_COLUMNS
 from pipeline.corpus.chats import is_chat
 from pipeline.corpus.columns import SAMPLE, Columns, Where, find_columns, hint
+from pipeline.corpus.request_counts import COUNT_COLUMNS
 from pipeline.corpus.rows import BadRow, prompt_columns
 from pipeline.corpus.sources import TITLES, SourceFiles, compression, find_files, jq_command
 from pipeline.errors import UsageError
@@ -110,11 +111,20 @@ class SourceReader:
         left = self.source.limit
         for file in self._found.files:
             name = self._found.name(file)
-            for number, value in self._read(file, _wanted(self.source, self.since is not None)):
+            for number, value in self._read(file, self._wanted()):
                 if left == 0:
                     return
                 left = None if left is None else left - 1
                 yield Row(name, number, value)
+
+    def _wanted(self) -> list[str]:
+        """Columns to read of columnar files, those of prompts first."""
+        source = self.source
+        further = [source.input_field, source.system_field, source.domain_field, source.group_field, source.tools_field]
+        further += [source.time_field] if source.needs_time or self.since is not None else []
+        further += [source.answer_field, *ANSWER_COLUMNS] if source.use_answers else []
+        further += [source.answer_field, *COUNT_COLUMNS] if self.columns.has_counts else []
+        return list(dict.fromkeys([*prompt_columns(source), *(name for name in further if name)]))
 
     def _columns(self, source: PromptSource, remedy: str, option: str | None, needs_time: bool) -> Columns:
         """By the first rows of the first file that has some. Rows may be texts or chats instead of objects, then all are."""
@@ -194,12 +204,3 @@ def _remedy(key: str, option: str | None) -> str:
     if option is not None:
         return "name the column with --prompt-field or --messages-field"
     return f"set prompt_field or messages_field of {key} to the column's name"
-
-
-def _wanted(source: PromptSource, needs_time: bool) -> list[str]:
-    """Columns to read of columnar files, those of prompts first."""
-    further = [source.input_field, source.system_field, source.domain_field, source.group_field, source.tools_field]
-    further += [source.time_field] if source.needs_time or needs_time else []
-    if source.use_answers:
-        further += [source.answer_field, *ANSWER_COLUMNS]
-    return list(dict.fromkeys([*prompt_columns(source), *(name for name in further if name)]))

@@ -10,14 +10,15 @@ from typing import Any
 
 from pipeline.config.corpus import PromptSource
 from pipeline.corpus.chats import as_list, is_share_gpt, message_of_share_gpt
+from pipeline.corpus.request_counts import COUNT_COLUMNS
 
 
 def rows_by_answer(value: Any, source: PromptSource) -> list[Any]:
     """`value`, and before it the same row up to each of its earlier answers. Only `value` without `every_answer`, or for a row
     that holds no chat.
 
-    What the row states of its answer (the answer's column, its finish reason) is of the last one. Answers before the first
-    question, such as a greeting, are nobody's.
+    What the row states of its answer (the answer's column, its finish reason, counts of its request) is of the last one. Answers
+    before the first question, such as a greeting, are nobody's.
     """
     if not source.every_answer or not isinstance(value, Mapping):
         return [value]
@@ -26,7 +27,7 @@ def rows_by_answer(value: Any, source: PromptSource) -> list[Any]:
     if not isinstance(messages, list):
         return [value]
     roles = [_role(message) for message in messages]
-    of_last = {source.answer_field, "finish_reason", "stop_reason"}
+    of_last = {source.answer_field, "finish_reason", "stop_reason", *COUNT_COLUMNS}
     row = {name: item for name, item in value.items() if name not in of_last}
     ends = [
         end

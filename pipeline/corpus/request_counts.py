@@ -14,6 +14,8 @@ from typing import Any
 from pipeline.engines.counts import Counts
 
 RESPONSE = "response"  # the column of the answer, as docs/examples/request_log.py writes it
+COUNT_COLUMNS = (RESPONSE, "body", "choices", "metrics", "sglext", "meta_info", "timings", "usage")
+"""Columns of a row that may hold the counts, or an answer that holds them."""
 _MOST = 10**9  # tokens of a request; larger numbers are damage
 
 

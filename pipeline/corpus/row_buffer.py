@@ -30,6 +30,7 @@ ACCEPTED = pa.schema(
         ("mode", pa.string()),
         ("tokens", pa.list_(pa.int32())),
         ("chat", pa.string()),
+        ("acceptance", pa.float32()),
         ("answer", ANSWER),
     ]
 )
@@ -113,6 +114,7 @@ class RowBuffer:
             pa.array([mode_of({**self._arguments, **prompt.arguments}) for prompt in prompts], pa.string()),
             pa.array(tokens, ACCEPTED.field("tokens").type),
             pa.array([_chat(prompt) for prompt in prompts], pa.string()),
+            pa.array([prompt.acceptance for prompt in prompts], pa.float32()),
             pa.array([_answer(answer) for answer in answers], ANSWER),
         ]
         self._tokens.write_batch(pa.record_batch(columns, schema=ACCEPTED))

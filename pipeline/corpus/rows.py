@@ -20,6 +20,7 @@ from pipeline.corpus.chats import (
     with_thinking,
 )
 from pipeline.corpus.modes import domain_in_mode, mode_of, stated_arguments
+from pipeline.corpus.request_counts import request_counts
 from pipeline.corpus.same_text import normalised, opening, text_id
 from pipeline.escaping.terminal import printable
 from pipeline.store.files import canonical_json
@@ -59,6 +60,7 @@ class ParsedPrompt:
     arguments: Mapping[str, Any] = field(
         default_factory=dict
     )  # of the chat template, which the source or the row states
+    acceptance: float | None = None  # of the row's request, by what its engine counted
 
     @property
     def comparison_text(self) -> str:
@@ -87,8 +89,8 @@ class ParsedPrompt:
 
 
 def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:
-    """The prompt in `value`, from the first of prompt, messages and turns that is not null, with its tools and template
-    arguments. Raises BadRow."""
+    """The prompt in `value`, from the first of prompt, messages and turns that is not null, with its tools, template arguments
+    and the acceptance of its request. Raises BadRow."""
     if isinstance(value, BadRow):
         raise value
     if not isinstance(value, Mapping):
@@ -99,6 +101,7 @@ def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:
         domain=domain_in_mode(prompt.domain, mode_of(arguments)),
         tools=_tools(value, source.tools_field),
         arguments=arguments,
+        acceptance=None if source.every_turn else _acceptance(value, source),
     )
 
 
@@ -145,6 +148,12 @@ def _parse_prompt(value: Mapping[str, Any], source: PromptSource) -> ParsedPromp
         dropped = len(turns) - len(asked)
         return ParsedPrompt((*system, *first), False, domain, group, dropped, follow_ups=tuple(later))
     raise _missing_prompt(value, source)
+
+
+def _acceptance(value: Mapping[str, Any], source: PromptSource) -> float | None:
+    """The examined acceptance rate of the request; None where the row has no counts of it."""
+    counts = request_counts(value, source.answer_field)
+    return None if counts is None else counts.examined_acceptance_rate
 
 
 def _optional(value: Mapping[str, Any], field: str | None) -> str | None:

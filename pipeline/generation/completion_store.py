@@ -41,6 +41,7 @@ _COMPLETIONS = pa.schema(
         ("total", pa.int32()),
         ("length", pa.int32()),
         ("stopped", pa.bool_()),
+        ("acceptance", pa.float32()),
     ]
 )
 
@@ -65,6 +66,7 @@ class StoredCompletion:
     rest_log_p: NDArray[np.float16]  # (N,), log of the mass outside the top entries
     vocabulary: int  # needed to unpack the entries
     mode: str = ""  # of the prompt's chat template, see `corpus.modes`
+    acceptance: float | None = None  # of the prompt's request in the log; None: not known
     segments: NDArray[np.uint8] | None = None  # (N,), labels, see `segment_files`; None: all are of one
     segment_names: tuple[str, ...] = ()  # by label
 
@@ -123,6 +125,7 @@ def write_shard(
             pa.array(totals, pa.int32()),
             pa.array([item.length for item in completions], pa.int32()),
             [item.stopped for item in completions],
+            pa.array([item.acceptance for item in completions], pa.float32()),
         ],
         schema=_COMPLETIONS.with_metadata(dict(facts or {})),
     )
@@ -240,6 +243,7 @@ class _TokenColumns:
             split=row["split"],
             domain=row["domain"],
             mode=row["mode"],
+            acceptance=row["acceptance"],
             sampling=_sampling(row),
             prompt=np.array(row["prompt"], dtype=np.int32),
             length=row["length"],

@@ -145,6 +145,7 @@ class _Recorder:
             text_id=item.prompt.text_id,
             conversation=item.prompt.conversation,
             mode=item.prompt.mode,
+            acceptance=item.prompt.acceptance,
             split=item.prompt.split,
             domain=item.prompt.domain,
             sampling=item.sampling,

@@ -84,6 +84,7 @@ def _stored(item: CompletionRequest, record: Record, vocabulary: int) -> StoredC
         text_id=item.prompt.text_id,
         conversation=item.prompt.conversation,
         mode=item.prompt.mode,
+        acceptance=item.prompt.acceptance,
         split=item.prompt.split,
         domain=item.prompt.domain,
         sampling=item.sampling,

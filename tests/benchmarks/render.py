@@ -14,6 +14,7 @@ from tests.benchmarks import (
     decoder_quantized,
     decoder_real,
     decoder_small,
+    drift_learning,
     engines,
     evaluator_memory,
     evaluator_speed,
@@ -77,7 +78,9 @@ TOPICS = {
             "thread_choice": thread_choice,
         },
     ),
-    "distillation": Topic("Training", {"distillation": distillation, "segments": segments}),
+    "distillation": Topic(
+        "Training", {"distillation": distillation, "segments": segments, "drift_learning": drift_learning}
+    ),
     "latency": Topic(
         "Latency",
         {

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from pipeline.corpus.request_counts import has_impossible_counts, request_counts
 from pipeline.engines.counts import Counts
+from tests.strategies import mutated
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 
@@ -115,3 +117,12 @@ def test_counts_that_cannot_be_are_told_from_none(name: str) -> None:
     assert has_impossible_counts(json.loads(text))
     assert not has_impossible_counts(json.loads(re.sub(r'"(\w*draft\w*)": \d+', r'"\1": 0', json.dumps(rows[0]))))
     assert not any(has_impossible_counts(row) for row in ({"messages": []}, 7, None))
+
+
+@settings(deadline=None)
+@given(mutated([row for name in ("vllm_speculating", "sglang", "llama_cpp") for row in _rows(f"{name}.jsonl")[:2]]))
+def test_damaged_rows_are_none_or_a_rate(row: Any) -> None:
+    """Whatever is in them."""
+    counts = request_counts(row)
+    rate = None if counts is None else counts.examined_acceptance_rate
+    assert rate is None or 0.0 <= rate <= 1.0
