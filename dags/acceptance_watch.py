@@ -113,9 +113,11 @@ def engine(result: dict[str, Any]) -> None:
     raise AirflowFailException(draft["why"])
 
 
+_WATCH = "watch --once --json --for-retraining"  # refuses a config whose retraining could not learn from a drift
+
 for _pair in pairs():
     with _dag(_pair, "acceptance_watch", _pair.watch_schedule, "Did the acceptance of the champion fall?", DOC):
-        _announcing(_pair, "drift", _drift)(_asked(_pair, "watch", "watch --once --json", timedelta(minutes=15)).output)
+        _announcing(_pair, "drift", _drift)(_asked(_pair, "watch", _WATCH, timedelta(minutes=15)).output)
     with _dag(_pair, "acceptance_canary", _pair.canary_schedule, "Do the engines do what was examined?", CANARY_DOC):
         _answers = _asked(_pair, "canary", "canary --json", timedelta(hours=2)).output
         _announcing(_pair, "target", _target)(_answers)

@@ -29,7 +29,9 @@ def main() -> None:
     given = arguments()
     if given.now:
         retrain(given, [])
-    code, said = ask(given, "watch", "--once", "--json", f"--store={given.store}", "--", given.config)
+    code, said = ask(
+        given, "watch", "--once", "--json", "--for-retraining", f"--store={given.store}", "--", given.config
+    )
     if code != 3:
         sys.exit(code)
     print(said["message"])

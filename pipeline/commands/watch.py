@@ -18,6 +18,13 @@ def watch(
     once: Annotated[
         bool, typer.Option("--once", help="One look; exit 3 while there is a drift. For cron, CI and Airflow.")
     ] = False,
+    for_retraining: Annotated[
+        bool,
+        typer.Option(
+            "--for-retraining",
+            help="Exit 2 for a config whose retraining could not learn from a drift: no source of prompts has times.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare acceptance in production with the examination.
@@ -31,6 +38,7 @@ def watch(
 
     from pipeline.errors import Refused, UnderstudyError
     from pipeline.handover.notice import check_receiver
+    from pipeline.planning.learning import check_can_learn
     from pipeline.progress import Progress
     from pipeline.registry.named_config import find_config
     from pipeline.registry.registry import registered_name
@@ -42,6 +50,8 @@ def watch(
     where = Store(store)
     read, progress = find_config(config, overrides or [], where), Progress()
     check_receiver(read.watch.notice, "watch.notice")
+    if for_retraining:
+        check_can_learn(read)
     name = registered_name(read)
     where.create()
     with where.lock(f"watch-{name}", lambda: progress.line("another process watches this; waiting")):

@@ -42,7 +42,7 @@ def test_without_a_drift_the_run_is_green_and_no_event_is_emitted(command: Stand
     """Exit code 0: `watch` succeeded, there was nothing to announce."""
     state, tasks = ran("acceptance_watch", command, {"watch": [(0, "{}")]})
     assert (state, tasks) == ("success", {"watch": "success", "drift": "skipped"})
-    assert command.calls == [["watch", "--once", "--json", "--store=/s", "--", "/c.yaml"]]
+    assert command.calls == [["watch", "--once", "--json", "--for-retraining", "--store=/s", "--", "/c.yaml"]]
     assert events("drift", command) == []
 
 

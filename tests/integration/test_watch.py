@@ -224,3 +224,12 @@ def test_a_log_alone_is_watched_and_names_the_domain(site: Site) -> None:
             file.write(_logged("chat", 0.8) + _logged("json", json_rate))
         low = site.place.understudy("watch", config, "--once")
     assert (3, True) == (low.code, "; most in json (-" in low.complaint), low.err
+
+
+def test_a_config_that_cannot_learn_from_a_drift(site: Site) -> None:
+    """Refused where the watch is to start retrainings; exit 2."""
+    (site.place.root / "prompts.jsonl").write_text('{"prompt": "a"}\n')
+    config = site.config()
+    ended = site.place.understudy("watch", config, "--once", "--for-retraining")
+    assert (2, True) == (ended.code, "a retraining that drift starts cannot learn from the drift" in ended.complaint)
+    assert 0 == site.place.understudy("watch", config, "--once").code

@@ -52,7 +52,7 @@ def _run(
 def test_without_a_drift_nothing_is_retrained(tmp_path: Path, code: int, ends: int) -> None:
     """The exit code is that of the watch."""
     ended, _, calls = loop(tmp_path, {"watch": (code, {})})
-    assert (ends, [["watch", "--once", "--json", "--store=/s", "--", "/c.yaml"]]) == (ended, calls)
+    assert (ends, [["watch", "--once", "--json", "--for-retraining", "--store=/s", "--", "/c.yaml"]]) == (ended, calls)
 
 
 @pytest.mark.parametrize("runs", [[], [_run(80)], [_run(7, "failed")], [_run(1, name="20261120-0300")]])
