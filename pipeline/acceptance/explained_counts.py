@@ -23,6 +23,7 @@ class Drafted:
 
     is_argmax_N: NDArray[np.bool_]  # whether its argmax, given all tokens before, is the token
     margin_N: NDArray[np.float64]  # between the logit of the token and the largest other one, at least 0
+    largest_N: NDArray[np.float64]  # of the logits' absolute values
 
 
 @dataclass(frozen=True)
@@ -62,16 +63,19 @@ class Explanation:
 _Key = tuple[int, int, int]  # drafts, draft tokens, accepted
 
 
-def explain(drafted: Drafted, rounds: Rounds, counted: Counts, tie: float) -> Explanation | None:
+def explain(drafted: Drafted, rounds: Rounds, counted: Counts, is_tie_N: NDArray[np.bool_]) -> Explanation | None:
     """The explanation with the fewest choices beyond near-ties, then the fewest near-ties; empty where the counts are exactly
-    those of the draft. None where no few choices lead to them. A count that is None is not compared."""
-    found = [one for key, one in _possible(drafted, rounds, tie, _MOST_BEYOND).items() if _is_counted(key, counted)]
+    those of the draft. None where no few choices lead to them. A count that is None is not compared. `is_tie_N`: near-ties."""
+    found = [
+        one for key, one in _possible(drafted, rounds, is_tie_N, _MOST_BEYOND).items() if _is_counted(key, counted)
+    ]
     return min(found, key=lambda one: one.cost, default=None)
 
 
-def counts_of(drafted: Drafted, rounds: Rounds, tie: float = 0.0) -> tuple[Counts, Counts]:
+def counts_of(drafted: Drafted, rounds: Rounds, is_tie_N: NDArray[np.bool_] | None = None) -> tuple[Counts, Counts]:
     """The least and the most that the engine may count with this draft: tokens past the end and near-ties are accepted or not."""
-    keys = np.array(list(_possible(drafted, rounds, tie, most=0)))
+    ties_N = np.zeros_like(drafted.is_argmax_N) if is_tie_N is None else is_tie_N
+    keys = np.array(list(_possible(drafted, rounds, ties_N, most=0)))
     least, most = (
         Counts(drafts=float(drafts), draft_tokens=float(tokens), accepted=float(accepted))
         for drafts, tokens, accepted in (keys.min(0), keys.max(0))
@@ -84,13 +88,13 @@ def _is_counted(key: _Key, counted: Counts) -> bool:
     return all(one is None or one == own for one, own in zip(wanted, key, strict=True))
 
 
-def _possible(drafted: Drafted, rounds: Rounds, tie: float, most: int) -> Mapping[_Key, Explanation]:
+def _possible(drafted: Drafted, rounds: Rounds, is_tie_N: NDArray[np.bool_], most: int) -> Mapping[_Key, Explanation]:
     """By counts that the engine may have, the best explanation of them; with at most so many choices beyond near-ties."""
     length, ended = len(drafted.is_argmax_N), dict[_Key, Explanation]()
     at: dict[int, dict[_Key, Explanation]] = {1: {(0, 0, 0): Explanation()}}
     for t in _positions(at, length):
         for (drafts, tokens, accepted), before in at.pop(t).items():
-            for count, taken, found in _rounds_from(t, drafted, rounds.drafted(t), tie, most, before):
+            for count, taken, found in _rounds_from(t, drafted, rounds.drafted(t), is_tie_N, most, before):
                 key = (drafts + (count > 0), tokens + count, accepted + taken)
                 following = t + taken + 1
                 into = ended if following >= length else at.setdefault(following, {})
@@ -107,21 +111,23 @@ def _positions(at: Mapping[int, object], length: int) -> Iterator[int]:
 
 
 def _rounds_from(
-    t: int, drafted: Drafted, count: int, tie: float, most: int, before: Explanation
+    t: int, drafted: Drafted, count: int, is_tie_N: NDArray[np.bool_], most: int, before: Explanation
 ) -> Iterator[tuple[int, int, Explanation]]:
     """Every round of `count` draft tokens that may start at token t: draft tokens, accepted tokens, and its explanation."""
     for taken in range(count):
-        rejected = _chosen(t + taken, False, drafted, tie, before)
+        rejected = _chosen(t + taken, False, drafted, is_tie_N, before)
         if len(rejected.beyond) <= most:
             yield count, taken, rejected
-        before = _chosen(t + taken, True, drafted, tie, before)
+        before = _chosen(t + taken, True, drafted, is_tie_N, before)
         if len(before.beyond) > most:
             return
     yield count, count, before
 
 
-def _chosen(position: int, accepted: bool, drafted: Drafted, tie: float, before: Explanation) -> Explanation:
+def _chosen(
+    position: int, accepted: bool, drafted: Drafted, is_tie_N: NDArray[np.bool_], before: Explanation
+) -> Explanation:
     """`before`, and the choice at `position`: whether the token is accepted there. Past the end both are free."""
     if position >= len(drafted.is_argmax_N) or bool(drafted.is_argmax_N[position]) == accepted:
         return before
-    return before.with_choice(position, bool(drafted.margin_N[position] < tie))
+    return before.with_choice(position, bool(is_tie_N[position]))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.acceptance.explained_counts import Drafted, Rounds, counts_of, explain
-from pipeline.canary.arithmetic import is_exact, near_tie
+from pipeline.canary.arithmetic import is_exact, near_ties
 from pipeline.canary.asking import Asked
 from pipeline.canary.examined import Examined
 from pipeline.canary.schema import DraftEvidence, RequestEvidence
@@ -39,7 +39,6 @@ def draft_evidence(asked: Asked, examined: Examined, model: Any, api: Api, gamma
     """
     config, subject = examined.subject.config, examined.subject
     exact = is_exact(config.pair.target.dtype, config.pair.draft.dtype, subject.variant)
-    tie = near_tie(exact)
     pairs = zip(examined.completions, asked.emitted, strict=True)
     texts = [_Text(item.prompt, np.array(one.tokens, dtype=np.int32)) for item, one in pairs]
     drafted = argmax_on(model, texts, subject.pair.vocabulary, config.evaluate.batch_tokens)
@@ -53,12 +52,12 @@ def draft_evidence(asked: Asked, examined: Examined, model: Any, api: Api, gamma
     elif counts:
         rounds = _rounds(api, length, examined.max_tokens)
         requests = [
-            _request(examined.completions[number].id, drafted[number], rounds, found, tie)
+            _request(examined.completions[number].id, drafted[number], rounds, found, exact)
             for number, found in counts.items()
         ]
     elif pooled is not None:
         requests = [
-            _pooled([drafted[number] for number in spoken], _rounds(api, length, examined.max_tokens), pooled, tie)
+            _pooled([drafted[number] for number in spoken], _rounds(api, length, examined.max_tokens), pooled, exact)
         ]
     elif spoken:
         problem = _nothing(asked, api)
@@ -69,8 +68,7 @@ def draft_evidence(asked: Asked, examined: Examined, model: Any, api: Api, gamma
         gamma=length,
         exact=exact,
         positions=sum(len(one.margin_N) - 1 for one in inside),
-        near_ties=sum(int((one.margin_N[1:] < tie).sum()) for one in inside),
-        tie=tie,
+        near_ties=sum(int(near_ties(one, exact)[1:].sum()) for one in inside),
         problem=problem,
     )
 
@@ -100,9 +98,9 @@ def _rounds(api: Api, gamma: int, limit: int) -> Rounds:
     return Rounds(gamma, limit if api == "llama.cpp" else None)
 
 
-def _request(prompt: str, drafted: Drafted, rounds: Rounds, counted: Counts, tie: float) -> RequestEvidence:
+def _request(prompt: str, drafted: Drafted, rounds: Rounds, counted: Counts, exact: bool) -> RequestEvidence:
     least, most = counts_of(drafted, rounds)
-    found = explain(drafted, rounds, counted, tie)
+    found = explain(drafted, rounds, counted, near_ties(drafted, exact))
     return RequestEvidence(
         prompt=prompt,
         tokens=len(drafted.is_argmax_N),
@@ -114,9 +112,9 @@ def _request(prompt: str, drafted: Drafted, rounds: Rounds, counted: Counts, tie
     )
 
 
-def _pooled(drafted: Sequence[Drafted], rounds: Rounds, counted: Counts, tie: float) -> RequestEvidence:
+def _pooled(drafted: Sequence[Drafted], rounds: Rounds, counted: Counts, exact: bool) -> RequestEvidence:
     """Of all requests together: whether the counters lie where the draft, with its near-ties either way, can bring them."""
-    ranges = [counts_of(one, rounds, tie) for one in drafted]
+    ranges = [counts_of(one, rounds, near_ties(one, exact)) for one in drafted]
     least, most = (sum((pair[index] for pair in ranges[1:]), start=ranges[0][index]) for index in (0, 1))
     names = ("drafts", "draft_tokens", "accepted")
     inside = all(

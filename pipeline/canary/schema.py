@@ -81,7 +81,7 @@ class RequestEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftEvidence:
-    """Is it the draft that was examined? `near_ties`: positions at which its two best logits are closer than `tie`."""
+    """Is it the draft that was examined? `near_ties`: positions at which its two best logits may be ordered otherwise."""
 
     __pydantic_config__ = KNOWN_FIELDS_ONLY
 
@@ -91,7 +91,6 @@ class DraftEvidence:
     exact: bool  # target and draft are computed in float32
     positions: Count
     near_ties: Count
-    tie: Number
     problem: Text  # why there are no counts, and what to switch on
 
 

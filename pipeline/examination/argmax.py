@@ -40,4 +40,8 @@ def _drafted(logits_TV: torch.Tensor, tokens_T1: torch.Tensor) -> Drafted:
     others_T = logits_TV.scatter(-1, tokens_T1, -torch.inf).amax(-1)
     is_argmax_T = logits_TV.argmax(-1) == tokens_T1.squeeze(-1)
     margin_T = (own_T.double() - others_T.double()).abs()
-    return Drafted(is_argmax_T.cpu().numpy().astype(np.bool_), margin_T.cpu().numpy().astype(np.float64))
+    return Drafted(
+        is_argmax_T.cpu().numpy().astype(np.bool_),
+        margin_T.cpu().numpy().astype(np.float64),
+        logits_TV.abs().amax(-1).double().cpu().numpy().astype(np.float64),
+    )

@@ -1,22 +1,29 @@
 """Counts of an engine at temperature 0 are those of a draft, up to near-ties and what lies past the end."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from pipeline.acceptance.explained_counts import Drafted, Explanation, Rounds, counts_of, explain
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
 from pipeline.engines.counts import Counts
 
-TIE = 1e-3
+Bools = NDArray[np.bool_]
 
 
-def drafted(choices: str, near: tuple[int, ...] = ()) -> Drafted:
-    """`x`: the argmax is the token; positions in `near` are near-ties."""
-    margin_N = np.ones(len(choices))
-    margin_N[list(near)] = TIE / 2
-    return Drafted(np.array([one == "x" for one in choices]), margin_N)
+def drafted(choices: str | Sequence[bool]) -> Drafted:
+    """`x`: the argmax is the token."""
+    ones_N = np.ones(len(choices))
+    return Drafted(np.array([one in ("x", True) for one in choices]), ones_N, ones_N)
+
+
+def ties(count: int, *near: int) -> Bools:
+    """Near-ties at these positions."""
+    return np.isin(np.arange(count), near)
 
 
 def simulated(choices: list[bool], past: list[bool], gamma: int, limit: int | None) -> Counts:
@@ -40,9 +47,9 @@ def test_the_counts_of_the_draft_itself_need_no_explanation(data: st.DataObject)
     past = data.draw(st.lists(st.booleans(), min_size=gamma, max_size=gamma))
     limit = data.draw(st.sampled_from([None, len(choices), len(choices) + 3]))
     counted = simulated(choices, past, gamma, limit)
-    found = Drafted(np.array(choices), np.ones(len(choices)))
+    found = drafted(choices)
     rounds = Rounds(gamma, limit)
-    assert Explanation() == explain(found, rounds, counted, 0.5)
+    assert Explanation() == explain(found, rounds, counted, ties(len(choices)))
     least, most = counts_of(found, rounds)
     for name in ("drafts", "draft_tokens", "accepted"):
         assert getattr(least, name) <= getattr(counted, name) <= getattr(most, name)
@@ -54,7 +61,7 @@ def test_the_rounds_are_those_of_the_examination(choices: list[bool], gamma: int
     """`expected_rounds` in vLLM's convention, with nothing accepted past the end, counts the least."""
     padded_BT = np.array([[*map(float, choices), *([0.0] * gamma)]])
     expected = expected_rounds(padded_BT, np.array([len(choices)]), gamma, CONVENTIONS["vllm"])
-    least, _ = counts_of(Drafted(np.array(choices), np.ones(len(choices))), Rounds(gamma))
+    least, _ = counts_of(drafted(choices), Rounds(gamma))
     assert (least.drafts, least.draft_tokens, least.accepted) == (
         expected.rounds_B[0],
         expected.proposed_B[0],
@@ -65,18 +72,18 @@ def test_the_rounds_are_those_of_the_examination(choices: list[bool], gamma: int
 def test_a_near_tie_explains_other_counts() -> None:
     """The draft could have chosen the emitted token at position 2: then both rounds have two accepted tokens."""
     counted = Counts(drafts=2, draft_tokens=4, accepted=4)
-    assert Explanation(ties=(2,)) == explain(drafted("xx.xx", near=(2,)), Rounds(2), counted, TIE)
+    assert Explanation(ties=(2,)) == explain(drafted("xx.xx"), Rounds(2), counted, ties(5, 2))
 
 
 def test_choices_beyond_ties_are_listed_and_as_few_as_can_be() -> None:
     """Without a near-tie, another draft is needed."""
-    found = explain(drafted("xx.xx"), Rounds(2), Counts(drafts=2, draft_tokens=4, accepted=4), TIE)
+    found = explain(drafted("xx.xx"), Rounds(2), Counts(drafts=2, draft_tokens=4, accepted=4), ties(5))
     assert Explanation(beyond=(2,)) == found
 
 
 def test_impossible_counts_have_no_explanation() -> None:
     """Six tokens cannot come from one round of two."""
-    assert explain(drafted("xxxxxx"), Rounds(2), Counts(drafts=1, draft_tokens=2, accepted=2), TIE) is None
+    assert explain(drafted("xxxxxx"), Rounds(2), Counts(drafts=1, draft_tokens=2, accepted=2), ties(6)) is None
 
 
 @pytest.mark.parametrize(
@@ -89,10 +96,18 @@ def test_impossible_counts_have_no_explanation() -> None:
 )
 def test_counts_that_an_engine_does_not_give_are_not_compared(counted: Counts, same: bool) -> None:
     """llama.cpp gives no number of drafts, and drafts no further than the request may go."""
-    found = explain(drafted("xxx.xx"), Rounds(3, limit=6), counted, TIE)
+    found = explain(drafted("xxx.xx"), Rounds(3, limit=6), counted, ties(6))
     assert same == (found == Explanation())
 
 
 def test_a_completion_of_one_token_has_no_round() -> None:
     """The prefill emits it."""
     assert (Counts(drafts=0, draft_tokens=0, accepted=0),) * 2 == counts_of(drafted("x"), Rounds(5))
+
+
+def test_near_ties_widen_what_may_be_counted() -> None:
+    """Of counters, where no request is told from another."""
+    least, most = counts_of(drafted("x..x"), Rounds(2))
+    assert (3, 3) == (least.drafts, most.drafts)
+    least, most = counts_of(drafted("x..x"), Rounds(2), ties(4, 1, 2))
+    assert (1, 3, 3) == (least.drafts, most.drafts, most.accepted)

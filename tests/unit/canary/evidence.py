@@ -50,7 +50,6 @@ def of_draft(*requests: RequestEvidence, **changes: Any) -> DraftEvidence:
         "exact": True,
         "positions": 1000,
         "near_ties": 3,
-        "tie": 2e-5,
         "problem": "",
     }
     return DraftEvidence(**(known | changes))

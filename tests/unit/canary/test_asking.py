@@ -1,12 +1,14 @@
 """What is asked of a live engine: greedy completions with counts, log p of known tokens, and where the text first differs."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pipeline.canary.asking import Asked, Engine, Look, ask
 from pipeline.canary.examined import Examined, Known
@@ -73,13 +75,19 @@ def test_the_right_target() -> None:
     assert server.most_at_once == 2
 
 
+def _others_later(prefix: Sequence[int]) -> NDArray[np.float64]:
+    """Other weights after the first token of a completion."""
+    return log_p_of(prefix, 1 if len(prefix) > 8 else 0)
+
+
 def test_other_weights() -> None:
-    """Log p differs by much, and so does the text; the gap is the live target's."""
-    with running(StandIn(weights=1)) as server:
+    """Log p differs by much, and so does the text; the gap is the live target's, after the tokens that are the same."""
+    with running(StandIn(law=_others_later)) as server:
         found = asked(server, examined())
     assert found.difference is not None
-    assert found.difference > 1
+    assert found.difference > 0.5
     first = found.divergences[0]
+    assert first.position == 1
     prompt = examined().completions[0].prompt.tolist()
     log_p = log_p_of([*prompt, *greedy(prompt, LIMIT)[: first.position]], 1)
     assert first.gap == pytest.approx(abs(log_p[first.emitted] - log_p[first.stored]), abs=1e-6)

@@ -1,8 +1,12 @@
 """Which evidence says what: the target, the traffic, or the engine and its draft."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from pipeline.canary.arithmetic import is_exact, most_beyond, near_tie
+from pipeline.acceptance.explained_counts import Drafted
+from pipeline.canary.arithmetic import is_exact, most_beyond, near_tie, near_ties
 from pipeline.canary.diagnosis import about_draft, about_target, about_traffic, over_all
 from pipeline.canary.report import summary
 from pipeline.canary.schema import Answer, DraftEvidence, TargetEvidence, Verdict
@@ -91,6 +95,10 @@ def test_the_worst_engine_decides() -> None:
 def test_what_arithmetic_may_explain() -> None:
     """In float32 only ties; elsewhere one choice in 500, and one."""
     assert (2e-5, 0.25) == (near_tie(exact=True), near_tie(exact=False))
+    logits = Drafted(np.ones(3, bool), np.array([0.12, 0.13, 1e-5]), np.array([9.0, 9.0, 9.0]))
+    assert [True, False, True] == near_ties(logits, exact=False).tolist()  # two spacings of bfloat16 at 8 to 16
+    assert [False, False, True] == near_ties(logits, exact=True).tolist()
+    assert [True, True] == near_ties(replace(logits, largest_N=np.array([17.0] * 3)), exact=False).tolist()[:2]
     assert (0, 3) == (most_beyond(exact=True, positions=1000), most_beyond(exact=False, positions=1000))
     assert is_exact("float32", "float32", "unquantized")
     assert not any(

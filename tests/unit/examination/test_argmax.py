@@ -35,6 +35,7 @@ def test_the_choice_and_its_margin_are_those_of_the_logits() -> None:
                 others = torch.cat([logits[:token], logits[token + 1 :]]).max()
                 assert bool(logits[token] > others) == bool(found.is_argmax_N[place])
                 assert float((logits[token] - others).abs()) == pytest.approx(float(found.margin_N[place]))
+                assert float(logits.abs().max()) == pytest.approx(float(found.largest_N[place]))
 
 
 def test_nan_is_no_choice() -> None:
