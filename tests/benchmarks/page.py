@@ -85,6 +85,7 @@ ENTRIES = (
         speed.servers,
     ),
     Entry("Does a draft from a served target lose acceptance?", ["served_distillation"], "servers", quality.served),
+    Entry("How often does the watch see a drift where there is none?", ["watch_alarms"], "watch", quality.alarms),
     Entry("How long does the quickstart take?", ["quickstart"], "quickstart", speed.quickstart),
     Entry("How long do commands take to start?", ["light_paths", "check"], "quickstart", speed.start),
 )

@@ -35,6 +35,7 @@ from tests.benchmarks import (
     thread_choice,
     threads,
     trace,
+    watch_alarms,
 )
 from tests.benchmarks.distillation import figure as distillation
 from tests.benchmarks.figures import ROOT
@@ -98,6 +99,7 @@ TOPICS = {
             "served_distillation": served_distillation,
         },
     ),
+    "watch": Topic("In service", {"watch_alarms": watch_alarms}),
     "architectures": Topic("Architectures", {"architectures": architectures}),
 }
 FIGURES = {name: module for topic in TOPICS.values() for name, module in topic.figures.items()}
