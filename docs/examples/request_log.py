@@ -25,16 +25,16 @@ _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")  # parts of a 
 
 
 class RequestLog:
-    """Appends rows to a file a day and process in a directory. Only the user who writes it may read it.
+    """Appends rows to a file an hour and process in a directory. Only the user who writes it may read it.
 
-    The file of the day is hidden (`.requests-YYYY-MM-DD-PID.jsonl`), and so is not read by Understudy, which stops when a file
-    changes while it reads. The first row of the next day shows it (`requests-...`).
+    The file of the hour (UTC) is hidden (`.requests-YYYY-MM-DDTHH-PID.jsonl`), and so is not read by Understudy, which stops when
+    a file changes while it reads. The first row of a later hour shows it (`requests-...`).
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._directory = Path(directory)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._today = ""
+        self._hour = ""
 
     def write(
         self,
@@ -62,17 +62,17 @@ class RequestLog:
         self._append(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
 
     def _append(self, line: bytes) -> None:
-        today = datetime.now(UTC).date().isoformat()
-        if today != self._today:
-            self._show_before(today)
-            self._today = today
-        path = self._directory / f".requests-{today}-{os.getpid()}.jsonl"
+        hour = datetime.now(UTC).strftime("%Y-%m-%dT%H")
+        if hour != self._hour:
+            self._show_before(hour)
+            self._hour = hour
+        path = self._directory / f".requests-{hour}-{os.getpid()}.jsonl"
         with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as file:
             file.write(line)
 
-    def _show_before(self, today: str) -> None:
+    def _show_before(self, hour: str) -> None:
         for path in self._directory.glob(".requests-*.jsonl"):
-            if path.name < f".requests-{today}":
+            if path.name < f".requests-{hour}":
                 with contextlib.suppress(FileNotFoundError):  # another process was first
                     path.rename(path.with_name(path.name[1:]))
 

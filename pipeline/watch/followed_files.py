@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 30  # of all files in one look; the rest is read at the next
 _MOST_FILES = 1000  # in a directory: those that were written last
 _CLOCK_SECONDS = 60.0  # by which the clock of a file system may be behind
 _KEPT_SECONDS = 2 * 86_400.0  # after which the position in a file that is gone is forgotten
-_NAME = re.compile(r"\.(jsonl|ndjson|json|log)\b")  # in a directory; requests.jsonl.1 and .requests-DAY.jsonl are such
+_NAME = re.compile(r"\.(jsonl|ndjson|json|log)\b")  # in a directory; requests.jsonl.1 and .requests-HOUR.jsonl are such
 _PACKED = (".gz", ".zst", ".bz2", ".xz", ".lz4", ".zip")
 
 

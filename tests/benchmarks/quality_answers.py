@@ -36,8 +36,8 @@ def alarms(results: Results) -> Answer:
         spans[fall] = f"{min(hours):.0f} to {max(hours):.0f}"
     simple = [row["alarms"][rule] / years for row in rows for rule in ("window", "cusum", "threshold")]
     found = (
-        f"In **{years * len(rows)} simulated years** with nothing wrong it raised **{low} false alarms** of a fall and {high} of a "
-        f"rise (at most {most:.2g} a year in one deployment; the aim is 1). A fall of 20 points is found after {spans['0.2']} "
+        f"In **{years * len(rows)} simulated years** with nothing wrong it raised **{low} false alarms** of a fall and {high} of "
+        f"a rise (at most {most:.2g} a year in one deployment; the aim is 1). A fall of 20 points is found after {spans['0.2']} "
         f"hours, of 10 after {spans['0.1']}, of 5 after {spans['0.05']} (medians by deployment); one of 2 points is within the "
         "margin." + missed(f"More than one false alarm a year: {most:.2g}.", most > 1)
     )

@@ -48,10 +48,10 @@ def server(vllm: Engine, pair: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def rows(server: Server, pair: Path) -> list[dict[str, Any]]:
-    """The log of a day, after the day."""
+    """What the middleware wrote."""
     send(server.url, [request(number) for number in range(10_000, 10_000 + _REQUESTS)])
-    (today,) = (pair / "log").glob(".requests-*.jsonl")
-    return [json.loads(line) for line in today.read_text(encoding="utf-8").splitlines()]
+    files = sorted((pair / "log").glob("*requests-*.jsonl"), key=lambda path: path.name.lstrip("."))
+    return [json.loads(line) for path in files for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _understudy(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

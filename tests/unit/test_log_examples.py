@@ -107,19 +107,19 @@ def test_what_is_no_whole_answer_to_a_text_is_not_logged(
     assert [] == _rows(tmp_path / "log")
 
 
-def test_a_day_is_shown_when_it_is_over(examples: Any, tmp_path: Path) -> None:
+def test_an_hour_is_shown_when_it_is_over(examples: Any, tmp_path: Path) -> None:
     """Understudy reads no hidden files, and stops when a file grows while it is read. Others may not read the log."""
     log = examples.RequestLog(tmp_path / "log")
-    (tmp_path / "log" / ".requests-2000-01-01-7.jsonl").write_text("{}\n")
-    of_another = tmp_path / "log" / f".requests-{datetime.now(UTC).date()}-another.jsonl"
+    (tmp_path / "log" / ".requests-2000-01-01T23-7.jsonl").write_text("{}\n")
+    of_another = tmp_path / "log" / f".requests-{datetime.now(UTC):%Y-%m-%dT%H}-another.jsonl"
     of_another.write_text("{}\n")
     log.write(ASKED, ANSWER, _BEGUN, _BEGUN + 0.5, _BEGUN + 2, "s1")
     of_another.unlink()
     (row,) = _rows(tmp_path / "log")
     assert (0.5, 2.0, "s1") == (row["ttft"], row["duration"], row["group"])
-    assert ["requests-2000-01-01-7.jsonl"] == [path.name for path in (tmp_path / "log").glob("[!.]*")]
-    (today,) = (tmp_path / "log").glob(".requests-*")
-    assert (0o600, 0o700) == (today.stat().st_mode & 0o777, (tmp_path / "log").stat().st_mode & 0o777)
+    assert ["requests-2000-01-01T23-7.jsonl"] == [path.name for path in (tmp_path / "log").glob("[!.]*")]
+    (now,) = (tmp_path / "log").glob(".requests-*")
+    assert (0o600, 0o700) == (now.stat().st_mode & 0o777, (tmp_path / "log").stat().st_mode & 0o777)
 
 
 def _served(
