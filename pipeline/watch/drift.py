@@ -11,9 +11,9 @@ from math import log
 from typing import Literal
 
 from pipeline.config.watch import WatchConfig
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Moment
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Moment, Text
 from pipeline.watch.e_detector import Detector, fresh, mean_increments, rate_increments, updated
-from pipeline.watch.reference import BLOCK, SLOTS, Reference, Sums, assumed, learned, with_look
+from pipeline.watch.reference import BLOCK, HOUR, SLOTS, Reference, Sums, assumed, learned, with_look
 from pipeline.watch.share import Share
 
 Verdict = Literal["steady", "low", "high"]
@@ -27,11 +27,13 @@ _CHARTS = 4
 _BETWEEN = 0.5  # of a block's standard deviation: what the error of the level and its wandering may be
 _ENDED = log(100.0)  # evidence that a drift has ended
 _SMALLEST = 0.005  # share that a chart tests
+_OTHER_COUNT = 86_400.0  # seconds without the watched count after which another one takes its place
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """What the test knows. `hours`: until there is a reference. `since`: Unix seconds at which the verdict became true."""
+    """What the test knows. `hours`: until there is a reference. `since`: Unix seconds at which the verdict became true.
+    `watched`: the count that all this is of, empty before the first; `seen`: Unix seconds of the last look that had it."""
 
     __pydantic_config__ = KNOWN_FIELDS_ONLY
 
@@ -43,6 +45,8 @@ class Drift:
     end: Detector
     verdict: Verdict = "steady"
     since: Moment = 0.0
+    watched: Text = ""
+    seen: Moment = 0.0
 
 
 def started(time: float) -> Drift:
@@ -56,13 +60,21 @@ def renewed(drift: Drift, time: float) -> Drift:
 
 
 def looked(drift: Drift, share: Share, time: float, seconds: float, settings: WatchConfig) -> Drift:
-    """With the counts of one more look, which ended at `time` and took `seconds`."""
-    if drift.verdict == "steady" and drift.reference is None:
+    """With the counts of one more look, which ended at `time` and took `seconds`.
+
+    A look of more than a block, such as after the watch did not run, is tested against the mean level of its time. It says
+    nothing of an hour, so nothing is learned from it.
+    """
+    drift = _of_count(drift, share.name, time)
+    if drift.watched != share.name:
+        return drift
+    is_long = seconds > BLOCK
+    if not is_long and drift.verdict == "steady" and drift.reference is None:
         drift = _learning(drift, share, time, seconds, settings)
     reference = drift.reference or assumed(settings, share)
     if drift.reference is None and share.predicted == 0:
         return drift  # nothing to compare with
-    closed, block = _closed(drift.block, share, time, seconds)
+    closed, block = (drift.block, None) if is_long else _closed(drift.block, share, time, seconds)
     drift = replace(drift, block=block)
     if drift.verdict != "steady":
         return _toward_end(drift, share, closed, reference, time, seconds, settings)
@@ -77,6 +89,19 @@ def evidence(drift: Drift, settings: WatchConfig) -> dict[tuple[Verdict, str], f
         for side in SIDES
         for name, (by_side, unit) in charts.items()
     }
+
+
+def _of_count(drift: Drift, name: str, time: float) -> Drift:
+    """Ready for a look at the count `name`, or as it was, if the look is to be left out.
+
+    Level and spread of one count say nothing of another one. Where a count is missing at some replicas, or in some rows of a log,
+    looks at one and at the other may alternate, so another count takes over only after a day.
+    """
+    if drift.watched in ("", name):
+        return replace(drift, watched=name, seen=time)
+    if time - drift.seen < _OTHER_COUNT:
+        return drift
+    return replace(started(time), watched=name, seen=time)
 
 
 def _learning(drift: Drift, share: Share, time: float, seconds: float, settings: WatchConfig) -> Drift:
@@ -107,7 +132,7 @@ def _charted(
     looks, blocks = dict(drift.looks), dict(drift.blocks)
     for name, side in SIDES.items():
         cap = _bound(settings, _LOOK) * min(1.0, seconds / (60 * settings.burst_minutes))
-        increments = [min(cap, one) for one in _of_look(share, reference, time, side, settings)]
+        increments = [min(cap, one) for one in _of_look(share, reference, time, seconds, side, settings)]
         looks[name] = updated(looks[name], increments, min(seconds, 3600.0) / _LOOK, time - seconds)
         if closed is not None and reference.block is not None:
             increments = [
@@ -117,15 +142,17 @@ def _charted(
     return replace(drift, looks=looks, blocks=blocks)
 
 
-def _of_look(share: Share, reference: Reference, time: float, side: int, settings: WatchConfig) -> Sequence[float]:
-    null, effect = _null(share, reference, time, side, settings), reference.effect_of(share.trials)
+def _of_look(
+    share: Share, reference: Reference, time: float, seconds: float, side: int, settings: WatchConfig
+) -> Sequence[float]:
+    null, effect = _null(share, reference, time, seconds, side, settings), reference.effect_of(share.trials)
     others = [_inside(null + side * fall) for fall in _FALLS]
     return rate_increments(share.trials, share.successes, null, others, effect)
 
 
-def _null(share: Share, reference: Reference, time: float, side: int, settings: WatchConfig) -> float:
+def _null(share: Share, reference: Reference, time: float, seconds: float, side: int, settings: WatchConfig) -> float:
     """The share that is just no drift."""
-    usual = share.predicted + reference.level_at(time)
+    usual = share.predicted + reference.level_of(time, seconds)
     return _inside(usual + side * (settings.margin + reference.band))
 
 
@@ -147,8 +174,13 @@ def _alarmed(drift: Drift, time: float, settings: WatchConfig) -> Drift:
     for name in SIDES:
         for detector, unit in ((drift.looks[name], _LOOK), (drift.blocks[name], BLOCK)):
             if detector.log_evidence >= _bound(settings, unit):
-                return _anew(drift, name, detector.since)
+                return _anew(_forgetting(drift, detector.since), name, detector.since)
     return drift
+
+
+def _forgetting(drift: Drift, since: float) -> Drift:
+    """Without the hours of a drift, which are no usual ones."""
+    return replace(drift, hours=tuple(one for one in drift.hours if (one.number + 1) * HOUR <= since))
 
 
 def _bound(settings: WatchConfig, unit: float) -> float:
@@ -167,8 +199,9 @@ def _toward_end(
 ) -> Drift:
     """The same test the other way round: the null is that the drift goes on."""
     side, end = SIDES[drift.verdict], drift.end
-    if reference.block is None:
-        null, usual = _null(share, reference, time, side, settings), _inside(share.predicted)
+    if reference.block is None or seconds > BLOCK:
+        null = _null(share, reference, time, seconds, side, settings)
+        usual = _inside(share.predicted + reference.level_of(time, seconds))
         increments = rate_increments(share.trials, share.successes, null, [usual], reference.effect_of(share.trials))
         end = updated(end, [min(_ENDED / 2, increments[0])], seconds / _LOOK, time - seconds)
     elif closed is not None and closed.n:

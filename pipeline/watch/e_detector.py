@@ -83,10 +83,13 @@ def rate_increments(
     The likelihood ratio of binomial counts to the power of 1 / design effect. Of clusters of so many trials that agree with one
     another it is exactly the likelihood ratio of the clusters; of independent trials its mean is below 1 by Jensen's inequality;
     it is that of the quasi-likelihood (McCullagh and Nelder 1989, section 9.2). A share on the other side of `null` lowers it.
+    An alternative that is `null` itself has no evidence, L = 0: with L = 1 the time alone would be evidence.
     """
     failures = trials - successes
     return [
         (successes * math.log(share / null) + failures * math.log((1 - share) / (1 - null))) / design_effect
+        if share != null
+        else _NONE
         for share in alternatives
     ]
 

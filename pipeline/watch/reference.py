@@ -81,8 +81,14 @@ class Reference:
     days: Amount = 0.0
     trials: Amount = 0.0
 
-    def level_at(self, time: float) -> float:
-        return self.level[slot_of(time)]
+    def level_of(self, time: float, seconds: float) -> float:
+        """Of a look that ended at `time` and took `seconds`; of one of more than a block, the mean over its blocks."""
+        if seconds <= BLOCK:
+            return self.level[int((time - seconds / 2) // BLOCK) % SLOTS]
+        last = int(time // BLOCK)
+        first = max(int((time - seconds) // BLOCK), last - SLOTS + 1)
+        found = [self.level[number % SLOTS] for number in range(first, last + 1)]
+        return sum(found) / len(found)
 
     @property
     def mean_level(self) -> float:
@@ -92,11 +98,6 @@ class Reference:
         """The design effect of a look with so many trials. What is common to a look, such as its mix of domains, makes the
         variance grow with the square of the trials."""
         return self.design_effect * (1.0 if self.typical is None else max(1.0, trials / self.typical))
-
-
-def slot_of(time: float) -> int:
-    """The block of the day."""
-    return int(time // BLOCK) % SLOTS
 
 
 def assumed(settings: WatchConfig, share: Share) -> Reference:

@@ -1,6 +1,6 @@
 """Which count of an engine is watched: a share of successes that has a prediction. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.engines.counts import Counts
 
@@ -42,6 +42,13 @@ class Share:
         return self.successes - self.trials * self.predicted
 
 
+def with_draft_tokens(counts: Counts, gamma: int | None) -> Counts:
+    """With the draft tokens of an engine that counts drafts and not their tokens, at a constant draft length `gamma`."""
+    if counts.draft_tokens is not None or counts.drafts is None or gamma is None:
+        return counts
+    return replace(counts, draft_tokens=counts.drafts * gamma)
+
+
 def watched_share(counts: Counts, predicted: Predicted | None, gamma: int | None) -> Share | None:
     """The first position where the engine counts it: with a changing draft length only it is comparable, because no engine
     exports how many drafts had a second token. Else the accepted tokens of all draft tokens. None where nothing was drafted.
@@ -60,15 +67,13 @@ def watched_share(counts: Counts, predicted: Predicted | None, gamma: int | None
     if counts.accepted is None:
         return None
     length = gamma if predicted is None else predicted.gamma
-    proposed, name = counts.draft_tokens, ALL
-    if proposed is None and counts.drafts is not None and length is not None:
-        proposed, name = counts.drafts * length, _PER_DRAFT
+    proposed = with_draft_tokens(counts, length).draft_tokens
     if not proposed:
         return None
     share = 0.0 if predicted is None else predicted.accepted / predicted.gamma
     accepted = min(counts.accepted, proposed)
     return Share(
-        name=name,
+        name=_PER_DRAFT if counts.draft_tokens is None else ALL,
         trials=proposed,
         successes=accepted,
         predicted=share,

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pipeline.config.watch import WatchConfig
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.watch.counts import Observation
-from pipeline.watch.drift import looked, renewed
+from pipeline.watch.drift import looked, renewed, started
 from pipeline.watch.moved import remembered
 from pipeline.watch.paying import observed_speedup
 from pipeline.watch.paying import updated as paid
 from pipeline.watch.prediction import Served
-from pipeline.watch.share import watched_share
+from pipeline.watch.share import watched_share, with_draft_tokens
 from pipeline.watch.state import Last, WatchState
 from pipeline.watch.window import Window, slid
 
@@ -27,12 +27,13 @@ class Costs:
 def observed(
     state: WatchState, observation: Observation, served: Served, settings: WatchConfig, costs: Costs | None
 ) -> WatchState:
-    """The state after `observation`, but for the reader's."""
+    """The state after `observation`, but for the reader's. The counts since another draft is served are of both, so the look that
+    finds it tests nothing."""
     predicted, time = served.predicted, observation.time
     digest = "" if predicted is None else predicted.digest
-    if digest != state.draft:
-        state = replace(state, draft=digest, drift=renewed(state.drift, time), window=Window())
     state = replace(state, looks=state.looks + 1)
+    if digest != state.draft:
+        return _of_draft(state, digest, time)
     if observation.counts is None or not observation.seconds:
         return state
     seconds, gamma = observation.seconds, _gamma(served, settings)
@@ -40,7 +41,9 @@ def observed(
     if share is None:
         return state
     if settings.rule == "window":
-        state = replace(state, window=slid(state.window, observation.counts, time, settings))
+        counts = with_draft_tokens(observation.counts, gamma)
+        drift = state.drift if state.drift.verdict == "steady" else renewed(state.drift, time)
+        state = replace(state, window=slid(state.window, counts, time, settings), drift=drift)
     else:
         state = replace(state, drift=looked(state.drift, share, time, seconds, settings), window=Window())
     last = Last(
@@ -52,6 +55,12 @@ def observed(
     )
     domains = remembered(state.domains, observation.by_domain, gamma, seconds)
     return _with_paying(replace(state, last=last, domains=domains), observation, gamma, costs)
+
+
+def _of_draft(state: WatchState, digest: str, time: float) -> WatchState:
+    """Another draft is served. A reference stays if it is of deviations from a prediction, and the next look has a prediction."""
+    drift = renewed(state.drift, time) if digest and state.draft else started(time)
+    return replace(state, draft=digest, drift=drift, window=Window())
 
 
 def _with_paying(state: WatchState, observation: Observation, gamma: int | None, costs: Costs | None) -> WatchState:

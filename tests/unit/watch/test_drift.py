@@ -9,7 +9,7 @@ import pytest
 from pipeline.config.watch import WatchConfig
 from pipeline.watch.drift import Drift, evidence, looked, renewed, started
 from pipeline.watch.reference import BLOCK, SLOTS, Reference, assumed, learned, with_look
-from pipeline.watch.share import FIRST, Share
+from pipeline.watch.share import ALL, FIRST, Share
 
 SETTINGS = WatchConfig()
 LOOK = 300.0
@@ -94,6 +94,67 @@ def test_a_drift_ends_by_its_own_test() -> None:
 def test_a_drift_ends_before_there_is_a_reference() -> None:
     _, told = _run(lambda look: PREDICTED - (0.3 if 100 <= look < 200 else 0), 300)
     assert ["low", "steady"] == [found for _, found in told]
+
+
+def test_hours_of_a_drift_teach_nothing() -> None:
+    """A drift of a few hours in the first week: the reference is of the other hours."""
+    drift, told = _run(lambda look: PREDICTED - (0.3 if 2 * DAY <= look < 2 * DAY + 40 else 0), 9 * DAY)
+    assert ["low", "steady"] == [found for _, found in told]
+    assert drift.reference is not None
+    assert drift.reference.band < 0.05
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(PREDICTED, "steady"), (PREDICTED - 0.2, "low")])
+def test_a_look_of_a_day_is_tested_against_the_mean_level(rate: float, verdict: str) -> None:
+    """The watch did not run for a day, in which the level goes from +10 points to -10 and back: they are those of no block."""
+    known = _known()
+    assert known.reference is not None
+    levels = (0.1, 0.1, 0.05, -0.05, -0.1, -0.1, -0.05, 0.05)
+    drift = replace(known, reference=replace(known.reference, level=levels))
+    share = _share(np.random.default_rng(0), rate, drafts=DAY * 2000)
+    for end in range(SLOTS):
+        after = looked(drift, share, (SLOTS + end + 0.5) * BLOCK, 86_400.0, SETTINGS)
+        after = looked(after, replace(share, trials=0.0, successes=0.0), (SLOTS + end + 1.5) * BLOCK, LOOK, SETTINGS)
+        assert verdict == after.verdict
+
+
+def test_a_look_of_a_day_teaches_nothing() -> None:
+    share = _share(np.random.default_rng(0), PREDICTED, drafts=DAY * 2000)
+    assert () == looked(started(0.0), share, 86_400.0, 86_400.0, SETTINGS).hours
+
+
+def test_a_drift_may_end_with_long_looks() -> None:
+    """As where the watch is called once a day."""
+    drift, _ = _run(lambda look: PREDICTED - 0.2, 50, _known())
+    for day in range(1, 9):
+        share = _share(np.random.default_rng(day), PREDICTED, drafts=DAY * 2000)
+        drift = looked(drift, share, day * 86_400.0, 86_400.0, SETTINGS)
+    assert "steady" == drift.verdict
+
+
+def test_another_count_takes_over_after_a_day() -> None:
+    """Its level is another one. Until then its looks are left out, whether the first count comes back or not."""
+    share = Share(name=FIRST, trials=2000.0, successes=1400.0, predicted=0.0)
+    other = replace(share, name=ALL, successes=800.0)
+    known = _known()
+    assert known.reference is not None
+    drift = looked(
+        replace(known, reference=replace(known.reference, level=(0.7,) * SLOTS)), share, LOOK, LOOK, SETTINGS
+    )
+    for look in range(2, 200):
+        drift = looked(drift, share if look % 50 == 0 else other, look * LOOK, LOOK, SETTINGS)
+    assert ("steady", FIRST, True) == (drift.verdict, drift.watched, drift.reference is not None)
+    for look in range(200, 200 + DAY):
+        drift = looked(drift, other, look * LOOK, LOOK, SETTINGS)
+    assert ("steady", ALL, None) == (drift.verdict, drift.watched, drift.reference)
+
+
+@pytest.mark.parametrize("predicted", [0.985, 0.02])
+def test_time_alone_is_no_evidence_near_0_and_1(predicted: float) -> None:
+    """Where there is no room for a drift, none is tested: here the time between false alarms is 4 days."""
+    settings = SETTINGS.model_copy(update={"years_between_false_alarms": 0.0027})
+    _, told = _run(lambda look: predicted, 6 * DAY, settings=settings, predicted=predicted)
+    assert [] == told
 
 
 def test_another_champion_keeps_the_reference() -> None:

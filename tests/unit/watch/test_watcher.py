@@ -10,6 +10,7 @@ import pytest
 from pipeline.config.watch import WatchConfig
 from pipeline.engines.counts import Counts
 from pipeline.errors import UnderstudyError
+from pipeline.export.schema import Expected
 from pipeline.store.artifacts import Store
 from pipeline.watch.counts import Observation
 from pipeline.watch.drift_notice import drift_notice, due
@@ -17,6 +18,7 @@ from pipeline.watch.lines import figures, paying_line, state_line, status_line
 from pipeline.watch.moved import moved, remembered
 from pipeline.watch.paying import Paying, observed_speedup, updated
 from pipeline.watch.prediction import Served
+from pipeline.watch.reference import SLOTS, Reference
 from pipeline.watch.share import ALL, FIRST, Predicted, watched_share
 from pipeline.watch.state import STATE, WatchState, new_state, read_state, state_path, write_state
 from pipeline.watch.watcher import changes, observed
@@ -31,11 +33,13 @@ def _counts(first: float, drafts: float = 1000.0) -> Counts:
     return Counts(drafts=drafts, draft_tokens=5 * drafts, accepted=drafts * first * 2, accepted_first=drafts * first)
 
 
-def _looks(state: WatchState, firsts: list[float], settings: WatchConfig = SETTINGS, **more: Any) -> WatchState:
+def _looks(
+    state: WatchState, firsts: list[float], settings: WatchConfig = SETTINGS, served: Served = SERVED, **more: Any
+) -> WatchState:
     for first in firsts:
         time = 300.0 * (state.looks + 1)
         observation = Observation(time=time, seconds=300.0, counts=_counts(first), **more)
-        state = observed(state, observation, SERVED, settings, None)
+        state = observed(state, observation, served, settings, None)
     return state
 
 
@@ -92,6 +96,31 @@ def test_another_draft_is_another_beginning() -> None:
     assert ("low", "steady", "other") == (low.verdict, after.verdict, after.draft)
 
 
+def test_the_look_that_finds_another_draft_tests_nothing() -> None:
+    """Its counts are of the draft before as well: here of eight hours in which the watch did not run."""
+    steady = _looks(new_state(0.0), [0.55] * 3, served=Served("vllm", expected_at(first=0.55, accepted=1.5, gamma=5)))
+    other = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
+    look = Observation(time=3e4, seconds=28_800.0, counts=_counts(0.55, 1e5))
+    found, again = (observed(state, look, other, SETTINGS, None) for state in (steady, replace(steady, draft="other")))
+    assert ("steady", "low") == (found.verdict, again.verdict)
+
+
+@pytest.mark.parametrize("before", [None, SERVED.expected])
+def test_a_reference_is_of_deviations_or_of_counts(before: Expected | None) -> None:
+    """One that was learned with a prediction says nothing without one, and the other way round."""
+    reference = Reference(
+        level=(0.0 if before else 0.8,) * SLOTS, band=0.01, design_effect=1.0, typical=1e3, block=0.01
+    )
+    state = _looks(new_state(0.0), [0.8], served=Served("vllm", before))
+    state = replace(state, drift=replace(state.drift, reference=reference))
+    after = Served("vllm", None if before else SERVED.expected)
+    found = _looks(state, [0.8] * 5, served=after)
+    assert ("steady", None) == (found.verdict, found.drift.reference)
+    kept = replace(SERVED, expected=expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
+    if before is not None:
+        assert reference == _looks(state, [0.8] * 5, served=kept).drift.reference
+
+
 def test_the_notice_is_due_until_it_is_told() -> None:
     steady = _looks(new_state(0.0), [0.8] * 3)
     low = _looks(steady, [0.4] * 8)
@@ -131,6 +160,22 @@ def test_the_window_rule() -> None:
     assert 1 == len(over.counts)
     state = _looks(new_state(0.0), [0.1] * 2, settings)
     assert ("low", True) == (state.verdict, "rule window" in status_line(state, settings))
+
+
+def test_the_window_rule_on_an_engine_that_counts_no_draft_tokens() -> None:
+    """SGLang: they are those of the draft length. The window stays as small as elsewhere."""
+    state = new_state(0.0)
+    for look in range(1, 100):
+        counts = Counts(drafts=100.0, accepted=10.0, tokens=120.0)
+        observation = Observation(time=300.0 * look, seconds=300.0, counts=counts)
+        state = observed(state, observation, SERVED, WatchConfig(rule="window"), None)
+    assert ("low", 1) == (state.verdict, len(state.window.counts))
+
+
+def test_another_rule_ends_the_drift_of_the_one_before() -> None:
+    low = _looks(new_state(0.0), [0.4] * 8)
+    after = _looks(low, [0.8], WatchConfig(rule="window"))
+    assert ("low", "steady") == (low.verdict, after.verdict)
 
 
 def test_speculation_pays_or_not() -> None:
