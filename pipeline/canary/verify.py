@@ -15,8 +15,9 @@ from pipeline.engines.counts import Counts
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.export.subject import registered_subject
 from pipeline.handover.rollback import Rollback, roll_back
-from pipeline.handover.settle import handover, tell_again
+from pipeline.handover.settle import Handover, handover, tell_again
 from pipeline.progress import Progress
+from pipeline.registry.drafts import RegisteredDraft
 from pipeline.registry.registry import registry_for
 from pipeline.store.artifacts import Store
 from pipeline.store.times import utc_now
@@ -54,7 +55,8 @@ class _Look:
 def verify(config: Config, store: Store, progress: Progress, seconds: float) -> Verification:
     """Look, and do what is due, for at most `seconds`, and as long again after a reload; the result is written to the store.
 
-    UsageError where the config names no engine that can be asked, or where there is no champion.
+    UsageError where the config names no engine that can be asked, or where there is no champion. UnderstudyError where another
+    draft became champion meanwhile: nothing that was seen is of it.
     """
     asked = question(config, store)
     look = _Look(asked=asked, model=examined_draft(asked.examined.subject), seconds=seconds)
@@ -64,14 +66,17 @@ def verify(config: Config, store: Store, progress: Progress, seconds: float) -> 
         if decision.action == "reload":
             progress.warn(f"verify: {decision.why}; it is told to reload again")
             with handover(config, store, progress) as scope:
+                _require_champion(scope, asked.draft)
                 tell_again(scope)
             look.reloaded, look.began, look.canary = True, time.monotonic(), None
         elif decision.action != "wait":
             break
         time.sleep(max(0.01, seconds / _LOOKS))
     assert look.canary is not None  # of the last look
-    if decision.action == "roll_back":
-        decision = _rolled_back(config, store, progress, decision, production)
+    if decision.action in ("alarm", "roll_back"):
+        with handover(config, store, progress) as scope:
+            _require_champion(scope, asked.draft)
+            decision = _rolled_back(scope, decision, production) if decision.action == "roll_back" else decision
     fits = _fits(look) if look.canary.draft.verdict == "not_as_examined" else ""
     found = Verification(
         time=utc_now(),
@@ -129,13 +134,20 @@ def _decide(look: _Look, production: Production) -> Decision:
     )
 
 
-def _rolled_back(
-    config: Config, store: Store, progress: Progress, decision: Decision, production: Production
-) -> Decision:
+def _require_champion(scope: Handover, draft: RegisteredDraft) -> None:
+    champion = scope.registry.entry().champion
+    if champion != draft.version:
+        now = f"version {champion} is" if champion else "there is no"
+        raise UnderstudyError(
+            f"{draft.name}: version {draft.version} was verified, and meanwhile {now} champion; nothing was done; call "
+            "`understudy champion verify CONFIG` again"
+        )
+
+
+def _rolled_back(scope: Handover, decision: Decision, production: Production) -> Decision:
     """The champion before is made champion again, and its notice reloads the engines; an alarm where there is none."""
     try:
-        with handover(config, store, progress) as scope:
-            roll_back(scope, Rollback(reason=f"verify: {production.why}"))
+        roll_back(scope, Rollback(reason=f"verify: {production.why}"))
     except UsageError as error:
         return Decision("alarm", f"{decision.why}; it was not rolled back: {error}")
     return decision

@@ -80,7 +80,7 @@ class Notice:
 
     @property
     def again(self) -> str:
-        return "call `champion settle`"
+        return f"call `champion {'verify' if self.repeated else 'settle'}`"  # settle sends none that was accepted
 
 
 class _NotDelivered(UnderstudyError):

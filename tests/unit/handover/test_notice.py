@@ -2,6 +2,7 @@
 
 import http.server
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -51,3 +52,9 @@ def test_a_variable_without_a_url_is_found_before_a_promotion(monkeypatch: pytes
     with pytest.raises(UsageError, match=r"HOOK_URL holds no URL") as caught:
         check_receiver(SECRET)
     assert "c4nary" not in str(caught.value)
+
+
+def test_what_sends_a_refused_notice_again() -> None:
+    """`settle` sends none that was accepted once."""
+    assert "call `champion settle`" == NOTICE.again
+    assert "call `champion verify`" == replace(NOTICE, repeated="t").again
