@@ -3,6 +3,7 @@
 import copy
 import difflib
 import io
+import os
 import re
 import typing
 from collections.abc import Hashable, Sequence
@@ -308,9 +309,11 @@ def section_within(annotation: Any) -> type[BaseModel] | None:
 def _anchored(config: Config, base: Path, where: str) -> Config:
     """The same config with local paths made absolute, relative ones starting at the config file."""
 
-    def anchor(text: str) -> str:
+    def anchor(text: str, is_watched: bool = False) -> str:
+        """`is_watched`: the path may be a link that is moved while the process runs, so it stays one."""
         try:
-            return str((base / Path(text).expanduser()).resolve())
+            path = base / Path(text).expanduser()
+            return os.path.abspath(path) if is_watched else str(path.resolve())
         except (OSError, RuntimeError, ValueError) as error:  # a link to itself, the home of an unknown user, a NUL
             raise UsageError(f"{where}: {text} is not a path: {error}") from None
 
@@ -330,6 +333,6 @@ def _anchored(config: Config, base: Path, where: str) -> Config:
             raw["promote"]["export"]["converter"] = anchor(config.promote.export.converter)
     for key in ("log", "expected"):
         if (path := getattr(config.watch, key)) is not None:
-            raw["watch"][key] = anchor(path)
+            raw["watch"][key] = anchor(path, is_watched=True)
     raw["gate"]["profile"] = {variant: anchor(path) for variant, path in config.gate.profile.items()}
     return Config.model_validate(raw)

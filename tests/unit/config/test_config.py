@@ -393,3 +393,11 @@ def test_a_config_of_any_size_is_answered_soon(small: Path, text: str, said: str
     """yaml takes 0.1 ms for a value; a pattern of addresses took minutes for a long word (tests/unit/test_patterns.py)."""
     small.write_text(SMALL + text)
     assert said in _error(small)
+
+
+def test_a_watched_link_stays_a_link(small: Path) -> None:
+    """`champion` points to another version after a promotion, while `understudy watch` runs."""
+    (small.parent / "version-1").mkdir()
+    (small.parent / "champion").symlink_to("version-1")
+    config = load_config(small, ["watch.expected=champion", "watch.log=champion"])
+    assert [str(small.parent / "champion")] * 2 == [config.watch.expected, config.watch.log]
