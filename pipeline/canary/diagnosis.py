@@ -83,7 +83,7 @@ def about_traffic(fallen: bool | None, target: Answer, draft: Answer) -> Answer:
     `fallen`: what the watch says of the counters; None where it says nothing.
     """
     if fallen is None:
-        return Answer("inconclusive", "the watch has no state here that says whether production's counters fell")
+        return Answer("inconclusive", "no watch has counted in the last day whether production's counters fell")
     if not fallen:
         return Answer("as_examined", "production's counters did not fall")
     if target.is_bad or draft.is_bad:

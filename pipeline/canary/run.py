@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pipeline.canary.schema import DraftEvidence
 
 _SECTION = "watch"  # of the config, that names the engines
+_RECENT_SECONDS = 86_400.0  # in which the watch has counted, if its verdict is one of today
 _ANSWER_SECONDS = 300.0  # the first request to an engine may take long
 
 
@@ -201,9 +202,10 @@ def _endpoint(asked: Question, url: str, found: Asked, draft: "DraftEvidence") -
 
 
 def fallen(store: Store, name: str) -> bool | None:
-    """Whether the watch says that the counters fell; None where it has not looked yet."""
+    """Whether the watch says that the counters fell; None where it has counted nothing in the last day."""
     state = read_state(store, name)
-    return None if state is None or not state.looks else state.verdict == "low"
+    is_known = state is not None and state.last is not None and time.time() - state.last.time < _RECENT_SECONDS
+    return state.verdict == "low" if state is not None and is_known else None
 
 
 def run_canary(config: Config, store: Store, progress: Progress) -> CanaryResult:

@@ -1,6 +1,7 @@
 """`understudy canary` on a stand-in engine that serves the smoke pair: what was provoked is told apart."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,8 @@ import yaml
 
 from pipeline.canary.schema import find_canary
 from pipeline.store.artifacts import Store
-from pipeline.watch.state import new_state, write_state
+from pipeline.watch.share import FIRST
+from pipeline.watch.state import Last, new_state, write_state
 from tests.integration.conftest import SMOKE, Place, Smoke
 from tests.standin_pair import law_of
 from tests.standin_server import Law, Speculation, StandIn, running
@@ -102,13 +104,22 @@ def test_the_lines_name_the_evidence(smoke: Smoke, loop: Place, laws: Callable[[
     assert sorted(first) == sorted(again)
 
 
-@pytest.mark.parametrize(("low", "code", "verdict"), [(False, 0, "as_examined"), (True, 3, "changed")])
+@pytest.mark.parametrize(
+    ("low", "age", "code", "verdict"),
+    [
+        (False, 0.0, 0, "as_examined"),
+        (True, 0.0, 3, "changed"),
+        (True, 2 * 86_400.0, 0, "inconclusive"),  # the watch has stopped
+    ],
+)
 def test_the_traffic_is_what_the_watch_says(
-    smoke: Smoke, loop: Place, laws: Callable[[str], Law], low: bool, code: int, verdict: str
+    smoke: Smoke, loop: Place, laws: Callable[[str], Law], low: bool, age: float, code: int, verdict: str
 ) -> None:
     """Its counters fell, and the canary finds no other reason."""
     state = new_state(0.0)
-    write_state(Store(loop.store), NAME, replace(state, looks=1, window=replace(state.window, low=low)))
+    last = Last(time=time.time() - age, name=FIRST, share=0.5, predicted=0.5, trials=10.0)
+    state = replace(state, looks=1, last=last, window=replace(state.window, low=low))
+    write_state(Store(loop.store), NAME, state)
     with running(engine(smoke, laws("target"), laws("champion"))) as server:
         ended = loop.understudy("canary", config_for(loop, server.url), "--json")
     assert (code, verdict) == (ended.code, json.loads(ended.out)["traffic"]["verdict"]), ended.err
