@@ -31,7 +31,7 @@ def watch(
 
     Tells when it drifts, and whether speculation pays. Reads the counters of the engines in watch.endpoints, or the log in
     watch.log. Without --once it looks every watch.interval_seconds until it is stopped. What it knows is in one small file in the
-    store, so it may be stopped and started at any time.
+    store, so it may be stopped and started at any time. While another process watches, --once says what that has found.
     """
     import json
     import time
@@ -54,14 +54,21 @@ def watch(
         check_can_learn(read)
     name = registered_name(read)
     where.create()
-    with where.lock(f"watch-{name}", lambda: progress.line("another process watches this; waiting")):
+    lock = f"watch-{name}"
+    if not once:
+        with where.lock(lock, lambda: progress.line("another process watches this; waiting")):
+            watch_forever(watch_of(read, where, name, time.time(), progress))
+    with where.try_lock(lock) as is_ours:
         watching = watch_of(read, where, name, time.time(), progress)
-        if not once:
-            watch_forever(watching)
-        observation = watching.look(time.time())
+        if is_ours:
+            observation = watching.look(time.time())
+        elif watching.state.looks:
+            progress.line("another process watches this; what its last look found:")
+        else:
+            raise UnderstudyError(f"{name}: another process watches this, and has not looked yet; call again")
     state = watching.state
     say(json.dumps(figures(state), sort_keys=True) if as_json else f"{name}: {status_line(state, read.watch)}")
     if state.has_drift:
         raise Refused(f"{name}: {state_line(state)}")
-    if observation.counts is None and observation.problems:
+    if is_ours and observation.counts is None and observation.problems:
         raise UnderstudyError(f"{name}: nothing could be read: {observation.problems[0]}")

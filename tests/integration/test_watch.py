@@ -190,6 +190,9 @@ def test_it_runs_until_it_is_stopped(site: Site) -> None:
                 text = answer.read().decode()
         except OSError:
             text = ""
+    beside = site.place.understudy("watch", site.config(), "--once", "--json")
+    assert (0, True) == (beside.code, "what its last look found" in beside.err), beside.err
+    assert json.loads(beside.out)["looks"] > 1
     process.terminate()
     _, said = process.communicate()
     assert (130, False) == (process.returncode, "Traceback" in said), said
