@@ -34,9 +34,9 @@ DOC = """
 a person, then `settle`, `verify` and `report`. Each task calls the `understudy` command; no code of the pipeline runs in
 Airflow's own environment. The manual is docs/operations.md of Understudy.
 
-A run starts on the schedule, by hand, or when the asset `understudy/drift/NAME` or `understudy/target/NAME` is updated. It then
-learns from the log since the change (`corpus.since`). Once its prompts are there (`started`), no other event starts one for the
-cool-down.
+A run starts on the schedule, by hand, or when the asset `understudy/drift/NAME` or `understudy/target/NAME` is updated. After a
+drift it learns from the log since the change (`corpus.since`). Once its prompts are there (`started`), no other event starts
+one for the cool-down.
 
 | you see | it means |
 |---|---|

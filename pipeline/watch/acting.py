@@ -14,7 +14,7 @@ from pipeline.store.artifacts import Store
 from pipeline.watch.counts import Observation
 from pipeline.watch.drift_notice import drift_notice, due
 from pipeline.watch.lines import paying_line, reference_line, state_line
-from pipeline.watch.prediction import Served, served
+from pipeline.watch.prediction import Served, check_countable, served
 from pipeline.watch.reading import Reader
 from pipeline.watch.state import WatchState, new_state, read_state, write_state
 from pipeline.watch.watcher import Costs, changes, observed
@@ -36,8 +36,10 @@ class Watch:
     _said: Sequence[str] = ()
 
     def look(self, now: float) -> Observation:
-        """Read, test, tell, and write the state. UnderstudyError where the export cannot be read."""
+        """Read, test, tell, and write the state. UnderstudyError where the export cannot be read, UsageError
+        where nothing says the draft length of an engine that counts drafts only."""
         found = served(self.config)
+        check_countable(found, self.config.watch)
         if self._reader is None:
             self._reader = Reader(self.config.watch, found.engine, self.state.reader)
         observation, reader = self._reader.read(now)

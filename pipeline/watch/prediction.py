@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config.root import Config
-from pipeline.engines.facts import WatchedEngine
+from pipeline.config.watch import WatchConfig
+from pipeline.engines.facts import FACTS, WatchedEngine
 from pipeline.errors import UsageError
 from pipeline.export.schema import FILE, Expected, read_expected
 from pipeline.handover.link import linked_directory
@@ -57,6 +58,17 @@ def served(config: Config) -> Served:
             "correct one of them"
         )
     return Served(engine, expected)
+
+
+def check_countable(found: Served, settings: WatchConfig) -> None:
+    """UsageError where nothing says how many tokens the counters' drafts had, so no share could be computed."""
+    names = FACTS[found.engine].counters
+    is_counted = bool(names.draft_tokens or names.drafted_per_position)
+    if settings.endpoints and not is_counted and found.expected is None and settings.draft_length is None:
+        raise UsageError(
+            f"watch.draft_length: {FACTS[found.engine].title} does not count draft tokens, and there is no export that says the "
+            "draft length; set it to the draft tokens of a draft"
+        )
 
 
 def _directory(config: Config) -> Path | None:

@@ -164,6 +164,7 @@ def test_points_are_in_mlflow(site: Site) -> None:
         ({"endpoints": []}, "watch: nothing to read; name the replicas in watch.endpoints"),
         ({"engine": None, "expected": None}, "watch.engine: nothing says which engine runs"),
         ({"engine": "sglang"}, "was exported for vllm: engines count differently"),
+        ({"engine": "sglang", "expected": None}, "watch.draft_length: SGLang does not count draft tokens"),
         ({"notice": {"program": "/no/such"}}, "watch.notice.program: /no/such: no such program"),
         ({"key_variable": "NO_SUCH_TOKEN"}, "NO_SUCH_TOKEN"),
     ],
