@@ -133,13 +133,18 @@ def _charted(
     for name, side in SIDES.items():
         cap = _bound(settings, _LOOK) * min(1.0, seconds / (60 * settings.burst_minutes))
         increments = [min(cap, one) for one in _of_look(share, reference, time, seconds, side, settings)]
-        looks[name] = updated(looks[name], increments, min(seconds, 3600.0) / _LOOK, time - seconds)
+        looks[name] = updated(looks[name], increments, _weight(seconds), time - seconds)
         if closed is not None and reference.block is not None:
             increments = [
                 min(_bound(settings, BLOCK), one) for one in _of_block(closed, reference, side, settings.margin)
             ]
             blocks[name] = updated(blocks[name], increments, 1.0, closed.number * BLOCK)
     return replace(drift, looks=looks, blocks=blocks)
+
+
+def _weight(seconds: float) -> float:
+    """Of a look in the chart of looks. A pause counts for an hour: it is no evidence."""
+    return min(seconds, 3600.0) / _LOOK
 
 
 def _of_look(
@@ -157,17 +162,33 @@ def _null(share: Share, reference: Reference, time: float, seconds: float, side:
 
 
 def _of_block(block: Sums, reference: Reference, side: int, margin: float) -> Sequence[float]:
-    assert reference.block is not None
     if not block.n:
         return [0.0] * len(_SHIFTS)
-    excess = side * (block.e / block.n - reference.level[block.number % SLOTS]) - margin - _BETWEEN * reference.block
-    return mean_increments(excess, _SHIFTS, _variance(reference))
+    return mean_increments(_beyond(block, reference, side, margin), _SHIFTS, _variance(reference, block.n))
 
 
-def _variance(reference: Reference) -> float:
-    """Of a block around its level, which was estimated from a block a day."""
+def _beyond(block: Sums, reference: Reference, side: int, margin: float) -> float:
+    """How far a block lies beyond what is just no drift."""
+    return side * (block.e / block.n - reference.level[block.number % SLOTS]) - _border(reference, margin)
+
+
+def _border(reference: Reference, margin: float) -> float:
+    """The deviation of blocks from their level that is just no drift."""
     assert reference.block is not None
-    return max(reference.block**2 * (1 + 1 / max(reference.days, 1.0)), 1e-8)
+    return margin + _BETWEEN * reference.block
+
+
+def _variance(reference: Reference, trials: float) -> float:
+    """Of a block of so many trials around its level, which was estimated from a block a day.
+
+    The reference has the sampling error of blocks with the usual traffic. A block with less has a larger one: the share of n
+    trials varies by at most 1 / (4 n), times the design effect.
+    """
+    assert reference.block is not None
+    days = max(reference.days, 1.0)
+    usual = max(reference.trials / (days * SLOTS), 1.0)
+    sparse = reference.design_effect / 4 * max(0.0, 1 - trials / usual) / trials
+    return max(reference.block**2 * (1 + 1 / days) + sparse, 1e-8)
 
 
 def _alarmed(drift: Drift, time: float, settings: WatchConfig) -> Drift:
@@ -203,10 +224,10 @@ def _toward_end(
         null = _null(share, reference, time, seconds, side, settings)
         usual = _inside(share.predicted + reference.level_of(time, seconds))
         increments = rate_increments(share.trials, share.successes, null, [usual], reference.effect_of(share.trials))
-        end = updated(end, [min(_ENDED / 2, increments[0])], seconds / _LOOK, time - seconds)
+        end = updated(end, [min(_ENDED / 2, increments[0])], _weight(seconds), time - seconds)
     elif closed is not None and closed.n:
-        deviation = side * (closed.e / closed.n - reference.level[closed.number % SLOTS])
-        increments = mean_increments(settings.margin - deviation, [max(settings.margin, 0.01)], _variance(reference))
+        inside, size = -_beyond(closed, reference, side, settings.margin), _border(reference, settings.margin)
+        increments = mean_increments(inside, [size], _variance(reference, closed.n))
         end = updated(end, [min(_ENDED / 2, increments[0])], 1.0, closed.number * BLOCK)
     if end.log_evidence >= _ENDED:
         return _anew(drift, "steady", end.since)

@@ -86,9 +86,10 @@ def test_a_small_fall_is_found_by_blocks() -> None:
 
 
 def test_a_drift_ends_by_its_own_test() -> None:
-    _, told = _run(lambda look: PREDICTED - (0.1 if 100 <= look < 400 else 0), 3 * DAY, _known())
+    drift, told = _run(lambda look: PREDICTED - (0.1 if 100 <= look < 400 else 0), 3 * DAY, _known())
     assert ["low", "steady"] == [found for _, found in told]
     assert 400 < told[1][0] < 400 + DAY
+    assert abs(drift.since - 400 * LOOK) <= BLOCK
 
 
 def test_a_drift_ends_before_there_is_a_reference() -> None:

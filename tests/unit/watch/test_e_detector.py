@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.watch.e_detector import Detector, fresh, mean_increments, rate_increments, updated
+from pipeline.watch.e_detector import Component, Detector, fresh, mean_increments, rate_increments, updated
 
 
 def _increment_mean(design_effect: float, cluster: int, share: float, null: float) -> float:
@@ -70,3 +70,8 @@ def test_evidence_is_the_mean_of_the_components() -> None:
 def test_a_look_without_time_adds_nothing() -> None:
     """The weight is the time that passed."""
     assert updated(fresh(1), [0.0], 0.0, 0.0).log_evidence < -1e100
+
+
+def test_the_time_of_a_change_is_that_of_the_most_evidence() -> None:
+    """Not of the largest sum since a minimum."""
+    assert 10.0 == Detector((Component(1.0, 0.5, 10.0), Component(0.5, 2.0, 20.0))).since
