@@ -19,7 +19,6 @@ from pipeline.watch.reading import Reader
 from pipeline.watch.state import WatchState, new_state, read_state, write_state
 from pipeline.watch.watcher import Costs, changes, observed
 
-_CONTEXT = 512  # tokens, at which step times are taken where gate.load does not say it
 _HOUR = 3600.0
 
 
@@ -40,12 +39,13 @@ class Watch:
         where nothing says the draft length of an engine that counts drafts only."""
         found = served(self.config)
         check_countable(found, self.config.watch)
+        costs = self._costs(found)  # before counters are read: what an error has read is lost
         if self._reader is None:
             self._reader = Reader(self.config.watch, found.engine, self.state.reader)
         observation, reader = self._reader.read(now)
         self._say_problems(observation.problems)
         before = self.state
-        after = observed(before, observation, found, self.config.watch, self._costs(found))
+        after = observed(before, observation, found, self.config.watch, costs)
         after = replace(after, reader=reader)
         for change in changes(before, after):
             self._say(change, after)
@@ -101,11 +101,10 @@ class Watch:
         """Of the served variant, where `gate.profile` names a profile of it."""
         if found.expected is None:
             return None
-        path = self.config.gate.profile.get(found.expected.draft.variant)
-        if path is None:
+        path, load = self.config.gate.profile.get(found.expected.draft.variant), self.config.gate.load
+        if path is None or load is None:
             return None
-        load = self.config.gate.load
-        return Costs(read_step_costs(Path(path)), _CONTEXT if load is None else load.context)
+        return Costs(read_step_costs(Path(path)), load.context)
 
 
 def watch_of(config: Config, store: Store, name: str, now: float, progress: Progress) -> Watch:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pipeline.engines.facts import FACTS
 from pipeline.errors import UsageError
 from pipeline.watch.counts import Observation
 from pipeline.watch.metrics import WatchMetrics
+from pipeline.watch.paying import Paying
 from tests.unit.watch.expectations import watched_state
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "examples" / "grafana_dashboard.json"
@@ -37,6 +39,32 @@ def test_figures_of_the_state_are_shown() -> None:
         'understudy_watch_looks_total{name="big-draft"} 1.0',
     ):
         assert line in lines
+
+
+def test_figures_of_the_reference_and_the_evidence() -> None:
+    """A level beside the prediction, a band, evidence by side and chart; and the times of Prometheus are seconds."""
+    lines = _shown().splitlines()
+    for line in (
+        'understudy_watch_level{name="big-draft"} 0.01',
+        'understudy_watch_band{name="big-draft"} 0.02',
+        'understudy_watch_reference{name="big-draft"} 1.0',
+        'understudy_watch_last_look_timestamp_seconds{name="big-draft"} 1.7e+09',
+        'understudy_watch_pays{name="big-draft"} 1.0',
+        'understudy_watch_evidence{chart="blocks",name="big-draft",side="low"} 0.0',
+    ):
+        assert line in lines
+
+
+def test_what_is_not_known_is_not_shown() -> None:
+    """No prediction without an export; before there is a reference, no level; and speculation that costs is 0."""
+    metrics, state = WatchMetrics("big-draft"), watched_state()
+    state = replace(state, draft="", drift=replace(state.drift, reference=None), paying=Paying(speedup=0.9, pays=False))
+    metrics.show(state, Observation(time=1.7e9, seconds=300.0, counts=None), WatchConfig())
+    text = generate_latest(metrics.registry).decode()
+    for part in ("predicted_acceptance{", "level{", "band{"):
+        assert f"understudy_watch_{part}" not in text
+    for part in ("reference", "pays"):
+        assert f'understudy_watch_{part}{{name="big-draft"}} 0.0' in text
 
 
 @pytest.mark.skipif(not DASHBOARD.exists(), reason="runs in a checkout")

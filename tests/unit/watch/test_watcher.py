@@ -1,10 +1,13 @@
 """From an observation to a verdict, what is said of it, and what is told."""
 
 import itertools
+import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipeline.config.watch import WatchConfig
@@ -15,15 +18,15 @@ from pipeline.store.artifacts import Store
 from pipeline.watch.counts import Observation
 from pipeline.watch.drift_notice import drift_notice, due
 from pipeline.watch.lines import figures, paying_line, state_line, status_line
-from pipeline.watch.moved import moved, remembered
+from pipeline.watch.moved import Recent, moved, remembered
 from pipeline.watch.paying import Paying, observed_speedup, updated
 from pipeline.watch.prediction import Served
 from pipeline.watch.reference import SLOTS, Reference
 from pipeline.watch.share import ALL, FIRST, Predicted, watched_share
-from pipeline.watch.state import STATE, WatchState, new_state, read_state, state_path, write_state
-from pipeline.watch.watcher import changes, observed
+from pipeline.watch.state import STATE, Last, WatchState, new_state, read_state, state_path, write_state
+from pipeline.watch.watcher import Costs, changes, observed
 from pipeline.watch.window import Window, slid
-from tests.unit.watch.expectations import FlatCosts, expected_at
+from tests.unit.watch.expectations import FlatCosts, expected_at, watched_state
 
 SETTINGS = WatchConfig(burst_minutes=0.01)
 SERVED = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5))
@@ -69,6 +72,15 @@ def test_the_prediction_is_that_of_the_watched_count() -> None:
     predicted = Predicted(digest="d", gamma=5, first=0.8, accepted=2.5)
     found = [watched_share(one, predicted, None) for one in (_counts(0.7), Counts(draft_tokens=50.0, accepted=20.0))]
     assert [0.8, 0.5] == [one.predicted for one in found if one is not None]
+
+
+def test_tokens_of_a_draft_are_not_independent() -> None:
+    """Draft tokens have the prediction's draft length as their dependence; both counts have its design effect."""
+    predicted = Predicted(digest="d", gamma=5, first=0.8, accepted=2.5, design_effect=3.0)
+    found = [watched_share(one, predicted, 4) for one in (_counts(0.7), Counts(drafts=10.0, accepted=20.0))]
+    assert [(1000.0, 1, 3.0), (50.0, 5, 3.0)] == [
+        (one.trials, one.dependence, one.design_effect) for one in found if one is not None
+    ]
 
 
 def test_the_first_look_counts_nothing() -> None:
@@ -121,6 +133,41 @@ def test_a_reference_is_of_deviations_or_of_counts(before: Expected | None) -> N
         assert reference == _looks(state, [0.8] * 5, served=kept).drift.reference
 
 
+def test_the_window_begins_anew_with_another_draft_and_with_another_rule() -> None:
+    """Else what it said before would be said for ever."""
+    window = SETTINGS.model_copy(update={"rule": "window", "window": 1000})
+    low = _looks(new_state(0.0), [0.1] * 2, window)
+    assert ("low", low.window.since) == (low.verdict, low.since)
+    other = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
+    nothing = Observation(time=9e3, seconds=None, counts=None)
+    assert "steady" == observed(low, nothing, other, window, None).verdict
+    assert "steady" == _looks(low, [0.8]).verdict
+
+
+def test_what_is_remembered_of_a_look() -> None:
+    """Its share and its number of drafts; domains fade with the time that passed, and counts without a time are none."""
+    state = _looks(new_state(0.0), [0.8, 0.8, 0.7], by_domain={"chat": _counts(0.8)})
+    assert Last(time=900.0, name=FIRST, share=0.7, predicted=0.8, trials=1000.0) == state.last
+    assert 1000 * (1 + math.exp(-300 / 7200)) == pytest.approx(state.domains["chat"].short[0])
+    back = observed(state, Observation(time=500.0, seconds=None, counts=_counts(0.1)), SERVED, SETTINGS, None)
+    assert (state.last, 4) == (back.last, back.looks)
+
+
+def test_a_speedup_is_of_the_exported_draft_length() -> None:
+    """Not of the one in the config, which is for engines without an export; the time is that of the look."""
+    costs = Costs(FlatCosts(plain=1.0, speculative=4.0), 512)
+    observation = Observation(time=300.0, seconds=300.0, counts=_counts(0.8), running=4.0)
+    settings = SETTINGS.model_copy(update={"draft_length": 60})  # longer than the costs reach
+    paying = observed(replace(new_state(0.0), draft="d"), observation, SERVED, settings, costs).paying
+    assert (pytest.approx(2.6 / 4), False, 300.0) == (paying.speedup, paying.pays, paying.since)
+
+
+def test_a_reference_is_a_change_once() -> None:
+    state = watched_state()
+    learning = replace(state, drift=replace(state.drift, reference=None))
+    assert [["reference"], []] == [list(changes(before, state)) for before in (learning, state)]
+
+
 def test_the_notice_is_due_until_it_is_told() -> None:
     steady = _looks(new_state(0.0), [0.8] * 3)
     low = _looks(steady, [0.4] * 8)
@@ -136,8 +183,8 @@ def test_the_notice_is_due_until_it_is_told() -> None:
 def test_the_domain_that_moved_is_named() -> None:
     """json falls by 40 points; chat has more traffic and stays."""
     domains = remembered({}, {"chat": _counts(0.8, 3000.0), "json": _counts(0.9)}, None, 300.0)
-    for json in [0.9] * 40 + [0.5] * 40:
-        domains = remembered(domains, {"chat": _counts(0.8, 3000.0), "json": _counts(json)}, None, 300.0)
+    for rate in [0.9] * 40 + [0.5] * 40:
+        domains = remembered(domains, {"chat": _counts(0.8, 3000.0), "json": _counts(rate)}, None, 300.0)
     found = moved(domains, -1)
     assert found is not None
     assert ("json", True, True) == (found.domain, -0.4 < found.change < -0.1, 0.2 < found.part < 0.3)
@@ -145,7 +192,30 @@ def test_the_domain_that_moved_is_named() -> None:
 
 
 def test_domains_are_bounded() -> None:
-    assert 50 == len(remembered({}, {f"d{number}": _counts(0.5, number) for number in range(1, 99)}, None, 300.0))
+    """Those with the most traffic are kept."""
+    kept = remembered({}, {f"d{number}": _counts(0.5, number) for number in range(1, 99)}, None, 300.0)
+    assert {f"d{number}" for number in range(49, 99)} == set(kept)
+
+
+@pytest.mark.parametrize(
+    ("domains", "side", "expected"),
+    [
+        ({"rare": (10.0, 0.8, 0.2), "common": (1000.0, 0.8, 0.7), "most": (9000.0, 0.8, 0.795)}, -1, "common"),
+        ({"one": (1000.0, 0.8, 0.9)}, -1, None),
+        ({"one": (1000.0, 0.8, 0.9), "other": (1000.0, 0.8, 0.7)}, 1, "one"),
+    ],
+    ids=str,
+)
+def test_the_domain_that_makes_most_of_the_change(
+    domains: dict[str, tuple[float, float, float]], side: int, expected: str | None
+) -> None:
+    """By its change and its traffic; none where no domain changed to that side. Each has drafts, and its share before and now."""
+    known = {
+        name: Recent((100 * drafts, 100 * drafts * before), (drafts, drafts * now))
+        for name, (drafts, before, now) in domains.items()
+    }
+    found = moved(known, side)
+    assert expected == (None if found is None else found.domain)
 
 
 def test_the_window_rule() -> None:
@@ -190,6 +260,31 @@ def test_speculation_pays_or_not() -> None:
     assert None is observed_speedup(observation, 9, costs, 512)
 
 
+def test_a_speedup_is_of_the_batch_that_runs() -> None:
+    """A step takes longer with each request in it; half a request is one. Costs without plain decoding say nothing."""
+    costs, observation = (
+        FlatCosts(plain=1.0, speculative=1.0),
+        Observation(time=1.0, seconds=300.0, counts=Counts(drafts=10.0, accepted=20.0), running=3.6),
+    )
+    step_GN = np.outer([1.0, 2.0, 2.0, 2.0, 2.0, 2.0], np.ones(64)) + np.arange(64)
+    costs.steps = lambda *asked: step_GN  # type: ignore[method-assign]
+    assert 3 * 4 / 5 == pytest.approx(observed_speedup(observation, 5, costs, 512))
+    assert 3 / 2 == pytest.approx(observed_speedup(replace(observation, running=0.3), 5, costs, 512))
+    costs.plain = False  # type: ignore[misc]
+    assert None is observed_speedup(observation, 5, costs, 512)
+
+
+def test_paying_is_a_mean_of_half_an_hour() -> None:
+    """One look at a bad moment changes nothing; the time is that of the change."""
+    good = updated(Paying(), 1.2, 300.0, 300.0)
+    bad = updated(good, 0.9, 600.0, 300.0)
+    assert 1.2 - 0.3 * (1 - math.exp(-300 / 1800)) == pytest.approx(bad.speedup)
+    assert (True, 0.0) == (bad.pays, bad.since)
+    worse = updated(bad, 0.0, 900.0, 1800.0)
+    still = updated(worse, 0.0, 1200.0, 300.0)
+    assert [(False, 900.0)] * 2 == [(one.pays, one.since) for one in (worse, still)]
+
+
 def test_paying_has_hysteresis() -> None:
     states = [Paying()]
     for look, speedup in enumerate([1.2, *[0.8] * 20, *[1.01] * 40, *[1.2] * 40]):
@@ -220,4 +315,34 @@ def test_the_charts_in_the_file_are_those_of_this_version() -> None:
     raw = asdict(new_state(0.0))
     raw["drift"]["looks"]["low"]["components"] = raw["drift"]["looks"]["low"]["components"][:1]
     with pytest.raises(UnderstudyError, match="another number of sizes"):
+        STATE.parse(raw, "state")
+
+
+def test_each_name_has_its_state(tmp_path: Path) -> None:
+    """Two watches may have one store."""
+    store = Store(tmp_path)
+    assert state_path(store, "one") != state_path(store, "other")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("drift", "looks", "low"), None, "a chart for each side"),
+        (("drift", "end", "components"), [], "another number of sizes"),
+        (("drift", "reference", "level"), [0.0], "a level for each block of the day"),
+        (("window", "counts", 0, "drafts"), -1.0, "numbers of 0 or more"),
+    ],
+    ids=str,
+)
+def test_a_state_that_no_watch_writes(place: tuple[Any, ...], value: Any, said: str) -> None:
+    """Is refused when it is read, not in a look."""
+    raw = json.loads(json.dumps(asdict(watched_state())))
+    inner = raw
+    for key in place[:-1]:
+        inner = inner[key]
+    if value is None:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = value
+    with pytest.raises(UnderstudyError, match=said):
         STATE.parse(raw, "state")
