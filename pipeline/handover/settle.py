@@ -36,14 +36,17 @@ class Handover:
     progress: Progress
 
 
+def lock_name(name: str) -> str:
+    """The lock of the store that is held while the champion of a registered name changes, until its notice was accepted."""
+    return f"handover-{name}"
+
+
 @contextmanager
 def handover(config: Config, store: Store, progress: Progress) -> Iterator[Handover]:
     """One process of a store at a time changes the champion and settles."""
     registry = registry_for(config, store)
     store.create()
-    with store.lock(
-        f"handover-{registry.name}", lambda: progress.line("another process changes the champion; waiting")
-    ):
+    with store.lock(lock_name(registry.name), lambda: progress.line("another process changes the champion; waiting")):
         yield Handover(config, store, registry, progress)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.handover.notice import send
+from pipeline.handover.settle import lock_name
 from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.progress import Progress
 from pipeline.registry.watch_series import log_watch
@@ -43,6 +44,8 @@ class Watch:
         if self._reader is None:
             self._reader = Reader(self.config.watch, found.engine, self.state.reader)
         observation, reader = self._reader.read(now)
+        if self.store.is_locked(lock_name(self.name)):  # replicas load another draft, one after another
+            observation = replace(observation, counts=None, by_domain={})
         self._say_problems(observation.problems)
         before = self.state
         after = observed(before, observation, found, self.config.watch, costs)

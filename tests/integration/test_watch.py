@@ -13,6 +13,7 @@ import yaml
 
 from pipeline.config.loading import load_config
 from pipeline.export.schema import write_expected
+from pipeline.handover.settle import lock_name
 from pipeline.registry.mlflow_client import client_for, experiment_id, tracking_location
 from pipeline.store.artifacts import Store
 from tests.integration.conftest import Place
@@ -120,6 +121,17 @@ def test_a_drift_is_found_told_and_ends(site: Site, hook: tuple[str, list[dict[s
     assert (0, True) == (over.code, "no drift" in over.out), over.err
     assert ["low", "low", "none"] == [one["drift"] for one in told]
     assert told[0]["since"] == json.loads(still.out)["since"] != told[2]["since"]
+
+
+def test_nothing_is_tested_while_the_engines_are_told(site: Site) -> None:
+    """Of replicas that load another draft one after another some serve the one before."""
+    config, store = site.config(), Store(site.place.store)
+    codes = [site.place.understudy("watch", config, "--once").code]
+    with store.lock(lock_name("big-draft")):
+        for _ in range(4):
+            site.decode(0.2)
+            codes.append(site.place.understudy("watch", config, "--once").code)
+    assert [0] * 5 == codes
 
 
 def test_replicas_that_are_down(site: Site) -> None:
