@@ -416,6 +416,27 @@ def test_the_design_effect_of_drafts(together: int) -> None:
         assert together == pytest.approx(design_effect(counts), rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("rounds", "accepted", "variance", "effect"),
+    [
+        ((10, 10, 10, 10), (8, 8, 4, 4), 0.0, (4**2 + 4**2) / (40 * 0.24)),
+        ((10, 10, 10, 10), (8, 8, 4, 4), 1.0, (4**2 + 4**2 + 4 * 1.6**2) / (40 * 0.24)),
+        ((10, 10, 10, 10), (6, 6, 6, 6), 0.0, 1.0),
+        ((10, 30, 30, 10), (6, 18, 18, 6), 0.0, 1.0),
+    ],
+)
+def test_the_design_effect_by_hand(
+    rounds: tuple[int, ...], accepted: tuple[int, ...], variance: float, effect: float
+) -> None:
+    """Two conversations of two prompts, one draft token: squares of a conversation's sum, and a decode's own variance, in which a
+    round more is an accepted token less. Never below 1; prompts of different lengths with one rate do not differ."""
+    rounds_N, accepted_N = np.array(rounds, float), np.array(accepted, float)
+    counts = LengthCounts(
+        ["a", "a", "b", "b"], ["x"] * 4, rounds_N, np.full(4, variance), accepted_N, np.array([accepted_N.sum()])
+    )
+    assert effect == pytest.approx(design_effect(counts))
+
+
 def test_expected_counters_are_over_conversations() -> None:
     generator = np.random.default_rng(3)
     domains, chats = ["x"] * 24, [f"c{n // 2}" for n in range(24)]

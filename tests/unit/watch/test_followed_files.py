@@ -235,6 +235,17 @@ def test_the_state_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert () == log.state.files
 
 
+def test_of_many_files_those_written_last_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory of a file a day grows for years."""
+    monkeypatch.setattr(module, "_MOST_FILES", 2)
+    log = Log(tmp_path)
+    for day in range(3):
+        _append(tmp_path / f"{day}.jsonl", _rows(day), at=NOW - 1000 + day)
+    log.look()
+    _append(tmp_path / "2.jsonl", _rows(7), at=NOW)
+    assert [7] == log.look()
+
+
 def test_a_log_that_cannot_be_read(log: Log) -> None:
     """It is told, and read on once it can be."""
     _append(log.path, _rows(3))

@@ -157,6 +157,38 @@ def test_counters_that_are_written_with_six_digits() -> None:
     assert all(one.accepted_first == pytest.approx(0.7 * (one.drafts or 0), rel=0.02) for one in found)
 
 
+def test_ranks_add_up() -> None:
+    """Each answers a part of the requests."""
+    engine, rank = CountingEngine("vllm"), CountingEngine("vllm", rank="1")
+    before = increment(read_page(engine.page() + rank.page(), "vllm"), None, "vllm", BEGAN).after
+    decoded = engine.decode(10, (7, 5, 2)) + rank.decode(1000, (700, 500, 200))
+    assert decoded == increment(read_page(engine.page() + rank.page(), "vllm"), before, "vllm", BEGAN).counts
+
+
+def test_a_replica_without_a_draft_yet_has_accepted_none() -> None:
+    """vLLM shows the series by position with the first draft; without a number a sum over replicas would have none."""
+    zero = _totals(drafts=0, draft_tokens=0, accepted=0)
+    found = _between(zero, zero).counts
+    assert found is not None
+    assert 0.0 == found.accepted_first
+
+
+@pytest.mark.parametrize(("kind", "problems"), [("vllm", 1), ("llama.cpp", 0)])
+def test_counters_that_are_written_in_steps_may_exceed_each_other_a_little(kind: WatchedEngine, problems: int) -> None:
+    """103 accepted of 100: impossible, but where both are rounded."""
+    zero = _totals(drafts=0, draft_tokens=0, accepted=0, first=0)
+    found = _between(zero, _totals(drafts=100, draft_tokens=100, accepted=103, first=50), kind)
+    assert problems == len(found.problems)
+
+
+def test_draft_tokens_without_drafts_are_speculation() -> None:
+    """TensorRT-LLM without counters by position."""
+    found = _between(
+        _totals(draft_tokens=0, accepted=0, tokens=0), _totals(draft_tokens=30, accepted=9, tokens=50), "tensorrt-llm"
+    )
+    assert () == found.problems
+
+
 def test_ranks_that_come_and_go() -> None:
     """A rank has an increment from its second look on; one that is gone is forgotten."""
     engine, rank = CountingEngine("vllm"), CountingEngine("vllm", rank="1")

@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.config.root import Config
 from pipeline.config.watch import WatchConfig
 from pipeline.engines.counts import Counts
 from pipeline.errors import UnderstudyError
-from pipeline.export.schema import Expected
+from pipeline.export.schema import Expected, write_expected
 from pipeline.store.artifacts import Store
 from pipeline.watch.counts import Observation
 from pipeline.watch.drift_notice import drift_notice, due
 from pipeline.watch.lines import figures, paying_line, state_line, status_line
 from pipeline.watch.moved import Recent, moved, remembered
 from pipeline.watch.paying import Paying, observed_speedup, updated
-from pipeline.watch.prediction import Served
+from pipeline.watch.prediction import Served, served
 from pipeline.watch.reference import SLOTS, Reference
 from pipeline.watch.share import ALL, FIRST, Predicted, watched_share
 from pipeline.watch.state import STATE, Last, WatchState, new_state, read_state, state_path, write_state
@@ -246,6 +247,41 @@ def test_another_rule_ends_the_drift_of_the_one_before() -> None:
     low = _looks(new_state(0.0), [0.4] * 8)
     after = _looks(low, [0.8], WatchConfig(rule="window"))
     assert ("low", "steady") == (low.verdict, after.verdict)
+
+
+def test_the_window_has_its_tokens_and_no_more() -> None:
+    """Looks of 800 tokens: three are 2,000 and more."""
+    settings, window = WatchConfig(rule="window", window=2000, threshold=0.5), Window()
+    for look in range(5):
+        counts = Counts(drafts=400.0, draft_tokens=800.0, accepted=400.0)
+        window = slid(window, counts, float(look), settings)
+    assert (3, False) == (len(window.counts), window.low)
+
+
+def test_the_prediction_is_of_the_served_draft_length() -> None:
+    """An export has figures of others too. Accepted tokens are those of a draft."""
+    expected = expected_at(first=0.8, accepted=2.5, gamma=5)
+    figures = replace(expected.deployed.by_draft_length[5], design_effect=3.0)
+    others = {5: figures, 8: expected_at(first=0.1, accepted=4.0, gamma=8).deployed.by_draft_length[8]}
+    expected = replace(expected, deployed=replace(expected.deployed, by_draft_length=others))
+    assert (
+        Predicted(digest="d", gamma=5, first=0.8, accepted=2.5, design_effect=3.0) == Served("vllm", expected).predicted
+    )
+
+
+def test_an_export_is_named_by_its_directory_or_its_file(tmp_path: Path) -> None:
+    """Without either, the config's export says which engine runs."""
+    write_expected(tmp_path, expected_at(first=0.8, accepted=2.5, gamma=5))
+    raw: dict[str, Any] = {
+        "name": "watched",
+        "pair": {"target": {"source": "./big"}, "draft": {"source": "./small"}},
+        "corpus": {"sources": [{"path": "prompts.jsonl"}]},
+    }
+    for path in (tmp_path, tmp_path / "expected.json"):
+        found = served(Config.model_validate(raw | {"watch": {"expected": str(path)}}))
+        assert ("vllm", 5) == (found.engine, None if found.expected is None else found.expected.gamma)
+    export = {"promote": {"export": {"engine": "sglang", "out": str(tmp_path / "link")}}}
+    assert Served("sglang", None) == served(Config.model_validate(raw | export))
 
 
 def test_speculation_pays_or_not() -> None:
