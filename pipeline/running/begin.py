@@ -11,7 +11,7 @@ from pipeline.running import certain_refusals
 from pipeline.running.abandoned import close_abandoned
 from pipeline.running.certain_refusals import stop_or_warn
 from pipeline.running.clear_text import clear_text_warnings
-from pipeline.running.inputs import resolve_inputs
+from pipeline.running.inputs import is_prompts, resolve_inputs
 from pipeline.running.jobs import expand
 from pipeline.running.local_pair import check_local_pair
 from pipeline.running.prompt_survey import require_prompts
@@ -31,7 +31,8 @@ def begin(
 ) -> RunRecord:
     """A new record with its outside inputs pinned, or the existing one called `run_id`.
 
-    An existing run keeps its pinned inputs. Only the champion is looked up again, because the registry may have changed.
+    An existing run keeps its pinned inputs, but for prompts that were not read yet. The champion is looked up again, because the
+    registry may have changed.
     `verify`: hash the inputs instead of trusting remembered digests. `even_if_refused`: go on where the gate must refuse.
     Raises UsageError if `run_id` exists with another config, if a pinned input has changed since, or for a new run that cannot
     work; then nothing is recorded.
@@ -97,11 +98,16 @@ def _check_before_paying(
 
 
 def _check_pinned(record: RunRecord, inputs: Mapping[str, OutsideInput]) -> None:
-    """All stages of a run must read the same files."""
+    """All stages of a run must read the same files. Only the corpus stage reads prompts, and a log goes on growing: until that
+    stage is done the run takes them as they are now, and afterwards they may change."""
+    has_prompts = "corpus" in record.jobs
     for name, item in inputs.items():
         if name == "today":  # the run keeps the day on which it began
             continue
-        if record.outside[name].digest != item.digest:
+        if is_prompts(name):
+            if not has_prompts:
+                record.outside[name] = item
+        elif record.outside[name].digest != item.digest:
             raise UsageError(
                 f"--run {record.id}: {name} ({item.path or item.digest}) has changed since this run began; start a new run"
             )

@@ -44,6 +44,14 @@ class Remembered:
 DIGESTS = Format(name="list of digests", content=TypeAdapter(dict[Text, Remembered]))
 
 
+_PROMPTS = "prompts_"  # and the number of the source
+
+
+def is_prompts(name: str) -> bool:
+    """Whether this input is a source of prompts."""
+    return name.startswith(_PROMPTS)
+
+
 def resolve_inputs(config: Config, store: Store, verify: bool = False) -> dict[str, OutsideInput]:
     """Digests of the prompt files, models and profiles in the config. UsageError names the one that does not exist.
 
@@ -163,7 +171,7 @@ def _resolvers(config: Config) -> dict[str, Callable[[_Digests], OutsideInput]]:
                 found[role] = partial(_model, role, source)
     for number, prompts in enumerate(config.corpus.sources):
         if not prompts.is_reference:
-            found[f"prompts_{number}"] = partial(_prompts, number, prompts)
+            found[f"{_PROMPTS}{number}"] = partial(_prompts, number, prompts)
     for variant in config.gate.profile:
         found[profile_input(variant)] = partial(_profile, variant, config)
     return found

@@ -433,12 +433,25 @@ def test_remembered_digests_are_not_trusted_to_verify(world: _World, own: tuple[
 
 
 def test_a_run_that_continues_reads_the_same_files(world: _World, own: tuple[str, ...], tmp_path: Path) -> None:
-    """A run that is begun again with other files is refused."""
+    """A run that is begun again with another target is refused."""
     world.begin(*own, run_id="r")
     world.begin(*own, run_id="r")
-    (tmp_path / "prompts.jsonl").write_text('{"prompt": "b"}')
-    with pytest.raises(UsageError, match=r"prompts_0 .* has changed since this run began"):
+    _replace(tmp_path / "target/model.safetensors")
+    with pytest.raises(UsageError, match=r"target .* has changed since this run began"):
         world.begin(*own, run_id="r")
+
+
+def test_a_log_may_grow_while_a_run_goes_on(world: _World, own: tuple[str, ...], tmp_path: Path) -> None:
+    """Stages in processes of their own: until the corpus stage is done a run takes the prompts as they are; then it has them."""
+    world.begin(*own, run_id="r")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "b"}')
+    world.runner(world.begin(*own, run_id="r")).run(last="corpus")
+    prompts.write_text('{"prompt": "c"}')
+    world.calls.clear()
+    world.runner(world.begin(*own, run_id="r")).run()
+    assert "corpus" not in {job.partition("/")[0] for job in world.calls}
+    assert "gate" in world.calls
 
 
 def test_a_registry_that_does_not_answer_stops_at_the_gate(world: _World) -> None:
