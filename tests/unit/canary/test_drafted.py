@@ -1,0 +1,108 @@
+"""The examined draft beside what an engine counted; what the draft does on a text is given here."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.acceptance.explained_counts import Drafted
+from pipeline.canary import drafted as module
+from pipeline.canary.asking import Asked, Emitted
+from pipeline.canary.drafted import draft_evidence
+from pipeline.canary.schema import DraftEvidence
+from pipeline.config.server import Api
+from pipeline.engines.counts import Counts
+from pipeline.servers.target import ServedModel
+from pipeline.watch.counts import Observation
+
+GAMMA, TOKENS = 3, 9
+# The prefill emits the first of 9 tokens, so two rounds of 3 accepted and one of the target's own emit the others.
+RIGHT = Counts(drafts=2.0, draft_tokens=6.0, accepted=6.0)
+WRONG = Counts(drafts=4.0, draft_tokens=12.0, accepted=4.0)
+
+
+def _evidence(
+    monkeypatch: pytest.MonkeyPatch,
+    counts: list[Counts | None],
+    lengths: tuple[int, ...] = (TOKENS, TOKENS),
+    pooled: Counts | None = None,
+    margin: float = 1.0,
+    dtype: str = "float32",
+    api: Api = "vllm",
+    limit: int = 64,
+) -> DraftEvidence:
+    """Of a draft whose choice is each token that was emitted."""
+    known: Any = SimpleNamespace(
+        pair=SimpleNamespace(target=SimpleNamespace(dtype=dtype), draft=SimpleNamespace(dtype=dtype)),
+        evaluate=SimpleNamespace(batch_tokens=100),
+    )
+    subject = SimpleNamespace(config=known, variant="unquantized", pair=SimpleNamespace(vocabulary=10))
+    completions = [SimpleNamespace(prompt=np.arange(3), id=f"p{number}") for number in range(len(lengths))]
+    examined: Any = SimpleNamespace(subject=subject, completions=completions, max_tokens=limit)
+    asked = Asked(
+        model=ServedModel("target", "/t", None, None),
+        emitted=[Emitted(list(range(length)), one) for length, one in zip(lengths, counts, strict=True)],
+        scored=0,
+        difference=None,
+        problem="",
+        divergences=[],
+        counters=None if pooled is None else Observation(time=0.0, seconds=1.0, counts=pooled),
+    )
+    does = [Drafted(np.ones(one, bool), np.full(one, margin), np.full(one, 9.0)) for one in lengths]
+    monkeypatch.setattr(module, "argmax_on", lambda *given: does)
+    return draft_evidence(asked, examined, None, api, GAMMA)
+
+
+def test_counts_of_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the examined draft are explained; others by other choices of the draft, or by none. The first token of each is no
+    position of a draft."""
+    never = Counts(drafts=2.0, draft_tokens=6.0, accepted=0.0)
+    found = _evidence(monkeypatch, [RIGHT, WRONG, never], lengths=(TOKENS,) * 3)
+    assert ("answers", GAMMA, 3 * (TOKENS - 1), 0) == (found.source, found.gamma, found.positions, found.near_ties)
+    assert [[], [1, 2, 4], None] == [one.beyond for one in found.requests]
+
+
+def test_near_ties_are_by_the_number_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits of 9 that are 0.1 apart are a tie in bfloat16, and none in float32."""
+    found = [_evidence(monkeypatch, [WRONG, WRONG], margin=0.1, dtype=dtype) for dtype in ("float32", "bfloat16")]
+    assert [(True, 0), (False, 2 * (TOKENS - 1))] == [(one.exact, one.near_ties) for one in found]
+    assert [(3, 0), (0, 3)] == [(len(one.requests[0].beyond or ()), len(one.requests[0].ties)) for one in found]
+
+
+def test_an_answer_of_one_token_has_no_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prefill emitted it."""
+    found = _evidence(monkeypatch, [RIGHT, Counts(drafts=0.0, draft_tokens=0.0, accepted=0.0)], lengths=(TOKENS, 1))
+    assert ["p0"] == [one.prompt for one in found.requests]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "margin", "dtype", "beyond"),
+    [(12.0, 1.0, "float32", []), (5.0, 1.0, "float32", None), (11.0, 0.1, "bfloat16", [])],
+)
+def test_counters_of_all_answers(
+    monkeypatch: pytest.MonkeyPatch, accepted: float, margin: float, dtype: str, beyond: list[int] | None
+) -> None:
+    """Where no answer has counts: within what the draft, with its near-ties either way, can bring them to."""
+    pooled = Counts(drafts=4.0, draft_tokens=12.0, accepted=accepted)
+    found = _evidence(monkeypatch, [None, None], pooled=pooled, margin=margin, dtype=dtype)
+    assert ("counters", [beyond]) == (found.source, [one.beyond for one in found.requests])
+    assert "answers" == _evidence(monkeypatch, [RIGHT, RIGHT], pooled=pooled).source
+
+
+def test_the_draft_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the engine counts it, else as it was exported; one that changes is not known."""
+    two = Counts(drafts=3.0, draft_tokens=6.0, accepted=6.0)
+    uncounted = Counts(drafts=2.0, accepted=6.0)
+    found = [_evidence(monkeypatch, counts) for counts in ([two, two], [uncounted] * 2, [RIGHT, two])]
+    assert [2, GAMMA, None] == [one.gamma for one in found]
+    assert [False, False, True] == ["changes its draft length" in one.problem for one in found]
+    between = Counts(drafts=2.0, draft_tokens=5.0, accepted=5.0)
+    assert None is _evidence(monkeypatch, [between] * 2).gamma
+
+
+@pytest.mark.parametrize(("api", "right"), [("vllm", 6.0), ("llama.cpp", 5.0)])
+def test_drafts_at_the_end_of_a_request(monkeypatch: pytest.MonkeyPatch, api: Api, right: float) -> None:
+    """llama.cpp drafts no further than the request may go."""
+    least = _evidence(monkeypatch, [RIGHT, RIGHT], api=api, limit=8, lengths=(8, 8)).requests[0].least
+    assert right == least.draft_tokens
