@@ -157,10 +157,10 @@ def test_what_is_remembered_of_a_look() -> None:
 def test_a_speedup_is_of_the_exported_draft_length() -> None:
     """Not of the one in the config, which is for engines without an export; the time is that of the look."""
     costs = Costs(FlatCosts(plain=1.0, speculative=4.0), 512)
-    observation = Observation(time=300.0, seconds=300.0, counts=_counts(0.8), running=4.0)
+    observation = Observation(time=900.0, seconds=300.0, counts=_counts(0.8), running=4.0)
     settings = SETTINGS.model_copy(update={"draft_length": 60})  # longer than the costs reach
     paying = observed(replace(new_state(0.0), draft="d"), observation, SERVED, settings, costs).paying
-    assert (pytest.approx(2.6 / 4), False, 300.0) == (paying.speedup, paying.pays, paying.since)
+    assert (pytest.approx(2.6 / 4), False, 900.0) == (paying.speedup, paying.pays, paying.since)
 
 
 def test_a_reference_is_a_change_once() -> None:
