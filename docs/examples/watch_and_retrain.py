@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 """The loop without Airflow: looks once, and on a drift retrains, reloads and verifies. For a timer of systemd, cron, or a CronJob
-of Kubernetes, which start it again only when it has ended (with cron: `flock`).
+of Kubernetes. One of them works on a store at a time: while one retrains, a look ends at once, and `--now` waits.
 
     watch_and_retrain.py CONFIG --store DIR            look, and retrain on a drift
     watch_and_retrain.py CONFIG --store DIR --now      retrain now, such as once a week
 
 A drift starts one retraining in `--cooldown-hours`: `understudy runs` knows when the last one started, since its id begins with
 `drift-`. One that was interrupted is continued; after one that failed, such as for want of rows since the change, another one
-starts after `--retry-hours`. It needs the standard library only.
+starts after `--retry-hours`. It needs Python 3.11 and the standard library only.
 
 Exit code 0: no drift, a drift within the cool-down, or a new champion that was verified. 1: something could not be done. 2: wrong
-config. 3: refused, engines that do not do what was examined, or an acceptance that is too high. The last lines say which.
+config. 3: refused, engines that do not do what was examined, or an acceptance that is too high. The last lines say which. What
+needs nobody is printed to standard output, so cron mails only what does, with `>/dev/null`; a drift is told by `watch.notice`.
 """
 
 import argparse
+import fcntl
 import json
+import os
 import re
 import subprocess
 import sys
@@ -27,6 +30,9 @@ DRIFT_RUN = re.compile(r"drift-(?P<since>\d{8}T\d{6}Z)-\d{8}T\d{6}Z")
 
 def main() -> None:
     given = arguments()
+    if not locked(given):
+        print("another one is at work on this store: it retrains, or looks")
+        return
     if given.now:
         retrain(given, [])
     code, said = ask(
@@ -34,9 +40,10 @@ def main() -> None:
     )
     if code != 3:
         sys.exit(code)
-    print(said["message"])
     if said["drift"] == "high":
+        print(said["message"], file=sys.stderr)
         sys.exit(3)  # nothing to learn from
+    print(said["message"], flush=True)
     run, since = f"drift-{stamp(said['since'])}-{datetime.now(UTC):{STAMP}}", said["since"]
     if last := last_drift_run(given):
         hours = given.retry_hours if last["state"] == "failed" else given.cooldown_hours
@@ -60,13 +67,30 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def locked(given: argparse.Namespace) -> bool:
+    """Whether this is the only one at work on the store; with `--now` it waits for that. The lock ends with the process."""
+    try:
+        place = os.open(os.path.join(given.store, ".loop"), os.O_CREAT | os.O_RDWR, 0o644)
+    except OSError as error:
+        sys.exit(f"--store {given.store}: {error.strerror}")
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX if given.now else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def call(given: argparse.Namespace, words: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run([given.executable, *words], text=True, check=False, **options)
+    except OSError as error:
+        sys.exit(f"--executable {given.executable}: {error.strerror}; name the path of `understudy`")
+
+
 def retrain(given: argparse.Namespace, options: list[str]) -> None:
     """Ends the process with the exit code of the first step that does not succeed. `run` exports and tells the engines too."""
     for words in (["run", *options], ["champion", "verify"]):
-        code = subprocess.run(
-            [given.executable, *words, f"--store={given.store}", "--", given.config], check=False
-        ).returncode
-        if code:
+        if code := call(given, [*words, f"--store={given.store}", "--", given.config]).returncode:
             sys.exit(code)
     sys.exit(0)
 
@@ -83,8 +107,10 @@ def last_drift_run(given: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def ask(given: argparse.Namespace, *words: str) -> tuple[int, Any]:
-    """The exit code and the JSON of a command."""
-    ended = subprocess.run([given.executable, *words], stdout=subprocess.PIPE, text=True, check=False)
+    """The exit code and the JSON of a command. Its last line is not shown where the JSON says the same."""
+    ended = call(given, list(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    lines = ended.stderr.splitlines(keepends=True)
+    sys.stderr.writelines(line for line in lines if ended.returncode != 3 or not line.startswith("understudy: "))
     return ended.returncode, json.loads(ended.stdout) if ended.returncode in (0, 3) else None
 
 

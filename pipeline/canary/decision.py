@@ -52,7 +52,8 @@ def decide(seen: Seen) -> Decision:
         return _or_wait(seen, missing) if seen.production == "too_few" else missing
     if seen.production == "too_few":
         return _or_wait(
-            seen, Decision("verified", "the engines do what was examined; production's counters came too late")
+            seen,
+            Decision("verified", "the engines do what was examined; production has too few drafts to be compared yet"),
         )
     return Decision("verified", "the engines do what was examined")
 

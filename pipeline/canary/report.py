@@ -31,7 +31,7 @@ def print_canary(found: CanaryResult) -> None:
     for name, answer in (("target", found.target), ("traffic", found.traffic), ("draft", found.draft)):
         out.text(_line(name, answer), indent=_WIDTH + 11)
     for url, why in found.unasked.items():
-        out.line(f"not asked: {url}: {why}")
+        out.line(f"not asked: {why if why.startswith(url) else f'{url}: {why}'}")
 
 
 def print_verification(found: Verification) -> None:

@@ -88,12 +88,12 @@ def watched_engine(config: Config) -> tuple[Api, Expected | None]:
     return found.engine, found.expected
 
 
-def ask_engines(asked: Question, progress: Progress) -> Answers:
+def ask_engines(asked: Question) -> Answers:
     """The answers of every engine. One that does not answer is named; UsageError where the config is wrong for it."""
-    return asyncio.run(_ask_all(asked, progress))
+    return asyncio.run(_ask_all(asked))
 
 
-async def _ask_all(asked: Question, progress: Progress) -> Answers:
+async def _ask_all(asked: Question) -> Answers:
     watch = asked.config.watch
     settings = ServerConfig(
         api=asked.api,
@@ -109,7 +109,6 @@ async def _ask_all(asked: Question, progress: Progress) -> Answers:
             answered[endpoint.url] = one
         elif isinstance(one, (*TRANSIENT, RequestRefused)):
             unasked[endpoint.url] = str(one)
-            progress.warn(f"canary: {one}")
         else:
             raise one
     return Answers(answered, unasked)
@@ -211,7 +210,9 @@ def fallen(store: Store, name: str) -> bool | None:
 def run_canary(config: Config, store: Store, progress: Progress) -> CanaryResult:
     """Ask, judge, and write the result to the store. UnderstudyError where no engine could be asked."""
     asked = question(config, store)
-    answers = ask_engines(asked, progress)
+    answers = ask_engines(asked)
+    for problem in answers.unasked.values():
+        progress.warn(f"canary: {problem}")
     if not answers.asked:
         raise UnderstudyError(f"canary: no engine could be asked: {'; '.join(list(answers.unasked.values())[:3])}")
     drafts = drafts_on(asked, answers, examined_draft(asked.examined.subject))

@@ -41,6 +41,7 @@ class _Look:
     canary: CanaryResult | None = None
     answers: Answers | None = None
     problems: tuple[str, ...] = ()  # of reading the counters
+    said: set[str] = field(default_factory=set)  # problems of asking the engines
 
     @property
     def passed(self) -> float:
@@ -97,7 +98,10 @@ def _look(look: _Look, progress: Progress) -> Production:
     """Ask the engines, unless they were found right; then read what production has counted since."""
     asked, watch = look.asked, look.asked.config.watch
     if not look.is_settled:
-        look.answers = ask_engines(asked, progress)
+        look.answers = ask_engines(asked)
+        for problem in sorted(set(look.answers.unasked.values()) - look.said):
+            progress.warn(f"canary: {problem}")  # once: an engine that starts is asked many times
+        look.said |= set(look.answers.unasked.values())
         look.canary = judge(asked, look.answers, drafts_on(asked, look.answers, look.model), None)
         write_canary(asked.store, look.canary)
         look.reader, look.counts = Reader(watch.model_copy(update={"log": None}), asked.api), None

@@ -67,8 +67,8 @@ def watch(
         else:
             raise UnderstudyError(f"{name}: another process watches this, and has not looked yet; call again")
     state = watching.state
+    if is_ours and observation.counts is None and observation.problems and not state.has_drift:
+        raise UnderstudyError(f"{name}: nothing could be read: {'; '.join(observation.problems[:3])}")
     say(json.dumps(figures(state), sort_keys=True) if as_json else f"{name}: {status_line(state, read.watch)}")
     if state.has_drift:
         raise Refused(f"{name}: {state_line(state)}")
-    if is_ours and observation.counts is None and observation.problems:
-        raise UnderstudyError(f"{name}: nothing could be read: {observation.problems[0]}")

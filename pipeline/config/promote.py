@@ -23,8 +23,8 @@ class ExportConfig(Section):
 
 
 class NoticeConfig(Section):
-    """Who is told that the champion has changed: a webhook or a program (docs/champion.md). Set it in the config file: `--set`
-    does not change it."""
+    """Who is told that the champion has changed, or (watch.notice) of a drift: a webhook or a program (docs/champion.md). Set it
+    in the config file: `--set` does not change it."""
 
     url: str | None = Field(
         default=None,

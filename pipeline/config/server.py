@@ -16,14 +16,17 @@ Api = Literal["vllm", "sglang", "llama.cpp"]
 
 
 class EndpointConfig(Section):
-    """One server, or a gateway in front of several equal ones."""
+    """One server, or (not for watch.endpoints) a gateway in front of several equal ones."""
 
     url: str = Field(
         description="`http://host:port`, `https://host` or `unix:///path/of/socket`, without `/v1`. The token of a gateway comes "
         "from the environment (`key_variable`)."
     )
     weight: float = Field(
-        default=1.0, gt=0, le=1000, description="Share of the requests relative to the other endpoints."
+        default=1.0,
+        gt=0,
+        le=1000,
+        description="Share of the requests relative to the other endpoints. No matter for watch.endpoints.",
     )
 
     @field_validator("url")

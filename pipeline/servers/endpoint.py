@@ -188,7 +188,7 @@ class Endpoint:
         if not token:
             raise UsageError(
                 f"{self._section}.key_variable: the environment variable {self._key_variable} is not set; it holds the token of "
-                "the gateway"
+                "the server"
             )
         if not token.isascii() or not token.isprintable():
             raise UsageError(

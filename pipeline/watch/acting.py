@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.handover.link import LINK
 from pipeline.handover.notice import send
 from pipeline.handover.settle import lock_name
 from pipeline.latency.costs.step_costs import read_step_costs
@@ -17,7 +18,7 @@ from pipeline.watch.drift_notice import drift_notice, due
 from pipeline.watch.lines import paying_line, reference_line, state_line
 from pipeline.watch.prediction import Served, check_countable, served
 from pipeline.watch.reading import Reader
-from pipeline.watch.state import WatchState, new_state, read_state, write_state
+from pipeline.watch.state import WatchState, new_state, read_state, state_path, write_state
 from pipeline.watch.watcher import Costs, changes, observed
 
 _HOUR = 3600.0
@@ -34,12 +35,14 @@ class Watch:
     state: WatchState
     _reader: Reader | None = None
     _said: Sequence[str] = ()
+    _unsent: str = ""  # why the last notice was not accepted
 
     def look(self, now: float) -> Observation:
         """Read, test, tell, and write the state. UnderstudyError where the export cannot be read, UsageError
         where nothing says the draft length of an engine that counts drafts only."""
         found = served(self.config)
         check_countable(found, self.config.watch)
+        self._check_link(found)
         costs = self._costs(found)  # before counters are read: what an error has read is lost
         if self._reader is None:
             self._reader = Reader(self.config.watch, found.engine, self.state.reader)
@@ -57,6 +60,16 @@ class Watch:
         self.state = after
         write_state(self.store, self.name, after)
         return observation
+
+    def _check_link(self, found: Served) -> None:
+        """A prediction that is lost would end a drift, and begin a reference of what drifted."""
+        export = self.config.promote.export
+        if found.expected is None and self.state.draft and export is not None:
+            raise UnderstudyError(
+                f"promote.export.out: the link {Path(export.out) / LINK} is gone, by which the watch knows the prediction. Is "
+                "the disk mounted? `understudy champion settle CONFIG` makes the link. To watch without a prediction, move "
+                f"{state_path(self.store, self.name)} away"
+            )
 
     def _say(self, change: str, state: WatchState) -> None:
         if change == "reference":
@@ -80,8 +93,11 @@ class Watch:
         try:
             send(settings, drift_notice(state, self.name, now))
         except UnderstudyError as error:
-            self.progress.warn(str(error))
+            if str(error) != self._unsent:
+                self.progress.warn(str(error))
+            self._unsent = str(error)
             return state
+        self._unsent = ""
         return replace(state, told={**state.told, "drift": now_due})
 
     def _log(self, before: WatchState, after: WatchState, now: float) -> None:

@@ -14,13 +14,14 @@ def watch_forever(watch: Watch) -> NoReturn:
     settings, metrics = watch.config.watch, WatchMetrics(watch.name)
     if settings.metrics is not None:
         metrics.serve(settings.metrics)
-    failed = ""
+    failed, looks = "", 0
     while True:
         began = time.time()
         try:
             observation = watch.look(began)
             metrics.show(watch.state, observation, settings)
-            if watch.state.looks <= 2 or failed:
+            looks += 1
+            if looks <= 2 or failed:
                 watch.progress.line(f"{watch.name}: {status_line(watch.state, settings)}")
             failed = ""
         except (UnderstudyError, OSError) as error:

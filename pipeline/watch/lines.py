@@ -21,9 +21,9 @@ def status_line(state: WatchState, settings: WatchConfig) -> str:
     """The state in one line."""
     last = state.last
     if last is None:
-        return "nothing was counted yet: the first look reads the counters, and where the log ends; look again in some minutes"
+        return "nothing was counted yet: the first look reads where counters and log stand; look again in some minutes"
     predicted = f", predicted {last.predicted:.3f}" if state.draft else ""
-    counted = f"{last.name} {last.share:.3f}{predicted} ({_count(last)} in the last look)"
+    counted = f"{last.name} {last.share:.3f}{predicted} ({_count(last)} {_when(state, last)})"
     return f"{state_line(state)}; {counted}; {_reference(state, settings)}{_paying(state)}"
 
 
@@ -74,6 +74,12 @@ def clock(time: float) -> str:
 
 def _count(last: Last) -> str:
     return f"{last.trials:,.0f} {'drafts' if last.name == FIRST else 'draft tokens'}"
+
+
+def _when(state: WatchState, last: Last) -> str:
+    return (
+        "in the last look" if last.time == state.reader.time else f"in the look of {clock(last.time)}, and none since"
+    )
 
 
 def _reference(state: WatchState, settings: WatchConfig) -> str:

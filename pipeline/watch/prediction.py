@@ -73,6 +73,8 @@ def check_countable(found: Served, settings: WatchConfig) -> None:
 
 def _directory(config: Config) -> Path | None:
     if (named := config.watch.expected) is not None:
-        path = Path(named)
-        return path.parent if path.name == FILE else path
+        directory = Path(named).parent if Path(named).name == FILE else Path(named)
+        if not (directory / FILE).exists():
+            raise UsageError(f"watch.expected: {directory / FILE}: no such file; name an exported directory")
+        return directory
     return None if config.promote.export is None else linked_directory(config.promote.export)

@@ -26,7 +26,6 @@ from pipeline.config.stored import run_config
 from pipeline.config.watch import WatchConfig
 from pipeline.engines.counts import Counts
 from pipeline.examination.argmax import argmax_on
-from pipeline.progress import Progress
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import find_built, read_runs
 from pipeline.watch.reading import Reader
@@ -120,7 +119,7 @@ def _verdicts(site: Site, url: str, seed: int, fallen: bool) -> list[tuple[Verdi
     found = list[CanaryResult]()
     model = None
     for asked in _questions(site, url, seed):
-        answers = ask_engines(asked, Progress())
+        answers = ask_engines(asked)
         model = model or examined_draft(asked.examined.subject)
         found.append(judge(asked, answers, drafts_on(asked, answers, model), fallen))
     said = [(one.target.verdict, one.traffic.verdict, one.draft.verdict) for one in found]

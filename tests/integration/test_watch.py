@@ -3,6 +3,7 @@
 import http.server
 import json
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -144,7 +145,7 @@ def test_replicas_that_are_down(site: Site) -> None:
     assert (0, True, True) == (one.code, site.urls[1] in one.err, "(1,000 drafts in the last look)" in one.out)
     site.down.add(0)
     none = site.place.understudy("watch", config, "--once")
-    assert (1, True) == (none.code, "nothing could be read" in none.complaint)
+    assert (1, True, "") == (none.code, "nothing could be read" in none.complaint, none.out)
     site.down.clear()
     site.engines[0].restart(1.7957e9)
     site.decode(0.8)
@@ -179,6 +180,7 @@ def test_points_are_in_mlflow(site: Site) -> None:
         ({"engine": "sglang", "expected": None}, "watch.draft_length: SGLang does not count draft tokens"),
         ({"notice": {"program": "/no/such"}}, "watch.notice.program: /no/such: no such program"),
         ({"key_variable": "NO_SUCH_TOKEN"}, "NO_SUCH_TOKEN"),
+        ({"expected": "/no/such"}, "watch.expected: /no/such/expected.json: no such file"),
     ],
     ids=str,
 )
@@ -212,6 +214,54 @@ def test_it_runs_until_it_is_stopped(site: Site) -> None:
     assert 'understudy_watch_drift{name="big-draft",side="low"} 0.0' in text
     once = site.place.understudy("watch", site.config(), "--once", "--json")
     assert json.loads(once.out)["looks"] > 2
+
+
+def test_a_link_that_is_gone_ends_no_drift(site: Site) -> None:
+    """Such as by a disk that is not mounted: exit 1, and the state stays."""
+    out = site.place.root / "out"
+    out.mkdir()
+    site.export.rename(out / "version-1")
+    (out / "champion").symlink_to("version-1")
+    config = site.config(expected=None)
+    raw = yaml.safe_load(config.read_text()) | {"promote": {"export": {"engine": "vllm", "out": str(out)}}}
+    config.write_text(yaml.safe_dump(raw))
+    for first in (0.8, 0.8, 0.2, 0.2):
+        low = site.place.understudy("watch", config, "--once")
+        site.decode(first)
+    low = site.place.understudy("watch", config, "--once")
+    assert 3 == low.code, low.err
+    (out / "champion").unlink()
+    gone = site.place.understudy("watch", config, "--once")
+    assert (1, True) == (gone.code, f"the link {out}/champion is gone" in gone.complaint), gone.err
+    (out / "champion").symlink_to("version-1")
+    idle = site.place.understudy("watch", config, "--once", "--json")
+    assert (3, "low") == (idle.code, json.loads(idle.out)["drift"])
+
+
+def test_a_look_that_counts_nothing_says_when_something_was_counted(site: Site) -> None:
+    """A figure of the day before is no figure of now."""
+    config = site.config()
+    for _ in range(2):
+        site.place.understudy("watch", config, "--once")
+        site.decode(0.8)
+    assert "(2,000 drafts in the last look)" in site.place.understudy("watch", config, "--once").out
+    assert "Z, and none since)" in site.place.understudy("watch", config, "--once").out
+
+
+def test_a_notice_that_nobody_takes_is_one_warning(
+    site: Site, hook: tuple[str, list[dict[str, Any]], list[int]]
+) -> None:
+    """While `watch` runs; it is sent at each look all the same."""
+    url, told, status = hook
+    status[0] = 400
+    process = site.place.start("watch", site.config(interval_seconds=1.0, notice={"url": url}))
+    while len(told) < 3:
+        site.decode(0.2)
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.2)
+    process.terminate()
+    _, said = process.communicate()
+    assert 1 == said.count("answered with HTTP 400"), said
 
 
 def _logged(domain: str, first: float) -> str:

@@ -1,5 +1,6 @@
 """docs/examples/watch_and_retrain.py, the loop without Airflow, against a stand-in for the command."""
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -22,6 +23,7 @@ with open(place + "/answers") as stream:
     code, said = json.load(stream).get(sys.argv[1] if sys.argv[1] != "champion" else "verify", [0, None])
 if "--json" in sys.argv:
     print(json.dumps(said, indent=1))
+print("warning: a replica is down\\nunderstudy: the last line", file=sys.stderr)
 sys.exit(code)
 """
 
@@ -35,8 +37,9 @@ def loop(place: Path, answers: Mapping[str, tuple[int, Any]], *options: str) -> 
     command.chmod(0o755)
     (place / "answers").write_text(json.dumps(dict(answers)))
     (place / "calls").unlink(missing_ok=True)
-    words = [sys.executable, str(PROGRAM), "/c.yaml", "--store", "/s", "--executable", str(command), *options]
-    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    (place / "s").mkdir(exist_ok=True)
+    words = [sys.executable, str(PROGRAM), "/c.yaml", "--store", "s", "--executable", str(command), *options]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, cwd=place)
     assert "Traceback" not in ended.stderr, ended.stderr
     return ended.returncode, ended.stdout, [json.loads(line) for line in (place / "calls").read_text().splitlines()]
 
@@ -52,7 +55,7 @@ def _run(
 def test_without_a_drift_nothing_is_retrained(tmp_path: Path, code: int, ends: int) -> None:
     """The exit code is that of the watch."""
     ended, _, calls = loop(tmp_path, {"watch": (code, {})})
-    assert (ends, [["watch", "--once", "--json", "--for-retraining", "--store=/s", "--", "/c.yaml"]]) == (ended, calls)
+    assert (ends, [["watch", "--once", "--json", "--for-retraining", "--store=s", "--", "/c.yaml"]]) == (ended, calls)
 
 
 @pytest.mark.parametrize("runs", [[], [_run(80)], [_run(7, "failed")], [_run(1, name="20261120-0300")]])
@@ -61,9 +64,9 @@ def test_a_drift_is_retrained_since_the_change_and_verified(tmp_path: Path, runs
     ended, _, calls = loop(tmp_path, {"watch": (3, DRIFT), "runs": (0, runs)})
     assert ended == 0
     run, verify = calls[2:]
-    assert ["run", "--set=corpus.since=2026-11-20T08:00:00Z", "--store=/s", "--", "/c.yaml"] == [run[0], *run[2:]]
+    assert ["run", "--set=corpus.since=2026-11-20T08:00:00Z", "--store=s", "--", "/c.yaml"] == [run[0], *run[2:]]
     assert run[1].startswith("--run=drift-20261120T080000Z-")
-    assert ["champion", "verify", "--store=/s", "--", "/c.yaml"] == verify
+    assert ["champion", "verify", "--store=s", "--", "/c.yaml"] == verify
 
 
 def test_a_drift_starts_one_retraining(tmp_path: Path) -> None:
@@ -79,7 +82,7 @@ def test_an_interrupted_retraining_is_continued(tmp_path: Path) -> None:
     """With the id and the time that it had."""
     _, _, calls = loop(tmp_path, {"watch": (3, DRIFT), "runs": (0, [_run(1, "interrupted")])})
     options = ["--run=drift-20261119T070000Z-20261119T071000Z", "--set=corpus.since=2026-11-19T07:00:00Z"]
-    assert ["run", *options, "--store=/s", "--", "/c.yaml"] == calls[2]
+    assert ["run", *options, "--store=s", "--", "/c.yaml"] == calls[2]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +106,64 @@ def test_the_first_step_that_does_not_succeed_ends_it(
 def test_a_scheduled_retraining_asks_no_watch(tmp_path: Path) -> None:
     """With `--now`."""
     ended, _, calls = loop(tmp_path, {}, "--now")
-    assert (0, [["run", "--store=/s", "--", "/c.yaml"], ["champion", "verify", "--store=/s", "--", "/c.yaml"]]) == (
+    assert (0, [["run", "--store=s", "--", "/c.yaml"], ["champion", "verify", "--store=s", "--", "/c.yaml"]]) == (
         ended,
         calls,
     )
+
+
+def _ended(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), "/c.yaml", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=place,
+        check=False,
+    )
+
+
+def test_a_look_ends_at_once_while_another_one_is_at_work(tmp_path: Path) -> None:
+    """A retraining takes hours, and a look comes every five minutes."""
+    (tmp_path / "s").mkdir()
+    with (tmp_path / "s" / ".loop").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        ended = _ended(tmp_path, "--store", "s", "--executable", "/no/such")
+        assert (0, "another one is at work on this store: it retrains, or looks\n", "") == (
+            ended.returncode,
+            ended.stdout,
+            ended.stderr,
+        )
+
+
+def test_a_retraining_waits_for_a_look(tmp_path: Path) -> None:
+    """Both begin at 03:00: the retraining of the week is not skipped for it."""
+    (tmp_path / "s").mkdir()
+    words = [sys.executable, str(PROGRAM), "/c.yaml", "--store", "s", "--executable", "/no/such", "--now"]
+    with (tmp_path / "s" / ".loop").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+    assert "--executable /no/such: No such file or directory" in process.communicate(timeout=60)[1]
+
+
+def test_what_is_mistyped_is_one_line(tmp_path: Path) -> None:
+    """A store that is not there is not made: the watch would learn anew in it."""
+    ended = _ended(tmp_path, "--store", "s")
+    assert (1, "--store s: No such file or directory\n") == (ended.returncode, ended.stderr)
+    (tmp_path / "s").mkdir()
+    ended = _ended(tmp_path, "--store", "s", "--executable", "/no/such")
+    line = "--executable /no/such: No such file or directory; name the path of `understudy`\n"
+    assert (1, line) == (ended.returncode, ended.stderr)
+
+
+def test_cron_mails_no_drift_that_is_being_retrained(tmp_path: Path) -> None:
+    """Nothing but warnings on standard error for the 72 hours; an acceptance that is too high is there."""
+    for drift, runs, code, said in (
+        ("low", [_run(1)], 0, "warning: a replica is down\nwarning: a replica is down\nunderstudy: the last line\n"),
+        ("high", [], 3, f"warning: a replica is down\n{DRIFT['message']}\n"),
+    ):
+        loop(tmp_path, {"watch": (3, DRIFT | {"drift": drift}), "runs": (0, runs)})
+        ended = _ended(tmp_path, "--store", "s", "--executable", str(tmp_path / "understudy"))
+        assert (code, said) == (ended.returncode, ended.stderr)
