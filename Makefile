@@ -24,7 +24,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard bench bench-distill bench-served bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
+.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service bench bench-distill bench-served bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -103,6 +103,10 @@ $(PROMETHEUS)/usr/bin/prometheus:
 
 test-dashboard: $(VENV)/.installed $(PROMETHEUS)/usr/bin/prometheus  ## every query of the Grafana dashboard against Debian's Prometheus (half a minute, 100 MB)
 	PROMETHEUS="$(abspath $(PROMETHEUS))/usr/bin/prometheus" $(PYTEST) tests/conformance/test_dashboard.py
+
+test-service: $(VENV)/.installed $(AIRFLOW_VENV)/.installed $(VLLM_VENV)/.installed  ## drift to verified draft on a real Airflow, MLflow server and vLLM, and what goes wrong (about 45 minutes, 4 GB)
+	AIRFLOW_PYTHON="$(abspath $(AIRFLOW_VENV)/bin/python)" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" OMP_NUM_THREADS=1 \
+	  $(BIN)/python -m pytest -s tests/service
 
 $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked: $(VENV)/.installed
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest $(SOURCES) sglang==$(SGLANG_VERSION)

@@ -20,6 +20,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
+PERIOD = "%Y-%m-%dT%H"  # of a file, in UTC: an hour
 SESSION = "x-session-id"  # the header whose value becomes `group`: requests of a session stay in one split
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")  # parts of a message that come in pieces
 
@@ -62,7 +63,7 @@ class RequestLog:
         self._append(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
 
     def _append(self, line: bytes) -> None:
-        hour = datetime.now(UTC).strftime("%Y-%m-%dT%H")
+        hour = datetime.now(UTC).strftime(PERIOD)
         if hour != self._hour:
             self._show_before(hour)
             self._hour = hour

@@ -89,8 +89,11 @@ class Service:
 
 
 @contextmanager
-def running(home: Path, dags: Path, database: Path, environment: Mapping[str, str]) -> Iterator[Service]:
-    """Airflow with these DAG files, until the end of the block. `database`: a migrated one, which is copied."""
+def running(
+    home: Path, dags: Path, database: Path, environment: Mapping[str, str], python: str = sys.executable
+) -> Iterator[Service]:
+    """Airflow with these DAG files, until the end of the block. `database`: a migrated one, which is copied. `python`: of
+    Airflow's environment."""
     home.mkdir()
     shutil.copy(database, home / "airflow.db")
     with socket.socket() as free:
@@ -105,6 +108,7 @@ def running(home: Path, dags: Path, database: Path, environment: Mapping[str, st
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__PARALLELISM": "2",
@@ -117,7 +121,7 @@ def running(home: Path, dags: Path, database: Path, environment: Mapping[str, st
     try:
         for command in commands:
             with (home / f"{command[0]}.log").open("wb") as log:
-                started = [sys.executable, "-m", "airflow", *command]
+                started = [python, "-m", "airflow", *command]
                 processes.append(
                     subprocess.Popen(
                         started, env={**os.environ, **settings}, stdout=log, stderr=log, start_new_session=True
