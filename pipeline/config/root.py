@@ -1,6 +1,8 @@
 """The whole configuration."""
 
-from pydantic import Field, model_validator
+import re
+
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import Section
 from pipeline.config.corpus import CorpusConfig
@@ -23,8 +25,8 @@ class Config(Section):
     seed: int = Field(default=0, ge=0, lt=2**32, description="Seed of all random numbers.")
     device: str = Field(
         default="auto",
-        pattern=r"^(auto|cpu|mps|cuda)$",
-        description="`auto`, `cpu`, `mps` or `cuda`; CUDA_VISIBLE_DEVICES chooses between several GPUs.",
+        description="`auto` (the first GPU if there is one, otherwise the CPU), `cpu`, `cuda`, or `cuda:1` for another GPU than "
+        "the first.",
     )
     pair: PairConfig
     corpus: CorpusConfig
@@ -37,6 +39,15 @@ class Config(Section):
     promote: PromoteConfig = PromoteConfig()
     tracking: TrackingConfig = TrackingConfig()
     watch: WatchConfig = WatchConfig()
+
+    @field_validator("device")
+    @classmethod
+    def _device_is_known(cls, device: str) -> str:
+        if device == "mps":
+            raise ValueError("device is mps, and Apple's GPUs have no float64, which decoding computes in; set cpu")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device):
+            raise ValueError(f"device is {device!r}; the devices are auto, cpu, cuda and cuda:N, such as cuda:1")
+        return device
 
     @model_validator(mode="after")
     def _sections_agree(self) -> "Config":

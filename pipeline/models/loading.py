@@ -28,12 +28,28 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+        if reason := _unusable(device):
+            raise RuntimeError(reason)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UsageError(
             f"device = '{name}' cannot be used here: {str(error).splitlines()[0]}; choose another, such as cpu"
         ) from None
     return device
+
+
+def _unusable(device: torch.device) -> str | None:
+    """Why the device cannot be used, where torch would say it later or in other words; None for others."""
+    if device.type == "mps":
+        return "Apple's GPUs have no float64, which decoding computes in"
+    if device.type != "cuda" or (device.index or 0) < torch.cuda.device_count():
+        return None
+    count = torch.cuda.device_count()
+    if not count:
+        return "torch sees no GPU here"
+    return (
+        f"there {'is 1 GPU' if count == 1 else f'are {count} GPUs'} here, cuda:0{f' to cuda:{count - 1}' * (count > 1)}"
+    )
 
 
 def supports_bf16(device: torch.device) -> bool:

@@ -18,7 +18,7 @@ S = TypeVar("S", covariant=True)  # the settings of a stage
 class Resources:
     """What a stage uses that is not in its key: it may change the last digits of a figure, never what the figure means."""
 
-    device: str  # auto, cpu, cuda or mps
+    device: str  # auto, cpu, cuda or cuda:N
     trust_remote_code: bool
     models: Places
     servers: ServerConfig | None  # of the target: endpoints, limits, names of variables; None: it is loaded here

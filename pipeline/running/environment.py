@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pipeline.errors import UsageError
+
 _REPORTED_LIBRARIES = ("torch", "transformers", "trl", "bitsandbytes", "mlflow", "numpy")
 
 
@@ -22,7 +24,10 @@ def _device_class(device: str) -> str:
     loading = sys.modules.get("pipeline.models.loading")
     if loading is None:
         return f"cpu {platform.machine()}"
-    return str(loading.hardware_class(loading.choose_device(device)))
+    try:
+        return str(loading.hardware_class(loading.choose_device(device)))
+    except UsageError:  # it is not here: nothing was computed on it
+        return f"cpu {platform.machine()}"
 
 
 @functools.cache

@@ -5,7 +5,7 @@ Does not depend on what a stage does: it is given the stages as functions, and t
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ from pipeline.registry.tracking import PAGE, Tracker
 from pipeline.running.after_stage import after_stage
 from pipeline.running.certain_refusals import stop_or_warn
 from pipeline.running.context import Outcome, StageContext, StageRun, resources_of
+from pipeline.running.device_check import require_device
 from pipeline.running.digests import digest_of
 from pipeline.running.environment import environment
 from pipeline.running.inputs import PinnedInputs
 from pipeline.running.jobs import Job, expand
 from pipeline.running.peak_memory import peak_memory
 from pipeline.running.preview import not_built
-from pipeline.running.stage_list import STAGE_NAMES, stage_named
+from pipeline.running.stage_list import STAGE_NAMES, STAGES, Stage, stage_named
 from pipeline.running.tasks import task_json
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.atomic import replacing
@@ -63,6 +64,7 @@ class Runner:
         self._built: dict[str, Artifact] = {}
         self._hashed: set[Path] = set()
         self._decided: Path | None = None  # the artifact with the decision
+        self._asked: Sequence[Stage] = ()
 
     def run(self, first: str = STAGE_NAMES[0], last: str = STAGE_NAMES[-1]) -> None:
         """Run the stages `first` to `last`; the artifacts of earlier stages must be in the store.
@@ -90,6 +92,7 @@ class Runner:
 
     def _run_jobs(self, first: int, last: int) -> None:
         jobs, done = expand(self.config, self.outside), 0
+        self._asked = STAGES[first : last + 1]
         while done < len(jobs) and (position := STAGE_NAMES.index(jobs[done].stage)) <= last:
             job = jobs[done]
             try:
@@ -154,6 +157,7 @@ class Runner:
             if artifact is not None:
                 return artifact, "skipped"
             stage = stage_named(job.stage)
+            require_device(self.config.device, self._asked)
             self.progress.line(f"{job.id}: {job.summary}")
             work = self.store.open_work(job.stage, key, resumable=stage.resumable)
             began = time.monotonic()

@@ -10,7 +10,8 @@ class Stage(NamedTuple):
     A stage that is not `cached` acts on the outside world (the registry) and runs again in every run. One that is `resumable`
     goes on from the files that a killed run left in its work directory. One that `needs_registry` compares with the champion, so
     the run stops there if the registry does not answer. Settings that the user left open are known once a stage that
-    `completes_config` is done, and with them the jobs after it (`after_stage.py`).
+    `completes_config` is done, and with them the jobs after it (`after_stage.py`). One that `uses_device` computes on it: a
+    GPU that is not there is said before anything is built.
     """
 
     name: str
@@ -20,15 +21,16 @@ class Stage(NamedTuple):
     resumable: bool = False
     needs_registry: bool = False
     completes_config: bool = False
+    uses_device: bool = False
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("pair", 8, "resolve and check the models", resumable=True, completes_config=True),
+    Stage("pair", 8, "resolve and check the models", resumable=True, completes_config=True, uses_device=True),
     Stage("corpus", 9, "read, clean and split the prompts"),
-    Stage("generate", 10, "target completions and distributions", resumable=True),
-    Stage("distill", 7, "train the draft", resumable=True),
-    Stage("quantize", 3, "INT8, INT4 or FP8 variant of the draft"),
-    Stage("evaluate", 10, "teacher-forced acceptance, every draft length"),
+    Stage("generate", 10, "target completions and distributions", resumable=True, uses_device=True),
+    Stage("distill", 7, "train the draft", resumable=True, uses_device=True),
+    Stage("quantize", 3, "INT8, INT4 or FP8 variant of the draft", uses_device=True),
+    Stage("evaluate", 10, "teacher-forced acceptance, every draft length", uses_device=True),
     Stage("gate", 14, "apply the promotion rules", needs_registry=True),
     Stage("promote", 2, "register the draft and set the alias `champion`", cached=False, needs_registry=True),
 )

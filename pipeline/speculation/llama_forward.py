@@ -209,7 +209,8 @@ class LlamaForward:
 
     def select(self, caches: Caches, rows: Sequence[int]) -> None:
         index = torch.tensor(rows, device=self.device)
-        caches.layers = [layer[index] for layer in caches.layers]
+        for number in range(len(caches.layers)):  # one at a time: a layer is freed before the next one is copied
+            caches.layers[number] = caches.layers[number][index]
 
     def forward(self, ids_BT: torch.Tensor, first: Sequence[int], caches: Caches, keep: int) -> torch.Tensor:
         batch, count = ids_BT.shape

@@ -93,7 +93,8 @@ def accelerator() -> Check:
             "cuda: " + ", ".join(f"{device.name} ({device.total_memory / GIB:.0f} GiB)" for device in devices),
         )
     if torch.backends.mps.is_available():
-        return Check("accelerator", "ok", f"mps: {platform.machine()}")
+        found = "none: CPU only; Apple's GPU (mps) has no float64, which decoding computes in"
+        return Check("accelerator", "note", found)
     if shutil.which("nvidia-smi"):
         return Check(
             "accelerator",

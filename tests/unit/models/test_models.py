@@ -1,6 +1,7 @@
 """Loading, measuring and matching models and tokenizers."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -180,12 +181,29 @@ def test_what_a_config_says(directory: Path) -> None:
 
 
 def test_devices_that_are_not_there_are_usage_errors() -> None:
-    """A misspelt one, and a GPU that no machine has; `cpu` and `auto` always work."""
-    for name in ("cup", "cuda:977"):
+    """A misspelt one, a GPU that no machine has, and Apple's; `cpu` and `auto` always work."""
+    for name in ("cup", "cuda:977", "mps"):
         with pytest.raises(UsageError, match=f"device = '{name}'"):
             choose_device(name)
     assert torch.device("cpu") == choose_device("cpu")
     assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "said"),
+    [
+        (0, "cuda", "device = 'cuda' cannot be used here: torch sees no GPU here; choose another"),
+        (1, "cuda:1", "there is 1 GPU here, cuda:0; choose another"),
+        (4, "cuda:4", "there are 4 GPUs here, cuda:0 to cuda:3; choose another"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_refused_with_their_number(
+    monkeypatch: pytest.MonkeyPatch, count: int, name: str, said: str
+) -> None:
+    """And not with CUDA's "invalid device ordinal"."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        choose_device(name)
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def fake_torch(cuda: bool = False, mps: bool = False) -> SimpleNamespace:
     ("torch", "mark", "begins"),
     [
         (fake_torch(cuda=True), "ok", "cuda: H200 (139 GiB)"),
-        (fake_torch(mps=True), "ok", "mps: "),
+        (fake_torch(mps=True), "note", "none: CPU only; Apple's GPU (mps) has no float64"),
         (fake_torch(), "note", "none: CPU only"),
     ],
 )

@@ -149,6 +149,17 @@ def test_a_decision_is_not_found_again_once_completions_are_of_another_age(world
     assert keys[0] == keys[1] != keys[2] == keys[3]
 
 
+def test_a_gpu_that_is_not_there_is_found_before_anything_is_built(world: _World) -> None:
+    """Not after the corpus is read. Stages that compute nothing run without it, and so do artifacts that are in the store."""
+    gone = "device=cuda:977"
+    with pytest.raises(UsageError, match="device = 'cuda:977' cannot be used here"):
+        world.run(gone)
+    assert [] == world.calls
+    world.run(last="evaluate")
+    world.calls.clear()
+    assert "promote" in world.run(gone, run_id=world.run(gone, last="evaluate").id, first="gate").jobs
+
+
 def test_a_second_run_skips_all_but_promote(world: _World) -> None:
     """Artifacts in the store are not built again; promote runs again."""
     world.run()
