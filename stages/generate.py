@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,23 @@ from pipeline.corpus.answer_store import StoredAnswers
 from pipeline.corpus.prompt_store import Prompt, PromptColumns, open_prompts
 from pipeline.corpus.rendering import Renderer
 from pipeline.engines.chat_markers import renders_segments
-from pipeline.generation.completion_plan import CompletionRequest, plan_completions, shard_prefix
-from pipeline.generation.completion_store import TOKENIZER, read_completions
-from pipeline.generation.generate import GenerationSettings, generate
+from pipeline.errors import UsageError
+from pipeline.generation.completion_plan import CompletionRequest, plan_completions, shard_prefix, shards_of
+from pipeline.generation.completion_store import TOKENIZER, read_completions, shard_files
+from pipeline.generation.generate import GenerationSettings
 from pipeline.generation.labelling import label_shards
 from pipeline.generation.logged import LoggedAnswers, count_answers
 from pipeline.generation.multi_turn import StopReasons, next_turn
 from pipeline.generation.sample_test import figures, passed, stored_test
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
-from pipeline.models.loading import choose_device, load_model, load_tokenizer
+from pipeline.generation.shard_worker import Shard, ShardWork, open_target
+from pipeline.models.loading import load_tokenizer
 from pipeline.models.segmenter import Segmenter, chat_templates
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
+from pipeline.running.execution.parts import Part, Work
+from pipeline.running.execution.spread import Spread
 from pipeline.running.settings import GenerateSettings
 from pipeline.servers.connect import connect
 from pipeline.servers.identity import Identity
@@ -52,17 +57,21 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
         shard=asked.shard,
         seed=asked.seed,
     )
-    shutil.copytree(pair.tokenizer, context.out / TOKENIZER, dirs_exist_ok=True)
     stop_reasons = StopReasons()
 
     def next_turn_of(requests: Sequence[CompletionRequest], turn: int) -> list[CompletionRequest]:
         return _next_turn(context, pair, requests, turn, stop_reasons) if prompts.has_chats else []
 
     if asked.api is not None:
+        if context.share is not None:
+            raise UsageError("--shards: the target is on servers, which one process asks; leave it out")
         logged = _logged(context, pair, settings)
         turns = asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of, logged))
     else:
-        turns = _here(context, pair, requests, settings, next_turn_of)
+        turns, missing = _spread(context, pair, requests, settings, next_turn_of)
+        if context.share is not None:
+            return Outcome(notes={"turn": turns, "missing": missing})
+    shutil.copytree(pair.tokenizer, context.out / TOKENIZER, dirs_exist_ok=True)
     names = _label(context, pair)
     counts = _counts(context, names)
     notes: dict[str, Any] = {}
@@ -76,22 +85,47 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
 NextTurn = Callable[[Sequence[CompletionRequest], int], list[CompletionRequest]]
 
 
-def _here(
+def _spread(
     context: StageContext[GenerateSettings],
     pair: Pair,
     requests: Sequence[CompletionRequest],
     settings: GenerationSettings,
     next_turn_of: NextTurn,
-) -> int:
-    """Generate by the model in this process, and return the number of turns."""
-    asked, device = context.settings, choose_device(context.resources.device)
-    path, turns = pair.path(asked.task.target), 0
-    model = load_model(path, asked.dtype, device, context.resources.trust_remote_code)
-    while requests:
-        turns += 1
-        generate(model, requests, settings, pair.vocabulary, pair.stop_tokens, context.out, context.progress, turns)
-        requests = next_turn_of(requests, turns)
-    return turns
+) -> tuple[int, int]:
+    """Generate by loaded targets, wherever the config has them, and return the number of turns. A share of the shards ends with
+    the first turn that others have not finished, and with the number of their shards that are missing."""
+    work = ShardWork(
+        target=pair.path(context.settings.task.target),
+        dtype=context.settings.dtype,
+        trust_remote_code=context.resources.trust_remote_code,
+        settings=settings,
+        vocabulary=pair.vocabulary,
+        stop_tokens=pair.stop_tokens,
+    )
+    turns = missing = 0
+    with Spread(context, Work(open_target, work)) as spread:
+        while requests and not missing:
+            turns += 1
+            missing = spread.make(_parts(requests, settings, turns), "generate", "tokens")
+            requests = [] if missing else next_turn_of(requests, turns)
+    return turns, missing
+
+
+def _parts(requests: Sequence[CompletionRequest], settings: GenerationSettings, turn: int) -> list[Part[Shard]]:
+    return [
+        Part(
+            name,
+            shard_files(name),
+            len(shard) * settings.max_new_tokens,
+            partial(_content, name, shard),
+        )
+        for name, shard in shards_of(requests, settings.shard, turn)
+    ]
+
+
+def _content(name: str, requests: Sequence[CompletionRequest]) -> Shard:
+    """With its requests as a list: a slice of the plan would take all prompts with it."""
+    return Shard(name, list(requests))
 
 
 async def _by_servers(

@@ -8,6 +8,7 @@ from pipeline.config.base import Section
 from pipeline.config.corpus import CorpusConfig
 from pipeline.config.distill import DistillConfig
 from pipeline.config.evaluate import EvaluateConfig
+from pipeline.config.execution import ExecutionConfig
 from pipeline.config.gate import GateConfig
 from pipeline.config.generate import GenerateConfig, SamplingConfig
 from pipeline.config.pair import PairConfig
@@ -39,6 +40,7 @@ class Config(Section):
     promote: PromoteConfig = PromoteConfig()
     tracking: TrackingConfig = TrackingConfig()
     watch: WatchConfig = WatchConfig()
+    execution: ExecutionConfig = ExecutionConfig()
 
     @field_validator("device")
     @classmethod

@@ -129,8 +129,8 @@ def write_shard(
         ],
         schema=_COMPLETIONS.with_metadata(dict(facts or {})),
     )
-    _write(directory / f"{name}.tokens.arrow", tokens)
-    _write(directory / f"{name}.completions.arrow", completion_rows)
+    for file, batch in zip(shard_files(name), (tokens, completion_rows), strict=True):
+        _write(directory / file, batch)
 
 
 def canonical(sampling: Sampling) -> Sampling:
@@ -152,9 +152,14 @@ def _write(path: Path, batch: Any) -> None:
         writer.write_batch(batch)
 
 
+def shard_files(name: str) -> tuple[str, str]:
+    """The files of a shard, in the order in which they are written."""
+    return f"{name}.tokens.arrow", f"{name}.completions.arrow"
+
+
 def shard_exists(directory: Path, name: str) -> bool:
     """Whether the shard is complete: its second file is written last."""
-    return (directory / f"{name}.completions.arrow").exists()
+    return (directory / shard_files(name)[-1]).exists()
 
 
 def read_completions(

@@ -5,7 +5,7 @@ same bytes as an uninterrupted one.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,17 +57,31 @@ def generate(
     most = settings.max_new_tokens
     done = sum(len(shard) for name, shard in shards if shard_exists(out, name)) * most
     with progress.track("generate", len(requests) * most, "tokens", done) as track:
-        for name, part in shards:
-            if shard_exists(out, name):
-                continue
-            shard = list(part)
-            # Created once per shard, because it packs the model's small weights.
-            decoder = Decoder(model, None, sampling=shard[0].sampling, vocabulary=vocabulary, stop_tokens=stop_tokens)
-            completions: list[StoredCompletion] = []
-            for begin in range(0, len(shard), settings.batch):
-                completions += _complete(decoder, shard[begin : begin + settings.batch], settings)
-                track.advance(len(shard[begin : begin + settings.batch]) * most)
-            write_shard(out, name, completions)
+        for name, shard in shards:
+            if not shard_exists(out, name):
+                generate_shard(model, list(shard), settings, vocabulary, stop_tokens, out, name, track.advance)
+
+
+def generate_shard(
+    model: Any,
+    shard: Sequence[CompletionRequest],
+    settings: GenerationSettings,
+    vocabulary: int,
+    stop_tokens: Sequence[int],
+    out: Path,
+    name: str,
+    advance: Callable[[float], None],
+) -> None:
+    """Generate the completions of one shard and write it. `advance` is called with the tokens of each batch, as `generate` counts
+    them."""
+    # Created once per shard, because it packs the model's small weights.
+    decoder = Decoder(model, None, sampling=shard[0].sampling, vocabulary=vocabulary, stop_tokens=stop_tokens)
+    completions: list[StoredCompletion] = []
+    for begin in range(0, len(shard), settings.batch):
+        batch = shard[begin : begin + settings.batch]
+        completions += _complete(decoder, batch, settings)
+        advance(len(batch) * settings.max_new_tokens)
+    write_shard(out, name, completions)
 
 
 def _complete(

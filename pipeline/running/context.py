@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pipeline.config.execution import ExecutionConfig
 from pipeline.config.root import Config
 from pipeline.config.server import ServerConfig
 from pipeline.models.places import Places, model_places
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry
+from pipeline.running.execution.parts import Share
 
 S = TypeVar("S", covariant=True)  # the settings of a stage
 
@@ -23,6 +25,7 @@ class Resources:
     models: Places
     servers: ServerConfig | None  # of the target: endpoints, limits, names of variables; None: it is loaded here
     registry: Registry
+    execution: ExecutionConfig  # where parts are made
 
 
 def resources_of(config: Config, registry: Registry) -> Resources:
@@ -33,6 +36,7 @@ def resources_of(config: Config, registry: Registry) -> Resources:
         models=model_places(config.pair),
         servers=config.generate.server if config.generate.is_served else None,
         registry=registry,
+        execution=config.execution,
     )
 
 
@@ -51,6 +55,7 @@ class StageContext(Generic[S]):
     run_id: str
     progress: Progress
     force_promote: bool = False  # also a draft that was rolled back
+    share: Share | None = None  # of the parts: nothing else is made; None: all
 
 
 @dataclass(frozen=True)

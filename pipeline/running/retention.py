@@ -21,6 +21,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.registry.aliases import ALIASES
 from pipeline.registry.mlflow_client import store_database, tracking_location
 from pipeline.registry.registry import Registry, registered_name
+from pipeline.running.execution.parts import PARTS
 from pipeline.running.needs import needs_of
 from pipeline.store.artifacts import MANIFEST, Store, read_manifest
 from pipeline.store.files import read_user_json
@@ -52,8 +53,8 @@ class Entry:
 
 
 def review(store: Store, policy: Policy) -> list[Entry]:
-    """All artifacts, unfinished work and downloaded champions, with why they are kept. RegistryUnavailable where MLflow does
-    not answer: then nobody knows what registered drafts need."""
+    """All artifacts, unfinished work and parts, and downloaded champions, with why they are kept. RegistryUnavailable where
+    MLflow does not answer: then nobody knows what registered drafts need."""
     for run in unreadable_runs(store):
         if is_worked_on(store, run):
             raise UnderstudyError(
@@ -92,7 +93,7 @@ def review(store: Store, policy: Policy) -> list[Entry]:
     for path in policy.baselines:
         raw = read_user_json(path, "name a baseline that `understudy check --update-baseline` wrote")
         keeper.keep([f"generate-{read_baseline(raw, str(path)).conditions.completions}"], "baseline")
-    return [*keeper.entries(), *_unfinished(store), *_champions(store, champions)]
+    return [*keeper.entries(), *_unfinished(store), *_parts(store), *_champions(store, champions)]
 
 
 def delete(store: Store, entries: Iterable[Entry]) -> list[Entry]:
@@ -116,7 +117,7 @@ def delete(store: Store, entries: Iterable[Entry]) -> list[Entry]:
 def empty_trash(store: Store) -> None:
     """What `delete` renamed, also before it was killed. Nothing reads it, so no lock is needed."""
     for path in (store.root / "trash").glob("*"):
-        if path.is_symlink():
+        if path.is_symlink() or path.is_file():
             path.unlink()
         else:
             shutil.rmtree(path, ignore_errors=True)
@@ -224,6 +225,14 @@ def _unfinished(store: Store) -> list[Entry]:
     return found
 
 
+def _parts(store: Store) -> list[Entry]:
+    """Claims and unfinished parts of tasks that were killed: the next one on the same artifact removes them too."""
+    return [
+        Entry(path, PARTS, _size(path), "changed within a day" if time.time() - _last_change(path) < DAY else "")
+        for path in sorted((store.root / PARTS).glob("*"))
+    ]
+
+
 def _champions(store: Store, needed: set[str]) -> list[Entry]:
     """Champions that were downloaded; they can be downloaded again."""
     found = []
@@ -235,7 +244,7 @@ def _champions(store: Store, needed: set[str]) -> list[Entry]:
 
 
 def _files(path: Path) -> list[os.stat_result]:
-    return [one.lstat() for one in path.rglob("*") if not one.is_dir()]
+    return [one.lstat() for one in (path.rglob("*") if path.is_dir() else [path]) if not one.is_dir()]
 
 
 def _size(path: Path) -> int:

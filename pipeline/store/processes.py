@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 SILENT_SECONDS = 600.0  # after which a process of another machine that gives no sign of life is taken for dead
@@ -53,12 +53,24 @@ def sign_life(directory: Path) -> Path:
 @contextlib.contextmanager
 def signs_of_life(directory: Path) -> Iterator[None]:
     """As `sign_life`, renewed every 30 s for other machines to see, and removed at the end."""
-    sign, ended = sign_life(directory), threading.Event()
+    sign = sign_life(directory)
+    try:
+        with repeating(sign.touch):
+            yield
+    finally:
+        with contextlib.suppress(OSError):
+            sign.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def repeating(sign: Callable[[], None]) -> Iterator[None]:
+    """Call `sign` every 30 s in a thread: a sign of life for other machines to see."""
+    ended = threading.Event()
 
     def renew() -> None:
         while not ended.wait(_BEAT_SECONDS):
             with contextlib.suppress(OSError):  # a full or read-only disk ends the run itself
-                sign.touch()
+                sign()
 
     thread = threading.Thread(target=renew, name="signs of life", daemon=True)
     thread.start()
@@ -67,8 +79,6 @@ def signs_of_life(directory: Path) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        with contextlib.suppress(OSError):
-            sign.unlink(missing_ok=True)
 
 
 def signs(directory: Path) -> list[Path]:

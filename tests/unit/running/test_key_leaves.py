@@ -100,6 +100,7 @@ KNOWN_BY: dict[str, str] = {
     "promote": "promote",
     "tracking": "",
     "watch": "",
+    "execution": "",
 }
 OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
     "reference": {

@@ -112,11 +112,16 @@ def test_deleted_is_what_nobody_builds(store: Store) -> None:
         if "young" not in str(path):
             os.utime(path, (OLD, OLD))
     os.utime(store.root / "work" / "distill-old", (OLD, OLD))
+    (store.root / "parts" / ".generate-a.partial").mkdir(parents=True)
+    (store.root / "parts" / ".generate-a.partial" / "half").touch()
+    for name in ("generate-a.old.claim", "generate-a.young.claim"):
+        (store.root / "parts" / name).touch()
+    os.utime(store.root / "parts" / "generate-a.old.claim", (OLD, OLD))
     with store.lock("corpus-b"), store.lock("distill-locked"):
         gone = delete(store, review(store, Policy(runs=0)))
     empty_trash(store)
 
-    assert ["corpus-a", "distill-old"] == sorted(entry.path.name for entry in gone)
+    assert ["corpus-a", "distill-old", "generate-a.old.claim"] == sorted(entry.path.name for entry in gone)
     assert ["corpus-b"] == [path.name for path in (store.root / "artifacts").iterdir()]
     assert ["distill-locked", "distill-young"] == sorted(path.name for path in (store.root / "work").iterdir())
     assert [] == list((store.root / "trash").iterdir())

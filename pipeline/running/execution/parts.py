@@ -1,0 +1,56 @@
+"""What can be spread: a list of named parts, and a function that makes one. Torch-free; does not know what a part holds.
+
+A part is a pure function of the task and its content. Its files are equal to the byte wherever and however often it is made, so
+nothing has to exclude that two processes make the same one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+PARTS = "parts"  # directory of the store: claims, and parts that are not finished
+
+C = TypeVar("C")  # what a worker is sent of a part; picklable
+T = TypeVar("T")  # what all parts have in common; picklable
+
+Advance = Callable[[float], None]  # so many units of the part's amount are done
+Make = Callable[[C, Path, Advance], None]  # writes the files of a part with this content to a directory
+
+
+@dataclass(frozen=True)
+class Work(Generic[T]):
+    """How parts are made. `open` is a function of a module, which a worker imports: it is called once in each worker, with
+    `task` and the device, loads what all parts need, and returns the function that makes one."""
+
+    open: Callable[[T, str], Make[Any]]
+    task: T
+
+
+@dataclass(frozen=True)
+class Part(Generic[C]):
+    """One part. The last of its `files` is put in place last: where it is, the part is done."""
+
+    name: str  # unique within the artifact
+    files: tuple[str, ...]
+    amount: float  # of progress
+    content: Callable[[], C]  # called when the part is sent, so that contents need not be held
+
+    def is_in(self, directory: Path) -> bool:
+        """Whether the part is done."""
+        return (directory / self.files[-1]).exists()
+
+
+@dataclass(frozen=True)
+class Share:
+    """One of `count` shares of the parts, which one task of a scheduler makes: every `count`th part."""
+
+    number: int  # from 1
+    count: int
+
+    def of(self, parts: list[Part[C]]) -> list[Part[C]]:
+        """The parts of this share. Neighbours, which have similar sizes, are in different shares."""
+        return parts[self.number - 1 :: self.count]
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"

@@ -1,0 +1,94 @@
+"""The one way to spread a list of parts over whatever there is: this process, several, a Ray cluster, tasks of a scheduler.
+
+A stage opens a `Spread` and gives it lists of parts, one after another where a list depends on the files of the one before. Parts
+that are done are skipped, so an interrupted stage, or one whose parts tasks of a scheduler have made, makes what is missing.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pipeline.config.execution import ExecutionConfig
+from pipeline.progress import Progress
+from pipeline.running.context import StageContext
+from pipeline.running.execution.claims import Claims
+from pipeline.running.execution.driver import Driver, Place
+from pipeline.running.execution.here import Here
+from pipeline.running.execution.parts import PARTS, Part, Work
+from pipeline.store.atomic import temporary_directory
+
+_LOOK_SECONDS = 0.5  # between two looks whether others have made their parts
+
+
+class Spread:
+    """Makes parts in the place that the config names. Use it as a context manager: its workers end with it."""
+
+    def __init__(self, context: StageContext[Any], work: Work[Any]) -> None:
+        self._context = context
+        self._directory = context.store / PARTS
+        self._place = _place(context.resources.execution, context.resources.device, work)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._place.close()
+
+    def make(self, parts: Sequence[Part[Any]], label: str, unit: str) -> int:
+        """Make the parts that are missing in the stage's directory, or those of the context's share of them, and wait for those
+        that other tasks are making. `label` and `unit` of the progress line. Returns how many parts are still missing: of other
+        shares.
+
+        Raises what making a part raises; UnderstudyError for a part with which three workers died; FileNotFoundError where the
+        directory is gone, because another process has committed it.
+        """
+        context, own = self._context, list(parts)
+        if context.share is not None:
+            own = context.share.of(own)
+        done = sum(part.amount for part in own if part.is_in(context.out))
+        with (
+            context.progress.track(label, sum(part.amount for part in own), unit, done) as track,
+            Claims(self._directory, context.out.name).kept() as claims,
+            temporary_directory(self._directory / context.out.name) as staging,
+        ):
+            told = False
+            while missing := _missing(own, context.out):
+                driver = Driver(missing, context.out, staging, claims, track, context.progress)
+                try:
+                    self._place.make(driver)
+                except BaseException:
+                    self._place.close()  # before the directory goes that its workers write to
+                    raise
+                missing = _missing(missing, context.out)
+                if missing and not told:
+                    _tell(missing, claims, context.progress)
+                    told = True
+                if missing:
+                    time.sleep(_LOOK_SECONDS)
+        return len(_missing(parts, context.out))
+
+
+def _missing(parts: Sequence[Part[Any]], out: Path) -> list[Part[Any]]:
+    if not out.is_dir():
+        raise FileNotFoundError(f"{out}: gone")
+    return [part for part in parts if not part.is_in(out)]
+
+
+def _tell(missing: Sequence[Part[Any]], claims: Claims, progress: Progress) -> None:
+    holders = sorted({holder for part in missing if (holder := claims.holder(part.name))})
+    if holders:
+        progress.line(f"  {len(missing)} parts are being made by other tasks ({', '.join(holders[:5])}); waiting")
+
+
+def _place(execution: ExecutionConfig, device: str, work: Work[Any]) -> Place:
+    """Workers that nobody needs are imported by nobody."""
+    if execution.local > 1:
+        from pipeline.running.execution.devices import devices_of
+        from pipeline.running.execution.local import LocalProcesses
+
+        return LocalProcesses(work, devices_of(device, execution.local))
+    return Here(work, device)

@@ -1,0 +1,211 @@
+"""One list of parts, in one process and in several: what is made, once, and what happens where a worker dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config.execution import ExecutionConfig
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.running.execution.parts import PARTS, Share
+from pipeline.running.execution.spread import Spread
+from pipeline.store.processes import own_tag, running_process
+from tests.unit.running.execution.other_task import context_of, log_of, make
+from tests.unit.running.execution.work import Squares, contents, expected, squares, times, work
+
+LOCAL = {"one process": ExecutionConfig(), "two": ExecutionConfig(local=2)}
+Begin = Callable[..., Any]
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Begin:
+    """A stage's context with a store of its own."""
+    (tmp_path / "log").mkdir()
+    (tmp_path / "store/work/squares-1").mkdir(parents=True)
+
+    def made(execution: ExecutionConfig = LOCAL["one process"], share: Share | None = None) -> Any:
+        return context_of(tmp_path / "store", execution, share)
+
+    return made
+
+
+def _left(context: Any) -> list[str]:
+    return [path.name for path in (context.store / PARTS).iterdir()]
+
+
+@pytest.mark.parametrize("execution", LOCAL.values(), ids=LOCAL)
+def test_all_parts_are_made_once(context: Begin, execution: ExecutionConfig) -> None:
+    """Each part once, wherever; nothing is left of claims and unfinished parts."""
+    here = context(execution)
+
+    assert 0 == make(here, 9)
+    assert expected(range(9)) == contents(here.out)
+    assert 9 == times(log_of(here), "made-*")
+    assert [] == _left(here)
+
+
+def test_a_worker_loads_once_for_all_lists_of_parts(context: Begin) -> None:
+    """Such as the turns of chats: the workers stay, and each has its share of the machine's threads."""
+    here = context(LOCAL["two"])
+    with Spread(here, work(Squares(log_of(here), pause=0.2))) as spread:
+        for count in (4, 8):
+            spread.make(squares(count), "squares", "numbers")
+
+    assert (2, 8) == (times(log_of(here), "opened-cpu-*"), times(log_of(here), "made-*"))
+
+
+@pytest.mark.parametrize("execution", LOCAL.values(), ids=LOCAL)
+def test_parts_that_are_done_are_not_made_again(context: Begin, execution: ExecutionConfig) -> None:
+    """What is complete stays as it is; where nothing is missing nothing is loaded."""
+    here = context(execution)
+    (here.out / "1.a").write_text("the first file alone is no part")
+    (here.out / "2.b").write_text("done")
+
+    assert 0 == make(here, 3)
+    assert expected(range(2)) | {"2.b": "done"} == contents(here.out)
+    before = times(log_of(here), "opened-*")
+    assert 0 == make(here, 3)
+    assert before == times(log_of(here), "opened-*")
+
+
+def test_a_worker_that_dies_is_named_and_its_part_made_again(
+    context: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twice is an accident; the other worker goes on meanwhile."""
+    here = context(LOCAL["two"])
+
+    assert 0 == make(here, 6, (3, "kill-2"))
+    assert expected(range(6)) == contents(here.out)
+    assert (3, 8) == (times(log_of(here), "made-3-*"), times(log_of(here), "made-*"))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert ["(1 of 3)", "(2 of 3)"] == [line[-8:] for line in lines]
+    assert all("was ended by SIGKILL while it made 3, which is made again" in line for line in lines)
+
+
+def test_a_part_that_kills_three_workers_fails_by_its_name(context: Begin) -> None:
+    """Bounded: a part that cannot be made ends the stage. What is done is kept, nothing else is left."""
+    here = context(LOCAL["two"])
+
+    with pytest.raises(
+        UnderstudyError, match=r"^4: 3 workers died while they made it, the last one \(worker . .*SIGKILL"
+    ):
+        make(here, 5, (4, "kill-9"))
+    assert 3 == times(log_of(here), "made-4-*")
+    assert expected(range(4)) == contents(here.out)
+    assert [] == _left(here)
+
+
+@pytest.mark.parametrize("execution", LOCAL.values(), ids=LOCAL)
+def test_errors_of_a_worker_are_those_of_the_stage(context: Begin, execution: ExecutionConfig) -> None:
+    """A user's mistake keeps its class and so its exit code, a bug its type; neither is tried again."""
+    here = context(execution)
+
+    with pytest.raises(UsageError, match=r"^1 cannot be squared$"):
+        make(here, 3, (1, "usage"))
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        make(here, 3, (1, "bug"))
+    assert 2 == times(log_of(here), "made-1-*")
+
+
+def test_shares_are_made_apart_and_all_of_them_are_all(context: Begin) -> None:
+    """Each task makes its own parts and says how many of the others are missing; without a share, whatever is missing is made."""
+    assert 6 == make(context(share=Share(3, 3)), 9)
+    assert expected([2, 5, 8]) == contents(context().out)
+    assert 3 == make(context(share=Share(1, 3)), 9)
+    assert 0 == make(context(), 9)
+    assert expected(range(9)) == contents(context().out)
+    assert 9 == times(log_of(context()), "made-*")
+
+
+def _start_other(here: Any, pause: float, processes: int = 1, **options: Any) -> subprocess.Popen[bytes]:
+    call = [sys.executable, "-m", "tests.unit.running.execution.other_task", here.store, str(pause), str(processes)]
+    other = subprocess.Popen(call, cwd=Path(__file__).parents[4], **options)
+    while not times(log_of(here), "made-0-*"):
+        assert other.poll() is None
+        time.sleep(0.01)
+    return other
+
+
+def test_two_tasks_make_no_part_twice(context: Begin, capsys: pytest.CaptureFixture[str]) -> None:
+    """A part that another task is making is left to it, and waited for, with its host's name in a line."""
+    here = context()
+    with _start_other(here, 1.0) as other:
+        make(here, 4)
+        assert 0 == other.wait(30)
+
+    assert expected(range(4)) == contents(here.out)
+    assert 4 == times(log_of(here), "made-*")
+    assert f"(process {other.pid})); waiting" in capsys.readouterr().err
+    assert [] == _left(here)
+
+
+def test_a_killed_task_leaves_its_part_to_the_next(context: Begin) -> None:
+    """On the same machine its claim ends with it."""
+    here = context()
+    with _start_other(here, 60.0) as other:
+        other.kill()
+    make(here, 4)
+
+    assert expected(range(4)) == contents(here.out)
+    assert 2 == times(log_of(here), "made-0-*")
+    assert [] == _left(here)
+
+
+def test_workers_end_with_a_command_that_is_killed(context: Begin) -> None:
+    """At once, also in the middle of a part: they would keep the memory of a GPU."""
+    here = context()
+    with _start_other(here, 60.0, processes=2) as other:
+        workers = [int(path.name.split("-")[-2]) for path in log_of(here).glob("opened-*")]
+        assert other.pid not in workers
+        other.kill()
+
+    until = time.monotonic() + 30
+    while any(map(running_process, workers)):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_an_interruption_ends_command_and_workers(context: Begin) -> None:
+    """Ctrl-C reaches all of them: the command says so, workers say nothing."""
+    here = context()
+    with _start_other(here, 60.0, processes=2, stderr=subprocess.PIPE, start_new_session=True) as other:
+        os.killpg(other.pid, signal.SIGINT)
+        _, said = other.communicate(timeout=30)
+    workers = [int(path.name.split("-")[-2]) for path in log_of(here).glob("opened-*")]
+
+    assert 1 == said.count(b"KeyboardInterrupt"), said.decode()
+    assert [] == [running_process(worker) for worker in workers if running_process(worker)]
+    assert [] == _left(here)
+
+
+def test_a_claim_of_another_container_counts_until_it_is_silent(context: Begin) -> None:
+    """Its process cannot be seen from here, so the age decides; a beat renews it."""
+    here = context()
+    (here.store / PARTS).mkdir()
+    claim = here.store / PARTS / "squares-1.0.claim"
+    claim.write_text(f"0123456789ab-{own_tag().partition('-')[2]} pod-3 1")
+    os.utime(claim, (time.time() - 119 + 2, time.time() - 119 + 2))
+    began = time.monotonic()
+    assert 0 == make(here, 2)
+
+    assert expected(range(2)) == contents(here.out)
+    assert time.monotonic() - began > 1
+    assert 1 == times(log_of(here), "made-0-*")
+
+
+def test_a_part_that_is_finished_late_adds_nothing_to_what_is_committed(context: Begin) -> None:
+    """The directory has been renamed while a task was making its last part."""
+    here = context()
+    with _start_other(here, 2.0) as other:
+        here.out.rename(here.out.with_name("committed"))
+        assert 1 == other.wait(30)
+
+    assert {} == contents(here.out.with_name("committed"))
+    assert not here.out.exists()
+    assert [] == _left(here)
