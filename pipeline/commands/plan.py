@@ -13,23 +13,26 @@ def plan(
     set_: Overrides = None,
     store: StorePath = DEFAULT_STORE,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Also estimate the time, disk and memory of each job from two small runs.")
+        bool, typer.Option("--measure", help="Measure the time and memory of each job in two small runs.")
     ] = False,
     as_json: JsonOption = False,
     even_if_refused: EvenIfRefused = False,
 ) -> None:
     """Estimate what a run costs before it starts.
 
-    Prints upper bounds of prompts, target tokens and bytes. With --measure, also the time, disk and memory of each job. Exit 2 if
+    Prints tokens, bytes and hours of each job, the critical one, what one more endpoint saves, and all assumptions. Throughputs
+    are those of earlier runs in the store, or stated in the section `plan` of the config; --measure measures them now. Exit 2 if
     no prompt can be used, or if the gate must refuse for too few of them.
     """
     import dataclasses
 
     from pipeline.config.loading import load_config
+    from pipeline.planning.earlier_runs import measurements, with_small_runs
+    from pipeline.planning.estimate import estimate
     from pipeline.planning.forecast import forecast, last_learning_curve
     from pipeline.planning.trial_runs import measure as measure_trials
     from pipeline.progress import Progress
-    from pipeline.report.plan import print_forecast, print_measured
+    from pipeline.report.plan import print_estimate, print_forecast
     from pipeline.running.local_pair import check_local_pair
     from pipeline.running.prompt_survey import require_prompts
     from pipeline.store.artifacts import Store
@@ -39,17 +42,23 @@ def plan(
     found, curve = forecast(resolved), last_learning_curve(kept, resolved.name)
     if not as_json:
         print_forecast(found, curve, notes)
-    require_prompts(resolved, progress, even_if_refused)
+    if resolved.plan.rows is None:
+        require_prompts(resolved, progress, even_if_refused)
+    known = measurements(kept, resolved)
     measured = measure_trials(resolved, found, kept, progress) if measure else None
+    if measured is not None:
+        known = with_small_runs(known, measured.lengths, measured.draft_parameters)
+    costs = estimate(resolved, found, known, measured)
     if as_json:
         figures = {
             **dataclasses.asdict(found),
             "learning_curve": dataclasses.asdict(curve) if curve else None,
             "notes": notes,
+            "estimate": dataclasses.asdict(costs),
         }
         figures["measured"] = dataclasses.asdict(measured) if measured else None
         say_json(figures)
-    elif measured:
-        print_measured(measured, found.endpoints)
-    else:
-        say("to estimate the time, disk and memory of each job from two small runs, add --measure")
+        return
+    print_estimate(costs, measured)
+    if measured is None:
+        say("to measure the throughput of each job in two small runs, add --measure")

@@ -12,6 +12,7 @@ from pipeline.config.execution import ExecutionConfig
 from pipeline.config.gate import GateConfig
 from pipeline.config.generate import GenerateConfig, SamplingConfig
 from pipeline.config.pair import PairConfig
+from pipeline.config.plan import PlanConfig
 from pipeline.config.promote import PromoteConfig, TrackingConfig
 from pipeline.config.quantize import QuantizeConfig
 from pipeline.config.watch import WatchConfig
@@ -41,6 +42,7 @@ class Config(Section):
     tracking: TrackingConfig = TrackingConfig()
     watch: WatchConfig = WatchConfig()
     execution: ExecutionConfig = ExecutionConfig()
+    plan: PlanConfig = PlanConfig()
 
     @field_validator("device")
     @classmethod

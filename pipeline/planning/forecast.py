@@ -6,19 +6,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pipeline.config.generate import SamplingConfig
 from pipeline.config.root import Config
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.traffic import Traffic
 from pipeline.distillation.learning_curve import LearningCurve, find_curve
+from pipeline.planning.work import bytes_per_token, completions_of, training_steps
 from pipeline.running.jobs import expand
 from pipeline.running.tasks import GenerateTask
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import list_runs, require_run
-
-# Bytes (pipeline/generation/completion_store.py): of a token its id, log p, certain and rest; of each kept token.
-_PER_TOKEN, _PER_KEPT = 4 + 4 + 1 + 2, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,26 +47,26 @@ class Forecast:
 
 
 def forecast(config: Config) -> Forecast:
-    """UsageError for a source that is not there or cannot be read."""
-    readers = source_readers(config)
-    rows = sum(source_rows(config))
+    """UsageError for a source that is not there or cannot be read; with `plan.rows` none is read."""
+    readers = source_readers(config) if config.plan.rows is None else {}
+    rows = sum(source_rows(config)) if config.plan.rows is None else config.plan.rows
     splits = config.corpus.splits
     prompts = {name: round(rows * getattr(splits, name)) for name in ("train", "dev", "examination")}
-    bytes_per_token = _PER_TOKEN + _PER_KEPT * config.generate.distribution_tokens
+    of_token = bytes_per_token(config)
     generate = [
-        _generation(config, job.id, job.task.splits, prompts, bytes_per_token)
+        _generation(config, job.id, job.task.splits, prompts, of_token)
         for job in expand(config, {})
         if isinstance(job.task, GenerateTask)
     ]
-    generate += _on_policy(config, prompts["train"], bytes_per_token)
-    steps, batch = _training_steps(config), config.distill.batch * config.distill.accumulation
+    generate += _on_policy(config, prompts["train"], of_token)
+    steps, batch = training_steps(config), config.distill.batch * config.distill.accumulation
     return Forecast(
         sources=[reader.line for reader in readers.values()],
         rows=rows,
         prompts=prompts,
         new_tokens=config.generate.max_new_tokens,
         lookahead=config.generate.lookahead,
-        bytes_per_token=bytes_per_token,
+        bytes_per_token=of_token,
         generate=generate,
         training_steps=steps,
         training_rows=steps * batch,
@@ -115,17 +112,16 @@ def _rows(reader: SourceReader) -> int:
 
 
 def _generation(
-    config: Config, job: str, splits: Collection[str], prompts: dict[str, int], bytes_per_token: int
+    config: Config, job: str, splits: Collection[str], prompts: dict[str, int], of_token: int
 ) -> GenerationForecast:
     settings = config.generate
-    per_prompt = {"train": max(1, len(settings.train_temperatures)), "dev": 1, "examination": len(_examined_at(config))}
-    by_split = {split: prompts[split] * per_prompt[split] for split in splits}
+    by_split = {split: round(count) for split, count in completions_of(config, prompts, splits).items()}
     completions = sum(by_split.values())
     stored = completions * settings.max_new_tokens + by_split.get("examination", 0) * settings.lookahead
-    return GenerationForecast(job=job, completions=completions, tokens=stored, stored_bytes=stored * bytes_per_token)
+    return GenerationForecast(job=job, completions=completions, tokens=stored, stored_bytes=stored * of_token)
 
 
-def _on_policy(config: Config, train: int, bytes_per_token: int) -> list[GenerationForecast]:
+def _on_policy(config: Config, train: int, of_token: int) -> list[GenerationForecast]:
     """The completions that the draft generates and the target scores, in all trainings together."""
     rounds = config.distill.on_policy
     completions = rounds.rounds * min(rounds.prompts, train) * (1 + len(config.distill.learning_curve))
@@ -134,23 +130,9 @@ def _on_policy(config: Config, train: int, bytes_per_token: int) -> list[Generat
         return []
     return [
         GenerationForecast(
-            job="on-policy rounds", completions=completions, tokens=tokens, stored_bytes=tokens * bytes_per_token
+            job="on-policy rounds", completions=completions, tokens=tokens, stored_bytes=tokens * of_token
         )
     ]
-
-
-def _examined_at(config: Config) -> set[SamplingConfig | float]:
-    """Temperature 0, the deployment's settings, and further ones. At temperature 0 the filters have no effect."""
-    return {
-        0.0,
-        *(one if one.temperature else 0.0 for one in (config.sampling, *config.generate.examination_samplings)),
-    }
-
-
-def _training_steps(config: Config) -> int:
-    settings = config.distill
-    once = settings.max_steps + settings.on_policy.rounds * settings.on_policy.max_steps
-    return once * (1 + len(settings.learning_curve))
 
 
 def last_learning_curve(store: Store, name: str) -> LearningCurve | None:

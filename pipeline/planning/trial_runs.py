@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.config.root import Config
 from pipeline.errors import EXIT_REFUSED, UnderstudyError, UsageError
 from pipeline.models.places import model_places
 from pipeline.models.stored_pair import read_pair
+from pipeline.planning.earlier_runs import Lengths, measurements
 from pipeline.planning.forecast import Forecast, source_rows
 from pipeline.progress import Progress
 from pipeline.running.certain_refusals import EVEN_IF_REFUSED
@@ -65,20 +66,32 @@ class Measured:
     serving_bytes: dict[str, float]  # weights and KV cache, by variant of the draft
     batch: int
     context: int
+    lengths: Lengths | None = None  # of the larger run
+    draft_parameters: float | None = None
 
 
 def measure(config: Config, counted: Forecast, store: Store, progress: Progress) -> Measured:
     """The small runs have a temporary store inside `store`. They log nowhere else, register nothing and have no champion.
-    UnderstudyError where one fails, UsageError where there are too few rows."""
+    UnderstudyError where one fails, UsageError where there are too few rows, or none that can be read."""
+    if config.plan.rows is not None:
+        raise UsageError("plan --measure runs on the rows of corpus.sources: leave out plan.rows")
     trials = list[Trial]()
     with _place(store, progress) as place:
         for number, (share, pair_share) in enumerate(zip(_shares(config, counted), _PAIR_SHARES, strict=True), 1):
             progress.line(f"small run {number} of 2: {share:.1%} of prompts and steps")
             trials.append(_run(config, share, pair_share, last := place / str(number)))
-        serving = _serving(config, Store(last / _STORE))
+        serving, found = _serving(config, Store(last / _STORE)), measurements(Store(last / _STORE), config)
     jobs, total = extrapolate(trials[0], trials[1])
     batch, context = config.gate.served
-    return Measured(jobs=jobs, total=total, serving_bytes=serving, batch=batch, context=context)
+    return Measured(
+        jobs=jobs,
+        total=total,
+        serving_bytes=serving,
+        batch=batch,
+        context=context,
+        lengths=replace(found.lengths, source="two small runs") if found.lengths else None,
+        draft_parameters=found.draft_parameters,
+    )
 
 
 @contextmanager

@@ -1,16 +1,19 @@
 """What `understudy plan` prints, and a learning curve in one line."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.distillation.learning_curve import LearningCurve
 from pipeline.report.console import Report
 
 if TYPE_CHECKING:  # `show` imports this module and should not wait for the code that reads prompts
+    from pipeline.planning.estimate import Estimate, JobEstimate
     from pipeline.planning.forecast import Forecast
     from pipeline.planning.trial_runs import Cost, Measured
 
-COLUMNS = ("job", "time", "disk", "memory", "GPU memory")
+COLUMNS = ("job", "what it does", "tokens in", "tokens out", "disk", "time", "throughput", "from")
+MEMORY = ("memory", "GPU memory")
+_TEXT = ("job", "what it does", "from")
 
 
 def print_forecast(found: "Forecast", curve: LearningCurve | None, notes: Sequence[str]) -> None:
@@ -61,39 +64,142 @@ def _endpoints(count: int) -> str:
     return "endpoint" if count == 1 else "endpoints"
 
 
-def print_measured(found: "Measured", endpoints: int) -> None:
-    """To stdout: the costs of the whole run, estimated from two small runs. `endpoints`: servers that generate, or 0."""
-    out, gpu = Report(), bool(found.total.gpu_bytes)
-    costs = {**found.jobs, "all jobs": found.total}
-    out.table(
-        COLUMNS if gpu else COLUMNS[:-1], [[name, *_cells(cost, gpu)] for name, cost in costs.items()], left=("job",)
-    )
-    if endpoints:
-        seconds = found.jobs["generate"].seconds
-        out.text(
-            f"generate: {_time(seconds)} with {endpoints} {_endpoints(endpoints)}; one more as fast as these would save about "
-            f"{_time(seconds / (endpoints + 1))}"
+def print_estimate(found: "Estimate", measured: "Measured | None") -> None:
+    """To stdout: a table of the jobs, totals, what more machines save, and the assumptions."""
+    out = Report()
+    columns = (*COLUMNS, *(MEMORY if measured else ()))
+    if measured and not measured.total.gpu_bytes:
+        columns = columns[:-1]
+    out.table(columns, [_row(job, measured) for job in found.jobs] + [_total_row(found, measured)], left=_TEXT)
+    for line in (*_totals(found), *_savings(found), *_sources(found)):
+        out.text(line)
+    if measured and measured.serving_bytes:  # else the target is on servers, and its size is not known here
+        out.text(_serving(measured))
+    out.text("assumed, with the key that changes it:")
+    for one in found.assumptions:
+        out.text(f"  {one.what}: {_figure(one.value)} ({one.source}; {one.key})", indent=4)
+
+
+def _row(job: "JobEstimate", measured: "Measured | None") -> list[str]:
+    speed = "" if job.per_second is None else f"{_figure(job.per_second)} {job.unit}/s"
+    cells = [
+        job.job,
+        job.summary,
+        _count(job.tokens_in),
+        _count(job.tokens_out),
+        _size(job.stored_bytes),
+        _time(job.seconds),
+        speed,
+        job.origin,
+    ]
+    return cells + _memory(measured, measured.jobs.get(job.job) if measured else None)
+
+
+def _total_row(found: "Estimate", measured: "Measured | None") -> list[str]:
+    cells = [
+        "all jobs",
+        "",
+        "",
+        "",
+        _size(found.stored_bytes),
+        _time(found.seconds if found.critical else None),
+        "",
+        "",
+    ]
+    return cells + _memory(measured, measured.total if measured else None)
+
+
+def _memory(measured: "Measured | None", cost: "Cost | None") -> list[str]:
+    if measured is None:
+        return []
+    sizes = ["" if cost is None else _size(cost.memory_bytes)]
+    return [*sizes, "" if cost is None else _size(cost.gpu_bytes)] if measured.total.gpu_bytes else sizes
+
+
+def _totals(found: "Estimate") -> Iterator[str]:
+    least = "at least " if found.unknown else ""
+    critical = next((job for job in found.jobs if job.job == found.critical), None)
+    if critical is not None and critical.seconds is not None:
+        share = critical.seconds / found.seconds if found.seconds else 1.0
+        yield (
+            f"time: {least}{_time(found.seconds)}, one job after another; most of it is {critical.job} "
+            f"({_time(critical.seconds)}, {share:.0%})"
         )
-    if not found.serving_bytes:  # the target is on servers, and its size is not known here
-        return
+    if found.unknown:
+        yield f"time not known: {', '.join(found.unknown)}"
+    more = f", without {', '.join(found.unknown_bytes)}" if found.unknown_bytes else ""
+    yield f"disk: {_size(found.stored_bytes)} when the run has ended, {_size(found.peak_bytes)} at most while it runs{more}"
+    if found.endpoint_seconds is not None:
+        each, gpus = found.endpoint_seconds / found.endpoints, found.endpoint_gpu_seconds
+        gpu = "GPU hours: state plan.gpus_per_endpoint" if gpus is None else f"{_hours(gpus)} GPU hours"
+        yield (
+            f"machine hours: {found.endpoints} {_endpoints(found.endpoints)} x {_hours(each)} = {_hours(found.endpoint_seconds)} "
+            f"({gpu}); this machine {least}{_hours(found.seconds)}, of which {_hours(found.seconds - each)} without the endpoints"
+        )
+    splits = ", ".join(f"{_count(tokens)} {split}" for split, tokens in found.generated_by_split.items())
+    yield f"generated tokens by split: {splits} (corpus.splits; an examination prompt has several completions)"
+    if found.budget_share is not None and found.budget_share > 1:
+        yield (
+            f"generate.server.token_budget: the requests need {found.budget_share:.1f} times the budget, so as many executions"
+        )
+
+
+def _savings(found: "Estimate") -> Iterator[str]:
+    for one in found.savings:
+        yield f"{one.change}: {one.job} {_time(one.seconds_before)} -> {_time(one.seconds_after)}"
+
+
+def _sources(found: "Estimate") -> Iterator[str]:
+    """Each source of throughputs once, with its jobs."""
+    jobs_by_source: dict[str, list[str]] = {}
+    for job in found.jobs:
+        jobs_by_source.setdefault(f"{job.origin}: {job.why}", []).append(job.job)
+    for source, jobs in jobs_by_source.items():
+        yield f"throughput {source} ({', '.join(jobs)})"
+    for run, differences in found.differences.items():
+        yield f"the throughputs of run {run} may not hold here, because settings differ: {', '.join(differences)}"
+
+
+def _serving(found: "Measured") -> str:
     variants = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in found.serving_bytes.items())
     requests = "request" if found.batch == 1 else "requests"
-    out.text(
+    return (
         f"memory to serve (target and draft weights, KV caches of {found.batch} {requests} with {found.context:,} tokens): "
         f"{variants}"
     )
 
 
-def _cells(cost: "Cost", gpu: bool) -> list[str]:
-    sizes = [cost.stored_bytes, cost.memory_bytes, *([cost.gpu_bytes] if gpu else [])]
-    return [_time(cost.seconds), *(f"{size / 1e6:,.1f} MB" for size in sizes)]
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{_hours(seconds)} h"
 
 
-def _time(seconds: float) -> str:
-    whole = round(seconds)
-    return (
-        f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}" if whole >= 3600 else f"{whole // 60}:{whole % 60:02}"
-    )
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:,.1f}"
+
+
+def _size(size: float | None) -> str:
+    if size is None:
+        return "unknown"
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
+
+
+def _count(tokens: float) -> str:
+    if not tokens:
+        return "-"
+    return f"{tokens / 1e6:,.1f} M" if tokens >= 1e6 else f"{tokens:,.0f}"
+
+
+def _figure(value: float) -> str:
+    """Three digits, or all before the point; large ones in millions, and from 10^12 with an exponent."""
+    if value >= 1e12:
+        return f"{value:.3g}"
+    if value >= 1e7:
+        return f"{value / 1e6:,.0f} M"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def curve_text(curve: LearningCurve) -> str:

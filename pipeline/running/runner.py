@@ -160,6 +160,8 @@ class Runner:
             require_device(self.config.device, self._asked)
             self.progress.line(f"{job.id}: {job.summary}")
             work = self.store.open_work(job.stage, key, resumable=stage.resumable)
+            # Written only where it is true: older versions read the other manifests.
+            resumed = {"resumed": True} if any(work.iterdir()) else {}
             began = time.monotonic()
             self._check_outside(job)
             with peak_memory() as peak:
@@ -180,6 +182,7 @@ class Runner:
                 "created": utc_now(),
                 "seed": self.config.seed,
                 "seconds": time.monotonic() - began,
+                **resumed,
                 "peak_memory": peak,
                 "environment": environment(self.config.device),
                 "figures": dict(outcome.figures),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Annotated, Any
 
-from pydantic import AfterValidator, StrictInt, TypeAdapter
+from pydantic import AfterValidator, StrictBool, StrictInt, TypeAdapter
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.atomic import PARTIAL, sync
@@ -70,6 +70,7 @@ class Manifest:
     created: Annotated[Text, AfterValidator(_time)] = "1970-01-01T00:00:00Z"
     seed: StrictInt = 0
     seconds: Number = 0.0
+    resumed: StrictBool = False  # `seconds` leaves out what a killed run had done before
     peak_memory: dict[Text, Number] = field(default_factory=dict)  # bytes: process, gpu
     environment: dict[Text, Text] = field(default_factory=dict)  # versions and machine
     notes: dict[Text, Any] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,90 @@ def test_the_run_stays_within_its_plan(smoke: Smoke) -> None:
         assert 0.8 * asked["completions"] < found["completions"] <= 1.1 * asked["completions"]  # splits are by chance
         assert 0.8 * asked["stored_bytes"] < size < 1.1 * asked["stored_bytes"] + 100_000  # and a file has a head
         assert json.loads(ended.out)["bytes_per_token"] == found["stored_bytes_per_token"]
+
+
+def test_the_estimate_without_an_earlier_run_is_an_upper_bound(smoke: Smoke, place: Place) -> None:
+    """Tokens and bytes of an empty store's plan, against what the run then wrote. Splits are by chance (a fifth), and prompts are
+    shorter than the longest that are allowed."""
+    ended = place.understudy("plan", SMOKE, "--json", "--set", "plan.prompt_tokens=11.8")
+    planned = {job["job"]: job for job in json.loads(ended.out)["estimate"]["jobs"]}
+    assert (0, "") == (ended.code, ended.err)
+
+    for job in ("generate", "generate/before"):
+        manifest = json.loads((smoke.place.artifact(job) / "manifest.json").read_text())
+        written = sum(file["size"] for file in manifest["files"].values()) - TOKENIZER_BYTES
+        assert 0.8 * planned[job]["tokens_out"] < _stored_tokens(manifest) < 1.2 * planned[job]["tokens_out"]
+        assert 0.8 * planned[job]["stored_bytes"] < written < 1.2 * planned[job]["stored_bytes"]
+    for job in ("corpus", "evaluate/base", "evaluate/prompt-lookup"):
+        written = _written(smoke.place, job)
+        assert 0.5 * planned[job]["stored_bytes"] < written < 1.2 * planned[job]["stored_bytes"], job
+    assert {"earlier"}.isdisjoint({job["origin"] for job in planned.values()})
+
+
+TOKENIZER_BYTES = 22_600  # its files, which no number of completions changes
+
+
+def _stored_tokens(manifest: dict[str, Any]) -> float:
+    """With those past the ends."""
+    sizes = {name: file["size"] for name, file in manifest["files"].items() if name.endswith(".tokens.arrow")}
+    return sum(sizes.values()) / float(manifest["figures"]["stored_bytes_per_token"])
+
+
+def _written(place: Place, job: str) -> int:
+    manifest = json.loads((place.artifact(job) / "manifest.json").read_text())
+    return sum(file["size"] for file in manifest["files"].values())
+
+
+def test_a_second_run_is_planned_from_the_first(loop: Place) -> None:
+    """A run of more steps and longer completions: tokens and bytes are what it then writes, and its time is the first run's for
+    each token."""
+    more = ("--set", "distill.max_steps=90", "--set", "generate.max_new_tokens=30", "--set", "evaluate.speed.turns=0")
+    planned = loop.understudy("plan", SMOKE, *more, "--json")
+    found = json.loads(planned.out)["estimate"]
+    jobs = {job["job"]: job for job in found["jobs"]}
+    first = {job: json.loads((loop.artifact(job) / "manifest.json").read_text()) for job in jobs if job != "promote"}
+    ended = loop.understudy("run", SMOKE, *more, "--run", "second")
+
+    assert (0, "") == (planned.code, planned.err)
+    assert ended.code in (0, 3), ended.err
+    assert ([], []) == (found["unknown"], found["unknown_bytes"])
+    assert {"earlier"} == {job["origin"] for job in found["jobs"]}
+    for job in (
+        "generate",
+        "generate/before",
+        "evaluate/base",
+        "evaluate/candidate",
+        "corpus",
+        "distill",
+        "quantize/int8",
+    ):
+        manifest = json.loads((loop.artifact(job, "second") / "manifest.json").read_text())
+        written = sum(file["size"] for file in manifest["files"].values())
+        assert written == pytest.approx(jobs[job]["stored_bytes"], rel=0.15), job
+        if job.startswith("generate"):
+            assert _stored_tokens(manifest) == pytest.approx(jobs[job]["tokens_out"], rel=0.15)
+    tokens = {job: _stored_tokens(first[job]) for job in ("generate", "generate/before")}
+    for job, count in tokens.items():
+        expected = first[job]["seconds"] * jobs[job]["tokens_out"] / count
+        assert expected == pytest.approx(jobs[job]["seconds"], rel=0.05)
+    assert first["pair"]["seconds"] == pytest.approx(jobs["pair"]["seconds"])
+    ratio = jobs["distill"]["seconds"] / first["distill"]["seconds"]
+    assert 1.5 * (16 + 30) / (16 + 24) == pytest.approx(ratio, rel=0.1)  # steps, and length of a row
+
+
+def test_the_plan_of_a_shipped_config_needs_no_prompts(place: Place) -> None:
+    """300,000 prompts of which there is not one yet, at stated throughputs, without a network."""
+    stated = ("rows=300000", "generate_tokens_per_second=1800", "flops=1.2e+14", "draft_parameters=1.24e+9")
+    config = SMOKE.with_name("llama3.1-70b.yaml")
+    ended = place.understudy("plan", config, *(part for one in stated for part in ("--set", f"plan.{one}")))
+    measured = place.understudy("plan", config, "--measure", "--set", "plan.rows=300000")
+
+    assert (0, "") == (ended.code, ended.err)
+    assert "corpus: 300,000 rows: about 180,000 train, 30,000 dev, 90,000 examination prompts" in ended.out
+    assert "one more endpoint: generate 7.8 h -> 6.3 h\n" in ended.out
+    assert "  prompts before cleaning: 300,000 (stated; corpus.sources was not read; plan.rows)\n" in ended.out
+    assert 2 == measured.code
+    assert "plan --measure runs on the rows of corpus.sources: leave out plan.rows" == measured.complaint
 
 
 def test_the_plan_in_words(smoke: Smoke) -> None:

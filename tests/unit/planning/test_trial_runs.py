@@ -8,8 +8,7 @@ import pytest
 from pipeline.config.loading import load_config
 from pipeline.errors import UsageError
 from pipeline.planning.forecast import forecast
-from pipeline.planning.trial_runs import Cost, Measured, Trial, _shares, cost_of, extrapolate, scaled
-from pipeline.report.plan import print_measured
+from pipeline.planning.trial_runs import Cost, Trial, _shares, cost_of, extrapolate, scaled
 from pipeline.store.artifacts import Artifact, FileEntry, Manifest
 
 SMOKE = Path(__file__).parents[3] / "configs" / "smoke.yaml"
@@ -17,9 +16,6 @@ SMOKE = Path(__file__).parents[3] / "configs" / "smoke.yaml"
 
 def _cost(seconds: float, stored: int, memory: int, gpu: int) -> Cost:
     return Cost(seconds=seconds, stored_bytes=stored, memory_bytes=memory, gpu_bytes=gpu)
-
-
-_OF_A_RUN = _cost(3_725.0, 2_500_000, 1_200_000_000, 0)
 
 
 def _trial(share: float, pair_share: float, noise: float = 0.0) -> Trial:
@@ -114,29 +110,6 @@ def test_of_files_the_first_rows_are_read(tmp_path: Path) -> None:
     small = scaled(load_config(SMOKE, [f"corpus.sources={sources}"]), 0.1, 0.05)
 
     assert [20, 5] == [source.limit for source in small.corpus.sources]
-
-
-@pytest.mark.parametrize("gpu", [0, 9_000_000_000])
-def test_a_measured_plan_in_words(gpu: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """One row per job and one for all; GPU memory where there is a GPU; serving memory by variant."""
-    jobs = {"pair": replace(_OF_A_RUN, seconds=65.4), "generate": replace(_OF_A_RUN, gpu_bytes=gpu)}
-    serving = {"unquantized": 2.5e9, "int4": 2.1e9}
-    print_measured(Measured(jobs=jobs, total=jobs["generate"], serving_bytes=serving, batch=32, context=4096), 0)
-    said = capsys.readouterr().out
-
-    assert ["pair", "1:05", "2.5 MB", "1,200.0 MB"] == _row(said, "pair")[:4]
-    assert ["generate", "1:02:05"] == _row(said, "generate")[:2]
-    assert ["all jobs", "1:02:05"] == _row(said, "all jobs")[:2]
-    assert bool(gpu) == ("9,000.0 MB" in said) == ("GPU memory" in said)
-    assert (
-        "memory to serve (target and draft weights, KV caches of 32 requests with 4,096 tokens): unquantized 2,500 MB,"
-        " int4 2,100 MB\n" in said
-    )
-
-
-def _row(said: str, job: str) -> list[str]:
-    (line,) = [line for line in said.splitlines() if line.startswith(f"│ {job} ")]
-    return [cell.strip() for cell in line.strip("│").split("│")]
 
 
 def test_memory_is_the_higher_of_both() -> None:

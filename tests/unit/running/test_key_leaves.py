@@ -101,6 +101,7 @@ KNOWN_BY: dict[str, str] = {
     "tracking": "",
     "watch": "",
     "execution": "",
+    "plan": "",
 }
 OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
     "reference": {

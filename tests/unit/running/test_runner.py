@@ -298,6 +298,23 @@ def test_a_failed_stage_leaves_no_artifact_and_a_failed_record(world: _World) ->
     assert "finished" == world.run().state
 
 
+def test_a_manifest_says_that_its_seconds_are_of_the_last_part(world: _World) -> None:
+    """Of a stage that goes on from a killed run's files; one that begins again has all of its time."""
+
+    def fail(context: StageContext[Any]) -> None:
+        raise UnderstudyError("killed")
+
+    for stage in ("corpus", "generate"):
+        world.during[stage] = fail
+        with pytest.raises(UnderstudyError):
+            world.run(run_id="r")
+        world.during.clear()
+    record = world.run(run_id="r")
+    manifests = {job: world.store.find(one.stage, one.key) for job, one in record.jobs.items() if job != "promote"}
+
+    assert {"generate"} == {job for job, artifact in manifests.items() if artifact and artifact.manifest.resumed}
+
+
 def test_an_interrupted_run_says_so(world: _World) -> None:
     """The record of a run stopped by Ctrl-C is `interrupted`."""
 

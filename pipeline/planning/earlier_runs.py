@@ -1,0 +1,185 @@
+"""What earlier runs of a config have measured: lengths of prompts and completions, seconds and bytes of each job. Read from run
+records, manifests and the stored prompts. Torch-free."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from pathlib import Path
+
+from pipeline.config.root import Config
+from pipeline.config.stored import run_config
+from pipeline.errors import UsageError
+from pipeline.planning.work import Amounts, Work, completions_of, work_of
+from pipeline.running.jobs import expand
+from pipeline.store.artifacts import Artifact, Store
+from pipeline.store.runs import RunRecord, read_runs
+
+# Settings that change how fast a job is, and not only how much it has to do.
+_SPEED = (
+    "device",
+    "execution.local",
+    "pair.target.source",
+    "pair.target.dtype",
+    "pair.draft.source",
+    "pair.draft.layers",
+    "generate.engine",
+    "generate.batch",
+    "generate.server.api",
+    "generate.server.concurrency",
+    "distill.batch",
+    "distill.bf16",
+    "distill.gradient_checkpointing",
+    "distill.lora",
+    "distill.on_policy.rounds",
+    "evaluate.batch_tokens",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredJob:
+    """A job that a run has built: its cost and its work."""
+
+    run: str
+    seconds: float
+    stored_bytes: int
+    device: str  # class of the machine's device; empty where no manifest says it
+    resumed: bool  # `seconds` are of the last part of it only
+    work: Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """What a run found its rows to be."""
+
+    source: str  # the run, for people
+    kept: float  # share of the rows that are prompts
+    prompt_tokens: float
+    longest_prompt: float
+    max_new_tokens: int  # the limit under which the completions were made
+    completion_tokens: float | None = None  # None: no completions yet
+    turns: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurements:
+    """Of all runs of one name: the latest of each."""
+
+    jobs: Mapping[str, MeasuredJob] = field(default_factory=dict)
+    differences: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # by run: settings that change its throughputs
+    lengths: Lengths | None = None
+    draft_parameters: float | None = None
+
+
+def measurements(store: Store, config: Config) -> Measurements:
+    """Of the runs of `config`, by its name: of each job the latest that was built, and the lengths of the latest run with
+    completions. A run of another version, whose config or figures cannot be read, is left out."""
+    found, wanted = Measurements(), {job.id for job in expand(config, {})}
+    for record in reversed(read_runs(store)):
+        if record.name == config.name:
+            with contextlib.suppress(UsageError, KeyError):
+                found = _with_run(found, record, store, config)
+        if found.lengths is not None and found.lengths.completion_tokens and wanted <= set(found.jobs):
+            break
+    return found
+
+
+def _with_run(found: Measurements, record: RunRecord, store: Store, planned: Config) -> Measurements:
+    """With what an earlier run has beside."""
+    config, built = run_config(record), _built(store, record)
+    parameters, same_draft = found.draft_parameters, config.pair.draft.source == planned.pair.draft.source
+    if parameters is None and "pair" in built and same_draft and config.pair.draft.layers == planned.pair.draft.layers:
+        parameters = built["pair"].figures.get("draft_parameters")
+    if "corpus" not in built:
+        return replace(found, draft_parameters=parameters)
+    lengths = _lengths(record.id, config, built)
+    jobs = _measured(record, built, work_of(config, _amounts(config, lengths, built)))
+    known = found.lengths
+    if known is None or (known.completion_tokens is None and lengths.completion_tokens is not None):
+        known = lengths
+    return Measurements(
+        jobs={**jobs, **found.jobs},
+        differences={**found.differences, record.id: differences(config, planned)},
+        lengths=known,
+        draft_parameters=parameters,
+    )
+
+
+def differences(earlier: Config, planned: Config) -> list[str]:
+    """Settings that change a throughput, with both values."""
+    found = []
+    for key in _SPEED:
+        was, now = (attrgetter(key)(config) for config in (earlier, planned))
+        if was != now:
+            found.append(f"{key} (was {was}, now {now})")
+    return found
+
+
+def _built(store: Store, record: RunRecord) -> dict[str, Artifact]:
+    found = {job: store.find(entry.stage, entry.key) for job, entry in record.jobs.items()}
+    return {job: artifact for job, artifact in found.items() if artifact is not None}
+
+
+def _measured(record: RunRecord, built: Mapping[str, Artifact], works: Mapping[str, Work]) -> dict[str, MeasuredJob]:
+    """The jobs with an artifact, and those that leave none."""
+    found = {}
+    for job, entry in record.jobs.items():
+        work, artifact = works.get(job), built.get(job)
+        if work is None or (artifact is None and entry.figures is None):
+            continue
+        manifest = artifact.manifest if artifact else None
+        found[job] = MeasuredJob(
+            run=record.id,
+            seconds=manifest.seconds if manifest else entry.seconds,
+            stored_bytes=sum(file.size for file in manifest.files.values()) if manifest else 0,
+            device=manifest.environment.get("device", "") if manifest else "",
+            resumed=manifest.resumed if manifest else False,
+            work=work,
+        )
+    return found
+
+
+def _prompts(corpus: Artifact) -> dict[str, float]:
+    return {split: float(corpus.figures[split]) for split in ("train", "dev", "examination")}
+
+
+def _amounts(config: Config, found: Lengths, built: Mapping[str, Artifact]) -> Amounts:
+    """Of a run that has completions, what it had; else the longest completions."""
+    return Amounts(
+        rows=float(built["corpus"].figures["rows"]),
+        prompts=_prompts(built["corpus"]),
+        prompt_tokens=found.prompt_tokens,
+        completion_tokens=found.completion_tokens or config.generate.max_new_tokens,
+        longest_prompt=found.longest_prompt,
+        turns=found.turns,
+    )
+
+
+def _lengths(run: str, config: Config, built: Mapping[str, Artifact]) -> Lengths:
+    corpus, prompts = built["corpus"].figures, _prompts(built["corpus"])
+    found = Lengths(
+        source=f"run {run}",
+        kept=corpus["prompts"] / corpus["rows"],
+        prompt_tokens=corpus["tokens"] / corpus["prompts"],
+        longest_prompt=_longest_prompt(built["corpus"].path),
+        max_new_tokens=config.generate.max_new_tokens,
+    )
+    if "generate" not in built:
+        return found
+    figures, planned = built["generate"].figures, sum(completions_of(config, prompts, prompts).values())
+    mean, turns = figures["tokens"] / figures["completions"], figures["completions"] / planned
+    return replace(found, completion_tokens=mean, turns=turns)
+
+
+def _longest_prompt(corpus: Path) -> float:
+    # Imported here because pyarrow takes half a second, and a plan without an earlier run does without it.
+    from pipeline.corpus.prompt_store import PromptColumns, open_prompts
+
+    return float(PromptColumns.of(open_prompts(corpus)).length.max())
+
+
+def with_small_runs(known: Measurements, lengths: Lengths | None, draft_parameters: float | None) -> Measurements:
+    """What small runs of the config at hand have found goes before what earlier runs had."""
+    return replace(known, lengths=lengths or known.lengths, draft_parameters=draft_parameters or known.draft_parameters)

@@ -1,0 +1,171 @@
+"""What a run costs, job by job: tokens, bytes, hours, the critical job, and what more machines save."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pipeline.config.root import Config
+from pipeline.planning.assumptions import Assumption, amounts_of, assumptions_of
+from pipeline.planning.disk import disk_of
+from pipeline.planning.earlier_runs import Measurements
+from pipeline.planning.forecast import Forecast
+from pipeline.planning.throughput import Origin, throughput
+from pipeline.planning.trial_runs import Measured
+from pipeline.planning.work import Amounts, Work, generated_by_split, work_of
+from pipeline.running.jobs import expand
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEstimate:
+    """One job. None: not known."""
+
+    job: str
+    summary: str
+    tokens_in: float
+    tokens_out: float
+    stored_bytes: float | None
+    scratch_bytes: float  # beside them, while it runs
+    seconds: float | None
+    per_second: float | None  # of all workers
+    unit: str
+    workers: float  # endpoints of weight 1, or processes, that share the work
+    least_seconds: float  # that more workers do not shorten: generate.server.tokens_per_second
+    origin: Origin
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """What a change of the machines makes of a job's time, if it is shared evenly."""
+
+    job: str
+    change: str
+    seconds_before: float
+    seconds_after: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Of a whole run from an empty store. The jobs run one after another, so their times add up."""
+
+    jobs: list[JobEstimate]
+    assumptions: list[Assumption]
+    differences: dict[str, list[str]]  # by run whose throughputs are used: settings that change them
+    savings: list[Saving]
+    seconds: float  # of the jobs whose time is known
+    unknown: list[str]  # the other jobs
+    critical: str | None  # the job with the most time of those that are known
+    stored_bytes: float
+    peak_bytes: float
+    unknown_bytes: list[str]
+    generated_by_split: dict[str, float]  # tokens of `generate`
+    endpoints: int  # servers that generate
+    endpoint_seconds: float | None  # of all of them together
+    endpoint_gpu_seconds: float | None
+    budget_share: float | None  # of generate.server.token_budget that the requests need
+
+
+def estimate(config: Config, counted: Forecast, known: Measurements, measured: Measured | None) -> Estimate:
+    """`known`: of earlier runs; `measured`: of small runs of this config, if they were made."""
+    amounts, parameters = amounts_of(config, counted, known), known.draft_parameters or config.plan.draft_parameters
+    works, jobs = work_of(config, amounts), list[JobEstimate]()
+    for job in expand(config, {}):
+        work, earlier = works[job.id], known.jobs.get(job.id)
+        found = throughput(job.id, work, config, known, measured, parameters)
+        seconds, why, origin, least = None, found.why, found.origin, _least_seconds(config, work)
+        if found.per_second is not None:
+            seconds = work.amount / (found.per_second * work.workers)
+            if least > seconds:
+                seconds, why, origin = least, "generate.server.tokens_per_second", "stated"
+        elif work.rate == "speed":
+            seconds, why, origin = config.evaluate.speed.seconds, "at most evaluate.speed.seconds", "stated"
+        disk = disk_of(job.id, work, config, amounts, earlier, parameters)
+        jobs.append(
+            JobEstimate(
+                job=job.id,
+                summary=job.summary,
+                tokens_in=work.tokens_in,
+                tokens_out=work.tokens_out,
+                stored_bytes=disk.stored,
+                scratch_bytes=disk.scratch,
+                seconds=seconds,
+                per_second=work.amount / seconds if seconds and work.unit else None,
+                unit=work.unit,
+                workers=work.workers,
+                least_seconds=least,
+                origin=origin,
+                why=why,
+            )
+        )
+    assumed = assumptions_of(config, counted, known, amounts, parameters)
+    used = {known.jobs[job.job].run for job in jobs if job.origin == "earlier"}
+    differences = {run: list(known.differences[run]) for run in sorted(used) if known.differences[run]}
+    return _whole(config, jobs, works["generate"], amounts, assumed, differences, measured)
+
+
+def _least_seconds(config: Config, work: Work) -> float:
+    """The least seconds of what servers are asked for; 0 without a limit."""
+    cap = config.generate.server.tokens_per_second
+    return work.asked / cap if cap is not None else 0.0
+
+
+def _whole(
+    config: Config,
+    jobs: list[JobEstimate],
+    generate: Work,
+    amounts: Amounts,
+    assumptions: list[Assumption],
+    differences: dict[str, list[str]],
+    measured: Measured | None,
+) -> Estimate:
+    timed = [job for job in jobs if job.seconds is not None]
+    critical = max(timed, key=lambda job: job.seconds or 0.0, default=None)
+    endpoints, budget = len(config.generate.server.endpoints), config.generate.server.token_budget
+    of_endpoints = endpoints * served if endpoints and (served := _seconds_of(jobs, "generate")) is not None else None
+    gpus = config.plan.gpus_per_endpoint
+    return Estimate(
+        jobs=jobs,
+        assumptions=assumptions,
+        differences=differences,
+        savings=list(_savings(config, jobs, measured)),
+        seconds=sum(job.seconds or 0.0 for job in timed),
+        unknown=[job.job for job in jobs if job.seconds is None],
+        critical=critical.job if critical else None,
+        stored_bytes=sum(job.stored_bytes or 0.0 for job in jobs),
+        peak_bytes=_peak(jobs),
+        unknown_bytes=[job.job for job in jobs if job.stored_bytes is None],
+        generated_by_split=generated_by_split(config, amounts),
+        endpoints=endpoints,
+        endpoint_seconds=of_endpoints,
+        endpoint_gpu_seconds=None if of_endpoints is None or gpus is None else gpus * of_endpoints,
+        budget_share=(generate.tokens_in + generate.tokens_out) / budget if budget else None,
+    )
+
+
+def _seconds_of(jobs: Sequence[JobEstimate], name: str) -> float | None:
+    return next(job.seconds for job in jobs if job.job == name)
+
+
+def _peak(jobs: Sequence[JobEstimate]) -> float:
+    """The most that lies in the store at one time: the artifacts so far, and what the job at hand needs beside its own."""
+    stored = peak = 0.0
+    for job in jobs:
+        stored += job.stored_bytes or 0.0
+        peak = max(peak, stored + job.scratch_bytes)
+    return peak
+
+
+def _savings(config: Config, jobs: Sequence[JobEstimate], measured: Measured | None) -> Iterator[Saving]:
+    """For what several workers share, one more that is as fast as these: an endpoint of weight 1, or a GPU. On a CPU one more
+    process has no cores of its own."""
+    served = config.generate.is_served
+    on_cpu = (
+        config.device == "cpu"
+        or any(" on cpu" in job.why for job in jobs)
+        or (measured and not measured.total.gpu_bytes)
+    )
+    more = "one more endpoint" if served else f"one more GPU (execution.local: {config.execution.local + 1})"
+    for job in jobs:
+        if job.job != "generate" or job.seconds is None or (on_cpu and not served):
+            continue
+        after = max(job.seconds * job.workers / (job.workers + 1), job.least_seconds)
+        yield Saving(job=job.job, change=more, seconds_before=job.seconds, seconds_after=after)

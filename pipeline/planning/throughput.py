@@ -1,0 +1,60 @@
+"""How fast a job is, and how that is known: stated in the config, measured now, measured by an earlier run, or by its FLOPs."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.config.root import Config
+from pipeline.planning.earlier_runs import Measurements
+from pipeline.planning.trial_runs import Measured
+from pipeline.planning.work import FORWARD, Work, training_flops
+
+Origin = Literal["stated", "measured", "earlier", "FLOPs", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Of one worker; `per_second` is None where nothing says it."""
+
+    per_second: float | None
+    origin: Origin
+    why: str  # where the figure comes from, or what would give it
+
+
+def throughput(
+    job: str, work: Work, config: Config, known: Measurements, measured: Measured | None, parameters: float | None
+) -> Throughput:
+    """What is stated goes before what was measured, and that before an estimate by FLOPs."""
+    stated, key = _stated(work, config)
+    if stated is not None:
+        return Throughput(per_second=stated, origin="stated", why=key)
+    if measured is not None and job in measured.jobs:
+        return _of(work, measured.jobs[job].seconds, "measured", "two small runs on this machine")
+    earlier = known.jobs.get(job)
+    if earlier is not None and not earlier.resumed:
+        device = f" on {earlier.device}" if earlier.device else ""
+        return _of(earlier.work, earlier.seconds, "earlier", f"run {earlier.run}{device}")
+    if config.plan.flops is not None and parameters is not None and work.rate in ("train", "examine"):
+        flops = training_flops(config) if work.rate == "train" else FORWARD
+        why = f"{flops} N D FLOPs at plan.flops"
+        return Throughput(per_second=config.plan.flops / (flops * parameters), origin="FLOPs", why=why)
+    return Throughput(per_second=None, origin="unknown", why=_remedy(work, key, earlier is not None))
+
+
+def _of(work: Work, seconds: float, origin: Origin, why: str) -> Throughput:
+    if seconds <= 0:
+        return Throughput(per_second=None, origin="unknown", why="it took no time that could be measured")
+    return Throughput(per_second=work.amount / seconds / work.workers, origin=origin, why=why)
+
+
+def _stated(work: Work, config: Config) -> tuple[float | None, str]:
+    if work.rate in ("speed", "other"):
+        return None, ""
+    key = f"{work.rate}_tokens_per_second"
+    return getattr(config.plan, key), f"plan.{key}"
+
+
+def _remedy(work: Work, key: str, resumed: bool) -> str:
+    why = (
+        "the last run was killed and continued, and has only the time of its last part" if resumed else "never measured"
+    )
+    return f"{why}; {f'state {key}, or ' if key else ''}measure it with --measure"

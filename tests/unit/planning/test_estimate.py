@@ -1,0 +1,244 @@
+"""Hours, bytes and savings of a run that is planned, and where each figure comes from."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.config.loading import load_config
+from pipeline.config.root import Config
+from pipeline.planning.assumptions import amounts_of
+from pipeline.planning.earlier_runs import Lengths, MeasuredJob, Measurements, differences
+from pipeline.planning.estimate import Estimate, JobEstimate, estimate
+from pipeline.planning.forecast import forecast
+from pipeline.planning.trial_runs import Cost, Measured
+from pipeline.planning.work import Amounts, Work, work_of
+from pipeline.report.plan import print_estimate
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+
+LENGTHS = Lengths(
+    source="run r1", kept=0.5, prompt_tokens=100.0, longest_prompt=300.0, max_new_tokens=512, completion_tokens=200.0
+)
+STATED = (
+    "plan.prompt_tokens=400",
+    "plan.completion_tokens=350",
+    "plan.generate_tokens_per_second=1000",
+    "plan.flops=1.0e+14",
+    "plan.draft_parameters=1.0e+9",
+    "plan.gpus_per_endpoint=4",
+)
+
+
+def planned(*settings: str) -> Config:
+    """300,000 prompts, four endpoints: 180,000 train, 30,000 dev and 90,000 examination prompts."""
+    return load_config(CONFIGS / "llama3.1-70b.yaml", ["plan.rows=300000", *settings])
+
+
+def estimated(*settings: str, known: Measurements | None = None, measured: Measured | None = None) -> Estimate:
+    config = planned(*settings)
+    return estimate(config, forecast(config), known or Measurements(), measured)
+
+
+def job_of(found: Estimate, name: str) -> JobEstimate:
+    return next(job for job in found.jobs if job.job == name)
+
+
+def earlier(work: Work, seconds: float, **changes: object) -> MeasuredJob:
+    job = MeasuredJob(run="r1", seconds=seconds, stored_bytes=1_000, device="cuda H100", resumed=False, work=work)
+    return replace(job, **changes)  # type: ignore[arg-type]
+
+
+def test_what_is_unknown_is_said_to_be_unknown() -> None:
+    """Nothing was measured and nothing stated: tokens have upper bounds, and no job has a time."""
+    found = estimated()
+
+    assert [job.job for job in found.jobs] == found.unknown
+    assert {None} == {job.seconds for job in found.jobs} == {job.per_second for job in found.jobs}
+    assert (None, 0.0, None, []) == (found.critical, found.seconds, found.endpoint_seconds, found.savings)
+    assert 390_000 * 512 + 180_000 * 16 == job_of(found, "generate").tokens_out
+    assert "state plan.generate_tokens_per_second" in job_of(found, "generate").why
+    assert {"pair", "distill", "quantize/int8", "quantize/int4", "gate", "promote"} == set(found.unknown_bytes)
+
+
+def test_hours_at_stated_throughputs() -> None:
+    """390,000 completions of 350 tokens and 180,000 x 16 past their ends, at 4 x 1,000 tokens per second; 8 FLOPs for a trained
+    token and parameter (gradient checkpointing), 2 for an examined one."""
+    found = estimated(*STATED)
+    tokens = 390_000 * 350 + 180_000 * 16
+    trained, examined = 96_000 * (2_048 + 512), 13 * 30_000 * 750
+
+    assert pytest.approx(tokens / 4_000) == job_of(found, "generate").seconds
+    assert pytest.approx((8 * trained + 2 * examined) * 1e9 / 1e14) == job_of(found, "distill").seconds
+    assert pytest.approx(2 * 180_000 * 766 * 1e9 / 1e14) == job_of(found, "evaluate/base").seconds
+    assert pytest.approx(4 * tokens / 4_000) == found.endpoint_seconds
+    assert pytest.approx(16 * tokens / 4_000) == found.endpoint_gpu_seconds
+    assert ("generate", ["pair", "corpus", "evaluate/prompt-lookup", "gate", "promote"]) == (
+        found.critical,
+        found.unknown,
+    )
+    assert pytest.approx(sum(job.seconds or 0 for job in found.jobs)) == found.seconds
+    assert {"stated", "FLOPs", "unknown"} == {job.origin for job in found.jobs}
+
+
+def test_one_more_endpoint_takes_its_share() -> None:
+    (saving,) = estimated(*STATED).savings
+
+    assert ("generate", "one more endpoint") == (saving.job, saving.change)
+    assert pytest.approx(0.8) == saving.seconds_after / saving.seconds_before
+
+
+def test_one_more_gpu_where_the_target_is_loaded_here() -> None:
+    """Two processes share the shards, and three would; on a CPU they share its cores too."""
+    settings = ("plan.rows=1000", "plan.generate_tokens_per_second=100", "execution.local=2")
+    config = load_config(CONFIGS / "qwen3-8b.yaml", settings)
+    found = estimate(config, forecast(config), Measurements(), None)
+    (saving,) = found.savings
+    cpu = load_config(CONFIGS / "qwen3-8b.yaml", [*settings, "device=cpu"])
+
+    assert ("one more GPU (execution.local: 3)", pytest.approx(2 / 3)) == (
+        saving.change,
+        saving.seconds_after / saving.seconds_before,
+    )
+    assert pytest.approx(job_of(found, "generate").tokens_out / 200) == job_of(found, "generate").seconds
+    assert [] == estimate(cpu, forecast(cpu), Measurements(), None).savings
+
+
+def test_a_limit_of_requested_tokens_is_the_least_time() -> None:
+    """It counts prompts, scorings and the longest completions; more endpoints do not shorten it. A high one changes nothing."""
+    work = work_of(planned(*STATED), _amounts())["generate"]
+    found = estimated(*STATED, "generate.server.tokens_per_second=1000")
+    free = estimated(*STATED, "generate.server.tokens_per_second=1.0e+9")
+
+    assert pytest.approx(work.asked / 1_000) == job_of(found, "generate").seconds
+    assert "generate.server.tokens_per_second" == job_of(found, "generate").why
+    assert found.savings[0].seconds_before == found.savings[0].seconds_after
+    assert pytest.approx(work.tokens_out / 4_000) == job_of(free, "generate").seconds
+
+
+def _amounts() -> Amounts:
+    config = planned(*STATED)
+    return amounts_of(config, forecast(config), Measurements())
+
+
+def test_a_budget_of_tokens_is_counted_in_executions() -> None:
+    work = work_of(planned(*STATED), _amounts())["generate"]
+    found = estimated(*STATED, "generate.server.token_budget=100000000")
+
+    assert pytest.approx((work.tokens_in + work.tokens_out) / 1e8) == found.budget_share
+    assert None is estimated(*STATED).budget_share
+
+
+def test_an_earlier_run_gives_throughput_and_lengths() -> None:
+    """Twice the work of one endpoint of weight 1 in 100 s is 4 times that of four in 25; half of the rows are prompts."""
+    work = Work(rate="generate", amount=50_000.0, unit="tokens", workers=2.0)
+    known = Measurements(jobs={"generate": earlier(work, 100.0)}, differences={"r1": []}, lengths=LENGTHS)
+    found = estimated(known=known)
+    job = job_of(found, "generate")
+
+    assert 195_000 * 200 + 90_000 * 16 == job.tokens_out
+    assert pytest.approx(job.tokens_out / (4 * 250)) == job.seconds
+    assert ("earlier", "run r1 on cuda H100") == (job.origin, job.why)
+
+
+def test_what_is_stated_goes_before_what_was_measured() -> None:
+    work = Work(rate="generate", amount=50_000.0, unit="tokens", workers=2.0)
+    known = Measurements(jobs={"generate": earlier(work, 100.0)}, differences={"r1": []}, lengths=LENGTHS)
+    cost = Cost(seconds=70.0, stored_bytes=1, memory_bytes=1, gpu_bytes=0)
+    measured = Measured(jobs={"generate": cost}, total=cost, serving_bytes={}, batch=1, context=1)
+
+    assert 70.0 == pytest.approx(job_of(estimated(known=known, measured=measured), "generate").seconds)
+    assert "measured" == job_of(estimated(known=known, measured=measured), "generate").origin
+    stated = job_of(estimated(*STATED, known=known, measured=measured), "generate")
+    assert ("stated", 4_000.0) == (stated.origin, pytest.approx(stated.per_second))
+    assert 390_000 * 0.5 * 350 + 90_000 * 16 == stated.tokens_out  # the share that is kept was measured
+
+
+def test_a_resumed_job_has_no_throughput() -> None:
+    """Its seconds are those of its last part, and it would look faster than it is."""
+    work = Work(rate="train", amount=50_000.0, unit="tokens")
+    job = job_of(estimated(known=Measurements(jobs={"distill": earlier(work, 1.0, resumed=True)})), "distill")
+
+    assert (None, "unknown") == (job.seconds, job.origin)
+    assert "the last run was killed and continued" in job.why
+
+
+def test_lengths_under_another_limit_do_not_hold() -> None:
+    """Completions of at most 128 tokens say nothing of how long they become within 512."""
+    shorter = replace(LENGTHS, max_new_tokens=128, completion_tokens=100.0)
+    found = estimated(known=Measurements(lengths=shorter))
+
+    assert 195_000 * 512 + 90_000 * 16 == job_of(found, "generate").tokens_out
+    assert {"mean tokens of a completion": "the most that generate.max_new_tokens allows"}.items() <= {
+        one.what: one.source for one in found.assumptions
+    }.items()
+
+
+def test_settings_that_change_a_throughput_are_named() -> None:
+    changed = planned("generate.server.concurrency=128", "distill.max_steps=9")
+
+    assert ["generate.server.concurrency (was 64, now 128)"] == differences(planned(), changed)
+    assert [] == differences(planned(), planned("plan.rows=5", "seed=3", "distill.learning_rate=1"))
+
+
+def test_disk_at_its_fullest() -> None:
+    """While the draft is trained: three checkpoints of weights and two moments in float32, and the best weights twice."""
+    found = estimated(*STATED)
+    before = [job_of(found, name).stored_bytes or 0 for name in ("corpus", "generate", "distill")]
+
+    assert pytest.approx(sum(before) + 44 * 1e9) == found.peak_bytes
+    assert pytest.approx(sum(job.stored_bytes or 0 for job in found.jobs)) == found.stored_bytes
+    assert pytest.approx(2e9 + 44 * 180_000) == job_of(found, "distill").stored_bytes
+
+
+def test_bytes_of_an_earlier_run_are_scaled() -> None:
+    work = Work(rate="examine", amount=10.0, unit="tokens", size=100.0)
+    known = Measurements(jobs={"evaluate/base": earlier(work, 1.0)}, differences={"r1": []})
+
+    assert 1_000 * 180_000 / 100 == job_of(estimated(known=known), "evaluate/base").stored_bytes
+
+
+def test_a_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a person asks for a budget with."""
+    print_estimate(estimated(*STATED), None)
+    said = capsys.readouterr().out
+
+    assert "time: at least 20.3 h, one job after another; most of it is generate (9.7 h, 48%)\n" in said
+    assert "time not known: pair, corpus, evaluate/prompt-lookup, gate, promote\n" in said
+    assert (
+        "machine hours: 4 endpoints x 9.7 = 38.7 (154.9 GPU hours); this machine at least 20.3, of which 10.7 " in said
+    )
+    assert "one more endpoint: generate 9.7 h -> 7.7 h\n" in said
+    assert (
+        "throughput unknown: never measured; measure it with --measure (pair, corpus, evaluate/prompt-lookup, gate, promote)\n"
+        in said
+    )
+    assert "  mean tokens of a prompt: 400 (stated; plan.prompt_tokens)\n" in said
+    assert "  longest prompt, in tokens: 2,048 (the most that is allowed; corpus.max_prompt_tokens)\n" in said
+    assert "  FLOP/s of one device: 1e+14 (stated; a parameter and a token take 6 FLOPs in training (Kaplan" in said
+
+
+@pytest.mark.parametrize("gpu", [0, 9_000_000_000])
+def test_a_measured_plan_in_words(gpu: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Memory of each job, and of the GPU where there is one; serving memory by variant."""
+    cost = Cost(seconds=3_725.0, stored_bytes=2_500_000, memory_bytes=1_200_000_000, gpu_bytes=gpu)
+    jobs = {"generate": cost, "corpus": replace(cost, seconds=42.0)}
+    serving = {"unquantized": 2.5e9, "int4": 2.1e9}
+    measured = Measured(jobs=jobs, total=cost, serving_bytes=serving, batch=32, context=4096)
+    print_estimate(estimated(measured=measured), measured)
+    said = capsys.readouterr().out
+
+    assert bool(gpu) == ("9.0 GB" in said) == ("GPU" in said.split("corpus")[0])
+    assert ["62.1", "min"] == _words(said, "generate ", "min")
+    assert "42 s" in said
+    assert "1.2 GB" in said
+    assert (
+        "memory to serve (target and draft weights, KV caches of 32 requests with 4,096 tokens): unquantized 2,500 MB,"
+        " int4 2,100 MB\n" in said
+    )
+
+
+def _words(said: str, job: str, unit: str) -> list[str]:
+    """The word before `unit` and itself, in the row of the table that begins with `job`."""
+    row = next(line.split() for line in said.splitlines() if line.startswith(job))
+    return row[row.index(unit) - 1 : row.index(unit) + 1]

@@ -1,0 +1,127 @@
+"""The work of each job, computed by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.config.loading import load_config
+from pipeline.config.root import Config
+from pipeline.planning.work import (
+    Amounts,
+    dev_examinations,
+    generated_by_split,
+    is_scored_again,
+    trained_tokens,
+    training_flops,
+    work_of,
+)
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+AMOUNTS = Amounts(
+    rows=1_000,
+    prompts={"train": 600.0, "dev": 100.0, "examination": 300.0},
+    prompt_tokens=400.0,
+    completion_tokens=350.0,
+    longest_prompt=2_000.0,
+)
+
+
+def served(*settings: str) -> Config:
+    """Two endpoints of weight 1; examined at the deployment's sampling and at temperature 0; 16 tokens past the end."""
+    return load_config(CONFIGS / "llama3.1-70b.yaml", ["generate.server.endpoints=['http://a', 'http://b']", *settings])
+
+
+def test_tokens_of_a_generation_by_servers() -> None:
+    """700 completions of train and dev prompts, 600 of examination prompts. Each is prefilled as a prompt, scored as a whole, and
+    each examination completion is prefilled once more for the tokens past its end."""
+    work = work_of(served(), AMOUNTS)["generate"]
+
+    assert (700 + 600) * 350 + 600 * 16 == work.tokens_out == work.amount == work.size
+    assert 1_300 * 400 + 1_300 * 750 + 600 * 750 == work.tokens_in
+    assert work.tokens_in + work.tokens_out + 1_300 * (512 - 350) == work.asked
+    assert ("generate", 2.0) == (work.rate, work.workers)
+    assert {"train": 600 * 350, "dev": 100 * 350, "examination": 600 * 366} == generated_by_split(served(), AMOUNTS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "scored"),
+    [
+        ((), True),
+        (("sampling={temperature: 1}",), False),
+        (("sampling={temperature: 0}",), False),
+        (("sampling={temperature: 0.6, top_k: 20}",), False),
+        (("sampling={temperature: 0.6, top_k: 129}",), True),
+        (("sampling={temperature: 0.6, top_k: 20}", "generate.server.api=sglang", "generate.server.model=null"), True),
+    ],
+)
+def test_completions_that_are_scored_again(settings: tuple[str, ...], scored: bool) -> None:
+    """As docs/servers.md says, with processed log-probabilities."""
+    assert scored == is_scored_again(served(*settings))
+
+
+def test_here_nothing_is_prefilled_twice() -> None:
+    work = work_of(load_config(CONFIGS / "qwen3-8b.yaml"), AMOUNTS)["generate"]
+    assert (1_300 * 400, 0.0, 1.0) == (work.tokens_in, work.asked, work.workers)
+
+
+def test_endpoints_count_by_their_weight() -> None:
+    weighted = served("generate.server.endpoints=[{url: 'http://a', weight: 2}, 'http://b']")
+    assert 3.0 == work_of(weighted, AMOUNTS)["generate"].workers
+
+
+def test_tokens_of_a_training() -> None:
+    """3,000 steps of 32 rows, each as long as the longest prompt with a whole completion. 1 + 12 examinations on 100 dev prompts,
+    of which a token counts 2 of the 8 FLOPs that a trained one takes with gradient checkpointing."""
+    config, trained = served(), 3_000 * 32 * (2_000 + 512)
+    work = work_of(config, AMOUNTS)["distill"]
+
+    assert (trained, 13, 8) == (trained_tokens(config, AMOUNTS), dev_examinations(config), training_flops(config))
+    assert trained + 13 * 100 * 750 == work.tokens_in
+    assert trained + 13 * 100 * 750 / 4 == work.amount
+    assert 6 == training_flops(served("distill.gradient_checkpointing=false"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (("distill.max_steps=100", "distill.evaluate_every=30"), 1 + 4),  # 30, 60, 90, 100
+        (("distill.max_steps=100", "distill.evaluate_every=30", "distill.learning_curve=[0.5]"), 10),
+        (
+            ("distill.max_steps=100", "distill.evaluate_every=30", "distill.on_policy={rounds: 2, max_steps: 20}"),
+            5 + 2 * 2,
+        ),
+    ],
+)
+def test_dev_examinations_of_every_phase(settings: tuple[str, ...], expected: int) -> None:
+    assert expected == dev_examinations(load_config(CONFIGS / "qwen3-8b.yaml", settings))
+
+
+def test_tokens_of_examinations() -> None:
+    """Both kinds of completions of 300 examination prompts, with what lies past their ends; a variant is examined on dev prompts
+    twice, before and after."""
+    works = work_of(served(), AMOUNTS)
+
+    assert 600 * (400 + 350 + 16) == works["evaluate/base"].amount == works["evaluate/prompt-lookup"].amount
+    assert ("examine", "other") == (works["evaluate/base"].rate, works["evaluate/prompt-lookup"].rate)
+    assert 600 == works["evaluate/base"].size
+    assert 2 * 100 * 750 == works["quantize/int8"].amount
+    assert (1_000, 1_000) == (works["corpus"].amount, works["corpus"].size)
+    assert 300 == works["gate"].amount
+
+
+def test_later_turns_of_chats_are_work_too() -> None:
+    twice = work_of(served(), replace(AMOUNTS, turns=2.0))
+    once = work_of(served(), AMOUNTS)
+
+    assert 2 * once["generate"].tokens_out == twice["generate"].tokens_out
+    assert 2 * once["evaluate/base"].amount == twice["evaluate/base"].amount
+
+
+def test_a_target_that_is_loaded_here_beside_served_ones_has_no_stated_throughput() -> None:
+    """`plan.generate_tokens_per_second` is then that of an endpoint."""
+    settings = ("pair.target_before={source: ./before}",)
+    works = work_of(served(*settings), AMOUNTS)
+
+    assert ("generate", "other") == (works["generate"].rate, works["generate/before"].rate)
+    assert 600 * 366 == works["generate/before"].tokens_out
