@@ -1,31 +1,21 @@
 """Examination without decoding: one teacher-forced pass of a draft over stored completions of the target.
 
-Takes a loaded model and arrays; does not read files. Shapes: B completions of a batch, T positions, V shared tokens.
+Takes a loaded model and arrays; does not read files. Shapes: N or n tokens of completions, V shared tokens.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipeline.acceptance.teacher_forced import PaddedBatch, TeacherForced, TokenizedCompletion, batches
 from pipeline.errors import BrokenDraft
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import GREEDY, Sampling
 
 Floats = NDArray[np.float64]
-_CHUNK_ELEMENTS = 1 << 26  # logits held at once: 256 MiB in fp32
-
-
-class TokenizedCompletion(Protocol):
-    """Token ids of a prompt and its completion."""
-
-    @property
-    def prompt(self) -> NDArray[np.int32]: ...
-
-    @property
-    def tokens(self) -> NDArray[np.int32]: ...  # including the lookahead
 
 
 class ScoredCompletion(TokenizedCompletion, Protocol):
@@ -44,14 +34,15 @@ def acceptance_probabilities(
     batch_tokens: int,
 ) -> list[Floats]:
     """`examine` for one draft: a_t of every token of every completion. Raises BrokenDraft if it cannot be examined."""
-    found = examine({"draft": model}, completions, sampling, draft_sampling, vocabulary, batch_tokens)["draft"]
+    passes = {"draft": TeacherForced(model)}
+    found = examine(passes, completions, sampling, draft_sampling, vocabulary, batch_tokens)["draft"]
     if isinstance(found, BrokenDraft):
         raise found
     return found
 
 
 def examine(
-    models: Mapping[str, Any],
+    models: Mapping[str, TeacherForced],
     completions: Sequence[ScoredCompletion],
     sampling: Sampling,
     draft_sampling: Sampling,
@@ -93,65 +84,29 @@ def examine(
     return {name: broken.get(name, found[name]) for name in models}
 
 
-def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Row numbers of each batch: sorted by length, at most `batch_tokens` tokens with padding, at least one row."""
-    group: list[int] = []
-    for number in sorted(range(len(lengths)), key=lambda number: (lengths[number], number)):
-        if group and (len(group) + 1) * lengths[number] > batch_tokens:
-            yield group
-            group = []
-        group.append(number)
-    if group:
-        yield group
-
-
-class PaddedBatch:
-    """Completions padded on the right. Causal attention never sees the padding, so no attention mask is needed."""
-
-    def __init__(self, rows: Sequence[TokenizedCompletion]) -> None:
-        self.width = max(len(row.prompt) + len(row.tokens) for row in rows)
-        self.first = min(len(row.prompt) for row in rows) - 1  # the first position that predicts a token
-        self.ids_BT = torch.zeros(len(rows), self.width, dtype=torch.long)
-        for index, row in enumerate(rows):
-            self.ids_BT[index, : len(row.prompt) + len(row.tokens)] = torch.from_numpy(
-                np.concatenate([row.prompt, row.tokens]).astype(np.int64)
-            )
-
-
-@torch.inference_mode()
 def _examine_batch(
-    model: Any,
+    model: TeacherForced,
     rows: Sequence[ScoredCompletion],
     batch: PaddedBatch,
     sampling: Sampling,
     draft_sampling: Sampling,
     vocabulary: int,
 ) -> list[Floats]:
-    context = _context(model)
+    context = _context(model.model)
     if batch.width > context:
         raise BrokenDraft(
             f"a prompt and its completion are {batch.width} tokens long and the draft's context is {context}: lower "
             "corpus.max_prompt_tokens or generate.max_new_tokens, or use a draft with a longer context"
         )
-    first, ids_BT = batch.first, batch.ids_BT.to(model.device)
-    logits_BTV = model(input_ids=ids_BT, use_cache=False, logits_to_keep=batch.width - first).logits
-    if logits_BTV.shape[-1] < vocabulary:
-        raise BrokenDraft(
-            f"the draft has logits for {logits_BTV.shape[-1]} tokens and the pair shares {vocabulary}: "
-            "use a draft with the target's vocabulary"
-        )
-    logits_BTV = logits_BTV[..., :vocabulary]
-    log_q_BT, best_BT = _score(logits_BTV[:, :-1], ids_BT[:, first + 1 :], sampling, draft_sampling)
-    found = []
-    for index, row in enumerate(rows):
-        begin = len(row.prompt) - 1 - first
-        window = slice(begin, begin + len(row.tokens))
-        if sampling.greedy or draft_sampling.greedy:
-            best_T = best_BT[index, window]
-            found.append(np.where(best_T < 0, np.nan, best_T == row.tokens))
-        else:
-            found.append(np.exp(np.minimum(log_q_BT[index, window].astype(np.float64) - row.log_p, 0.0)))
-    return found
+    found_N: Floats = np.empty(len(batch.tokens_N))
+    greedy = sampling.greedy or draft_sampling.greedy
+    for part, logits_nV in model.logits(batch, vocabulary):
+        tokens_n = batch.tokens_N[part].to(logits_nV.device)
+        found_N[part] = _is_best(logits_nV, tokens_n) if greedy else _log_q(logits_nV, tokens_n, draft_sampling)
+    if not greedy:
+        log_p_N = np.concatenate([row.log_p for row in rows])
+        found_N = np.exp(np.minimum(found_N - log_p_N, 0.0))
+    return batch.by_row(found_N)
 
 
 def _context(model: Any) -> float:
@@ -161,25 +116,20 @@ def _context(model: Any) -> float:
     return getattr(text, "max_position_embeddings", None) or float("inf")
 
 
-def _score(
-    logits_BTV: torch.Tensor, next_BT: torch.Tensor, sampling: Sampling, draft_sampling: Sampling
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """log q of each next token (NaN if any logit is NaN); for a greedy target or draft, the draft's argmax instead (-1 if
-    any logit is NaN). Computed in chunks of positions to bound memory."""
-    batch, positions, vocabulary = logits_BTV.shape
-    log_q_BT, best_BT = torch.zeros(batch, positions), torch.zeros(batch, positions, dtype=torch.long)
-    greedy = sampling.greedy or draft_sampling.greedy
-    step = max(1, _CHUNK_ELEMENTS // (batch * vocabulary))
-    for begin in range(0, positions, step):
-        chunk = slice(begin, begin + step)
-        part_BTV = logits_BTV[:, chunk]
-        if greedy:
-            largest = part_BTV.max(-1)  # NaN if any logit is NaN; the lowest id among ties
-            best_BT[:, chunk] = torch.where(torch.isnan(largest.values), -1, largest.indices).cpu()
-        else:
-            log_q_BTV = log_probabilities(part_BTV, draft_sampling)
-            log_q_BT[:, chunk] = log_q_BTV.gather(-1, next_BT[:, chunk].unsqueeze(-1)).squeeze(-1).cpu()
-    return log_q_BT.numpy(), best_BT.numpy()
+def _log_q(logits_nV: torch.Tensor, tokens_n: torch.Tensor, draft_sampling: Sampling) -> Floats:
+    """log q of each token; NaN if any logit of its position is NaN."""
+    log_q_nV = log_probabilities(logits_nV, draft_sampling)
+    found_n: Floats = log_q_nV.gather(-1, tokens_n.unsqueeze(-1)).squeeze(-1).double().cpu().numpy()
+    return found_n
+
+
+def _is_best(logits_nV: torch.Tensor, tokens_n: torch.Tensor) -> Floats:
+    """1 where the token is the draft's argmax, else 0; NaN if any logit of its position is NaN."""
+    largest = logits_nV.max(-1)  # NaN if any logit is NaN; the lowest id among ties
+    found_n: Floats = (
+        torch.where(torch.isnan(largest.values), torch.nan, (largest.indices == tokens_n).double()).cpu().numpy()
+    )
+    return found_n
 
 
 def engine_sampling(convention: str, deployed: Sampling, draft_sampling: str) -> Sampling:

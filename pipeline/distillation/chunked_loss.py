@@ -19,7 +19,6 @@ LossOf = Callable[
 _LOGITS = 1 << 21  # logits of a chunk: 8 MiB in fp32, which fits into a CPU cache
 _LEAST_ROWS = 256  # rows of a chunk: with fewer, reading the head's weights dominates the matmul
 _MULTIPLE = 64  # rows of a chunk are a multiple of this
-_CHECK_TOKENS = 16  # tokens on which head and model must agree
 
 
 def mean_loss(hidden_NH: torch.Tensor, head: nn.Linear, vocabulary: int, loss_of: LossOf) -> torch.Tensor:
@@ -31,28 +30,6 @@ def mean_loss(hidden_NH: torch.Tensor, head: nn.Linear, vocabulary: int, loss_of
 def mean_loss_of_logits(logits_NV: torch.Tensor, loss_of: LossOf) -> torch.Tensor:
     """The same for given logits, for models whose head is more than a linear layer."""
     return loss_of(logits_NV, slice(0, len(logits_NV))).mean()
-
-
-@torch.no_grad()
-def linear_head(model: Any) -> nn.Linear | None:
-    """The output layer if the model's logits are exactly that layer applied to the last hidden state, otherwise None."""
-    head, config = model.get_output_embeddings(), model.config
-    # Soft-capping and scaling are visible only in large logits, so the comparison below would miss them.
-    if any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")):
-        return None
-    if type(head) is not nn.Linear or not hasattr(model, "get_decoder"):
-        return None
-    count = min(_CHECK_TOKENS, head.out_features)
-    ids_BT = torch.arange(count, device=model.device)[None]
-    decoder = model.get_decoder()
-    if decoder is model:
-        return None
-    was_training = model.training
-    model.eval()
-    own = model(input_ids=ids_BT, use_cache=False).logits.float()
-    ours = head(decoder(input_ids=ids_BT, use_cache=False).last_hidden_state).float()
-    model.train(was_training)
-    return head if torch.allclose(own, ours, rtol=1e-4, atol=1e-4 * float(own.abs().max())) else None
 
 
 def _products(hidden_NH: torch.Tensor) -> torch.dtype:

@@ -18,7 +18,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from trl import SFTConfig, SFTTrainer
 
 from pipeline.config.distill import DistillConfig
-from pipeline.distillation.chunked_loss import linear_head, mean_loss, mean_loss_of_logits
+from pipeline.distillation.chunked_loss import mean_loss, mean_loss_of_logits
 from pipeline.distillation.dataset import PackedCompletions, stored_targets
 from pipeline.distillation.document_masking import supports_document_masking
 from pipeline.distillation.losses import LOSSES, MERGED, SparseTargets, cross_entropy, sparse_columns
@@ -39,6 +39,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.loading import supports_bf16
+from pipeline.models.output_head import linear_head
 from pipeline.progress import Progress, Track
 from pipeline.store.atomic import replacing
 

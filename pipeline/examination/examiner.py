@@ -16,6 +16,7 @@ from pipeline.acceptance.examine import ScoredCompletion, acceptance_probabiliti
 from pipeline.acceptance.profile import Completions, PromptCounts, count_completions
 from pipeline.acceptance.repetition import repetition_mask
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, Floats, expected_rounds
+from pipeline.acceptance.teacher_forced import TeacherForced
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import BrokenDraft
 from pipeline.examination.windows import windows
@@ -89,7 +90,7 @@ class Examiner:
         Completions are read, padded and searched for loops once for all drafts. For a draft that cannot be examined, one
         window holds the reason in place of its counts; later windows leave the draft out.
         """
-        remaining, seen = dict(drafts), 0
+        remaining, seen = {name: TeacherForced(draft) for name, draft in drafts.items()}, 0
         for window in windows(completions):
             a = examine(
                 remaining,

@@ -13,10 +13,10 @@ import torch
 
 from pipeline.config.distill import DistillConfig, LoraConfig
 from pipeline.distillation.adapters import add_adapters, merge_adapters
-from pipeline.distillation.chunked_loss import linear_head
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
+from pipeline.models.output_head import linear_head
 from tests.fakes import quiet, stored_completion, tiny_llama, tiny_tokenizer
 
 SETTINGS = DistillConfig(bf16=False, max_steps=6, batch=2, save_every=2, evaluate_every=5, learning_rate=1e-2)

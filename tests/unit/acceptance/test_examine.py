@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.acceptance.examine import acceptance_probabilities, batches, engine_sampling, examine
+from pipeline.acceptance.examine import acceptance_probabilities, engine_sampling, examine
+from pipeline.acceptance.teacher_forced import TeacherForced, batches
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import GREEDY, Sampling
-from tests.fakes import full_logits, stored_completion, table_model, tiny_llama
+from tests.fakes import family_model, full_logits, stored_completion, table_model, tiny_llama
 
 VOCABULARY = 32
 FILTERED = Sampling(0.8, 12, 0.95)
@@ -33,6 +34,10 @@ def rows() -> list[StoredCompletion]:
         log_p = np.log(generator.random(after))
         made.append(stored_completion(ids[:before], ids[before:], name=f"p{number}", log_p=log_p))
     return made
+
+
+def _passes(models: dict[str, Any]) -> dict[str, TeacherForced]:
+    return {name: TeacherForced(model) for name, model in models.items()}
 
 
 def _directly(model: Any, row: StoredCompletion, draft_sampling: Sampling, greedy: bool) -> list[float]:
@@ -83,16 +88,26 @@ def test_batches_hold_each_row_once_and_keep_to_their_size() -> None:
     assert [] == list(batches([], 16))
 
 
-def test_long_completions_are_scored_piece_by_piece(
-    draft: Any, rows: list[StoredCompletion], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("family", ["Llama", "Gemma2"])
+@pytest.mark.parametrize("draft_sampling", [FILTERED, GREEDY], ids=str)
+def test_logits_are_held_for_a_few_positions(
+    family: str, draft_sampling: Sampling, rows: list[StoredCompletion], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunking changes no figure."""
-    whole = acceptance_probabilities(draft, rows, FILTERED, FILTERED, VOCABULARY, 10_000)
-    monkeypatch.setattr("pipeline.acceptance.examine._CHUNK_ELEMENTS", 3 * len(rows) * VOCABULARY)
-    pieces = acceptance_probabilities(draft, rows, FILTERED, FILTERED, VOCABULARY, 10_000)
+    """Chunking changes no figure. A model whose logits are more than its output layer gives them row by row, and no other gives
+    logits for a prompt or padding."""
+    capped = {"final_logit_softcapping": 4.0, "head_dim": 8} if family == "Gemma2" else {}
+    model = family_model(family, **capped)
+    whole = acceptance_probabilities(model, rows, FILTERED, draft_sampling, VOCABULARY, 10_000)
+    monkeypatch.setattr("pipeline.acceptance.teacher_forced.CHUNK_ELEMENTS", 3 * VOCABULARY)
+    asked: list[int] = []
+    model.lm_head.register_forward_hook(lambda head, given, logits: asked.append(logits.numel() // logits.shape[-1]))
+    pieces = acceptance_probabilities(model, rows, FILTERED, draft_sampling, VOCABULARY, 10_000)
 
     for one, other in zip(whole, pieces, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
+    most = max(len(row.prompt) + len(row.tokens) for row in rows)
+    asked = [count for count in asked if count != 16]  # of the search for the output layer
+    assert ([most] * len(rows) if capped else [3] * 9 + [1]) == asked
 
 
 @pytest.mark.parametrize("draft_sampling", [Sampling(), GREEDY, FILTERED, Sampling(min_p=0.1)], ids=str)
@@ -109,7 +124,7 @@ def test_a_damaged_draft_is_named_with_the_completion(draft_sampling: Sampling) 
 def test_many_drafts_are_examined_as_each_alone(draft: Any, rows: list[StoredCompletion]) -> None:
     """Several drafts in one pass over the batches get bit-identical results to each alone."""
     models = {"one": draft, "two": tiny_llama(5), "table": table_model(VOCABULARY, 3)}
-    found = examine(models, rows, FILTERED, FILTERED, VOCABULARY, 30)
+    found = examine(_passes(models), rows, FILTERED, FILTERED, VOCABULARY, 30)
 
     assert list(models) == list(found)
     for name, model in models.items():
@@ -121,7 +136,9 @@ def test_a_damaged_draft_spoils_no_other(draft: Any, rows: list[StoredCompletion
     """A damaged draft gets the reason in place of figures, with the completion number; the others get their figures."""
     damaged = table_model(VOCABULARY, 0)
     damaged.table_PVW[:] = math.nan
-    found = examine({"bad": damaged, "good": draft}, rows, Sampling(), Sampling(), VOCABULARY, 20, first_number=100)
+    found = examine(
+        _passes({"bad": damaged, "good": draft}), rows, Sampling(), Sampling(), VOCABULARY, 20, first_number=100
+    )
 
     assert isinstance(found["bad"], BrokenDraft)
     assert "the draft returned NaN logits on completion 104" in str(found["bad"])  # the shortest is examined first
@@ -136,7 +153,7 @@ def test_a_draft_that_does_not_fit_is_named(rows: list[StoredCompletion]) -> Non
     rows = [stored_completion(row.prompt % 30, row.tokens % 30) for row in rows]
     with pytest.raises(BrokenDraft, match=r"17 tokens long and the draft's context is 16: lower .* \(completion 3\)"):
         acceptance_probabilities(short, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
-    found = examine({"short": short, "good": tiny_llama(1)}, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
+    found = examine(_passes({"short": short, "good": tiny_llama(1)}), rows, Sampling(), Sampling(), VOCABULARY, 10_000)
     assert [BrokenDraft, list] == [type(found[name]) for name in ("short", "good")]
     with pytest.raises(BrokenDraft, match="logits for 31 tokens and the pair shares 32: use a draft with"):
         acceptance_probabilities(narrow, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
@@ -164,7 +181,7 @@ def test_a_token_the_draft_rules_out_is_never_accepted() -> None:
 def test_progress_counts_completions(draft: Any, rows: list[StoredCompletion]) -> None:
     """`on_done` is called for every completion once."""
     heard: list[int] = []
-    examine({"draft": draft}, rows, Sampling(), Sampling(), VOCABULARY, 30, heard.append)
+    examine(_passes({"draft": draft}), rows, Sampling(), Sampling(), VOCABULARY, 30, heard.append)
 
     assert len(rows) == sum(heard)
 

@@ -1,15 +1,12 @@
 """The chunked output layer and loss: value and gradients equal those of all logits at once."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 
 from pipeline.distillation import chunked_loss
-from pipeline.distillation.chunked_loss import linear_head, mean_loss, mean_loss_of_logits
+from pipeline.distillation.chunked_loss import mean_loss, mean_loss_of_logits
 from pipeline.distillation.losses import cross_entropy
-from tests.fakes import family_model
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 1000])
@@ -58,35 +55,6 @@ def test_a_frozen_head_gets_no_gradient() -> None:
     assert hidden_NH.grad is not None
 
 
-@pytest.mark.parametrize(
-    ("family", "settings"),
-    [("Llama", {}), ("Llama", {"tie_word_embeddings": True}), ("Qwen3", {}), ("Llama", {"attention_dropout": 0.5})],
-)
-def test_a_plain_head_is_found(family: str, settings: dict[str, Any]) -> None:
-    """And training or eval mode is restored."""
-    model = family_model(family, torch.float32, **settings).train()
-
-    assert linear_head(model) is model.lm_head
-    assert model.training
-
-
-def test_a_head_that_is_more_than_a_matrix_is_left_to_the_model() -> None:
-    """Soft-capped or scaled logits are not the plain matmul."""
-    capped = family_model("Gemma2", torch.float32, final_logit_softcapping=1.0, head_dim=8)
-    scaled = family_model("Llama", torch.float32)
-    own = scaled.forward
-
-    def forward(**kwargs: Any) -> Any:
-        output = own(**kwargs)
-        output.logits = output.logits * 1.1
-        return output
-
-    scaled.forward = forward
-
-    assert linear_head(capped) is None
-    assert linear_head(scaled) is None
-
-
 def test_products_are_in_the_dtype_of_autocast() -> None:
     """The hidden states' dtype without autocast."""
     found: list[torch.dtype] = []
@@ -97,15 +65,3 @@ def test_products_are_in_the_dtype_of_autocast() -> None:
             mean_loss(hidden_NH, layer, 6, lambda logits, where: found.append(logits.dtype) or -logits[:, 0])
 
     assert [torch.float32, torch.bfloat16] == found
-
-
-class _Packed(nn.Linear):
-    """A layer whose weight is not to be read as a matrix, though its products are the same."""
-
-
-def test_a_head_of_another_type_is_left_to_the_model() -> None:
-    """For example a quantized layer, which is a subclass."""
-    model = family_model("Llama", torch.float32)
-    model.lm_head.__class__ = _Packed
-
-    assert linear_head(model) is None

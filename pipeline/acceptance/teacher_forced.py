@@ -1,0 +1,100 @@
+"""A model's logits at the tokens of given completions: one pass over each batch, and the output layer in chunks of positions.
+
+The logits of a batch, (B, T, V), would be its largest tensor: 8,192 positions over 152,000 tokens are 2.5 GB in bf16 and 5 GB in
+fp32. The last hidden states are a hundredth of that, so the output layer is applied to some positions at a time, and to none that
+predicts a token of a prompt or padding. Shapes: B completions, T positions, N tokens of completions, V shared tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.errors import BrokenDraft
+from pipeline.models.output_head import output_head
+
+CHUNK_ELEMENTS = 1 << 24  # logits held at once: 64 MiB in fp32
+
+
+class TokenizedCompletion(Protocol):
+    """Token ids of a prompt and its completion."""
+
+    @property
+    def prompt(self) -> NDArray[np.int32]: ...
+
+    @property
+    def tokens(self) -> NDArray[np.int32]: ...  # including the lookahead
+
+
+def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Row numbers of each batch: sorted by length, at most `batch_tokens` tokens with padding, at least one row."""
+    group: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda number: (lengths[number], number)):
+        if group and (len(group) + 1) * lengths[number] > batch_tokens:
+            yield group
+            group = []
+        group.append(number)
+    if group:
+        yield group
+
+
+class PaddedBatch:
+    """Completions padded on the right. Causal attention never sees the padding, so no attention mask is needed.
+
+    `predicts_BT` is True at the positions that predict a completion's token; `tokens_N` are these tokens, row by row.
+    """
+
+    def __init__(self, rows: Sequence[TokenizedCompletion]) -> None:
+        self.width = max(len(row.prompt) + len(row.tokens) for row in rows)
+        self.ids_BT = torch.zeros(len(rows), self.width, dtype=torch.long)
+        self.predicts_BT = torch.zeros(len(rows), self.width, dtype=torch.bool)
+        self._ends = np.cumsum([len(row.tokens) for row in rows])[:-1]
+        for index, row in enumerate(rows):
+            before, end = len(row.prompt), len(row.prompt) + len(row.tokens)
+            self.ids_BT[index, :end] = torch.from_numpy(np.concatenate([row.prompt, row.tokens]).astype(np.int64))
+            self.predicts_BT[index, before - 1 : end - 1] = True
+        self.tokens_N = torch.from_numpy(np.concatenate([row.tokens for row in rows]).astype(np.int64))
+
+    def by_row(self, values_N: NDArray[Any]) -> list[NDArray[Any]]:
+        """Values of all tokens, (N, ...), divided by completion."""
+        return np.split(values_N, self._ends)
+
+
+class TeacherForced:
+    """A model that is asked for its logits on given completions."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._head = output_head(model)
+
+    @torch.inference_mode()
+    def logits(self, batch: PaddedBatch, vocabulary: int) -> Iterator[tuple[slice, torch.Tensor]]:
+        """The logits that predict each token of the batch, chunk by chunk in order: which of `batch.tokens_N`, and (n, V) without
+        what pads the vocabulary. BrokenDraft for a model with fewer tokens than `vocabulary`.
+
+        A model whose logits are more than its output layer gives them for some rows of the batch at a time, at least one.
+        """
+        begin = 0
+        for logits_nV in self._chunks(batch, vocabulary):
+            if logits_nV.shape[-1] < vocabulary:
+                raise BrokenDraft(
+                    f"the draft has logits for {logits_nV.shape[-1]} tokens and the pair shares {vocabulary}: "
+                    "use a draft with the target's vocabulary"
+                )
+            yield slice(begin, begin + len(logits_nV)), logits_nV[:, :vocabulary]
+            begin += len(logits_nV)
+
+    def _chunks(self, batch: PaddedBatch, vocabulary: int) -> Iterator[torch.Tensor]:
+        ids_BT, most = batch.ids_BT.to(self.model.device), max(1, CHUNK_ELEMENTS // vocabulary)
+        if self._head is not None:
+            hidden_BTH = self.model.get_decoder()(input_ids=ids_BT, use_cache=False).last_hidden_state
+            hidden_NH = hidden_BTH[batch.predicts_BT.to(hidden_BTH.device)]
+            yield from map(self._head, torch.split(hidden_NH, most))
+            return
+        first = int(batch.predicts_BT.any(0).nonzero()[0])  # the first position that predicts a token
+        rows = max(1, most // (batch.width - first))
+        for ids_bT, predicts_bT in zip(torch.split(ids_BT, rows), torch.split(batch.predicts_BT, rows), strict=True):
+            logits_btV = self.model(input_ids=ids_bT, use_cache=False, logits_to_keep=batch.width - first).logits
+            yield from torch.split(logits_btV[predicts_bT[:, first:].to(logits_btV.device)], most)
