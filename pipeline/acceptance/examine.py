@@ -34,7 +34,7 @@ def acceptance_probabilities(
     batch_tokens: int,
 ) -> list[Floats]:
     """`examine` for one draft: a_t of every token of every completion. Raises BrokenDraft if it cannot be examined."""
-    passes = {"draft": TeacherForced(model)}
+    passes = {"draft": model if isinstance(model, TeacherForced) else TeacherForced(model)}
     found = examine(passes, completions, sampling, draft_sampling, vocabulary, batch_tokens)["draft"]
     if isinstance(found, BrokenDraft):
         raise found

@@ -67,17 +67,16 @@ class TeacherForced:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self._head = output_head(model)
+        self._head: Any = output_head(model)
 
-    @torch.inference_mode()
     def logits(self, batch: PaddedBatch, vocabulary: int) -> Iterator[tuple[slice, torch.Tensor]]:
         """The logits that predict each token of the batch, chunk by chunk in order: which of `batch.tokens_N`, and (n, V) without
         what pads the vocabulary. BrokenDraft for a model with fewer tokens than `vocabulary`.
 
         A model whose logits are more than its output layer gives them for some rows of the batch at a time, at least one.
         """
-        begin = 0
-        for logits_nV in self._chunks(batch, vocabulary):
+        begin, most = 0, max(1, CHUNK_ELEMENTS // vocabulary)
+        for logits_nV in self._by_head(batch, most) if self._head is not None else self._by_rows(batch, most):
             if logits_nV.shape[-1] < vocabulary:
                 raise BrokenDraft(
                     f"the draft has logits for {logits_nV.shape[-1]} tokens and the pair shares {vocabulary}: "
@@ -86,15 +85,26 @@ class TeacherForced:
             yield slice(begin, begin + len(logits_nV)), logits_nV[:, :vocabulary]
             begin += len(logits_nV)
 
-    def _chunks(self, batch: PaddedBatch, vocabulary: int) -> Iterator[torch.Tensor]:
-        ids_BT, most = batch.ids_BT.to(self.model.device), max(1, CHUNK_ELEMENTS // vocabulary)
-        if self._head is not None:
-            hidden_BTH = self.model.get_decoder()(input_ids=ids_BT, use_cache=False).last_hidden_state
-            hidden_NH = hidden_BTH[batch.predicts_BT.to(hidden_BTH.device)]
-            yield from map(self._head, torch.split(hidden_NH, most))
-            return
+    def _by_head(self, batch: PaddedBatch, most: int) -> Iterator[torch.Tensor]:
+        for hidden_nH in torch.split(self._hidden(batch), most):
+            with torch.inference_mode():  # not over the generator: a caller has its own mode
+                logits_nV = self._head(hidden_nH)
+            yield logits_nV
+
+    @torch.inference_mode()
+    def _hidden(self, batch: PaddedBatch) -> torch.Tensor:
+        """Last hidden states at the positions that predict a token, (N, H)."""
+        output = self.model.get_decoder()(input_ids=batch.ids_BT.to(self.model.device), use_cache=False)
+        hidden_BTH: torch.Tensor = output.last_hidden_state
+        return hidden_BTH[batch.predicts_BT.to(hidden_BTH.device)]
+
+    def _by_rows(self, batch: PaddedBatch, most: int) -> Iterator[torch.Tensor]:
         first = int(batch.predicts_BT.any(0).nonzero()[0])  # the first position that predicts a token
-        rows = max(1, most // (batch.width - first))
-        for ids_bT, predicts_bT in zip(torch.split(ids_BT, rows), torch.split(batch.predicts_BT, rows), strict=True):
-            logits_btV = self.model(input_ids=ids_bT, use_cache=False, logits_to_keep=batch.width - first).logits
-            yield from torch.split(logits_btV[predicts_bT[:, first:].to(logits_btV.device)], most)
+        kept, rows = batch.width - first, max(1, most // (batch.width - first))
+        for ids_bT, predicts_bT in zip(
+            torch.split(batch.ids_BT, rows), torch.split(batch.predicts_BT, rows), strict=True
+        ):
+            with torch.inference_mode():
+                output = self.model(input_ids=ids_bT.to(self.model.device), use_cache=False, logits_to_keep=kept)
+                logits_nV = output.logits[predicts_bT[:, first:].to(output.logits.device)]
+            yield from torch.split(logits_nV, most)

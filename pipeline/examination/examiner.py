@@ -1,16 +1,17 @@
 """Examines drafts over stored completions: used by evaluate, probe, check, the cross-check and during training.
 
-Completions are read in windows, so memory does not grow with their number. A window depends on the stored completions
-alone, so figures do not depend on the machine.
+Completions are read in windows, so memory does not grow with their number. A window depends on the stored shard alone, so figures
+depend neither on the machine nor on what else is examined.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.acceptance.examine import ScoredCompletion, acceptance_probabilities, engine_sampling, examine
 from pipeline.acceptance.profile import Completions, PromptCounts, count_completions
@@ -34,6 +35,14 @@ class AcceptanceSummary(NamedTuple):
     acceptance: float
     omega: float  # tokens per target call at settings.gamma
     segments: Mapping[str, float] = MappingProxyType({})  # acceptance rate by segment, where there are several
+
+
+class _Needed(NamedTuple):
+    """What an examination reads of a completion."""
+
+    prompt: NDArray[np.int32]
+    tokens: NDArray[np.int32]
+    log_p: NDArray[np.float32]
 
 
 def _silent(count: int) -> None:
@@ -60,6 +69,9 @@ class Examiner:
 
     def acceptance(self, draft: Any, completions: Sequence[ScoredCompletion]) -> list[Floats]:
         """a_t of every token of every completion, lookahead included. Raises BrokenDraft if the draft cannot be examined."""
+        return self._acceptance(TeacherForced(draft), completions)
+
+    def _acceptance(self, draft: TeacherForced, completions: Sequence[ScoredCompletion]) -> list[Floats]:
         return acceptance_probabilities(
             draft, completions, self.sampling, self._draft_sampling, self.vocabulary, self.settings.batch_tokens
         )
@@ -117,38 +129,50 @@ class Examiner:
             if not remaining:
                 return
 
-    def summary(self, draft: Any, completions: Sequence[StoredCompletion]) -> AcceptanceSummary:
+    def summary(self, draft: Any, completions: Iterable[StoredCompletion]) -> AcceptanceSummary:
         """Acceptance rate and tokens per target call at settings.gamma. Raises BrokenDraft if the draft cannot be examined."""
-        a = self.acceptance(draft, completions)
-        lengths_B = np.array([item.length for item in completions], dtype=np.int64)
-        a_BT = np.zeros((len(completions), lengths_B.max()))
-        for row, (values_T, length) in enumerate(zip(a, lengths_B, strict=True)):
-            a_BT[row, :length] = values_T[:length]
-        calls_B = expected_rounds(a_BT, lengths_B, self.settings.gamma, self.counting).calls_B
-        return AcceptanceSummary(
-            float(a_BT.sum() / lengths_B.sum()), float(lengths_B.sum() / calls_B.sum()), _by_segment(completions, a)
-        )
+        passes, accepted, tokens, calls, segments = TeacherForced(draft), 0.0, 0, 0.0, _SegmentRates()
+        for window in windows(completions):
+            a = self._acceptance(passes, window)
+            lengths_B = np.array([item.length for item in window], dtype=np.int64)
+            a_BT = np.zeros((len(window), lengths_B.max()))
+            for row, (values_T, length) in enumerate(zip(a, lengths_B, strict=True)):
+                a_BT[row, :length] = values_T[:length]
+            accepted += float(a_BT.sum())
+            tokens += int(lengths_B.sum())
+            calls += float(expected_rounds(a_BT, lengths_B, self.settings.gamma, self.counting).calls_B.sum())
+            segments.add(window, a)
+        return AcceptanceSummary(accepted / tokens, tokens / calls, segments.rates())
 
-    def _needed(self, window: Sequence[StoredCompletion]) -> list[StoredCompletion]:
+    def _needed(self, window: Sequence[StoredCompletion]) -> list["_Needed"]:
         """The completions up to the last token that the convention counts: the draft need not read further."""
         past = 0 if self.counting.clipped else self.settings.max_gamma - 1
+        ends = [item.length + past for item in window]
         return [
-            replace(item, tokens=item.tokens[: item.length + past], log_p=item.log_p[: item.length + past])
-            for item in window
+            _Needed(item.prompt, item.tokens[:end], item.log_p[:end]) for item, end in zip(window, ends, strict=True)
         ]
 
 
-def _by_segment(completions: Sequence[StoredCompletion], a: Sequence[Floats]) -> dict[str, float]:
-    """Acceptance rates by segment; empty where all tokens are of one."""
-    accepted, tokens = dict[str, float](), Counter[str]()
-    for item, values_T in zip(completions, a, strict=True):
-        if item.segments is None:
-            continue
-        for label in np.unique(item.segments[: item.length]).tolist():
-            name, inside_T = item.segment_names[label], item.segments[: item.length] == label
-            tokens[name] += int(inside_T.sum())
-            accepted[name] = accepted.get(name, 0.0) + float(values_T[: item.length][inside_T].sum())
-    return {name: accepted[name] / tokens[name] for name in sorted(tokens)} if len(tokens) > 1 else {}
+class _SegmentRates:
+    """Acceptance rates by segment, added window by window."""
+
+    def __init__(self) -> None:
+        self._accepted, self._tokens = dict[str, float](), Counter[str]()
+
+    def add(self, completions: Sequence[StoredCompletion], a: Sequence[Floats]) -> None:
+        for item, values_T in zip(completions, a, strict=True):
+            if item.segments is None:
+                continue
+            for label in np.unique(item.segments[: item.length]).tolist():
+                name, inside_T = item.segment_names[label], item.segments[: item.length] == label
+                self._tokens[name] += int(inside_T.sum())
+                accepted = float(values_T[: item.length][inside_T].sum())
+                self._accepted[name] = self._accepted.get(name, 0.0) + accepted
+
+    def rates(self) -> dict[str, float]:
+        """Empty where all tokens are of one segment."""
+        names = sorted(self._tokens) if len(self._tokens) > 1 else []
+        return {name: self._accepted[name] / self._tokens[name] for name in names}
 
 
 def draft_independent(window: Sequence[StoredCompletion]) -> Completions:

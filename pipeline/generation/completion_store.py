@@ -69,6 +69,7 @@ class StoredCompletion:
     acceptance: float | None = None  # of the prompt's request in the log; None: not known
     segments: NDArray[np.uint8] | None = None  # (N,), labels, see `segment_files`; None: all are of one
     segment_names: tuple[str, ...] = ()  # by label
+    shard: str = ""  # the name of the shard that it was read from
 
     @property
     def greedy(self) -> bool:
@@ -236,7 +237,8 @@ class _TokenColumns:
         self.rest_log_p = batch["rest_log_p"].to_numpy()
         self.entries = batch["entries"].values.to_numpy().reshape(batch.num_rows, -1, ENTRY_BYTES)
         self.vocabulary = int(batch.schema.metadata[b"vocabulary"])
-        self.segments = segments_of(path.parent, path.name.removesuffix(".tokens.arrow"), batch.num_rows)
+        self.shard = path.name.removesuffix(".tokens.arrow")
+        self.segments = segments_of(path.parent, self.shard, batch.num_rows)
 
     def completion(self, row: dict[str, Any]) -> StoredCompletion:
         """The completion that `row`, a row of the completions file, describes: its tokens are first .. first + total - 1."""
@@ -261,4 +263,5 @@ class _TokenColumns:
             vocabulary=self.vocabulary,
             segments=None if self.segments is None else self.segments.labels_N[rows],
             segment_names=() if self.segments is None else self.segments.names,
+            shard=self.shard,
         )

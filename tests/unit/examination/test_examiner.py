@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from pipeline.acceptance.profile import PromptCounts
+from pipeline.acceptance.profile import PromptCounts, counts_json
 from pipeline.acceptance.prompt_lookup import count_lookup
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.config.evaluate import EvaluateConfig
@@ -21,7 +22,7 @@ from pipeline.examination.windows import tally_counts
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.settings import Sampling
 from pipeline.store.row_files import RowFile
-from tests.fakes import stored_completion, table_model
+from tests.fakes import stored_completion, table_model, tiny_llama
 
 SETTINGS = EvaluateConfig(max_gamma=5, gamma=3, convention="vllm")
 EXAMINER = Examiner(Sampling(), SETTINGS, 8)
@@ -65,6 +66,21 @@ def test_windows_change_no_count(rows: list[StoredCompletion], monkeypatch: pyte
         assert one.accepted == pytest.approx(other.accepted, rel=1e-12)
         assert one.rounds == pytest.approx(other.rounds, rel=1e-12)
     assert _all(prompt_lookup_counts(rows, SETTINGS)) == _all(prompt_lookup_counts(iter(rows), SETTINGS))
+
+
+def test_a_window_ends_where_a_shard_does(rows: list[StoredCompletion], monkeypatch: pytest.MonkeyPatch) -> None:
+    """So what is in a batch, which decides the last digits, does not depend on which process examines which shards."""
+    monkeypatch.setattr("pipeline.examination.windows.WINDOW", 4)
+    model = tiny_llama(3, vocabulary=8, dtype=torch.float32)
+    stored = [replace(row, shard="ab"[number > 4]) for number, row in enumerate(rows)]
+    found = list(EXAMINER.counts(model, iter(stored)))
+    apart = [*EXAMINER.counts(model, stored[:5]), *EXAMINER.counts(model, stored[5:])]
+
+    assert [4, 1, 4, 2] == [len(window) for window in found]
+    assert [counts_json(window) for window in apart] == [counts_json(window) for window in found]
+    dev = replace(EXAMINER, count_as="user").summary(model, stored)
+    accepted, tokens = (sum(getattr(row, name) for part in found for row in part) for name in ("accepted", "tokens"))
+    assert dev.acceptance == pytest.approx(accepted / tokens)
 
 
 def test_several_drafts_and_a_damaged_one(rows: list[StoredCompletion], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def _rows() -> list[StoredCompletion]:
 
 
 def _plain(item: StoredCompletion) -> dict[str, Any]:
-    found = {field.name: getattr(item, field.name) for field in fields(item)}
+    found = {field.name: getattr(item, field.name) for field in fields(item) if field.name != "shard"}
     return {
         name: (value.dtype.name, value.tolist()) if isinstance(value, np.ndarray) else value
         for name, value in found.items()
@@ -45,6 +45,7 @@ def test_completions_are_read_back(tmp_path: Path) -> None:
     write_shard(tmp_path, "shard-00001", rows[2:])
 
     assert [_plain(item) for item in rows] == [_plain(item) for item in read_completions(tmp_path)]
+    assert {"shard-00000", "shard-00001"} == {item.shard for item in read_completions(tmp_path)}
 
 
 def test_reading_can_choose_splits_and_kind(tmp_path: Path) -> None:

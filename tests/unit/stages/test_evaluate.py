@@ -55,6 +55,13 @@ def _store(directory: Path, samplings: list[Sampling]) -> None:
         write_shard(directory, f"shard-{begin:05d}", rows[begin : begin + 4])
 
 
+def _by_shard(name: str) -> list[list[str]]:
+    """The prompts of each shard that one of the sets has rows in: shards hold four rows, and the first is a training prompt."""
+    place = ["deployed", "greedy", "also_1"].index(name)
+    rows = range(1 + 6 * place, 7 + 6 * place)
+    return [[f"p{row - rows[0]}" for row in rows if row // 4 == shard] for shard in sorted({row // 4 for row in rows})]
+
+
 def _run(tmp_path: Path, task: EvaluateTask = CANDIDATE, **sections: Any) -> tuple[Outcome, dict[str, Any]]:
     reference = {"target": {"source": "reference"}, "draft": {"source": "reference"}}
     base = {"name": "t", "pair": reference, "corpus": {"sources": [{"path": "reference"}]}}
@@ -109,8 +116,9 @@ def test_every_tuple_stored_is_examined(place: Path, task: EvaluateTask) -> None
         ("greedy", profile["greedy"]),
         ("also_1", profile["samplings"][0]),
     ):
-        tally = AcceptanceTally(4, ())
-        tally.add(counts_from_json(profile["prompts"][name]))
+        tally, rows = AcceptanceTally(4, ()), counts_from_json(profile["prompts"][name])
+        for shard in _by_shard(name):
+            tally.add([row for row in rows if row.id in shard])
         figures = json.loads(json.dumps(asdict(tally.figures(0.95))))
         assert figures == {key: found[key] for key in figures}
     assert profile["headline"]["acceptance_rate"]["value"] == outcome.figures["acceptance_rate"]
