@@ -6,6 +6,7 @@ from typing import Literal
 from pipeline.engines.counts import Counts
 from pipeline.export.schema import CounterFigures, Expected
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Number, Text
+from pipeline.watch.share import has_one_length
 
 State = Literal["as_predicted", "short", "too_few", "not_known"]
 
@@ -27,9 +28,9 @@ class Production:
 
 
 def compare(counts: Counts | None, expected: Expected | None, digest: str, margin: float) -> Production:
-    """Short where the mean acceptance length lies below the prediction interval for so many prompts, and the first position,
-    where the engine counts it, more than `margin` below the prediction. With a changing draft length only the first counts.
-    `digest`: of the champion.
+    """Short where the mean acceptance length lies below the prediction interval for so many prompts, and the accepted share of
+    all draft tokens, or of the first ones where the engine counts them, more than `margin` below the prediction. With a changing
+    draft length only first tokens are comparable. `digest`: of the champion.
     """
     if expected is None:
         return Production(
@@ -56,17 +57,17 @@ def _judged(
     assert accepted is not None  # looked at by `compare`
     predicted = figures.accepted_per_position[0]
     first = None if counts.accepted_first is None else counts.accepted_first / drafts
-    one_length = counts.draft_tokens is None or counts.draft_tokens == gamma * drafts
-    length = 1 + accepted / drafts if one_length else None
-    is_short = [length < low] if length is not None and low is not None else []
-    is_short += [first < predicted - margin] if first is not None else []
+    length = 1 + accepted / drafts if has_one_length(counts, gamma) else None
+    beyond = [first < predicted - margin] if first is not None else []
+    beyond += [(length - 1) / gamma < figures.accepted / figures.drafts / gamma - margin] if length is not None else []
+    is_low = length is None or low is None or length < low
     shown = [] if length is None else [f"mean acceptance length {length:.3f}, at least {low or 0:.3f} was predicted"]
     shown += [] if first is None else [f"first tokens accepted {first:.3f}, {predicted:.3f} was predicted"]
-    if not is_short:
+    if not beyond:
         state: State = "not_known"
         shown.append("the draft length changes and the engine does not count by position")
     else:
-        state = "short" if all(is_short) else "as_predicted"
+        state = "short" if is_low and any(beyond) else "as_predicted"
     return Production(
         state=state,
         why=f"{drafts:.0f} drafts of production: {'; '.join(shown)}",

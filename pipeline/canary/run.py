@@ -203,8 +203,9 @@ def _endpoint(asked: Question, url: str, found: Asked, draft: "DraftEvidence") -
 def fallen(store: Store, name: str) -> bool | None:
     """Whether the watch says that the counters fell; None where it has counted nothing in the last day."""
     state = read_state(store, name)
-    is_known = state is not None and state.last is not None and time.time() - state.last.time < _RECENT_SECONDS
-    return state.verdict == "low" if state is not None and is_known else None
+    if state is None or state.looked_at is None or time.time() - state.looked_at >= _RECENT_SECONDS:
+        return None
+    return state.verdict == "low"
 
 
 def run_canary(config: Config, store: Store, progress: Progress) -> CanaryResult:

@@ -18,8 +18,9 @@ from pipeline.watch.drift_notice import drift_notice, due
 from pipeline.watch.lines import paying_line, reference_line, state_line
 from pipeline.watch.prediction import Served, check_countable, served
 from pipeline.watch.reading import Reader
+from pipeline.watch.share import short
 from pipeline.watch.state import WatchState, new_state, read_state, state_path, write_state
-from pipeline.watch.watcher import Costs, changes, observed
+from pipeline.watch.watcher import Costs, changes, learned, observed
 
 _HOUR = 3600.0
 
@@ -73,7 +74,8 @@ class Watch:
 
     def _say(self, change: str, state: WatchState) -> None:
         if change == "reference":
-            self.progress.line(f"{self.name}: {reference_line(state)}")
+            for count in learned(self.state, state):
+                self.progress.line(f"{self.name}: {reference_line(state, count)}")
         elif change == "paying":
             (self.progress.line if state.paying.pays else self.progress.warn)(f"{self.name}: {paying_line(state)}")
         else:
@@ -102,13 +104,16 @@ class Watch:
 
     def _log(self, before: WatchState, after: WatchState, now: float) -> None:
         """A point an hour, and one at each change."""
-        last = after.last
-        is_due = before.last is None or before.last.time // _HOUR != now // _HOUR or bool(changes(before, after))
-        if last is None or last.time != now or not is_due:
+        looked_at = before.looked_at
+        is_due = looked_at is None or looked_at // _HOUR != now // _HOUR or bool(changes(before, after))
+        if after.looked_at != now or not is_due:
             return
-        figures = {"watch_acceptance": last.share, "watch_drift": float(after.has_drift)}
-        if after.draft:
-            figures["watch_deviation"] = last.share - last.predicted
+        figures = {"watch_drift": float(after.has_drift)}
+        for name, last in after.last.items():
+            if last.time == now:
+                figures[f"watch_acceptance_{short(name)}"] = last.share
+                if after.draft:
+                    figures[f"watch_deviation_{short(name)}"] = last.share - last.predicted
         if after.paying.speedup is not None:
             figures["watch_speedup"] = after.paying.speedup
         try:

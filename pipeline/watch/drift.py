@@ -1,8 +1,9 @@
-"""The test for drift: is acceptance in production further from its prediction than it may be? Pure.
+"""The test for drift of one count: is acceptance in production further from its prediction than it may be? Pure.
 
 Null hypothesis, given the past: the deviation of counted from predicted acceptance is at most `watch.margin` beyond its level and
 its usual deviations by hour. Two charts a side, one on looks and one on blocks of three hours, which finds smaller changes later.
-Each has four times the wanted time between false alarms, so all four together have it at the least.
+At most two counts are watched (`share.py`). Each chart has eight times the wanted time between false alarms, so all eight have it
+together at the least.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from math import log
 from typing import Literal
 
 from pipeline.config.watch import WatchConfig
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Moment, Text
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Moment
 from pipeline.watch.e_detector import Detector, fresh, mean_increments, rate_increments, updated
 from pipeline.watch.reference import BLOCK, HOUR, SLOTS, Reference, Sums, assumed, learned, with_look
 from pipeline.watch.share import Share
@@ -23,17 +24,16 @@ _FALLS = (0.02, 0.05, 0.10, 0.20)  # beyond the null, for looks
 _SHIFTS = (0.01, 0.03, 0.08, 0.18)  # for blocks
 _LOOK = 300.0  # seconds; the unit of time of the chart of looks
 _YEAR = 365 * 86400.0
-_CHARTS = 4
+_CHARTS = 8  # looks and blocks, low and high, of two counts
 _BETWEEN = 0.5  # of a block's standard deviation: what the error of the level and its wandering may be
 _ENDED = log(100.0)  # evidence that a drift has ended
 _SMALLEST = 0.005  # share that a chart tests
-_OTHER_COUNT = 86_400.0  # seconds without the watched count after which another one takes its place
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """What the test knows. `hours`: until there is a reference. `since`: Unix seconds at which the verdict became true.
-    `watched`: the count that all this is of, empty before the first; `seen`: Unix seconds of the last look that had it."""
+    """What the test knows of a count. `hours`: until there is a reference. `since`: Unix seconds at which the verdict became
+    true."""
 
     __pydantic_config__ = KNOWN_FIELDS_ONLY
 
@@ -45,8 +45,6 @@ class Drift:
     end: Detector
     verdict: Verdict = "steady"
     since: Moment = 0.0
-    watched: Text = ""
-    seen: Moment = 0.0
 
 
 def started(time: float) -> Drift:
@@ -65,9 +63,6 @@ def looked(drift: Drift, share: Share, time: float, seconds: float, settings: Wa
     A look of more than a block, such as after the watch did not run, is tested against the mean level of its time. It says
     nothing of an hour, so nothing is learned from it.
     """
-    drift = _of_count(drift, share.name, time)
-    if drift.watched != share.name:
-        return drift
     is_long = seconds > BLOCK
     if not is_long and drift.verdict == "steady" and drift.reference is None:
         drift = _learning(drift, share, time, seconds, settings)
@@ -78,7 +73,7 @@ def looked(drift: Drift, share: Share, time: float, seconds: float, settings: Wa
     drift = replace(drift, block=block)
     if drift.verdict != "steady":
         return _toward_end(drift, share, closed, reference, time, seconds, settings)
-    return _alarmed(_charted(drift, share, closed, reference, time, seconds, settings), time, settings)
+    return _alarmed(_charted(drift, share, closed, reference, time, seconds, settings), settings)
 
 
 def evidence(drift: Drift, settings: WatchConfig) -> dict[tuple[Verdict, str], float]:
@@ -89,19 +84,6 @@ def evidence(drift: Drift, settings: WatchConfig) -> dict[tuple[Verdict, str], f
         for side in SIDES
         for name, (by_side, unit) in charts.items()
     }
-
-
-def _of_count(drift: Drift, name: str, time: float) -> Drift:
-    """Ready for a look at the count `name`, or as it was, if the look is to be left out.
-
-    Level and spread of one count say nothing of another one. Where a count is missing at some replicas, or in some rows of a log,
-    looks at one and at the other may alternate, so another count takes over only after a day.
-    """
-    if drift.watched in ("", name):
-        return replace(drift, watched=name, seen=time)
-    if time - drift.seen < _OTHER_COUNT:
-        return drift
-    return replace(started(time), watched=name, seen=time)
 
 
 def _learning(drift: Drift, share: Share, time: float, seconds: float, settings: WatchConfig) -> Drift:
@@ -191,15 +173,15 @@ def _variance(reference: Reference, trials: float) -> float:
     return max(reference.block**2 * (1 + 1 / days) + sparse, 1e-8)
 
 
-def _alarmed(drift: Drift, time: float, settings: WatchConfig) -> Drift:
+def _alarmed(drift: Drift, settings: WatchConfig) -> Drift:
     for name in SIDES:
         for detector, unit in ((drift.looks[name], _LOOK), (drift.blocks[name], BLOCK)):
             if detector.log_evidence >= _bound(settings, unit):
-                return _anew(_forgetting(drift, detector.since), name, detector.since)
+                return _anew(forgetting(drift, detector.since), name, detector.since)
     return drift
 
 
-def _forgetting(drift: Drift, since: float) -> Drift:
+def forgetting(drift: Drift, since: float) -> Drift:
     """Without the hours of a drift, which are no usual ones."""
     return replace(drift, hours=tuple(one for one in drift.hours if (one.number + 1) * HOUR <= since))
 

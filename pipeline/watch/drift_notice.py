@@ -12,7 +12,7 @@ SCHEMA = 1
 @dataclass(frozen=True, kw_only=True)
 class DriftNotice:
     """The body, as JSON. `drift`: `low`, `high`, or `none` for the end of one. `since`: when it began, as `corpus.since` takes
-    it. `acceptance`, `predicted`: of the last look."""
+    it. `count`, `acceptance`, `predicted`: of the last look."""
 
     schema: int = SCHEMA
     kind: str = "drift"
@@ -20,6 +20,7 @@ class DriftNotice:
     drift: str
     since: str
     time: str
+    count: str
     acceptance: float | None
     predicted: float | None
     draft: str
@@ -51,12 +52,13 @@ def due(state: WatchState) -> str | None:
 
 def drift_notice(state: WatchState, name: str, time: float) -> DriftNotice:
     """Of the state as it is now."""
-    last = state.last
+    last = state.last.get(state.shown or "")
     return DriftNotice(
         name=name,
         drift=state.verdict if state.has_drift else "none",
         since=clock(state.since),
         time=clock(time),
+        count=state.shown or "",
         acceptance=None if last is None else last.share,
         predicted=None if last is None or not state.draft else last.predicted,
         draft=state.draft,

@@ -19,12 +19,13 @@ _USUAL_CAUSE = {
 
 def status_line(state: WatchState, settings: WatchConfig) -> str:
     """The state in one line."""
-    last = state.last
-    if last is None:
+    if state.looked_at is None:
         return "nothing was counted yet: the first look reads where counters and log stand; look again in some minutes"
-    predicted = f", predicted {last.predicted:.3f}" if state.draft else ""
-    counted = f"{last.name} {last.share:.3f}{predicted} ({_count(last)} {_when(state, last)})"
-    return f"{state_line(state)}; {counted}; {_reference(state, settings)}{_paying(state)}"
+    counted = [
+        _counted(name, one, bool(state.draft)) for name, one in state.last.items() if one.time == state.looked_at
+    ]
+    when = _when(state, state.looked_at)
+    return f"{state_line(state)}; {when}: {', '.join(counted)}; {_reference(state, settings)}{_paying(state)}"
 
 
 def state_line(state: WatchState) -> str:
@@ -32,14 +33,15 @@ def state_line(state: WatchState) -> str:
     if not state.has_drift:
         return "no drift"
     direction = "below" if state.verdict == "low" else "above"
-    found = moved(state.domains, SIDES[state.verdict]) if state.verdict in SIDES else None
+    what = state.counts.drifting or "acceptance"
+    found = moved(state.domains.get(state.shown or "", {}), SIDES[state.verdict]) if state.verdict in SIDES else None
     of = (
         ""
         if found is None
         else f"; most in {found.domain} ({100 * found.change:+.1f} points, {100 * found.part:.0f}% of it)"
     )
     return (
-        f"drift: acceptance is {direction} what it should be since about {clock(state.since)}{of} "
+        f"drift: {what} is {direction} what it should be since about {clock(state.since)}{of} "
         f"({_USUAL_CAUSE[state.verdict]})"
     )
 
@@ -52,9 +54,9 @@ def paying_line(state: WatchState) -> str:
     return f"speculation costs {100 * (1 / speedup - 1):.0f}% at this load (x{speedup:.2f}): switch it off, or shorten the drafts"
 
 
-def reference_line(state: WatchState) -> str:
-    """What the reference says, once it is known."""
-    reference = state.drift.reference
+def reference_line(state: WatchState, name: str) -> str:
+    """What the reference of the count `name` says, once it is known."""
+    reference = state.reference(name)
     assert reference is not None
     level = (
         f"{100 * reference.mean_level:+.1f} points from the prediction"
@@ -62,7 +64,7 @@ def reference_line(state: WatchState) -> str:
         else f"{reference.mean_level:.3f}"
     )
     return (
-        f"reference of {reference.days:.0f} days and {reference.trials:,.0f} drafts: level {level}, hours within "
+        f"{name}: reference of {reference.days:.0f} days and {_trials(name, reference.trials)}: level {level}, hours within "
         f"{100 * reference.band:.1f} points, design effect {reference.design_effect:.1f}"
     )
 
@@ -72,26 +74,31 @@ def clock(time: float) -> str:
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _count(last: Last) -> str:
-    return f"{last.trials:,.0f} {'drafts' if last.name == FIRST else 'draft tokens'}"
+def _counted(name: str, last: Last, is_predicted: bool) -> str:
+    predicted = f", predicted {last.predicted:.3f}" if is_predicted else ""
+    return f"{name} {last.share:.3f}{predicted} ({_trials(name, last.trials)})"
 
 
-def _when(state: WatchState, last: Last) -> str:
-    return (
-        "in the last look" if last.time == state.reader.time else f"in the look of {clock(last.time)}, and none since"
-    )
+def _trials(name: str, trials: float) -> str:
+    return f"{trials:,.0f} {'drafts' if name == FIRST else 'draft tokens'}"
+
+
+def _when(state: WatchState, time: float) -> str:
+    return "last look" if time == state.reader.time else f"look of {clock(time)}, and nothing counted since"
 
 
 def _reference(state: WatchState, settings: WatchConfig) -> str:
     if settings.rule == "window":
         return f"rule window ({settings.window} draft tokens, threshold {settings.threshold:g})"
-    if state.drift.reference is not None:
-        return f"hours usually within {100 * state.drift.reference.band:.1f} points"
-    days = sum(one.seconds for one in state.drift.hours) / 86_400
-    trials = sum(one.n for one in state.drift.hours)
+    name = state.shown or ""
+    if (reference := state.reference(name)) is not None:
+        return f"hours usually within {100 * reference.band:.1f} points"
+    hours = state.counts.by_name[name].drift.hours if name in state.counts.by_name else ()
+    days = sum(one.seconds for one in hours) / 86_400
+    drafts = sum(one.n / (1 if name == FIRST else settings.draft_length or 1) for one in hours)
     band = "nothing is tested until then" if not state.draft else f"until then a band of {100 * settings.band:g} points"
     return (
-        f"learning the reference: {days:.1f} of {settings.reference_days} days, {trials:,.0f} of "
+        f"learning the reference: {days:.1f} of {settings.reference_days} days, {drafts:,.0f} of "
         f"{settings.reference_drafts:,} drafts; {band}"
     )
 
@@ -105,13 +112,15 @@ def _paying(state: WatchState) -> str:
 
 def figures(state: WatchState) -> dict[str, Any]:
     """For `--json`."""
-    last, reference = state.last, state.drift.reference
+    name = state.shown
+    last = None if name is None else state.last.get(name)
+    reference = None if name is None else state.reference(name)
     return {
         "drift": state.verdict if state.has_drift else None,
         "since": clock(state.since),
         "draft": state.draft or None,
         "looks": state.looks,
-        "watched": None if last is None else last.name,
+        "watched": name,
         "acceptance": None if last is None else last.share,
         "predicted": None if last is None or not state.draft else last.predicted,
         "reference": None if reference is None else asdict(reference),

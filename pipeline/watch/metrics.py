@@ -6,15 +6,18 @@ from pipeline.config.watch import WatchConfig
 from pipeline.errors import UsageError
 from pipeline.watch.counts import Observation
 from pipeline.watch.drift import SIDES, evidence
-from pipeline.watch.state import WatchState
+from pipeline.watch.share import short
+from pipeline.watch.state import Last, WatchState
 
 _PREFIX = "understudy_watch_"
-GAUGES = {
-    "acceptance": "Watched share of the last look, such as accepted first draft tokens over drafts.",
+OF_A_COUNT = {
+    "acceptance": "Accepted share in the last look: of drafts, their first token (count=first); of all draft tokens (count=all).",
     "predicted_acceptance": "The share that the examination of the served draft predicts.",
     "level": "Mean deviation of counted from predicted acceptance in the reference.",
     "band": "Largest deviation of an hour that is expected.",
     "reference": "1 once level and spread are known from counters.",
+}
+GAUGES = {
     "speedup": "Predicted speedup at the observed acceptance and load.",
     "pays": "1 while speculation pays at the observed load.",
     "last_look_timestamp_seconds": "When the last look was.",
@@ -30,6 +33,10 @@ class WatchMetrics:
         self._gauges = {
             key: Gauge(_PREFIX + key, text, ["name"], registry=self.registry) for key, text in GAUGES.items()
         }
+        self._counts = {
+            key: Gauge(_PREFIX + key, text, ["name", "count"], registry=self.registry)
+            for key, text in OF_A_COUNT.items()
+        }
         self._drift = Gauge(
             _PREFIX + "drift",
             "1 while acceptance is below (low) or above (high).",
@@ -39,7 +46,7 @@ class WatchMetrics:
         self._evidence = Gauge(
             _PREFIX + "evidence",
             "Evidence of a chart; an alarm at 1.",
-            ["name", "side", "chart"],
+            ["name", "count", "side", "chart"],
             registry=self.registry,
         )
         self._looks = Counter(_PREFIX + "looks", "Looks at the engines.", ["name"], registry=self.registry)
@@ -54,25 +61,30 @@ class WatchMetrics:
 
     def show(self, state: WatchState, observation: Observation, settings: WatchConfig) -> None:
         """The figures after a look."""
-        last, reference = state.last, state.drift.reference
         self._set("last_look_timestamp_seconds", observation.time)
         self._set("problems", len(observation.problems))
-        self._set("reference", float(reference is not None))
-        if last is not None:
-            self._set("acceptance", last.share)
-            if state.draft:
-                self._set("predicted_acceptance", last.predicted)
-        if reference is not None:
-            self._set("level", reference.mean_level)
-            self._set("band", reference.band)
+        for count, last in state.last.items():
+            if last.time == state.looked_at:
+                self._show_count(count, last, state)
         if state.paying.speedup is not None:
             self._set("speedup", state.paying.speedup)
             self._set("pays", float(state.paying.pays))
         for side in SIDES:
             self._drift.labels(self._name, side).set(float(state.verdict == side))
-        for (side, chart), value in evidence(state.drift, settings).items():
-            self._evidence.labels(self._name, side, chart).set(value)
+        for count, watched in state.counts.by_name.items():
+            for (side, chart), value in evidence(watched.drift, settings).items():
+                self._evidence.labels(self._name, short(count), side, chart).set(value)
         self._looks.labels(self._name).inc()
+
+    def _show_count(self, count: str, last: Last, state: WatchState) -> None:
+        reference = state.reference(count)
+        figures = {"acceptance": last.share, "reference": float(reference is not None)}
+        if state.draft:
+            figures["predicted_acceptance"] = last.predicted
+        if reference is not None:
+            figures |= {"level": reference.mean_level, "band": reference.band}
+        for key, value in figures.items():
+            self._counts[key].labels(self._name, short(count)).set(value)
 
     def _set(self, key: str, value: float) -> None:
         self._gauges[key].labels(self._name).set(value)

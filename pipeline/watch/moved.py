@@ -6,7 +6,7 @@ from math import exp
 
 from pipeline.engines.counts import Counts
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Amount
-from pipeline.watch.share import watched_share
+from pipeline.watch.share import watched_shares
 
 _LONG, _SHORT = 5 * 86_400.0, 2 * 3600.0  # seconds after which a look counts for a third
 _MOST = 50  # domains that are remembered
@@ -32,19 +32,27 @@ class Moved:
 
 
 def remembered(
-    domains: Mapping[str, Recent], counts: Mapping[str, Counts], gamma: int | None, seconds: float
-) -> dict[str, Recent]:
-    """With one more look, the domains with the most traffic."""
-    kept = {
-        name: Recent(_faded(one.long, seconds, _LONG), _faded(one.short, seconds, _SHORT))
-        for name, one in domains.items()
+    known: Mapping[str, Mapping[str, Recent]], by_domain: Mapping[str, Counts], gamma: int | None, seconds: float
+) -> dict[str, dict[str, Recent]]:
+    """With one more look, by the name of the count, the domains with the most traffic."""
+    found: dict[str, dict[str, Recent]] = {
+        count: {
+            domain: Recent(_faded(one.long, seconds, _LONG), _faded(one.short, seconds, _SHORT))
+            for domain, one in domains.items()
+        }
+        for count, domains in known.items()
     }
-    for name, found in counts.items():
-        if (share := watched_share(found, None, gamma)) is not None:
-            before, added = kept.get(name, Recent()), (share.trials, share.successes)
-            kept[name] = Recent(_plus(before.long, added), _plus(before.short, added))
-    most = sorted(kept, key=lambda name: -kept[name].long[0])[:_MOST]
-    return {name: kept[name] for name in most}
+    for domain, counts in by_domain.items():
+        for share in watched_shares(counts, None, gamma):
+            domains, added = found.setdefault(share.name, {}), (share.trials, share.successes)
+            before = domains.get(domain, Recent())
+            domains[domain] = Recent(_plus(before.long, added), _plus(before.short, added))
+    return {count: _most(domains) for count, domains in found.items()}
+
+
+def _most(domains: dict[str, Recent]) -> dict[str, Recent]:
+    kept = sorted(domains, key=lambda name: -domains[name].long[0])[:_MOST]
+    return {name: domains[name] for name in kept}
 
 
 def moved(domains: Mapping[str, Recent], side: int) -> Moved | None:

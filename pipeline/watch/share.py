@@ -1,4 +1,4 @@
-"""Which count of an engine is watched: a share of successes that has a prediction. Pure."""
+"""Which counts of an engine are watched: shares of successes that have a prediction. Pure."""
 
 from dataclasses import dataclass, replace
 
@@ -7,6 +7,14 @@ from pipeline.engines.counts import Counts
 FIRST = "acceptance of the first draft token"
 ALL = "accepted share of the draft tokens"
 _PER_DRAFT = "accepted share of the draft tokens, at a constant draft length"
+_ONE_LENGTH = (
+    0.01  # share of the draft tokens that may be missing or more: drafts are shorter where a context or a grammar ends
+)
+
+
+def short(name: str) -> str:
+    """The name of a count in the names of metrics and in their labels: `first` or `all`."""
+    return "first" if name == FIRST else "all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,34 +57,48 @@ def with_draft_tokens(counts: Counts, gamma: int | None) -> Counts:
     return replace(counts, draft_tokens=counts.drafts * gamma)
 
 
-def watched_share(counts: Counts, predicted: Predicted | None, gamma: int | None) -> Share | None:
-    """The first position where the engine counts it: with a changing draft length only it is comparable, because no engine
-    exports how many drafts had a second token. Else the accepted tokens of all draft tokens. None where nothing was drafted.
+def watched_shares(counts: Counts, predicted: Predicted | None, gamma: int | None) -> list[Share]:
+    """First tokens where the engine counts them, and the accepted tokens of all draft tokens. Empty where nothing was drafted.
 
-    `gamma`: the draft length, for an engine that counts drafts and not their tokens.
+    No engine exports how many drafts had a second token, so with a changing draft length only first tokens are comparable, and
+    all draft tokens are watched only where nothing else is. At a constant one they show what happens at later positions.
+    `gamma`: the draft length, where there is no prediction.
     """
-    if counts.accepted_first is not None and counts.drafts:
-        first = 0.0 if predicted is None else predicted.first
-        return Share(
-            name=FIRST,
-            trials=counts.drafts,
-            successes=counts.accepted_first,
-            predicted=first,
-            design_effect=None if predicted is None else predicted.design_effect,
-        )
-    if counts.accepted is None:
+    first, length = _first(counts, predicted), gamma if predicted is None else predicted.gamma
+    if first is not None and not has_one_length(counts, length):
+        return [first]
+    return [one for one in (first, _all(counts, predicted, length)) if one is not None]
+
+
+def has_one_length(counts: Counts, gamma: int | None) -> bool:
+    """Whether the drafts had `gamma` tokens each; taken to be so where the engine counts drafts and not their tokens."""
+    if gamma is None or not counts.drafts:
+        return False
+    expected = gamma * counts.drafts
+    return counts.draft_tokens is None or abs(counts.draft_tokens - expected) <= _ONE_LENGTH * expected
+
+
+def _first(counts: Counts, predicted: Predicted | None) -> Share | None:
+    if counts.accepted_first is None or not counts.drafts:
         return None
-    length = gamma if predicted is None else predicted.gamma
+    return Share(
+        name=FIRST,
+        trials=counts.drafts,
+        successes=counts.accepted_first,
+        predicted=0.0 if predicted is None else predicted.first,
+        design_effect=None if predicted is None else predicted.design_effect,
+    )
+
+
+def _all(counts: Counts, predicted: Predicted | None, length: int | None) -> Share | None:
     proposed = with_draft_tokens(counts, length).draft_tokens
-    if not proposed:
+    if counts.accepted is None or not proposed:
         return None
-    share = 0.0 if predicted is None else predicted.accepted / predicted.gamma
-    accepted = min(counts.accepted, proposed)
     return Share(
         name=_PER_DRAFT if counts.draft_tokens is None else ALL,
         trials=proposed,
-        successes=accepted,
-        predicted=share,
+        successes=min(counts.accepted, proposed),
+        predicted=0.0 if predicted is None else predicted.accepted / predicted.gamma,
         dependence=length or 1,
         design_effect=None if predicted is None else predicted.design_effect,
     )

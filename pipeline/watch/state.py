@@ -14,7 +14,9 @@ from pipeline.watch.drift import SIDES, Drift, started
 from pipeline.watch.moved import Recent
 from pipeline.watch.paying import Paying
 from pipeline.watch.reading import ReaderState
-from pipeline.watch.reference import SLOTS
+from pipeline.watch.reference import SLOTS, Reference
+from pipeline.watch.share import FIRST
+from pipeline.watch.watched_counts import WatchedCounts
 from pipeline.watch.window import Window
 
 SCHEMA = 1
@@ -22,12 +24,11 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Last:
-    """The look before: for `/metrics`, and for who asks what the watch says. `share` is the counted one."""
+    """A count in the last look that had it: for `/metrics`, and for who asks what the watch says. `share`: as counted."""
 
     __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     time: Moment
-    name: Text
     share: Amount
     predicted: Amount
     trials: Amount
@@ -35,44 +36,64 @@ class Last:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchState:
-    """`draft`: the digest of the exported draft, empty without one. `told`: the states that the receiver of notices knows."""
+    """`draft`: the digest of the exported draft, empty without one. `domains`, `last`: by the name of the count. `told`: the
+    states that the receiver of notices knows."""
 
     __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     schema: int = SCHEMA
     reader: ReaderState
     draft: Text
-    drift: Drift
+    counts: WatchedCounts
     window: Window
-    domains: Mapping[Text, Recent]
+    domains: Mapping[Text, Mapping[Text, Recent]]
     paying: Paying
-    last: Last | None = None
+    last: Mapping[Text, Last] = field(default_factory=dict)
     told: Mapping[Text, Text] = field(default_factory=dict)
     looks: Count = 0
 
     @property
     def verdict(self) -> str:
         """`steady`, `low` or `high`, by the rule that is in use: only one of the two is updated."""
-        return "low" if self.window.low else self.drift.verdict
+        return "low" if self.window.low else self.counts.verdict
 
     @property
     def since(self) -> float:
-        return self.window.since if self.window.low else self.drift.since
+        return self.window.since if self.window.low else self.counts.since
 
     @property
     def has_drift(self) -> bool:
         return self.verdict in SIDES
 
+    @property
+    def shown(self) -> str | None:
+        """The count to show where there is room for one: the one that drifts, else first tokens; None before the first look."""
+        latest = [name for name, one in self.last.items() if one.time == self.looked_at]
+        return self.counts.drifting or min(latest, key=lambda name: name != FIRST, default=None)
+
+    def reference(self, name: str) -> Reference | None:
+        """Of this count, once it is known."""
+        return self.counts.by_name[name].drift.reference if name in self.counts.by_name else None
+
+    @property
+    def looked_at(self) -> float | None:
+        """When something was counted last, Unix seconds."""
+        return max((one.time for one in self.last.values()), default=None)
+
 
 def _check(found: WatchState) -> None:
-    drift = found.drift
+    for one in found.counts.by_name.values():
+        _check_drift(one.drift)
+    if any(not 0 <= value < inf for one in found.window.counts for value in asdict(one).values() if value is not None):
+        raise ValueError("window.counts: numbers of 0 or more are expected")
+
+
+def _check_drift(drift: Drift) -> None:
     if set(drift.looks) != set(SIDES) or set(drift.blocks) != set(SIDES):
         raise ValueError("drift: a chart for each side is expected")
     sizes = {len(one.components) for charts in (drift.looks, drift.blocks) for one in charts.values()}
     if sizes != {len(started(0.0).looks["low"].components)} or len(drift.end.components) != 1:
         raise ValueError("drift: another number of sizes than this version tests")
-    if any(not 0 <= value < inf for one in found.window.counts for value in asdict(one).values() if value is not None):
-        raise ValueError("window.counts: numbers of 0 or more are expected")
     if drift.reference is not None and len(drift.reference.level) != SLOTS:
         raise ValueError("drift.reference.level: a level for each block of the day is expected")
 
@@ -88,7 +109,9 @@ STATE = Format(
 
 def new_state(time: float) -> WatchState:
     """Before the first look."""
-    return WatchState(reader=ReaderState(), draft="", drift=started(time), window=Window(), domains={}, paying=Paying())
+    return WatchState(
+        reader=ReaderState(), draft="", counts=WatchedCounts(began=time), window=Window(), domains={}, paying=Paying()
+    )
 
 
 def read_state(store: Store, name: str) -> WatchState | None:

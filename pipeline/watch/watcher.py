@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pipeline.config.watch import WatchConfig
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.watch.counts import Observation
-from pipeline.watch.drift import looked, renewed, started
 from pipeline.watch.moved import remembered
 from pipeline.watch.paying import observed_speedup
 from pipeline.watch.paying import updated as paid
 from pipeline.watch.prediction import Served
-from pipeline.watch.share import watched_share, with_draft_tokens
+from pipeline.watch.share import Share, watched_shares, with_draft_tokens
 from pipeline.watch.state import Last, WatchState
+from pipeline.watch.watched_counts import WatchedCounts, all_looked, all_renewed
 from pipeline.watch.window import Window, slid
 
 
@@ -37,30 +37,28 @@ def observed(
     if observation.counts is None or not observation.seconds:
         return state
     seconds, gamma = observation.seconds, _gamma(served, settings)
-    share = watched_share(observation.counts, predicted, gamma)
-    if share is None:
+    shares = watched_shares(observation.counts, predicted, gamma)
+    if not shares:
         return state
     if settings.rule == "window":
         counts = with_draft_tokens(observation.counts, gamma)
-        drift = state.drift if state.drift.verdict == "steady" else renewed(state.drift, time)
-        state = replace(state, window=slid(state.window, counts, time, settings), drift=drift)
+        tested = state.counts if state.counts.verdict == "steady" else all_renewed(state.counts, time)
+        state = replace(state, window=slid(state.window, counts, time, settings), counts=tested)
     else:
-        state = replace(state, drift=looked(state.drift, share, time, seconds, settings), window=Window())
-    last = Last(
-        time=time,
-        name=share.name,
-        share=share.successes / share.trials,
-        predicted=share.predicted,
-        trials=share.trials,
-    )
+        state = replace(state, counts=all_looked(state.counts, shares, time, seconds, settings), window=Window())
+    last = {**state.last, **{share.name: _last(share, time) for share in shares}}
     domains = remembered(state.domains, observation.by_domain, gamma, seconds)
     return _with_paying(replace(state, last=last, domains=domains), observation, gamma, costs)
 
 
+def _last(share: Share, time: float) -> Last:
+    return Last(time=time, share=share.successes / share.trials, predicted=share.predicted, trials=share.trials)
+
+
 def _of_draft(state: WatchState, digest: str, time: float) -> WatchState:
     """Another draft is served. A reference stays if it is of deviations from a prediction, and the next look has a prediction."""
-    drift = renewed(state.drift, time) if digest and state.draft else started(time)
-    return replace(state, draft=digest, drift=drift, window=Window())
+    counts = all_renewed(state.counts, time) if digest and state.draft else WatchedCounts(began=time)
+    return replace(state, draft=digest, counts=counts, window=Window())
 
 
 def _with_paying(state: WatchState, observation: Observation, gamma: int | None, costs: Costs | None) -> WatchState:
@@ -83,6 +81,11 @@ def changes(before: WatchState, after: WatchState) -> Sequence[str]:
         found.append("drift")
     if before.paying.pays != after.paying.pays:
         found.append("paying")
-    if before.drift.reference is None and after.drift.reference is not None:
+    if learned(before, after):
         found.append("reference")
     return found
+
+
+def learned(before: WatchState, after: WatchState) -> Sequence[str]:
+    """The counts whose reference is known since the last look."""
+    return [name for name in after.counts.by_name if after.reference(name) and not before.reference(name)]

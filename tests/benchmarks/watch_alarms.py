@@ -3,15 +3,15 @@
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from pipeline.config.watch import WatchConfig
-from pipeline.watch.drift import looked, started
-from pipeline.watch.share import FIRST, Share
+from pipeline.watch.share import ALL, FIRST, Share
+from pipeline.watch.watched_counts import WatchedCounts, all_looked
 from tests.benchmarks.distillation.domains import DATA
 from tests.benchmarks.figures import write
 from tests.benchmarks.watch_traffic import PER_DAY, SCRAPE, Traffic, answer_lengths, traffic
@@ -25,9 +25,8 @@ _OFFSET = 0.01  # by which the prediction is too high
 _HELD = PER_DAY // 24  # scrapes after an alarm in which a rule raises no other
 _TOKENS = 5  # of a draft
 
-Rule = Callable[
-    [Traffic, float, int], list[int]
-]  # traffic, prediction, first scrape -> scrapes with an alarm of a fall
+Predictions = tuple[float, float]  # of first tokens, and of all
+Rule = Callable[[Traffic, Predictions, int], list[int]]  # also the first scrape -> scrapes with an alarm of a fall
 
 
 def main() -> None:
@@ -53,25 +52,38 @@ def measure(years: int = _YEARS, repeats: int = _REPEATS) -> dict[str, Any]:
                 found = traffic(rng, rates, lengths, requests, 365)
                 row.setdefault("drafts", float(found.drafts.mean()))
                 predicted = _predicted(found)
-                for rule, alarms in RULES.items():
-                    row["alarms"][rule] += len(alarms(found, predicted, 0))
-                row["alarms_high"] += len(_sequential(found, predicted, 0, "high"))
+                told = [side for _, side in _told(found, predicted, 0)]
+                row["alarms"]["sequential"] += told.count("low")
+                row["alarms_high"] += told.count("high")
+                for rule in ("window", "cusum", "threshold"):
+                    row["alarms"][rule] += len(RULES[rule](found, predicted, 0))
             for fall in _FALLS:
-                row["delays"][f"{fall:g}"] = _delays(rng, rates, lengths, requests, fall, repeats)
+                row["delays"][f"{fall:g}"] = _delays(rng, rates, lengths, requests, fall, "all", repeats)
+            row["later"] = {
+                f"{fall:g}": _delays(rng, rates, lengths, requests, fall, "later", repeats, ["sequential"])
+                for fall in _FALLS[1:]
+            }
             rows.append(row)
     return {"years": years, "repeats": repeats, "domains": domains, "rows": rows}
 
 
 def _delays(
-    rng: np.random.Generator, rates: Mapping[str, float], lengths: Any, requests: float, fall: float, repeats: int
+    rng: np.random.Generator,
+    rates: Mapping[str, float],
+    lengths: Any,
+    requests: float,
+    fall: float,
+    fall_of: Literal["all", "later"],
+    repeats: int,
+    rules: Sequence[str] = (),
 ) -> dict[str, dict[str, float | None]]:
     """By rule: the median hours and draft tokens from a fall to its alarm; None where most falls were not found."""
-    late: dict[str, list[tuple[float, float]]] = {rule: [] for rule in RULES}
+    late: dict[str, list[tuple[float, float]]] = {rule: [] for rule in rules or RULES}
     for _ in range(repeats):
         at = int(rng.integers(2 * _WEEK * PER_DAY, 3 * _WEEK * PER_DAY))
-        found = traffic(rng, rates, lengths, requests, 3 * _WEEK + _PATIENCE, fall, at)
-        for rule, alarms in RULES.items():
-            seen = next((one for one in alarms(found, _predicted(found), at) if one >= at), None)
+        found = traffic(rng, rates, lengths, requests, 3 * _WEEK + _PATIENCE, fall, at, fall_of)
+        for rule in late:
+            seen = next((one for one in RULES[rule](found, _predicted(found), at) if one >= at), None)
             late[rule].append(
                 (math.inf, math.inf)
                 if seen is None
@@ -96,28 +108,39 @@ def _examined() -> dict[str, float]:
     return dict(figure["regimes"]["moved"]["candidates"]["forward_kl"]["domains"])
 
 
-def _predicted(found: Traffic) -> float:
+def _predicted(found: Traffic) -> Predictions:
     week = slice(0, _WEEK * PER_DAY)
-    return float(found.first[week].sum() / found.drafts[week].sum()) + _OFFSET
+    drafts = found.drafts[week].sum()
+    first, accepted = found.first[week].sum() / drafts, found.accepted[week].sum() / (_TOKENS * drafts)
+    return float(first) + _OFFSET, float(accepted) + _OFFSET
 
 
-def _sequential(found: Traffic, predicted: float, since: int, side: str = "low") -> list[int]:
-    """`watch.rule: sequential` at its defaults. A drift that it has found ends by its own test."""
-    settings, drift, alarms = WatchConfig(), started(0.0), []
-    for scrape, (drafts, first) in enumerate(zip(found.drafts.tolist(), found.first.tolist(), strict=True)):
+def _sequential(found: Traffic, predicted: Predictions, since: int) -> list[int]:
+    return [scrape for scrape, side in _told(found, predicted, since) if side == "low"]
+
+
+def _told(found: Traffic, predicted: Predictions, since: int) -> list[tuple[int, str]]:
+    """`watch.rule: sequential` at its defaults, at a constant draft length: when a drift was found, and its side. A drift ends by
+    its own test."""
+    settings, counts, alarms = WatchConfig(), WatchedCounts(began=0.0), []
+    scrapes = zip(found.drafts.tolist(), found.first.tolist(), found.accepted.tolist(), strict=True)
+    for scrape, (drafts, first, accepted) in enumerate(scrapes):
         if not drafts:
             continue
-        before = drift.verdict
-        share = Share(name=FIRST, trials=drafts, successes=first, predicted=predicted)
-        drift = looked(drift, share, (scrape + 1) * SCRAPE, SCRAPE, settings)
-        if drift.verdict == side != before:
-            alarms.append(scrape)
+        before = counts.verdict
+        shares = [
+            Share(name=FIRST, trials=drafts, successes=first, predicted=predicted[0]),
+            Share(name=ALL, trials=_TOKENS * drafts, successes=accepted, predicted=predicted[1], dependence=_TOKENS),
+        ]
+        counts = all_looked(counts, shares, (scrape + 1) * SCRAPE, SCRAPE, settings)
+        if counts.verdict not in ("steady", before):
+            alarms.append((scrape, counts.verdict))
             if since and scrape >= since:
                 break
     return alarms
 
 
-def _window(found: Traffic, predicted: float, since: int) -> list[int]:
+def _window(found: Traffic, predicted: Predictions, since: int) -> list[int]:
     """`watch.rule: window`: the last scrapes that have 200 draft tokens, and an acceptance below 0.5."""
     drafts, first = np.cumsum(found.drafts), np.cumsum(found.first)
     start = np.searchsorted(drafts, drafts - WatchConfig().window / _TOKENS, side="right") - 1
@@ -126,10 +149,10 @@ def _window(found: Traffic, predicted: float, since: int) -> list[int]:
     return _held(np.flatnonzero((n > 0) & (k < WatchConfig().threshold * n)))
 
 
-def _cusum(found: Traffic, predicted: float, since: int) -> list[int]:
+def _cusum(found: Traffic, predicted: Predictions, since: int) -> list[int]:
     """Page's CUSUM of the binomial likelihood ratio for a fall of 5 points, the drafts taken as independent; log ratio of a
     year."""
-    level, bound = predicted - _OFFSET, math.log(365 * PER_DAY)
+    level, bound = predicted[0] - _OFFSET, math.log(365 * PER_DAY)
     low = level - 0.05
     steps = found.first * math.log(low / level) + (found.drafts - found.first) * math.log((1 - low) / (1 - level))
     total, alarms = 0.0, []
@@ -141,10 +164,10 @@ def _cusum(found: Traffic, predicted: float, since: int) -> list[int]:
     return _held(np.array(alarms, dtype=int))
 
 
-def _threshold(found: Traffic, predicted: float, since: int) -> list[int]:
+def _threshold(found: Traffic, predicted: Predictions, since: int) -> list[int]:
     """An alert on the mean of the last hour: 5 points below the first week's."""
     drafts, first = (np.convolve(one, np.ones(_HELD))[: len(one)] for one in (found.drafts, found.first))
-    return _held(np.flatnonzero((drafts > 0) & (first < (predicted - _OFFSET - 0.05) * drafts)))
+    return _held(np.flatnonzero((drafts > 0) & (first < (predicted[0] - _OFFSET - 0.05) * drafts)))
 
 
 def _held(scrapes: Any) -> list[int]:
@@ -208,6 +231,17 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
                 + " | ".join(cells)
                 + " |"
             )
+
+    yield (
+        "\nA fall at later positions only: first tokens are accepted as before, and each token after an accepted one less often "
+        "by so many points. `watch.rule: sequential` finds it by the accepted share of all draft tokens:\n"
+    )
+    falls = [f"{100 * float(fall):.0f} points" for fall in figure["rows"][0]["later"]]
+    yield "| domains | requests a scrape | " + " | ".join(falls) + " |"
+    yield "|---" * (2 + len(falls)) + "|"
+    for row in figure["rows"]:
+        cells = [_delay(found["sequential"]) for found in row["later"].values()]
+        yield f"| {row['domains']} | {row['requests']:g} | " + " | ".join(cells) + " |"
 
 
 def _rate(alarms: float) -> str:

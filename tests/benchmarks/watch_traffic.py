@@ -1,16 +1,17 @@
-"""A model of a deployment's traffic, by scrape: drafts and accepted first tokens.
+"""A model of a deployment's traffic, by scrape: drafts, accepted first tokens, and accepted tokens.
 
 Answer lengths are those of a trace of production (`shared/data/traces`, see its README). The trace has an hour, so the rest is a
 model: a daily and a weekly cycle of the rate and of the mix of domains; a mix that wanders (two time constants, 3 hours and 2
 days); over-dispersed arrivals (gamma, coefficient of variation 0.5, anew at each scrape); three bursts a day of one domain, 5 to
 40 minutes, of half to twice the mean traffic; and requests whose acceptance differs (beta, standard deviation 0.12). Domains
-accept as examined.
+accept as examined. A token after an accepted one is accepted as often as the first of its request.
 """
 
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ class Traffic:
 
     drafts: Floats
     first: Floats
+    accepted: Floats
 
 
 def answer_lengths(data: Path) -> NDArray[np.int64]:
@@ -49,20 +51,36 @@ def traffic(
     days: int,
     fall: float = 0.0,
     fall_at: int = 0,
+    fall_of: Literal["all", "later"] = "all",
 ) -> Traffic:
     """`requests`: mean requests a scrape, all replicas together. `fall`: of the acceptance of every domain, from scrape
-    `fall_at`."""
+    `fall_at`; of the tokens after the first, where it is `later`."""
     scrapes = days * PER_DAY
-    found = np.zeros((2, scrapes))
+    found = np.zeros((3, scrapes))
     load = _requests(rng, len(domains), requests, scrapes)
     for place, rate in enumerate(domains.values()):
         scrape = np.repeat(np.arange(scrapes), load[:, place])
-        mean = np.where(scrape >= fall_at, rate - fall, rate) if fall else np.full(len(scrape), rate)
+        fallen = np.where(scrape >= fall_at, fall, 0.0) if fall else np.zeros(len(scrape))
+        mean = rate - fallen if fall_of == "all" else np.full(len(scrape), rate)
         rounds = np.maximum(1, rng.choice(lengths, len(scrape)) / _tokens_per_round(rate)).astype(int)
         weight = mean * (1 - mean) / _SPREAD**2 - 1
-        accepted = rng.binomial(rounds, rng.beta(mean * weight, (1 - mean) * weight))
-        found += [np.bincount(scrape, one, scrapes) for one in (rounds, accepted)]
+        share = rng.beta(mean * weight, (1 - mean) * weight)
+        first = rng.binomial(rounds, share)
+        later = _later(rng, first, share if fall_of == "all" else np.maximum(share - fallen, 0.0))
+        found += [np.bincount(scrape, one, scrapes) for one in (rounds, first, first + later)]
     return Traffic(*found)
+
+
+def _later(rng: np.random.Generator, first: NDArray[np.int64], share: Floats) -> Floats:
+    """Accepted tokens after so many accepted first ones: each is accepted at this share, up to the first that is not. By the mean
+    and the variance of their number, since a year has tens of millions of requests."""
+    mean, square = np.zeros_like(share), np.zeros_like(share)
+    for place in range(1, _GAMMA):  # E[X] and E[X^2] of X = 0 .. gamma - 1 from P(X >= place) = share^place
+        reached = share**place
+        mean += reached
+        square += (2 * place - 1) * reached
+    drawn = first * mean + np.sqrt(first * np.maximum(square - mean**2, 0.0)) * rng.standard_normal(len(share))
+    return np.asarray(np.clip(drawn, 0, first * (_GAMMA - 1)))
 
 
 def _requests(rng: np.random.Generator, domains: int, mean: float, scrapes: int) -> NDArray[np.int64]:

@@ -38,7 +38,8 @@ def counts(drafts: float, length: float, first: float | None = 0.8, **changes: A
         (counts(999, 1.0), "too_few", "999 drafts of production, of 1000"),
         (counts(1000, 2.9), "as_predicted", "2.900, at least 2.800"),
         (counts(1000, 2.7, first=0.7), "short", "2.700, at least 2.800"),
-        (counts(1000, 2.7, first=0.79), "as_predicted", "0.790, 0.800 was predicted"),  # within the margin
+        (counts(1000, 2.7, first=0.79), "short", "0.790, 0.800 was predicted"),  # at later positions
+        (counts(10_000, 2.91, first=0.79), "as_predicted", "0.790, 0.800 was predicted"),  # both within the margin
         (counts(10_000, 2.9, first=0.7), "short", "at least 2.950"),
         (counts(1000, 2.7, first=None), "short", "mean acceptance length"),
         (counts(1000, 2.7, first=0.7, draft_tokens=4000.0), "short", "first tokens accepted 0.700"),
@@ -50,7 +51,7 @@ def counts(drafts: float, length: float, first: float | None = 0.8, **changes: A
     ],
 )
 def test_what_production_shows(expected: Expected, counted: Counts | None, state: State, said: str) -> None:
-    """Below the interval and, at the first position, below the margin."""
+    """Below the interval and, at the first position or at all together, below the margin."""
     found = compare(counted, expected, "d", 0.02)
     assert (state, True) == (found.state, said in found.why), found.why
 

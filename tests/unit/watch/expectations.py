@@ -12,12 +12,13 @@ from pipeline.engines.facts import FACTS
 from pipeline.export.schema import CounterFigures, Expected, ExportedDraft, ServedFigures
 from pipeline.judgement.schema import TargetSource
 from pipeline.latency.costs.step_costs import StepCosts
-from pipeline.watch.drift import looked
+from pipeline.watch.drift import looked, started
 from pipeline.watch.moved import remembered
 from pipeline.watch.paying import Paying
 from pipeline.watch.reference import SLOTS, Reference, with_look
 from pipeline.watch.share import FIRST, Share
 from pipeline.watch.state import Last, WatchState, new_state
+from pipeline.watch.watched_counts import Watched, WatchedCounts
 from pipeline.watch.window import Window
 
 
@@ -73,14 +74,23 @@ def watched_state() -> WatchState:
         level=(0.01,) * SLOTS, band=0.02, design_effect=3.0, typical=100.0, block=0.01, days=7.0, trials=1e5
     )
     begun = new_state(1.7e9)
-    drift = looked(replace(begun.drift, reference=reference), share, 1.7e9, 300.0, WatchConfig())
+    drift = looked(replace(started(1.7e9), reference=reference), share, 1.7e9, 300.0, WatchConfig())
+    drift = replace(drift, hours=with_look((), share, 1.7e9, 300.0))
     return replace(
         begun,
-        drift=replace(drift, hours=with_look((), share, 1.7e9, 300.0)),
+        counts=WatchedCounts(began=1.7e9, by_name={FIRST: Watched(drift=drift, missed=300.0)}),
         window=Window((counts,), True, 1.7e9),
         domains=remembered({}, {"chat": counts}, None, 300.0),
         paying=Paying(speedup=1.2, pays=True, since=1.7e9),
-        last=Last(time=1.7e9, name=FIRST, share=0.8, predicted=0.7, trials=10.0),
+        last={FIRST: Last(time=1.7e9, share=0.8, predicted=0.7, trials=10.0)},
         told={"drift": "low 1"},
         draft="d",
     )
+
+
+def with_reference(state: WatchState, reference: Reference | None) -> WatchState:
+    """Of each of its counts."""
+    by_name = {
+        name: replace(one, drift=replace(one.drift, reference=reference)) for name, one in state.counts.by_name.items()
+    }
+    return replace(state, counts=replace(state.counts, by_name=by_name))

@@ -48,7 +48,7 @@ class Site:
 
     root: Path
     config: Config = field(default_factory=_config)
-    served: Served = field(default_factory=lambda: Served("vllm", expected_at(first=0.8, accepted=2.4, gamma=3)))
+    served: Served = field(default_factory=lambda: Served("vllm", expected_at(first=0.8, accepted=1.92, gamma=3)))
     first: float | None = 0.8
     problems: tuple[str, ...] = ()
     lines: list[str] = field(default_factory=list)
@@ -126,9 +126,10 @@ def test_a_change_is_a_line_and_a_drift_a_warning(site: Site) -> None:
     assert [] == site.lines
     now = _look(watch, site, [0.4] * 4, now)
     _look(watch, site, [0.8] * 10, now)
-    assert ["warning: big-draft: drift: acceptance is below what it should be", "big-draft: no drift"] == [
-        one.partition(" since")[0] for one in site.lines
-    ]
+    assert [
+        "warning: big-draft: drift: acceptance of the first draft token is below what it should be",
+        "big-draft: no drift",
+    ] == [one.partition(" since")[0] for one in site.lines]
 
 
 def test_a_problem_is_said_once_until_it_is_over(site: Site) -> None:
@@ -179,14 +180,21 @@ def test_points_are_logged_each_hour_and_at_a_change(site: Site) -> None:
     watch = site.watch()
     _look(watch, site, [0.8] * 14)  # 70 minutes
     assert [100 * 60 + 5, 101 * 60] == [step for _, step in site.points]
-    assert {"watch_acceptance": 0.8, "watch_drift": 0.0, "watch_deviation": 0.0} == pytest.approx(site.points[-1][0])
+    figures = {
+        "acceptance_first": 0.8,
+        "acceptance_all": 0.64,
+        "deviation_first": 0.0,
+        "deviation_all": 0.0,
+        "drift": 0.0,
+    }
+    assert {f"watch_{name}": value for name, value in figures.items()} == pytest.approx(site.points[-1][0])
     site.first = None
     watch.look(BEGIN + 2 * HOUR)
     assert 2 == len(site.points)
     _look(watch, site, [0.8, 0.3, 0.3, 0.3], BEGIN + 2 * HOUR + 20 * MINUTE)
     drifts = [(one["watch_drift"], step - 102 * 60) for one, step in site.points[2:]]
     assert [(0.0, 20), (1.0, 30)] == drifts
-    assert -0.5 == pytest.approx(site.points[-1][0]["watch_deviation"])
+    assert -0.5 == pytest.approx(site.points[-1][0]["watch_deviation_first"])
 
 
 def test_mlflow_that_does_not_answer_is_a_line(site: Site) -> None:

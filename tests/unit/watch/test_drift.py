@@ -9,7 +9,7 @@ import pytest
 from pipeline.config.watch import WatchConfig
 from pipeline.watch.drift import Drift, evidence, looked, renewed, started
 from pipeline.watch.reference import BLOCK, SLOTS, Reference, assumed, learned, with_look
-from pipeline.watch.share import ALL, FIRST, Share
+from pipeline.watch.share import FIRST, Share
 
 SETTINGS = WatchConfig()
 LOOK = 300.0
@@ -131,23 +131,6 @@ def test_a_drift_may_end_with_long_looks() -> None:
         share = _share(np.random.default_rng(day), PREDICTED, drafts=DAY * 2000)
         drift = looked(drift, share, day * 86_400.0, 86_400.0, SETTINGS)
     assert "steady" == drift.verdict
-
-
-def test_another_count_takes_over_after_a_day() -> None:
-    """Its level is another one. Until then its looks are left out, whether the first count comes back or not."""
-    share = Share(name=FIRST, trials=2000.0, successes=1400.0, predicted=0.0)
-    other = replace(share, name=ALL, successes=800.0)
-    known = _known()
-    assert known.reference is not None
-    drift = looked(
-        replace(known, reference=replace(known.reference, level=(0.7,) * SLOTS)), share, LOOK, LOOK, SETTINGS
-    )
-    for look in range(2, 200):
-        drift = looked(drift, share if look % 50 == 0 else other, look * LOOK, LOOK, SETTINGS)
-    assert ("steady", FIRST, True) == (drift.verdict, drift.watched, drift.reference is not None)
-    for look in range(200, 200 + DAY):
-        drift = looked(drift, other, look * LOOK, LOOK, SETTINGS)
-    assert ("steady", ALL, None) == (drift.verdict, drift.watched, drift.reference)
 
 
 @pytest.mark.parametrize("predicted", [0.985, 0.02])

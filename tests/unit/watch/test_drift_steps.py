@@ -44,9 +44,9 @@ def _after_block(drift: Drift, trials: float, deviation: float) -> Drift:
 
 
 @pytest.mark.parametrize(("chart", "unit"), [("looks", LOOK), ("blocks", BLOCK)])
-def test_an_alarm_needs_the_evidence_of_a_year_in_each_of_four_charts(chart: str, unit: float) -> None:
-    """Each chart may raise one in four years, so that all have one in a year; by its own unit of time."""
-    bound, found = math.log(4 * 365 * 86_400 / unit), []
+def test_an_alarm_needs_the_evidence_of_a_year_in_each_of_eight_charts(chart: str, unit: float) -> None:
+    """Each chart of the two counts may raise one in eight years, so that all have one in a year; by its own unit of time."""
+    bound, found = math.log(8 * 365 * 86_400 / unit), []
     for evidence in (bound - 0.01, bound + 0.01):
         charts = getattr(started(0.0), chart) | {"high": _at(evidence)}
         found.append(looked(replace(_known(), **{chart: charts}), NOTHING, LOOK, LOOK, SETTINGS).verdict)
@@ -84,7 +84,7 @@ def test_a_block_is_evidence_beyond_its_level_the_margin_and_half_a_spread() -> 
 def test_a_block_alone_is_bounded_evidence() -> None:
     """Of an alarm, at each size; a block without drafts is none."""
     found = [_after_block(_known(), *one).blocks for one in ((3600.0, -0.05), (0.0, 0.0))]
-    bound = math.log(4 * 365 * 8)
+    bound = math.log(8 * 365 * 8)
     assert "low" == _after_block(_known(), 3600.0, -0.5).verdict
     assert bound == pytest.approx(max(one.log_evidence for one in found[0]["low"].components))
     assert [0.0] * 4 == [one.log_evidence for one in found[1]["low"].components]

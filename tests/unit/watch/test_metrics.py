@@ -14,7 +14,7 @@ from pipeline.errors import UsageError
 from pipeline.watch.counts import Observation
 from pipeline.watch.metrics import WatchMetrics
 from pipeline.watch.paying import Paying
-from tests.unit.watch.expectations import watched_state
+from tests.unit.watch.expectations import watched_state, with_reference
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "examples" / "grafana_dashboard.json"
 NAME = re.compile(r"(?:vllm:|understudy_)\w+")
@@ -30,8 +30,8 @@ def _shown() -> str:
 def test_figures_of_the_state_are_shown() -> None:
     lines = _shown().splitlines()
     for line in (
-        'understudy_watch_acceptance{name="big-draft"} 0.8',
-        'understudy_watch_predicted_acceptance{name="big-draft"} 0.7',
+        'understudy_watch_acceptance{count="first",name="big-draft"} 0.8',
+        'understudy_watch_predicted_acceptance{count="first",name="big-draft"} 0.7',
         'understudy_watch_drift{name="big-draft",side="low"} 1.0',
         'understudy_watch_drift{name="big-draft",side="high"} 0.0',
         'understudy_watch_problems{name="big-draft"} 1.0',
@@ -45,12 +45,12 @@ def test_figures_of_the_reference_and_the_evidence() -> None:
     """A level beside the prediction, a band, evidence by side and chart; and the times of Prometheus are seconds."""
     lines = _shown().splitlines()
     for line in (
-        'understudy_watch_level{name="big-draft"} 0.01',
-        'understudy_watch_band{name="big-draft"} 0.02',
-        'understudy_watch_reference{name="big-draft"} 1.0',
+        'understudy_watch_level{count="first",name="big-draft"} 0.01',
+        'understudy_watch_band{count="first",name="big-draft"} 0.02',
+        'understudy_watch_reference{count="first",name="big-draft"} 1.0',
         'understudy_watch_last_look_timestamp_seconds{name="big-draft"} 1.7e+09',
         'understudy_watch_pays{name="big-draft"} 1.0',
-        'understudy_watch_evidence{chart="blocks",name="big-draft",side="low"} 0.0',
+        'understudy_watch_evidence{chart="blocks",count="first",name="big-draft",side="low"} 0.0',
     ):
         assert line in lines
 
@@ -58,13 +58,13 @@ def test_figures_of_the_reference_and_the_evidence() -> None:
 def test_what_is_not_known_is_not_shown() -> None:
     """No prediction without an export; before there is a reference, no level; and speculation that costs is 0."""
     metrics, state = WatchMetrics("big-draft"), watched_state()
-    state = replace(state, draft="", drift=replace(state.drift, reference=None), paying=Paying(speedup=0.9, pays=False))
+    state = with_reference(replace(state, draft="", paying=Paying(speedup=0.9, pays=False)), None)
     metrics.show(state, Observation(time=1.7e9, seconds=300.0, counts=None), WatchConfig())
     text = generate_latest(metrics.registry).decode()
     for part in ("predicted_acceptance{", "level{", "band{"):
         assert f"understudy_watch_{part}" not in text
-    for part in ("reference", "pays"):
-        assert f'understudy_watch_{part}{{name="big-draft"}} 0.0' in text
+    for part in ('reference{count="first",', "pays{"):
+        assert f'understudy_watch_{part}name="big-draft"}} 0.0' in text
 
 
 @pytest.mark.skipif(not DASHBOARD.exists(), reason="runs in a checkout")

@@ -23,18 +23,22 @@ from pipeline.watch.moved import Recent, moved, remembered
 from pipeline.watch.paying import Paying, observed_speedup, updated
 from pipeline.watch.prediction import Served, served
 from pipeline.watch.reference import SLOTS, Reference
-from pipeline.watch.share import ALL, FIRST, Predicted, watched_share
+from pipeline.watch.share import ALL, FIRST, Predicted, watched_shares
 from pipeline.watch.state import STATE, Last, WatchState, new_state, read_state, state_path, write_state
 from pipeline.watch.watcher import Costs, changes, observed
 from pipeline.watch.window import Window, slid
-from tests.unit.watch.expectations import FlatCosts, expected_at, watched_state
+from tests.unit.watch.expectations import FlatCosts, expected_at, watched_state, with_reference
 
 SETTINGS = WatchConfig(burst_minutes=0.01)
+_DRIFT = ("counts", "by_name", FIRST, "drift")
 SERVED = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5))
 
 
 def _counts(first: float, drafts: float = 1000.0) -> Counts:
-    return Counts(drafts=drafts, draft_tokens=5 * drafts, accepted=drafts * first * 2, accepted_first=drafts * first)
+    """As `SERVED` predicts, where `first` is 0.8."""
+    return Counts(
+        drafts=drafts, draft_tokens=5 * drafts, accepted=drafts * first / 0.8 * 2.5, accepted_first=drafts * first
+    )
 
 
 def _looks(
@@ -50,43 +54,48 @@ def _looks(
 @pytest.mark.parametrize(
     ("counts", "gamma", "expected"),
     [
-        (_counts(0.7), None, (FIRST, 1000.0, 700.0)),
-        (Counts(drafts=10.0, draft_tokens=50.0, accepted=20.0), None, (ALL, 50.0, 20.0)),
-        (Counts(draft_tokens=50.0, accepted=60.0), None, (ALL, 50.0, 50.0)),
+        (_counts(0.8), None, [(FIRST, 1000.0, 800.0)]),
+        (_counts(0.8), 5, [(FIRST, 1000.0, 800.0), (ALL, 5000.0, 2500.0)]),
+        (_counts(0.8), 4, [(FIRST, 1000.0, 800.0)]),  # the draft length is not what it is said to be
+        (replace(_counts(0.8), draft_tokens=4960.0), 5, [(FIRST, 1000.0, 800.0), (ALL, 4960.0, 2500.0)]),
+        (replace(_counts(0.8), draft_tokens=4940.0), 5, [(FIRST, 1000.0, 800.0)]),
+        (Counts(drafts=10.0, draft_tokens=50.0, accepted=20.0), None, [(ALL, 50.0, 20.0)]),
+        (Counts(drafts=10.0, draft_tokens=31.0, accepted=20.0), 5, [(ALL, 31.0, 20.0)]),
+        (Counts(draft_tokens=50.0, accepted=60.0), None, [(ALL, 50.0, 50.0)]),
         (
             Counts(drafts=10.0, accepted=20.0),
             4,
-            ("accepted share of the draft tokens, at a constant draft length", 40.0, 20.0),
+            [("accepted share of the draft tokens, at a constant draft length", 40.0, 20.0)],
         ),
-        (Counts(drafts=10.0, accepted=20.0), None, None),
-        (Counts(drafts=0.0, draft_tokens=0.0, accepted=0.0, accepted_first=0.0), None, None),
-        (Counts(tokens=10.0), 5, None),
+        (Counts(drafts=10.0, accepted=20.0), None, []),
+        (Counts(drafts=0.0, draft_tokens=0.0, accepted=0.0, accepted_first=0.0), 5, []),
+        (Counts(tokens=10.0), 5, []),
     ],
     ids=str,
 )
-def test_which_count_is_watched(counts: Counts, gamma: int | None, expected: tuple[str, float, float] | None) -> None:
-    share = watched_share(counts, None, gamma)
-    assert expected == (None if share is None else (share.name, share.trials, share.successes))
+def test_which_counts_are_watched(counts: Counts, gamma: int | None, expected: list[tuple[str, float, float]]) -> None:
+    """First tokens; all of them too at a constant draft length, or where nothing else is counted."""
+    assert expected == [(one.name, one.trials, one.successes) for one in watched_shares(counts, None, gamma)]
 
 
 def test_the_prediction_is_that_of_the_watched_count() -> None:
     predicted = Predicted(digest="d", gamma=5, first=0.8, accepted=2.5)
-    found = [watched_share(one, predicted, None) for one in (_counts(0.7), Counts(draft_tokens=50.0, accepted=20.0))]
-    assert [0.8, 0.5] == [one.predicted for one in found if one is not None]
+    assert [0.8, 0.5] == [one.predicted for one in watched_shares(_counts(0.7), predicted, None)]
+    assert [0.5] == [one.predicted for one in watched_shares(Counts(draft_tokens=50.0, accepted=20.0), predicted, None)]
 
 
 def test_tokens_of_a_draft_are_not_independent() -> None:
     """Draft tokens have the prediction's draft length as their dependence; both counts have its design effect."""
     predicted = Predicted(digest="d", gamma=5, first=0.8, accepted=2.5, design_effect=3.0)
-    found = [watched_share(one, predicted, 4) for one in (_counts(0.7), Counts(drafts=10.0, accepted=20.0))]
-    assert [(1000.0, 1, 3.0), (50.0, 5, 3.0)] == [
-        (one.trials, one.dependence, one.design_effect) for one in found if one is not None
+    found = watched_shares(_counts(0.7), predicted, 4) + watched_shares(Counts(drafts=9.0, accepted=20.0), predicted, 4)
+    assert [(1000.0, 1, 3.0), (5000.0, 5, 3.0), (45.0, 5, 3.0)] == [
+        (one.trials, one.dependence, one.design_effect) for one in found
     ]
 
 
 def test_the_first_look_counts_nothing() -> None:
     state = observed(new_state(0.0), Observation(time=1.0, seconds=None, counts=None), SERVED, SETTINGS, None)
-    assert (1, None) == (state.looks, state.last)
+    assert (1, {}) == (state.looks, state.last)
     assert "nothing was counted yet" in status_line(state, SETTINGS)
 
 
@@ -124,14 +133,14 @@ def test_a_reference_is_of_deviations_or_of_counts(before: Expected | None) -> N
     reference = Reference(
         level=(0.0 if before else 0.8,) * SLOTS, band=0.01, design_effect=1.0, typical=1e3, block=0.01
     )
-    state = _looks(new_state(0.0), [0.8], served=Served("vllm", before))
-    state = replace(state, drift=replace(state.drift, reference=reference))
+    state = _looks(new_state(0.0), [0.8] * 2, served=Served("vllm", before))
+    state = with_reference(state, reference)
     after = Served("vllm", None if before else SERVED.expected)
     found = _looks(state, [0.8] * 5, served=after)
-    assert ("steady", None) == (found.verdict, found.drift.reference)
+    assert ("steady", None) == (found.verdict, found.reference(FIRST))
     kept = replace(SERVED, expected=expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
     if before is not None:
-        assert reference == _looks(state, [0.8] * 5, served=kept).drift.reference
+        assert reference == _looks(state, [0.8] * 5, served=kept).reference(FIRST)
 
 
 def test_the_window_begins_anew_with_another_draft_and_with_another_rule() -> None:
@@ -148,8 +157,10 @@ def test_the_window_begins_anew_with_another_draft_and_with_another_rule() -> No
 def test_what_is_remembered_of_a_look() -> None:
     """Its share and its number of drafts; domains fade with the time that passed, and counts without a time are none."""
     state = _looks(new_state(0.0), [0.8, 0.8, 0.7], by_domain={"chat": _counts(0.8)})
-    assert Last(time=900.0, name=FIRST, share=0.7, predicted=0.8, trials=1000.0) == state.last
-    assert 1000 * (1 + math.exp(-300 / 7200)) == pytest.approx(state.domains["chat"].short[0])
+    assert Last(time=900.0, share=0.7, predicted=0.8, trials=1000.0) == state.last[FIRST]
+    assert Last(time=900.0, share=0.4375, predicted=0.5, trials=5000.0) == state.last[ALL]
+    for count, trials in ((FIRST, 1000), (ALL, 5000)):
+        assert trials * (2 + math.exp(-300 / 7200) - 1) == pytest.approx(state.domains[count]["chat"].short[0])
     back = observed(state, Observation(time=500.0, seconds=None, counts=_counts(0.1)), SERVED, SETTINGS, None)
     assert (state.last, 4) == (back.last, back.looks)
 
@@ -160,12 +171,12 @@ def test_a_speedup_is_of_the_exported_draft_length() -> None:
     observation = Observation(time=900.0, seconds=300.0, counts=_counts(0.8), running=4.0)
     settings = SETTINGS.model_copy(update={"draft_length": 60})  # longer than the costs reach
     paying = observed(replace(new_state(0.0), draft="d"), observation, SERVED, settings, costs).paying
-    assert (pytest.approx(2.6 / 4), False, 900.0) == (paying.speedup, paying.pays, paying.since)
+    assert (pytest.approx(3.5 / 4), False, 900.0) == (paying.speedup, paying.pays, paying.since)
 
 
 def test_a_reference_is_a_change_once() -> None:
     state = watched_state()
-    learning = replace(state, drift=replace(state.drift, reference=None))
+    learning = with_reference(state, None)
     assert [["reference"], []] == [list(changes(before, state)) for before in (learning, state)]
 
 
@@ -177,7 +188,7 @@ def test_the_notice_is_due_until_it_is_told() -> None:
     assert None is due(told)
     body = asdict(drift_notice(low, "big-draft", 9e3))
     assert ("low", "big-draft", 0.4, 0.8) == tuple(body[key] for key in ("drift", "name", "acceptance", "predicted"))
-    over = replace(told, drift=steady.drift)
+    over = replace(told, counts=steady.counts)
     assert ("steady", "none") == (due(over), drift_notice(over, "big-draft", 9e3).drift)
 
 
@@ -186,7 +197,7 @@ def test_the_domain_that_moved_is_named() -> None:
     domains = remembered({}, {"chat": _counts(0.8, 3000.0), "json": _counts(0.9)}, None, 300.0)
     for rate in [0.9] * 40 + [0.5] * 40:
         domains = remembered(domains, {"chat": _counts(0.8, 3000.0), "json": _counts(rate)}, None, 300.0)
-    found = moved(domains, -1)
+    found = moved(domains[FIRST], -1)
     assert found is not None
     assert ("json", True, True) == (found.domain, -0.4 < found.change < -0.1, 0.2 < found.part < 0.3)
     assert None is moved({}, -1)
@@ -195,7 +206,7 @@ def test_the_domain_that_moved_is_named() -> None:
 def test_domains_are_bounded() -> None:
     """Those with the most traffic are kept."""
     kept = remembered({}, {f"d{number}": _counts(0.5, number) for number in range(1, 99)}, None, 300.0)
-    assert {f"d{number}" for number in range(49, 99)} == set(kept)
+    assert {f"d{number}" for number in range(49, 99)} == set(kept[FIRST])
 
 
 @pytest.mark.parametrize(
@@ -348,8 +359,9 @@ def test_the_state_is_one_file(tmp_path: Path) -> None:
 
 
 def test_the_charts_in_the_file_are_those_of_this_version() -> None:
-    raw = asdict(new_state(0.0))
-    raw["drift"]["looks"]["low"]["components"] = raw["drift"]["looks"]["low"]["components"][:1]
+    raw = asdict(watched_state())
+    charts = raw["counts"]["by_name"][FIRST]["drift"]["looks"]
+    charts["low"]["components"] = charts["low"]["components"][:1]
     with pytest.raises(UnderstudyError, match="another number of sizes"):
         STATE.parse(raw, "state")
 
@@ -363,9 +375,9 @@ def test_each_name_has_its_state(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (("drift", "looks", "low"), None, "a chart for each side"),
-        (("drift", "end", "components"), [], "another number of sizes"),
-        (("drift", "reference", "level"), [0.0], "a level for each block of the day"),
+        ((*_DRIFT, "looks", "low"), None, "a chart for each side"),
+        ((*_DRIFT, "end", "components"), [], "another number of sizes"),
+        ((*_DRIFT, "reference", "level"), [0.0], "a level for each block of the day"),
         (("window", "counts", 0, "drafts"), -1.0, "numbers of 0 or more"),
     ],
     ids=str,

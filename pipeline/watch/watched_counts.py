@@ -1,0 +1,103 @@
+"""The test for drift of all watched counts: one drift at a time. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pipeline.config.watch import WatchConfig
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Amount, Moment, Text
+from pipeline.watch.drift import Drift, Verdict, forgetting, looked, renewed, started
+from pipeline.watch.reference import HOUR
+from pipeline.watch.share import Share
+
+_FORGOTTEN = 86_400.0  # seconds of looks without a count after which it is watched no longer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """The test of one count. `missed`: seconds of looks that had other counts and not this one, since the last that had it."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    drift: Drift
+    missed: Amount = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchedCounts:
+    """By the name of the count. Level and spread of one say nothing of another, so each has its own test. `began`: Unix
+    seconds."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    began: Moment
+    by_name: Mapping[Text, Watched] = field(default_factory=dict)
+
+    @property
+    def drifting(self) -> str | None:
+        """The count that drifts. While one does, the others are not tested: they would tell of the same drift."""
+        return next((name for name, one in self.by_name.items() if one.drift.verdict != "steady"), None)
+
+    @property
+    def verdict(self) -> Verdict:
+        name = self.drifting
+        return "steady" if name is None else self.by_name[name].drift.verdict
+
+    @property
+    def since(self) -> float:
+        """When the verdict became true, Unix seconds."""
+        name = self.drifting
+        found = [one.drift.since for one in self.by_name.values()] if name is None else [self.by_name[name].drift.since]
+        return max(found, default=self.began)
+
+
+def all_looked(
+    counts: WatchedCounts, shares: Sequence[Share], time: float, seconds: float, settings: WatchConfig
+) -> WatchedCounts:
+    """With one more look, which ended at `time` and took `seconds`.
+
+    Where a count is missing at some replicas, or in some rows of a log, looks with and without it may alternate, so it is
+    forgotten only after a day of looks.
+    """
+    counts = _without_forgotten(counts, {share.name for share in shares}, seconds)
+    for share in shares:
+        known = counts.by_name.get(share.name, Watched(drift=started(time)))
+        if counts.drifting not in (None, share.name):
+            counts = _with(counts, share.name, known.drift)
+            continue
+        after = looked(known.drift, share, time, seconds, settings)
+        counts = _with(counts, share.name, after)
+        if after.verdict != known.drift.verdict:
+            counts = _others_anew(counts, share.name, after)
+    return counts
+
+
+def all_renewed(counts: WatchedCounts, time: float) -> WatchedCounts:
+    """Another champion is served: references, which are of deviations from the prediction, stay."""
+    return replace(
+        counts,
+        by_name={name: replace(one, drift=renewed(one.drift, time)) for name, one in counts.by_name.items()},
+    )
+
+
+def _without_forgotten(counts: WatchedCounts, seen: set[str], seconds: float) -> WatchedCounts:
+    passed = min(seconds, HOUR) if seen else 0.0  # a look after a pause is one look
+    kept = {
+        name: replace(one, missed=0.0 if name in seen else one.missed + passed) for name, one in counts.by_name.items()
+    }
+    return replace(counts, by_name={name: one for name, one in kept.items() if one.missed < _FORGOTTEN})
+
+
+def _with(counts: WatchedCounts, name: str, drift: Drift) -> WatchedCounts:
+    return replace(counts, by_name={**counts.by_name, name: Watched(drift=drift)})
+
+
+def _others_anew(counts: WatchedCounts, name: str, changed: Drift) -> WatchedCounts:
+    """What the others have seen is of the drift that has begun, or of one that has ended."""
+    is_over = changed.verdict == "steady"
+
+    def anew(drift: Drift) -> Drift:
+        kept = drift if is_over else forgetting(drift, changed.since)
+        return replace(renewed(kept, changed.since), block=None)
+
+    others = {other: replace(one, drift=anew(one.drift)) for other, one in counts.by_name.items() if other != name}
+    return replace(counts, by_name={**counts.by_name, **others})

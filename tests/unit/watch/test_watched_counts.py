@@ -1,0 +1,120 @@
+"""Several watched counts: each with its own test, and one drift at a time."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pipeline.config.watch import WatchConfig
+from pipeline.watch.drift import started
+from pipeline.watch.reference import SLOTS, Reference
+from pipeline.watch.share import ALL, FIRST, Share
+from pipeline.watch.watched_counts import Watched, WatchedCounts, all_looked, all_renewed
+
+LOOK, DAY = 300.0, 288
+SETTINGS = WatchConfig(burst_minutes=5.0)
+REFERENCE = Reference(
+    level=(0.0,) * SLOTS, band=0.01, design_effect=1.5, typical=2000.0, block=0.005, days=7.0, trials=1e6
+)
+
+
+def _known(*names: str) -> WatchedCounts:
+    drift = replace(started(0.0), reference=REFERENCE)
+    return WatchedCounts(began=0.0, by_name={name: Watched(drift=drift) for name in names})
+
+
+def _share(name: str, rate: float, trials: float = 2000.0) -> Share:
+    return Share(name=name, trials=trials, successes=trials * rate, predicted=0.7 if name == FIRST else 0.5)
+
+
+def _run(
+    counts: WatchedCounts, shares: Callable[[int], list[Share]], begin: int, end: int
+) -> tuple[WatchedCounts, list[tuple[int, str | None, str]]]:
+    """The counts after these looks, and each change: when, which count drifts, and how."""
+    told = []
+    for look in range(begin, end):
+        before = counts.verdict
+        counts = all_looked(counts, shares(look), (look + 1) * LOOK, LOOK, SETTINGS)
+        if counts.verdict != before:
+            told.append((look, counts.drifting, counts.verdict))
+    return counts, told
+
+
+def test_a_fall_at_later_positions_is_found_and_ends() -> None:
+    """First tokens are accepted as before. The drift began when it did, and no second one is told of."""
+    counts, told = _run(
+        _known(FIRST, ALL),
+        lambda look: [_share(FIRST, 0.7), _share(ALL, 0.3 if 100 <= look < 200 else 0.5)],
+        0,
+        200 + DAY,
+    )
+    assert [(ALL, "low"), (None, "steady")] == [(name, verdict) for _, name, verdict in told]
+    assert 100 <= told[0][0] < 110
+    assert 200 < told[1][0]
+    assert abs(counts.since - 200 * LOOK) <= 36 * LOOK
+
+
+def test_one_fall_is_one_drift() -> None:
+    """Both counts fall: one of them tells it, and what both saw of it ends with it."""
+    counts, told = _run(
+        _known(FIRST, ALL),
+        lambda look: [
+            _share(FIRST, 0.5 if 100 <= look < 150 else 0.7),
+            _share(ALL, 0.3 if 100 <= look < 150 else 0.5),
+        ],
+        0,
+        150 + 2 * DAY,
+    )
+    assert ["low", "steady"] == [verdict for _, _, verdict in told]
+    assert {"steady"} == {one.drift.verdict for one in counts.by_name.values()}
+
+
+def test_hours_of_a_drift_teach_no_count_anything() -> None:
+    """Neither the count that tells of it nor the others."""
+    fall = (2 * DAY, 2 * DAY + 100)
+
+    def shares(look: int) -> list[Share]:
+        falls = fall[0] <= look < fall[1]
+        return [_share(FIRST, 0.2 if falls else 0.7), _share(ALL, 0.3 if falls else 0.5)]
+
+    counts, told = _run(WatchedCounts(began=0.0), shares, 0, 9 * DAY)
+    assert 2 == len(told)
+    for name in (FIRST, ALL):
+        reference = counts.by_name[name].drift.reference
+        assert reference is not None
+        assert reference.band < 0.01, name
+
+
+def test_a_count_is_forgotten_after_a_day_of_looks_without_it() -> None:
+    """Level and spread of another count are others. Looks with one and the other may alternate; time without traffic is none."""
+    known, first, both = _known(FIRST), [_share(FIRST, 0.7)], [_share(FIRST, 0.7), _share(ALL, 0.5)]
+    counts, told = _run(known, lambda look: both if look % 200 == 0 else [both[1]], 0, 3 * DAY)
+    assert ([], {FIRST, ALL}) == (told, set(counts.by_name))
+    assert REFERENCE == counts.by_name[FIRST].drift.reference
+    counts, _ = _run(counts, lambda look: first, 0, 1)
+    counts = all_looked(counts, [both[1]], 4 * 86_400.0, 3 * 86_400.0, SETTINGS)  # a look of three days
+    assert {FIRST, ALL} == set(counts.by_name)
+    counts, _ = _run(counts, lambda look: [], 0, 2 * DAY)
+    assert {FIRST, ALL} == set(counts.by_name)
+    counts, _ = _run(counts, lambda look: [both[1]], 0, DAY - 13)
+    assert {FIRST, ALL} == set(counts.by_name)
+    counts, _ = _run(counts, lambda look: [both[1]], 0, 2)
+    assert {ALL} == set(counts.by_name)
+
+
+def test_a_count_that_drifts_and_is_gone_drifts_no_longer() -> None:
+    """As after a change of the engine."""
+    low, _ = _run(_known(FIRST), lambda look: [_share(FIRST, 0.4)], 0, 50)
+    counts, told = _run(low, lambda look: [_share(ALL, 0.5)], 50, 50 + 2 * DAY)
+    assert ("low", [(None, "steady")]) == (low.verdict, [(name, verdict) for _, name, verdict in told])
+    assert {ALL} == set(counts.by_name)
+
+
+def test_another_champion_keeps_all_references() -> None:
+    low, _ = _run(_known(FIRST, ALL), lambda look: [_share(FIRST, 0.4), _share(ALL, 0.5)], 0, 50)
+    after = all_renewed(low, 7.0)
+    assert ("low", "steady", 7.0) == (low.verdict, after.verdict, after.since)
+    assert [REFERENCE] * 2 == [one.drift.reference for one in after.by_name.values()]
+
+
+def test_nothing_is_known_before_the_first_look() -> None:
+    counts = WatchedCounts(began=5.0)
+    assert (None, "steady", 5.0) == (counts.drifting, counts.verdict, counts.since)
