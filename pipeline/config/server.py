@@ -1,9 +1,9 @@
 """The servers that run the target, where it is not loaded in this process. Torch-free."""
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from pipeline.config.base import Section
 from pipeline.config.credentials import credentials_in, masked
@@ -44,11 +44,25 @@ class EndpointConfig(Section):
         return url.rstrip("/").removesuffix("/v1")
 
 
+def _with_urls(raw: Any) -> Any:
+    return [{"url": one} if isinstance(one, str) else one for one in raw] if isinstance(raw, list | tuple) else raw
+
+
+def _once_each(endpoints: tuple[EndpointConfig, ...]) -> tuple[EndpointConfig, ...]:
+    urls = [endpoint.url for endpoint in endpoints]
+    if twice := [url for url in urls if urls.count(url) > 1]:
+        raise ValueError(f"{twice[0]} is listed twice; list each server once")
+    return endpoints
+
+
+Endpoints = Annotated[tuple[EndpointConfig, ...], BeforeValidator(_with_urls), AfterValidator(_once_each)]
+
+
 class ServerConfig(Section):
     """How the servers of the target are asked. Where they are, and how fast they are asked, does not change what is stored."""
 
     api: Api = Field(default="vllm", description="The engine that serves the target.")
-    endpoints: tuple[EndpointConfig, ...] = Field(
+    endpoints: Endpoints = Field(
         default=(),
         description="The servers. All must serve the same weights in the same engine version. An entry may be a URL.",
     )
@@ -87,21 +101,6 @@ class ServerConfig(Section):
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
         description="Name of the environment variable that holds the bearer token of the gateway. The token is stored nowhere.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _urls_are_endpoints(cls, raw: Any) -> Any:
-        if isinstance(raw, dict) and isinstance(raw.get("endpoints"), list | tuple):
-            return raw | {"endpoints": [{"url": one} if isinstance(one, str) else one for one in raw["endpoints"]]}
-        return raw
-
-    @field_validator("endpoints")
-    @classmethod
-    def _once_each(cls, endpoints: tuple[EndpointConfig, ...]) -> tuple[EndpointConfig, ...]:
-        urls = [endpoint.url for endpoint in endpoints]
-        if twice := [url for url in urls if urls.count(url) > 1]:
-            raise ValueError(f"{twice[0]} is listed twice; set its weight instead")
-        return endpoints
 
     @model_validator(mode="after")
     def _model_can_be_named(self) -> "ServerConfig":

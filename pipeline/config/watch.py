@@ -1,12 +1,12 @@
 """What is watched in production, and what counts as drift. No stage reads it: it is in no key."""
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
 from pipeline.config.base import Section
 from pipeline.config.promote import NoticeConfig
-from pipeline.config.server import EndpointConfig
+from pipeline.config.server import Endpoints
 from pipeline.engines.facts import WatchedEngine
 
 Rule = Literal["sequential", "window"]
@@ -27,7 +27,7 @@ class CanaryConfig(Section):
 class WatchConfig(Section):
     """The engines that serve the champion, and the test for drift (docs/operations.md)."""
 
-    endpoints: tuple[EndpointConfig, ...] = Field(
+    endpoints: Endpoints = Field(
         default=(),
         description="Every replica of the engine, as `http://host:port`. A gateway does not do: it gives the counters of one "
         "replica at a time. An entry may be a URL.",
@@ -61,7 +61,8 @@ class WatchConfig(Section):
         default=None,
         ge=1,
         le=64,
-        description="Draft tokens of a draft, for SGLang, which does not count them, without an export to read it from.",
+        description="Draft tokens of a draft, without an export to read it from: for SGLang, which does not count them, and so "
+        "that later positions are watched.",
     )
     rule: Rule = Field(
         default="sequential",
@@ -119,18 +120,3 @@ class WatchConfig(Section):
         description="`champion verify` rolls the champion back where the registered draft falls short of its examination.",
     )
     canary: CanaryConfig = CanaryConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _urls_are_endpoints(cls, raw: Any) -> Any:
-        if isinstance(raw, dict) and isinstance(raw.get("endpoints"), list | tuple):
-            return raw | {"endpoints": [{"url": one} if isinstance(one, str) else one for one in raw["endpoints"]]}
-        return raw
-
-    @field_validator("endpoints")
-    @classmethod
-    def _once_each(cls, endpoints: tuple[EndpointConfig, ...]) -> tuple[EndpointConfig, ...]:
-        urls = [endpoint.url for endpoint in endpoints]
-        if twice := [url for url in urls if urls.count(url) > 1]:
-            raise ValueError(f"{twice[0]} is listed twice")
-        return endpoints

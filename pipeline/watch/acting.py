@@ -139,4 +139,6 @@ def watch_of(config: Config, store: Store, name: str, now: float, progress: Prog
             "(docs/operations.md)"
         )
     store.create()
-    return Watch(config, store, name, progress, read_state(store, name) or new_state(now))
+    if (state := read_state(store, name)) is None:
+        progress.line(f"{name}: the first look; the watch remembers in {state_path(store, name)}")
+    return Watch(config, store, name, progress, state or new_state(now))

@@ -54,6 +54,7 @@ class Site:
     lines: list[str] = field(default_factory=list)
     told: list[Any] = field(default_factory=list)
     points: list[tuple[Mapping[str, float], int]] = field(default_factory=list)
+    began: list[list[str]] = field(default_factory=list)
     is_down: bool = False
     before: float | None = None
     began_with: list[ReaderState] = field(default_factory=list)
@@ -61,7 +62,10 @@ class Site:
     def watch(self) -> Watch:
         progress = Progress(terminal=False)
         progress.line = self.lines.append  # type: ignore[method-assign]
-        return watch_of(self.config, Store(self.root), NAME, BEGIN, progress)
+        made = watch_of(self.config, Store(self.root), NAME, BEGIN, progress)
+        self.began.append(list(self.lines))
+        self.lines.clear()
+        return made
 
     def reader(self, settings: object, engine: str, state: ReaderState) -> "Site":
         self.began_with.append(state)
@@ -114,6 +118,7 @@ def test_the_state_is_kept_with_the_readers(site: Site) -> None:
     _look(watch, site, [0.8, 0.8])
     kept = read_state(Store(site.root), NAME)
     assert kept == watch.state == site.watch().state
+    assert [True, False] == [f"remembers in {site.root}/watch/{NAME}.json" in "".join(lines) for lines in site.began]
     assert (2, BEGIN + 5 * MINUTE) == (watch.state.looks, watch.state.reader.time)
     site.watch().look(BEGIN + 10 * MINUTE)
     assert [None, BEGIN + 5 * MINUTE] == [one.time for one in site.began_with]
