@@ -44,6 +44,8 @@ def decide(seen: Seen) -> Decision:
         return Decision(
             "alarm", "the target is not the one that the draft was examined with; the draft is not to blame: retrain it"
         )
+    if seen.draft == "inconclusive" and not seen.waited:
+        return Decision("wait", "the engines may still load the champion, and the canary cannot tell")
     open_questions = "inconclusive" in (seen.target, seen.draft)
     if seen.production == "short":
         return _falls_short(seen, open_questions)

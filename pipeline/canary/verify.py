@@ -48,6 +48,11 @@ class _Look:
         return time.monotonic() - self.began
 
     @property
+    def waited(self) -> bool:
+        """Whether the engines had time to load the champion."""
+        return self.passed >= _PATIENCE * self.seconds
+
+    @property
     def is_settled(self) -> bool:
         """Whether the canary need not be asked again."""
         return self.canary is not None and not self.canary.unasked and self.canary.draft.verdict != "not_as_examined"
@@ -108,7 +113,9 @@ def _look(look: _Look, progress: Progress) -> Production:
         look.reader.read(time.time())  # the canary's own requests are before it
     elif look.reader is not None:
         observation, _ = look.reader.read(time.time())
-        look.counts, look.problems = _sum(look.counts, observation.counts), observation.problems
+        is_known = look.canary is not None and (look.canary.draft.verdict == "as_examined" or look.waited)
+        look.counts = _sum(look.counts, observation.counts) if is_known else None  # else they may be of the draft before
+        look.problems = observation.problems
     if look.counts is None and look.problems and look.passed >= look.seconds:
         return Production(
             state="not_known", why=f"production's counters could not be read: {'; '.join(look.problems[:3])}"
@@ -131,7 +138,7 @@ def _decide(look: _Look, production: Production) -> Decision:
             production=production.state,
             can_reload=config.promote.notice is not None,
             reloaded=look.reloaded,
-            waited=look.passed >= _PATIENCE * look.seconds,
+            waited=look.waited,
             late=look.passed >= look.seconds,
             may_roll_back=config.watch.rollback,
         )

@@ -117,7 +117,7 @@ def test_the_traffic_is_what_the_watch_says(
 ) -> None:
     """Its counters fell, and the canary finds no other reason."""
     state = new_state(0.0)
-    last = Last(time=time.time() - age, name=FIRST, share=0.5, predicted=0.5, trials=10.0)
+    last = {FIRST: Last(time=time.time() - age, share=0.5, predicted=0.5, trials=10.0)}
     state = replace(state, looks=1, last=last, window=replace(state.window, low=low))
     write_state(Store(loop.store), NAME, state)
     with running(engine(smoke, laws("target"), laws("champion"))) as server:

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,11 @@ from urllib.parse import quote
 import yaml
 
 from pipeline.canary.verified import find_verification
+from pipeline.config.loading import load_config
+from pipeline.registry.history import Change
+from pipeline.registry.registry import registry_for
 from pipeline.store.artifacts import Store
+from pipeline.watch.state import read_state
 from tests.conformance.served_vllm import _ENVIRONMENT as VLLM_ENVIRONMENT
 from tests.dags.service import Service, running
 from tests.e2e.mlflow_server import Server
@@ -54,14 +58,28 @@ class Deployment:
         """What the store knows of a run."""
         return dict(json.loads((self.store.root / "runs" / run / "run.json").read_text()))
 
+    def history(self) -> Sequence[Change]:
+        """Who was champion, as `champion history` has it."""
+        return registry_for(load_config(self.place / "config.yaml"), self.store).history()
+
     def starts(self) -> list[tuple[float, str]]:
         """When the engine was started, and with which directory of the export."""
         lines = (self.place / "starts.jsonl").read_text().splitlines()
         return [(found["time"], found["serves"]) for found in map(json.loads, lines)]
 
-    def watched(self) -> dict[str, Any]:
-        """The state of the watch."""
-        return dict(json.loads((self.store.root / "watch" / f"{NAME}.json").read_text()))
+    def wrong_files_once(self, version: str) -> None:
+        """At its next start the engine serves this version, whatever the link says."""
+        (self.place / "wrong").write_text(str(self.place / "served" / version))
+
+    def verdict(self) -> str:
+        """What the watch found."""
+        state = read_state(self.store, NAME)
+        return "steady" if state is None else state.verdict
+
+    def settle_down(self) -> None:
+        """Wait until no drift is known and no retraining runs or is due."""
+        self.wait(lambda: self.verdict() == "steady", "the end of the drift")
+        self.wait(lambda: set(self.airflow.runs(RETRAINING).values()) <= {"success", "failed"}, "the end of retrainings")
 
     def verified(self) -> Any:
         return find_verification(self.store, NAME)

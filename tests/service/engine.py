@@ -2,7 +2,8 @@
 """Restarts the engine with what the link `champion` points to: the `restart` command of docs/examples/reload_engine.py.
 
 Its argument is a JSON file: `arguments` (added to launch.sh), `environment`, `served` (the directory of the link), `place` (log,
-process id, and a line for each start). Standard library only.
+process id, and a line for each start). If `place` has a file `wrong`, the directory that it names is served in place of the
+champion, once. Standard library only.
 """
 
 import json
@@ -20,7 +21,10 @@ def main() -> None:
     settings = json.loads(Path(sys.argv[1]).read_text())
     place = Path(settings["place"])
     stop(place)
-    directory = (Path(settings["served"]) / "champion").resolve()
+    directory, wrong = (Path(settings["served"]) / "champion").resolve(), place / "wrong"
+    if wrong.exists():
+        directory = Path(wrong.read_text())
+        wrong.unlink()
     with (place / "engine.log").open("ab") as log:
         process = subprocess.Popen(
             [str(directory / "launch.sh"), *settings["arguments"]],

@@ -1,4 +1,6 @@
-"""From drift to a promoted, reloaded and verified draft, unattended, on real things."""
+"""From drift to a promoted, reloaded and verified draft, unattended, on real things; twice more with something going wrong.
+
+The three tests follow one another in one deployment."""
 
 import os
 import time
@@ -61,7 +63,7 @@ def test_a_drift_is_retrained_promoted_reloaded_and_verified(deployment: Deploym
     kind = worst(traffic.url)
     time.sleep(_CALM)
     calm = traffic.between(time.time() - _MEASURED, time.time())
-    assert deployment.watched()["drift"]["verdict"] == "steady"
+    assert deployment.verdict() == "steady"
     assert deployment.airflow.runs(RETRAINING) == {}
 
     drifted = traffic.drift(kind)
@@ -87,5 +89,39 @@ def test_a_drift_is_retrained_promoted_reloaded_and_verified(deployment: Deploym
         print(f"{name}: {len(answered)} requests, acceptance {acceptance(answered):.3f}, p95 {p95(answered):.3f} s")
     assert acceptance(fell) < acceptance(calm) - _FELL
     assert acceptance(back) > acceptance(fell) + _BACK
-    deployment.wait(lambda: deployment.watched()["drift"]["verdict"] == "steady", "the end of the drift")
+    deployment.settle_down()
     assert list(deployment.airflow.runs(RETRAINING)) == [run]
+
+
+def test_an_engine_that_loads_the_wrong_files_is_told_again(deployment: Deployment) -> None:
+    """After the promotion it comes back with the draft before. It is seen and told once more; the new draft is not banned."""
+    before, starts = set(deployment.airflow.runs(RETRAINING)), len(deployment.starts())
+    deployment.wrong_files_once("version-2")
+    drifted = deployment.traffic.drift(worst(deployment.traffic.url))
+    run = _retrained(deployment, before)
+    _show(deployment, run, drifted, "wrong files")
+    assert _states(deployment, run)["verify"] == "success"
+    assert [serves for _, serves in deployment.starts()][starts:] == ["version-2", "version-3"]
+    found = deployment.verified()
+    assert (found.action, found.version, found.reloaded) == ("verified", "3", True)
+    assert _aliases(deployment)["champion"] == "3"
+    assert [change.action for change in deployment.history()] == ["promote"] * 3
+    deployment.settle_down()
+
+
+def test_a_draft_that_falls_short_is_rolled_back(deployment: Deployment) -> None:
+    """The traffic changes once more when the draft is served: in production it falls short of its examination."""
+    before, starts = set(deployment.airflow.runs(RETRAINING)), len(deployment.starts())
+    drifted = deployment.traffic.drift(worst(deployment.traffic.url))
+    (run,) = deployment.wait(lambda: set(deployment.airflow.runs(RETRAINING)) - before, "the start of a retraining")
+    deployment.wait(lambda: _states(deployment, run)["promote"] == "success", "the promotion")
+    deployment.traffic.drift(worst(deployment.traffic.url))
+    assert run == _retrained(deployment, before)
+    _show(deployment, run, drifted, "falls short")
+    states = _states(deployment, run)
+    assert (states["promote"], states["verify"], states["report"]) == ("success", "failed", "success")
+    assert [serves for _, serves in deployment.starts()][starts:] == ["version-4", "version-3"]
+    found = deployment.verified()
+    assert (found.action, found.version, found.reloaded) == ("roll_back", "4", False)
+    assert _aliases(deployment)["champion"] == "3"
+    assert [change.action for change in deployment.history()] == [*["promote"] * 4, "rollback"]

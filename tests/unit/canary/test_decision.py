@@ -54,6 +54,10 @@ LATE = {"late": True}
         # Where the canary could not judge, production's counters may do; they never roll back.
         (OPEN, "verified"),
         (OPEN | SHORT, "alarm"),
+        # Until then an engine may still load the champion: the counts may be of the draft before.
+        (OPEN | {"waited": False}, "wait"),
+        (OPEN | SHORT | {"waited": False}, "wait"),
+        ({"target": "inconclusive"} | SHORT | {"waited": False}, "alarm"),
         (OPEN | FEW, "wait"),
         (OPEN | FEW | LATE, "unverified"),
         (OPEN | UNKNOWN, "unverified"),
