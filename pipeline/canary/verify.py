@@ -114,7 +114,8 @@ def _look(look: _Look, progress: Progress) -> Production:
     elif look.reader is not None:
         observation, _ = look.reader.read(time.time())
         is_known = look.canary is not None and (look.canary.draft.verdict == "as_examined" or look.waited)
-        look.counts = _sum(look.counts, observation.counts) if is_known else None  # else they may be of the draft before
+        # Else the counts may be of the draft before.
+        look.counts = _sum(look.counts, observation.counts) if is_known else None
         look.problems = observation.problems
     if look.counts is None and look.problems and look.passed >= look.seconds:
         return Production(

@@ -79,7 +79,9 @@ class Deployment:
     def settle_down(self) -> None:
         """Wait until no drift is known and no retraining runs or is due."""
         self.wait(lambda: self.verdict() == "steady", "the end of the drift")
-        self.wait(lambda: set(self.airflow.runs(RETRAINING).values()) <= {"success", "failed"}, "the end of retrainings")
+        self.wait(
+            lambda: set(self.airflow.runs(RETRAINING).values()) <= {"success", "failed"}, "the end of retrainings"
+        )
 
     def verified(self) -> Any:
         return find_verification(self.store, NAME)
