@@ -1,24 +1,25 @@
 """distill: trains the base draft on the target's completions and distributions."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json, subset
-from pipeline.distillation.mixing import training_rows
-from pipeline.distillation.segment_weights import segment_weights
+from pipeline.distillation.launchers import current, process_count
+from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json
 from pipeline.distillation.training import Training
+from pipeline.distillation.training_data import training_data
 from pipeline.distillation.training_log import Log, best
+from pipeline.distillation.training_task import TrainingTask
+from pipeline.distillation.workers import train_in_processes
 from pipeline.errors import UnderstudyError
-from pipeline.generation.completion_store import StoredCompletion, read_completions
+from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.draft_directory import TrainedOn, trained_on_before
 from pipeline.models.files import model_digest
-from pipeline.models.loading import load_tokenizer
+from pipeline.models.loading import choose_device, load_tokenizer
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import DistillSettings
-from pipeline.speculation.settings import Sampling
 from pipeline.store.files import write_json
 
 
@@ -27,43 +28,57 @@ def run(context: StageContext[DistillSettings]) -> Outcome:
 
     Inputs: the pair and the completions of `generate`. UnderstudyError if the trained weights are not finite.
     """
-    settings, resources = context.settings.training, context.resources
-    pair = read_pair(context.inputs["draft"], resources.models)
-    completions, checkpoints = context.inputs["completions"], context.out / "checkpoints"
-    train = list(read_completions(completions, {"train"}))
-    dev = list(read_completions(completions, {"dev"}, Sampling.from_config(settings.sampling)))
-    rows = training_rows(train, settings.distill, settings.seed)
-    weights = segment_weights(rows, settings.distill.segment_shares)
-    training = Training(settings, pair, dev, context.progress, resources.device, resources.trust_remote_code)
-    model, log = training.run(rows, weights, checkpoints / "whole")
+    pair = read_pair(context.inputs["draft"], context.resources.models)
+    checkpoints = context.out / "checkpoints"
+    processes = _processes(context)
+    model, log, train = _train(context, pair, processes, None, checkpoints / "whole")
     # A base draft that Understudy made was trained on prompts before; they count as seen too.
     learnt = TrainedOn(*(frozenset(getattr(item, name) for item in train) for name in ("id", "text_id", "mode")))
     _save(context, model, pair, learnt.begun_from(trained_on_before(pair.path("draft"))))
     write_json(context.out / "training.json", log)
-    figures = _figures(train, log)
-    if settings.distill.learning_curve:
-        curve = curve_json([*_parts(training, train, weights, checkpoints), _point(train, log)])
+    figures = _figures(train, log) | {"processes": float(processes)}
+    if shares := context.settings.training.distill.learning_curve:
+        # The drafts that are trained on parts of the completions are not kept.
+        parts = [_train(context, pair, processes, share, checkpoints / f"share-{share!r}")[1:] for share in shares]
+        curve = curve_json([_point(some, of_part) for of_part, some in [*parts, (log, train)]])
         write_json(context.out / CURVE, curve)
         figures |= {} if curve["next_doubling"] is None else {"next_doubling": curve["next_doubling"]}
     shutil.rmtree(checkpoints, ignore_errors=True)
     return Outcome(figures, {"draft": model_digest(context.out / "draft")})
 
 
-def _parts(
-    training: Training, train: list[StoredCompletion], weights: Mapping[str, float], checkpoints: Path
-) -> list[CurvePoint]:
-    """The learning curve: results of drafts trained on parts of the completions. The drafts are not kept. A token weighs what it
-    does in the whole: a part may lack a segment."""
-    settings, points = training.settings, []
-    for share in settings.distill.learning_curve:
-        some = subset(train, share)
-        rows = training_rows(some, settings.distill, settings.seed)
-        _, log = training.run(rows, weights, checkpoints / f"share-{share!r}")
-        points.append(_point(some, log))
-    return points
+def _processes(context: StageContext[DistillSettings]) -> int:
+    import torch
+
+    resources = context.resources
+    gpus = torch.cuda.device_count() if choose_device(resources.device) == torch.device("cuda") else 0
+    return process_count(resources.processes, context.settings.training.distill.batch, gpus, current())
 
 
-def _point(train: list[StoredCompletion], log: Log) -> CurvePoint:
+def _train(
+    context: StageContext[DistillSettings], pair: Pair, processes: int, share: float | None, work: Path
+) -> tuple[Any, Log, Sequence[StoredCompletion]]:
+    """The draft trained on the completions, or on a share of them; its log, and these completions. Several processes leave a
+    finished training in `work`, which is then only loaded."""
+    settings, resources = context.settings.training, context.resources
+    task = TrainingTask(
+        settings=settings,
+        pair=context.inputs["draft"].absolute(),
+        places=resources.models,
+        completions=context.inputs["completions"].absolute(),
+        share=share,
+        work=work.absolute(),
+        device=choose_device(resources.device).type,
+        trust_remote_code=resources.trust_remote_code,
+    )
+    train_in_processes(task, processes, context.progress)
+    data = training_data(task.completions, settings, share)
+    training = Training(settings, pair, data.dev, context.progress, resources.device, resources.trust_remote_code)
+    model, log = training.run(data.rows, data.weights, work)
+    return model, log, data.train
+
+
+def _point(train: Sequence[StoredCompletion], log: Log) -> CurvePoint:
     found = best(log)
     return CurvePoint(
         len(train),
@@ -73,7 +88,7 @@ def _point(train: list[StoredCompletion], log: Log) -> CurvePoint:
     )
 
 
-def _figures(train: list[StoredCompletion], log: Log) -> dict[str, float]:
+def _figures(train: Sequence[StoredCompletion], log: Log) -> dict[str, float]:
     found, losses = best(log), [entry["loss"] for entry in log if "loss" in entry]
     return {
         "dev_acceptance_rate_before": next(

@@ -4,11 +4,13 @@ from typing import Annotated
 
 import typer
 
+from pipeline.commands.launched import led_by_first
 from pipeline.commands.options import DEFAULT_STORE, ConfigPath, EvenIfRefused, ForcePromote, Overrides, StorePath
 from pipeline.errors import UsageError
 from pipeline.running.stage_list import STAGE_NAMES
 
 
+@led_by_first
 def stage(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"The stage: {', '.join(STAGE_NAMES)}.")],
     config: ConfigPath,

@@ -6,6 +6,21 @@ from pydantic import Field, model_validator
 
 from pipeline.config.base import Section
 
+_MOST_PROCESSES = 4096  # that a message lists
+
+
+def divisors(batch: int) -> list[int]:
+    """The numbers of processes among which a micro-batch of `batch` rows can be divided."""
+    return [number for number in range(1, min(batch, _MOST_PROCESSES) + 1) if batch % number == 0]
+
+
+def indivisible(processes: int, batch: int) -> str:
+    """What is wrong with a number of processes, and which would do."""
+    return (
+        f"a batch of {batch} rows (distill.batch) cannot be divided among {processes} processes, only among "
+        f"{', '.join(map(str, divisors(batch)))}"
+    )
+
 
 class OnPolicyConfig(Section):
     """On-policy rounds (GKD) after the offline phase: the draft generates, the target scores, the draft is trained on that."""
@@ -94,6 +109,11 @@ class DistillConfig(Section):
         description="For a log with statistics of requests: how many times as often the train prompts with the lowest acceptance "
         "are drawn as those with the highest; 1: all alike. Dev and examination prompts stay as the traffic is.",
     )
+    processes: int | Literal["auto"] = Field(
+        default="auto",
+        description="Processes that train one draft together; each micro-batch is divided among them. auto: one for each GPU, or "
+        "one without a GPU; under torchrun, srun or `accelerate launch` as many as it started.",
+    )
     lora: LoraConfig | None = Field(
         default=None, description="Train LoRA adapters on the linear layers only; null trains all weights."
     )
@@ -104,6 +124,12 @@ class DistillConfig(Section):
         for name, shares in (("domain_shares", self.domain_shares), ("segment_shares", self.segment_shares)):
             if sum(shares.values()) > 1 + 1e-6:
                 raise ValueError(f"{name} sum to {sum(shares.values()):g}, more than 1")
+        return self
+
+    @model_validator(mode="after")
+    def _batch_is_divisible(self) -> "DistillConfig":
+        if self.processes != "auto" and (self.processes < 1 or self.batch % self.processes):
+            raise ValueError(indivisible(self.processes, self.batch))
         return self
 
     @model_validator(mode="after")

@@ -1,6 +1,7 @@
 """Stored completions as packed training batches with teacher columns. Arrays are copied only when a batch is built."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,6 +57,18 @@ class PackedCompletions:
             batch["segments"] = torch.from_numpy(token_labels(items, self.segments))
         if any(len(row) > 1 for row in rows):
             batch["position_ids"] = torch.from_numpy(positions)
+        return batch
+
+    def collate_part(self, chosen: Sequence[dict[str, int]], number: int, count: int) -> dict[str, Any]:
+        """The rows of process `number` of `count`, as `collate`. `positions`: loss positions of all rows; `counted`: those whose
+        loss counts here. The last batch of an epoch may have no row for a process, which then computes one that does not count,
+        because all processes exchange gradients."""
+        begin, end = len(chosen) * number // count, len(chosen) * (number + 1) // count
+        batch: dict[str, Any] = dict(self.collate(chosen[begin:end] or chosen[:1]))
+        batch["counted"] = len(batch["tokens"]) if end > begin else 0
+        batch["positions"] = sum(self.completions[item].length for row in chosen for item in self.rows[row["row"]])
+        if not batch["counted"]:
+            batch.pop("segments", None)
         return batch
 
 

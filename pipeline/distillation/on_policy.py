@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.config.distill import DistillConfig
+from pipeline.distillation.processes import count, number, wait_for_all
 from pipeline.distillation.settings import RoundSettings
 from pipeline.distillation.training_log import Log
 from pipeline.generation.completion_store import StoredCompletion, read_completions, shard_exists, write_shard
@@ -46,18 +47,18 @@ def run_rounds(
         }
     )
     prompts = list({item.id: item for item in train}.values())  # a prompt may have several completions
-    for number in range(1, on_policy.rounds + 1):
-        chance, place = np.random.default_rng([seed, number]), work / f"round-{number}"
+    for turn in range(1, on_policy.rounds + 1):
+        chance, place = np.random.default_rng([seed, turn]), work / f"round-{turn}"
         asked = [prompts[at] for at in chance.permutation(len(prompts))[: on_policy.prompts]]
         replayed = [train[at] for at in chance.permutation(len(train))[: len(asked)]]
         yield train_phase(
-            [*sample(asked, seed + number, place / "written"), *replayed], round_settings, seed + number, place
+            [*sample(asked, seed + turn, place / "written"), *replayed], round_settings, seed + turn, place
         )
 
 
 def sample_round(
     draft: Any,
-    target: Any,
+    target: Callable[[], Any],
     prompts: Sequence[StoredCompletion],
     sampling: Sampling,
     settings: RoundSettings,
@@ -70,7 +71,8 @@ def sample_round(
     progress: Progress,
 ) -> list[StoredCompletion]:
     """Completions of `prompts` sampled from `draft` at the deployment's `sampling`, with the target's distributions, written to
-    `out` shard by shard, so that a resumed run skips finished shards. `batch_tokens`: most tokens of a target pass.
+    `out` shard by shard, so that a resumed run skips finished shards; several processes divide the shards. `target` loads the
+    target, if a shard is missing. `batch_tokens`: most tokens of a target pass.
 
     Distributions are stored as `sampled`: the bucket of `top_k` is trained with tokens sampled from the target, and there are
     none here.
@@ -80,15 +82,16 @@ def sample_round(
     parts = [items[begin : begin + settings.shard] for begin in range(0, len(items), settings.shard)]
     decoder = Decoder(draft, None, sampling=sampling, vocabulary=vocabulary, stop_tokens=stop_tokens)
     with progress.track("on-policy", len(items), "completions") as track:
-        for number, part in enumerate(parts):
-            if not shard_exists(out, name := f"shard-{number:05d}"):
+        for place, part in enumerate(parts):
+            mine = place % count() == number()
+            if mine and not shard_exists(out, name := f"shard-{place:05d}"):
                 sampled = [
                     one
                     for begin in range(0, len(part), settings.batch)
                     for one in _sample(decoder, part[begin : begin + settings.batch], most, seed)
                 ]
                 scored = score(
-                    target,
+                    target(),
                     sampled,
                     sampling,
                     settings.distribution_tokens,
@@ -98,6 +101,7 @@ def sample_round(
                 )
                 write_shard(out, name, scored)
             track.advance(len(part))
+    wait_for_all()
     return list(read_completions(out))
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from pipeline.distillation.processes import summed
+
 
 class SegmentLosses:
     """Sums of the loss by segment since they were last taken. Tokens without a segment weigh 1 and are in no sum."""
@@ -24,8 +26,9 @@ class SegmentLosses:
         return loss_N * self._weights_S[labels_N] if self._weighed else loss_N
 
     def take(self) -> dict[str, float]:
-        """The mean loss of a token of each segment, without weights, since the last call; empty where there is one segment."""
-        sums_S, counts_S = self._sums_2S.tolist()
+        """The mean loss of a token of each segment, without weights, since the last call, over all processes of the training;
+        empty where there is one segment."""
+        sums_S, counts_S = summed(self._sums_2S).tolist()
         self._sums_2S.zero_()
         if len(self._names) < 2:
             return {}

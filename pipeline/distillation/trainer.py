@@ -2,28 +2,39 @@
 
 Knows completions and models, no stage. Training is deterministic for a seed, and a resumed run gives the same result as an
 uninterrupted one. The result is the draft with the most tokens per target call on dev prompts, not the lowest loss.
+
+In several processes (`processes.py`) each optimiser step has the rows that it has in one; the first process examines and writes.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
-from safetensors.torch import load_model, save_model
-from transformers import PrinterCallback, TrainerCallback, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
+from safetensors.torch import load_model
+from torch.utils.data import DataLoader, RandomSampler
+from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from pipeline.config.distill import DistillConfig
+from pipeline.distillation.checkpoints import (
+    best_file,
+    history_of,
+    is_finished,
+    keep_best,
+    last_checkpoint,
+    mark_complete,
+)
 from pipeline.distillation.chunked_loss import mean_loss, mean_loss_of_logits
 from pipeline.distillation.dataset import PackedCompletions, stored_targets
 from pipeline.distillation.document_masking import supports_document_masking
 from pipeline.distillation.losses import LOSSES, MERGED, SparseTargets, cross_entropy, sparse_columns
 from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.distillation.precision import fast_attention
+from pipeline.distillation.processes import count, from_first, inside_forward, is_first, number, wait_for_all
 from pipeline.distillation.segment_losses import SegmentLosses
 from pipeline.distillation.training_log import (
     LOSS,
@@ -41,9 +52,6 @@ from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.loading import supports_bf16
 from pipeline.models.output_head import linear_head
 from pipeline.progress import Progress, Track
-from pipeline.store.atomic import replacing
-
-_COMPLETE = "checkpoint_complete"  # written last: a checkpoint without it is incomplete
 
 
 def distill(
@@ -65,29 +73,46 @@ def distill(
     resumes from them. Returns the log: step with loss, or with dev_acceptance_rate and dev_tokens_per_target_call; where there
     are several segments also by segment. Raises UnderstudyError naming step and completions if the loss is not finite.
     """
-    _check_single_process()
+    with progress.track("distill", settings.max_steps, "steps") as track:
+        checkpoint = from_first(lambda: last_checkpoint(work))
+        if checkpoint is not None and is_finished(checkpoint, settings):
+            history = history_of(checkpoint)
+            track.advance(settings.max_steps)
+        else:
+            trainer = _trainer(model, tokenizer, completions, settings, weights, seed, vocabulary, work)
+            trainer.add_callback(_TrainingCallback(trainer, settings, examine, track, work))
+            with fast_attention(model, trainer.args.bf16):
+                trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            history = trainer.state.log_history
+    wait_for_all()  # the first process has written the best weights
+    load_model(model, best_file(work, best_step(history)), device=str(model.device))
+    model.config.use_cache = False  # as the trainer's library leaves it, also where a finished phase is only loaded
+    return kept(history)
+
+
+def _trainer(
+    model: Any,
+    tokenizer: Any,
+    completions: Sequence[StoredCompletion],
+    settings: DistillConfig,
+    weights: Mapping[str, float],
+    seed: int,
+    vocabulary: int,
+    work: Path,
+) -> "_Trainer":
     documents = PackedCompletions(completions, supports_document_masking(model, vocabulary))
     device = torch.device(model.device)
     bf16 = supports_bf16(device) if settings.bf16 is None else settings.bf16
-    with progress.track("distill", settings.max_steps, "steps") as track, fast_attention(model, bf16):
-        trainer = _Trainer(
-            model=model,
-            args=_arguments(settings, seed, work, device, bf16),
-            data_collator=documents.collate,
-            train_dataset=Dataset.from_dict({"row": list(range(len(documents.rows)))}),
-            processing_class=tokenizer,
-        )
-        trainer.prepare(documents, settings, vocabulary, SegmentLosses(documents.segments, weights, device))
-        trainer.remove_callback(PrinterCallback)  # it prints a dictionary per step
-        trainer.add_callback(_TrainingCallback(trainer, settings, examine, track, work))
-        checkpoint = _last_checkpoint(work)
-        if checkpoint is not None and _is_finished(checkpoint, settings):
-            trainer.restore(checkpoint)  # train() would do one more step
-            track.advance(settings.max_steps)
-        else:
-            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        load_model(model, _best_file(work, best_step(trainer.state.log_history)), device=str(model.device))
-    return kept(trainer.state.log_history)
+    trainer = _Trainer(
+        model=model,
+        args=_arguments(settings, seed, work, device, bf16),
+        data_collator=lambda chosen: documents.collate_part(chosen, number(), count()),
+        train_dataset=Dataset.from_dict({"row": list(range(len(documents.rows)))}),
+        processing_class=tokenizer,
+    )
+    trainer.prepare(documents, settings, vocabulary, SegmentLosses(documents.segments, weights, device))
+    trainer.remove_callback(PrinterCallback)  # it prints a dictionary per step
+    return trainer
 
 
 def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.device, bf16: bool) -> Any:
@@ -100,7 +125,9 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
     arguments = SFTConfig(
         output_dir=str(work),
         max_steps=settings.max_steps,
-        per_device_train_batch_size=settings.batch,
+        per_device_train_batch_size=settings.batch,  # of all processes: see `collate_part`
+        ddp_find_unused_parameters=False,
+        ddp_broadcast_buffers=False,
         gradient_accumulation_steps=settings.accumulation,
         learning_rate=settings.learning_rate,
         lr_scheduler_type="linear",
@@ -128,16 +155,8 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
         **{checkpointing: settings.gradient_checkpointing},
     )
     if arguments.n_gpu > 1:
-        arguments._n_gpu = 1  # a draft is small: train it on one GPU
+        arguments._n_gpu = 1  # a process trains on one GPU
     return arguments
-
-
-def _check_single_process() -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UnderstudyError(
-            f"distill: a launcher started {os.environ['WORLD_SIZE']} processes (WORLD_SIZE), but a draft is trained in one: "
-            "run `understudy` without a launcher"
-        )
 
 
 def _log_every(settings: DistillConfig) -> int:
@@ -158,12 +177,35 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
         self._documents, self._settings, self._vocabulary, self.by_segment = documents, settings, vocabulary, by_segment
         self._head = linear_head(self.model)
 
+    def get_train_dataloader(self) -> Any:
+        """Every process goes through the same batches and takes its rows of each. accelerate would deal batches to the processes,
+        and repeat rows where an epoch's last ones do not suffice for all."""
+        if count() == 1:
+            return super().get_train_dataloader()
+        accelerator = self.accelerator
+        loader = DataLoader(
+            self.train_dataset,
+            batch_size=self.args.per_device_train_batch_size,
+            sampler=RandomSampler(self.train_dataset),
+            collate_fn=self.data_collator,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        return prepare_data_loader(
+            loader,
+            accelerator.device,
+            num_processes=1,
+            process_index=0,
+            put_on_device=True,
+            use_seedable_sampler=accelerator.use_seedable_sampler,
+            data_seed=accelerator.dataloader_config.data_seed,
+        )
+
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], int]:
         """A step's micro-batches and their number of loss positions; every position has equal weight."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        return batches, sum(int(batch["predicts"].sum()) for batch in batches)
+        return batches, sum(batch["positions"] for batch in batches)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -181,13 +223,16 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
         # No attention mask is needed: padding is on the right, and restarted position_ids mask documents from each other
         # (only with use_cache=False).
         feed = {name: inputs[name] for name in ("input_ids", "position_ids") if name in inputs} | {"use_cache": False}
-        with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16):
-            if self._head is None:
-                logits_NV = model(**feed).logits[..., : self._vocabulary][inputs["predicts"]]
-                loss = mean_loss_of_logits(logits_NV, loss_of)
-            else:
+
+        def loss_in(model: Any) -> torch.Tensor:
+            with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16):
+                if self._head is None:
+                    logits_NV = model(**feed).logits[..., : self._vocabulary][inputs["predicts"]]
+                    return mean_loss_of_logits(logits_NV, loss_of)
                 hidden_NH = model.get_decoder()(**feed).last_hidden_state[inputs["predicts"]]
-                loss = mean_loss(hidden_NH, self._head, self._vocabulary, loss_of)
+                return mean_loss(hidden_NH, self._head, self._vocabulary, loss_of)
+
+        loss = inside_forward(model, self.model, loss_in)
         if not torch.isfinite(loss):
             ids = ", ".join(self._documents.completions[number].id for number in inputs["documents"].tolist())
             raise UnderstudyError(
@@ -195,7 +240,8 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
                 f"prompts {ids}; lower distill.learning_rate or look at those prompts"
             )
         if num_items_in_batch is not None:
-            loss = loss * (len(stored.tokens_N) / num_items_in_batch)
+            # Of several processes the mean gradient is taken; the sum over all positions is meant.
+            loss = loss * (int(inputs["counted"]) * count() / num_items_in_batch)
         return (loss, None) if return_outputs else loss
 
     def create_optimizer(self, model: Any = None) -> Any:
@@ -203,11 +249,6 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
             settings, betas = self._settings, (self.args.adam_beta1, self.args.adam_beta2)
             self.optimizer = MuonWithAdamW(self.model, settings.learning_rate, settings.weight_decay, betas)
         return super().create_optimizer(model)  # keeps `self.optimizer` if it is set
-
-    def restore(self, checkpoint: Path) -> None:
-        """Load the weights and the log of a finished run's last checkpoint."""
-        self._load_from_checkpoint(str(checkpoint))
-        self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """No model card: checkpoints are not published."""
@@ -246,52 +287,21 @@ class _TrainingCallback(TrainerCallback):  # type: ignore[misc]
             add_losses(state.log_history[-1], self._trainer.by_segment.take())
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        (Path(args.output_dir) / f"checkpoint-{state.global_step}" / _COMPLETE).touch()
+        wait_for_all()  # each process writes a file of its own
+        if is_first():
+            mark_complete(Path(args.output_dir), state.global_step)
 
     def _examine(self, control: Any) -> None:
         """Evaluate on dev prompts. The log, which is restored from checkpoints, stores the result and gives the best step."""
         model, state = self._trainer.model, self._trainer.state
         model.eval()
-        found = self._examine_draft(model)
+        found = from_first(lambda: self._examine_draft(model))
         model.train()
         self._last = note(found)
         # Not Trainer.log(): within a step it would replace that step's loss.
         state.log_history.append(examination_entry(state.global_step, found))
-        if best_step(state.log_history) == state.global_step:
-            self._work.mkdir(parents=True, exist_ok=True)
-            with replacing(_best_file(self._work, state.global_step)) as partial:
-                save_model(model, str(partial))
-        self._remove_old_weights()
+        if is_first():
+            keep_best(model, self._work, state.log_history)
         if out_of_patience(state.log_history, self._settings):
             control.should_training_stop = True
-
-    def _remove_old_weights(self) -> None:
-        """Delete weights that are no longer the best, except those that the last checkpoint refers to."""
-        checkpoint, needed = _last_checkpoint(self._work), {best_step(self._trainer.state.log_history)}
-        needed |= {0} if checkpoint is None else {best_step(_history(checkpoint))}
-        for path in self._work.glob("best-*.safetensors"):
-            if path not in {_best_file(self._work, step) for step in needed}:
-                path.unlink()
-
-
-def _best_file(work: Path, step: int) -> Path:
-    return work / f"best-{step}.safetensors"
-
-
-def _is_finished(checkpoint: Path, settings: DistillConfig) -> bool:
-    """Whether the run was finished at `checkpoint`."""
-    return _step(checkpoint) >= settings.max_steps or out_of_patience(_history(checkpoint), settings)
-
-
-def _history(checkpoint: Path) -> list[dict[str, Any]]:
-    history: list[dict[str, Any]] = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)).log_history
-    return history
-
-
-def _last_checkpoint(work: Path) -> Path | None:
-    """The newest complete checkpoint."""
-    return max((path.parent for path in work.glob(f"checkpoint-*/{_COMPLETE}")), key=_step, default=None)
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
+            control.should_save = True  # a phase is finished where there is a checkpoint of its end

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,10 @@ class Training:
     def _sampler(self, draft: Any) -> SampleFunction:
         rounds = self.settings.rounds
         assert rounds is not None  # there are on-policy rounds
-        target = self._load("target", rounds.target_dtype)
+
+        @cache  # loaded when it is first needed: a finished round is only read
+        def target() -> Any:
+            return self._load("target", rounds.target_dtype)
 
         def write(prompts: Sequence[StoredCompletion], seed: int, out: Path) -> list[StoredCompletion]:
             return sample_round(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import date
 
 from pipeline.config.root import Config
+from pipeline.distillation.launchers import current, process_count
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry, registry_for
@@ -34,9 +35,12 @@ def begin(
     An existing run keeps its pinned inputs, but for prompts that were not read yet. The champion is looked up again, because the
     registry may have changed.
     `verify`: hash the inputs instead of trusting remembered digests. `even_if_refused`: go on where the gate must refuse.
-    Raises UsageError if `run_id` exists with another config, if a pinned input has changed since, or for a new run that cannot
-    work; then nothing is recorded.
+    Raises UsageError if a launcher started a number of processes that cannot train, if `run_id` exists with another config, if a
+    pinned input has changed since, or for a new run that cannot work; then nothing is recorded.
     """
+    process_count(
+        config.distill.processes, config.distill.batch, 1, current()
+    )  # UsageError where a launcher's does not fit
     for warning in clear_text_warnings(config, store):
         progress.warn(warning)
     store.create()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pipeline.config.execution import ExecutionConfig
 from pipeline.config.root import Config
@@ -26,6 +26,7 @@ class Resources:
     servers: ServerConfig | None  # of the target: endpoints, limits, names of variables; None: it is loaded here
     registry: Registry
     execution: ExecutionConfig  # where parts are made
+    processes: int | Literal["auto"] = 1  # that train a draft
 
 
 def resources_of(config: Config, registry: Registry) -> Resources:
@@ -37,6 +38,7 @@ def resources_of(config: Config, registry: Registry) -> Resources:
         servers=config.generate.server if config.generate.is_served else None,
         registry=registry,
         execution=config.execution,
+        processes=config.distill.processes,
     )
 
 

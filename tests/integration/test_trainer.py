@@ -322,22 +322,22 @@ def test_the_seed_decides_the_order(unbroken: tuple[Any, Log], tmp_path: Path) -
 
 def test_the_newest_checkpoint_has_the_highest_step(tmp_path: Path) -> None:
     """As a number, not as text."""
-    from pipeline.distillation.trainer import _last_checkpoint
+    from pipeline.distillation.checkpoints import last_checkpoint
 
     for step in (8, 10):
         (tmp_path / f"checkpoint-{step}").mkdir()
         (tmp_path / f"checkpoint-{step}" / "checkpoint_complete").touch()
 
-    assert tmp_path / "checkpoint-10" == _last_checkpoint(tmp_path)
+    assert tmp_path / "checkpoint-10" == last_checkpoint(tmp_path)
 
 
 def test_a_kill_while_the_best_is_written_leaves_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resumed run that finds nothing better would otherwise end on half a file."""
-    from pipeline.distillation import trainer
+    from pipeline.distillation import checkpoints
 
-    own, sizes = trainer.save_model, []
+    own, sizes = checkpoints.save_model, []
 
     def save_model(model: Any, path: str) -> None:
         if sizes:
@@ -346,7 +346,7 @@ def test_a_kill_while_the_best_is_written_leaves_the_one_before(
         own(model, path)
         sizes.append(Path(path).stat().st_size)
 
-    monkeypatch.setattr(trainer, "save_model", save_model)
+    monkeypatch.setattr(checkpoints, "save_model", save_model)
     with pytest.raises(_Killed):
         _train(tmp_path, examine=_judged(1.0, 2.0))
 
@@ -457,13 +457,6 @@ def test_rows_are_shared_only_where_documents_stay_apart(
     _train(tmp_path, SETTINGS.model_copy(update={"max_steps": 1}))
 
     assert [apart] == together
-
-
-def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A launcher would run the whole pipeline once for each."""
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(UnderstudyError, match="a launcher started 4 processes"):
-        _train(tmp_path)
 
 
 def test_adapters_without_their_library_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

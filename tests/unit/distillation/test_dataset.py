@@ -141,3 +141,22 @@ def test_no_completion_is_cut() -> None:
     assert sum(lengths) == int(batch["predicts"].sum()) == len(batch["tokens"])
     assert 2102 == batch["input_ids"].shape[1]
     assert sorted(np.concatenate([item.tokens for item in items])) == sorted(batch["tokens"].tolist())
+
+
+@pytest.mark.parametrize("rows", [4, 3, 1])
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_processes_divide_the_rows_of_a_batch(rows: int, processes: int) -> None:
+    """Each row is one process's, and every process knows the positions of all; one without a row computes one that counts for
+    nothing."""
+    items = [stored_completion([1, 2], [3] * (n + 1), name=f"p{n}") for n in range(4)]
+    documents = PackedCompletions(items, together=False)
+    chosen = [{"row": n} for n in range(rows)]
+    parts = [documents.collate_part(chosen, number, processes) for number in range(processes)]
+    whole = documents.collate(chosen)
+
+    assert {len(whole["tokens"])} == {part["positions"] for part in parts}
+    assert len(whole["tokens"]) == sum(part["counted"] for part in parts)
+    counting = [part for part in parts if part["counted"]]
+    assert whole["documents"].tolist() == [number for part in counting for number in part["documents"].tolist()]
+    assert all(part["counted"] == len(part["tokens"]) for part in counting)
+    assert all(len(part["tokens"]) for part in parts)

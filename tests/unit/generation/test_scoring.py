@@ -153,7 +153,7 @@ def test_rounds_leave_a_store(tmp_path: Path) -> None:
     def write(out: Path) -> list[StoredCompletion]:
         return sample_round(
             draft,
-            target,
+            lambda: target,
             prompts,
             GREEDY,
             settings,

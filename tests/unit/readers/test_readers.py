@@ -27,6 +27,7 @@ NOT_LISTED = {
         "pipeline/corpus/prompt_store:write_prompts",
         "pipeline/canary/examined:_of_distributions",  # of the completion store, by `distributions`
         "pipeline/distillation/dataset:_teacher",
+        "pipeline/distillation/training_task:TASK",  # of the process that starts the reader
         "pipeline/models/tokenizers:_merges",  # of a tokenizer that was loaded
         "pipeline/native/build:_built",
         "pipeline/native/build:_is_whole",

@@ -1,0 +1,126 @@
+"""Which launcher started this process (torchrun, `accelerate launch`, srun, mpirun), and how many processes train a draft.
+
+Standard library only: a command looks at this before anything else. The launcher's variables are then taken out of the
+environment, because accelerate would otherwise join the other processes in every stage.
+"""
+
+import re
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.config.distill import divisors, indivisible
+from pipeline.errors import UsageError
+
+# Of each launcher: rank, number of processes, rank on its machine. srun's number is that of the step: a batch script that calls
+# `understudy` without srun is one process, whatever SLURM_NTASKS says.
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+)
+_RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "GROUP_WORLD_SIZE")
+_AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # torchrun itself listens at MASTER_PORT
+_PORT = 29500  # torch's
+
+Asked = int | Literal["auto"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """This process among those of a launcher."""
+
+    rank: int
+    size: int
+    local_rank: int
+    address: str  # of the machine of rank 0
+    port: int
+    agent: bool  # whether the launcher listens at the port, and not rank 0
+    attempt: str  # of a launcher that starts its processes again after a failure
+
+
+_current: list[Launch] = []
+
+
+def current() -> Launch | None:
+    """The launch of this process, as `take_launch` saw it; None without a launcher, and with one that started one process."""
+    return _current[0] if _current else None
+
+
+def take_launch(environment: MutableMapping[str, str]) -> Launch | None:
+    """What the launcher says, which is taken out of `environment`. UsageError if it says something impossible."""
+    launch = _launch(environment)
+    taken = {*_RENDEZVOUS, *(name for names in _LAUNCHERS if not names[0].startswith("SLURM") for name in names)}
+    for name in [name for name in environment if name in taken or name.startswith("TORCHELASTIC_")]:
+        del environment[name]
+    _current[:] = [launch] if launch is not None else []
+    return launch
+
+
+def _launch(environment: Mapping[str, str]) -> Launch | None:
+    found = next((names for names in _LAUNCHERS if names[1] in environment), None)
+    if found is None:
+        _check_accelerate(environment)
+        return None
+    rank, size, local_rank = (_number(environment, name) for name in found)
+    if size < 2:
+        return None
+    if not 0 <= rank < size:
+        raise UsageError(f"{found[0]}={rank} and {found[1]}={size}: no process of a launcher; unset both variables")
+    address = environment.get("MASTER_ADDR") or _first_host(environment.get("SLURM_STEP_NODELIST", ""))
+    return Launch(
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        address=address,
+        port=_number(environment, "MASTER_PORT") or _port(environment),
+        agent=environment.get(_AGENT) == "True",
+        attempt=environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
+    )
+
+
+def _check_accelerate(environment: Mapping[str, str]) -> None:
+    """Without GPUs `accelerate launch --num_processes N` sets an address for N processes, and starts one."""
+    if "ACCELERATE_MIXED_PRECISION" in environment and "MASTER_PORT" in environment:
+        raise UsageError(
+            "`accelerate launch` was asked for several processes and has started one, as it does with --cpu: start `understudy` "
+            "without a launcher and set distill.processes, or with `accelerate launch --multi_gpu` or torchrun"
+        )
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name, "0")
+    if not text.isascii() or not text.isdecimal():
+        raise UsageError(f"{name}={text}: not a number of a launcher; unset it")
+    return int(text)
+
+
+def _first_host(nodes: str) -> str:
+    """The first of Slurm's list of machines, such as `a` of `a,b` and `node07` of `node[07-09,12]`."""
+    found = re.match(r"([^\[,]+)(?:\[([0-9]+)[^\]]*\]([^,]*))?", nodes)
+    return "127.0.0.1" if found is None else "".join(part or "" for part in found.groups())
+
+
+def _port(environment: Mapping[str, str]) -> int:
+    """The same in every process of a step; jobs on one machine hardly ever share it."""
+    job = environment.get("SLURM_JOB_ID", "")
+    return 15000 + int(job) % 20000 if job.isascii() and job.isdecimal() else _PORT
+
+
+def process_count(asked: Asked, batch: int, gpus: int, launch: Launch | None) -> int:
+    """How many processes train a draft in micro-batches of `batch` rows, which are divided among them. `gpus`: those that a
+    training may use.
+
+    UsageError if it must be the number of a launcher, and is not or does not divide the batch.
+    """
+    if launch is None:
+        return max(number for number in divisors(batch) if number <= max(1, gpus)) if asked == "auto" else asked
+    if asked not in ("auto", launch.size):
+        raise UsageError(
+            f"distill.processes is {asked}, and the launcher has started {launch.size} processes; set it to auto, or start "
+            f"{asked}"
+        )
+    if batch % launch.size:
+        raise UsageError(f"the launcher has started {launch.size} processes, and {indivisible(launch.size, batch)}")
+    return launch.size

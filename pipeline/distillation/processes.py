@@ -1,0 +1,154 @@
+"""The processes of one training, and what they tell each other. The only module that knows torch.distributed.
+
+In one process every function does what its name says of one process, without torch.distributed. Several processes must call
+`from_first`, `summed` and `wait_for_all` in the same order.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from pipeline.distillation.launchers import Launch
+from pipeline.errors import UnderstudyError
+
+T = TypeVar("T")
+_NEVER = timedelta(days=30)  # a process that has died is noticed by whoever started it, not by a time limit
+_LOOK, _LEAVE_SECONDS = timedelta(seconds=60), 10.0
+
+
+def join(device: str) -> torch.device:
+    """Join the processes that the environment names; `device`: cpu or cuda. Returns this process's device."""
+    from accelerate import PartialState
+
+    device_of: torch.device = PartialState(cpu=device == "cpu", timeout=_NEVER).device
+    return device_of
+
+
+def leave() -> None:
+    """Leave them, once all are done."""
+    wait_for_all()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def count() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def number() -> int:
+    """Of this process, from 0."""
+    return dist.get_rank() if count() > 1 else 0
+
+
+def is_first() -> bool:
+    """Whether this process writes files and says how far the training is."""
+    return number() == 0
+
+
+def from_first(make: Callable[[], T]) -> T:
+    """What `make` returns in the first process, in every process."""
+    if count() == 1:
+        return make()
+    found: list[Any] = [make() if is_first() else None]
+    dist.broadcast_object_list(found)
+    return found[0]  # type: ignore[no-any-return]
+
+
+def wait_for_all() -> None:
+    """Until every process has come here."""
+    if count() > 1:
+        dist.barrier()
+
+
+def summed(values: torch.Tensor) -> torch.Tensor:
+    """The sum of `values` over the processes."""
+    if count() > 1:
+        dist.all_reduce(values)
+    return values
+
+
+def inside_forward(wrapper: Any, model: Any, compute: Callable[[Any], torch.Tensor]) -> torch.Tensor:
+    """`compute(model)` inside the forward of `wrapper` around it, whose hooks synchronise the gradients (DDP): what is computed
+    outside has gradients of its own process alone."""
+    if wrapper is model:
+        return compute(model)
+    before = vars(model).get("forward")  # accelerate may have put one over that of the class
+
+    def restore() -> None:
+        vars(model).pop("forward", None)
+        if before is not None:
+            model.forward = before
+
+    def once() -> torch.Tensor:
+        restore()
+        return compute(model)
+
+    model.forward = once
+    try:
+        loss: torch.Tensor = wrapper()
+        return loss
+    finally:
+        restore()
+
+
+class Control:
+    """How the first process of a launcher tells the others what to train, and that it has ended: a key-value store of torch."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch, self._trainings = launch, 0
+        listens = launch.rank == 0 and not launch.agent
+        try:
+            store = dist.TCPStore(  # type: ignore[attr-defined]
+                launch.address, launch.port, is_master=listens, wait_for_workers=False
+            )
+        except dist.DistError as error:
+            raise UnderstudyError(
+                f"{launch.address}:{launch.port}: the processes of the launcher do not find each other "
+                f"({str(error).splitlines()[0]}); see MASTER_ADDR and MASTER_PORT"
+            ) from None
+        self._store = dist.PrefixStore(f"understudy/{launch.attempt}", store)  # type: ignore[attr-defined]
+
+    def tell(self, task: str) -> None:
+        """To every other process: what to train."""
+        self._trainings += 1
+        self._store.set(f"training/{self._trainings}", task)
+
+    def next_task(self) -> str | None:
+        """The next training; None when the first process has ended. UnderstudyError when it does not answer."""
+        self._trainings += 1
+        key = f"training/{self._trainings}"
+        while True:
+            try:
+                self._store.wait([key], _LOOK)
+            except dist.DistStoreError:  # not yet
+                continue
+            except dist.DistError:
+                raise UnderstudyError("the first process of the launcher has ended") from None
+            return self._store.get(key).decode() or None
+
+    def fail(self, reason: str) -> None:
+        """Tell every process that the training has failed here."""
+        self._store.set(f"failure/{self._trainings}", reason)
+
+    def failure(self) -> str | None:
+        """Why the training has failed in another process."""
+        key = f"failure/{self._trainings}"
+        try:
+            return self._store.get(key).decode() if self._store.check([key]) else None
+        except dist.DistError:
+            return "the first process of the launcher has ended"
+
+    def end(self) -> None:
+        """Of the first process: let the others end, and wait until they know, because the store ends with this process."""
+        self.tell("")
+        until = time.monotonic() + _LEAVE_SECONDS
+        while self._store.add("left", 0) < self._launch.size - 1 and time.monotonic() < until:
+            time.sleep(0.05)
+
+    def left(self) -> None:
+        """Of every other process: that it knows."""
+        self._store.add("left", 1)

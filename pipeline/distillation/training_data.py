@@ -1,0 +1,36 @@
+"""What a training reads of the completions of `generate`: by the stage, and by each of its processes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.distillation.learning_curve import subset
+from pipeline.distillation.mixing import training_rows
+from pipeline.distillation.segment_weights import segment_weights
+from pipeline.distillation.settings import TrainingSettings
+from pipeline.generation.completion_store import StoredCompletion, read_completions
+from pipeline.speculation.settings import Sampling
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Completions of a training."""
+
+    train: Sequence[StoredCompletion]  # once each
+    rows: Sequence[StoredCompletion]  # as often as they are trained on
+    weights: Mapping[str, float]  # of a token in the loss, by its segment
+    dev: Sequence[StoredCompletion]  # at the deployment's sampling
+
+
+def training_data(completions: Path, settings: TrainingSettings, share: float | None = None) -> TrainingData:
+    """What is trained on of all train completions, or of a `share` of them. A token weighs what it does in the whole: a part may
+    lack a segment."""
+    distill = settings.distill
+    train = list(read_completions(completions, {"train"}))
+    dev = list(read_completions(completions, {"dev"}, Sampling.from_config(settings.sampling)))
+    rows = training_rows(train, distill, settings.seed)
+    weights = segment_weights(rows, distill.segment_shares)
+    if share is not None:
+        train = subset(train, share)
+        rows = training_rows(train, distill, settings.seed)
+    return TrainingData(train, rows, weights, dev)

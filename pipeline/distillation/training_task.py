@@ -1,0 +1,37 @@
+"""What the processes of a training are told, in a file: where pair and completions lie, the settings, where to work."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from pipeline.distillation.settings import TrainingSettings
+from pipeline.models.places import ModelPlace
+from pipeline.store.atomic import replacing
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Format
+
+FILE = "training_task.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingTask:
+    """One training of the base draft, in all its phases."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    settings: TrainingSettings
+    pair: Path  # the artifact
+    places: Mapping[str, ModelPlace]
+    completions: Path
+    share: float | None  # of the train completions; None: all
+    work: Path  # of the training: checkpoints
+    device: str  # cpu or cuda
+    trust_remote_code: bool
+
+    def write(self, path: Path) -> None:
+        with replacing(path) as partial:
+            partial.write_bytes(TypeAdapter(TrainingTask).dump_json(self))
+
+
+TASK = Format(name="task of a training", content=TypeAdapter(TrainingTask))

@@ -1,0 +1,197 @@
+"""Several processes train one draft as one process does, and a killed one costs only the steps since the last checkpoint."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import understudy_cli
+from pipeline.config.distill import DistillConfig, LoraConfig
+from pipeline.distillation.adapters import add_adapters
+from tests.integration.conftest import NOBODY, SMOKE, Ended, Place
+from tests.integration.trained import in_processes, rows_of, start, train, weights_of
+
+# 7 rows in batches of 4: the second batch of an epoch has 3 rows; with 5 rows it has one, and a process has none.
+SETTINGS = DistillConfig(bf16=False, max_steps=6, batch=4, save_every=2, evaluate_every=3, learning_rate=1e-2)
+CASES: dict[str, tuple[dict[str, Any], int]] = {
+    "plain": ({}, 7),
+    "no row for a process": ({"loss": "forward_kl"}, 5),
+    "accumulation": ({"accumulation": 2, "batch": 2, "segment_shares": {"thinking": 0.25}}, 7),
+    "activations made anew": ({"gradient_checkpointing": True}, 7),
+    "muon": ({"optimizer": "muon", "accumulation": 2, "batch": 2}, 7),
+    "adapters": ({"lora": LoraConfig(rank=2)}, 7),
+    "two phases": ({}, 7),
+}
+KILLED = SETTINGS.model_copy(update={"max_steps": 60, "save_every": 10, "evaluate_every": 20})
+
+
+def _case(name: str, work: Path) -> list[Any]:
+    changes, rows = CASES[name]
+    return _trained(SETTINGS.model_copy(update=changes), rows, work / name, 2 if name == "two phases" else 1)
+
+
+def _trained(settings: DistillConfig, rows: int, work: Path, phases: int = 1) -> list[Any]:
+    wrap = (lambda model: add_adapters(model, settings.lora, 5)) if settings.lora is not None else (lambda model: model)
+    model, log = train(work, settings, rows_of(rows), wrap=wrap, phases=phases)
+    return [weights_of(model), log]
+
+
+@pytest.fixture(scope="module")
+def in_two(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """All cases, in one start of two processes."""
+    place = tmp_path_factory.mktemp("two")
+    assert [0, 0] == in_processes(2, lambda: {name: _case(name, place) for name in CASES}, place / "out.json")
+    return json.loads((place / "out.json").read_text())
+
+
+def _flat(log: Any) -> dict[str, float]:
+    """The figures of a log by place."""
+    if isinstance(log, dict | list):
+        items = log.items() if isinstance(log, dict) else enumerate(log)
+        return {f"{name}.{inner}": value for name, part in items for inner, value in _flat(part).items()}
+    return {"": log}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_train_as_one(name: str, in_two: Any, tmp_path: Path) -> None:
+    """The curve, also by segment, and the weights; where the rows of an epoch do not suffice for all processes too."""
+    weights, log = _case(name, tmp_path)
+    found_weights, found_log = in_two[name]
+    bound = 1e-4 if name == "muon" else 1e-5
+
+    assert _flat(log) == pytest.approx(_flat(found_log), rel=bound, abs=bound)
+    assert _flat(log).keys() == _flat(found_log).keys()
+    assert any("loss_by_segment.thinking" in place for place in _flat(log))
+    for part, values in weights.items():
+        assert values == pytest.approx(found_weights[part], abs=10 * bound), part
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    return _trained(KILLED, 7, tmp_path_factory.mktemp("unbroken"))
+
+
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 20))])
+def test_a_killed_process_ends_all_and_the_training_resumes(seed: int, unbroken: list[Any], tmp_path: Path) -> None:
+    """One of two is killed at a random moment; the other ends too. Resumed by one, two or four processes, curve and weights are
+    those of an undisturbed training."""
+    chance = random.Random(seed)
+    work, killed = tmp_path / "work", chance.randrange(2)
+    ranks = start(2, lambda: _trained(KILLED, 7, work), tmp_path / "killed.json")
+    reached = chance.choice(["best-0.safetensors", "checkpoint-10", "checkpoint-20/checkpoint_complete"])
+    until = time.monotonic() + 60
+    while not (work / "0" / reached).exists() and time.monotonic() < until:
+        time.sleep(0.001)
+    time.sleep(chance.random() * 0.05)
+    os.kill(ranks[killed].pid or 0, signal.SIGKILL)
+    for rank in ranks:
+        rank.join(60)
+
+    assert -signal.SIGKILL == ranks[killed].exitcode
+    assert ranks[1 - killed].exitcode not in (0, None)
+    again = chance.choice([1, 2, 4])
+    out = tmp_path / "out.json"
+    assert [0] * again == in_processes(again, lambda: _trained(KILLED, 7, work), out)
+    weights, log = json.loads(out.read_text())
+    assert _flat(unbroken[1]) == pytest.approx(_flat(log), rel=1e-5, abs=1e-5)
+    for part, values in unbroken[0].items():
+        assert values == pytest.approx(weights[part], abs=1e-4), part
+
+
+FP32 = ("--until", "distill", "--set", "distill.bf16=false", "--set", "distill.max_steps=20")
+TWO = ("--set", "distill.processes=2")
+
+
+def _set_aside(place: Place, run: str) -> Path:
+    """The artifact of a run's draft, out of the store."""
+    return place.artifact("distill", run).rename(place.root / "one-process")
+
+
+def _alike(one: Path, two: Path) -> None:
+    """The draft of two processes is that of one, but for rounding, and the rest of its artifact is the same."""
+    names = [sorted(str(path.relative_to(place)) for path in place.rglob("*")) for place in (one, two)]
+    assert names[0] == names[1]
+    assert (one / "draft" / "config.json").read_bytes() == (two / "draft" / "config.json").read_bytes()
+    logs = [_flat(json.loads((place / "training.json").read_text())) for place in (one, two)]
+    assert logs[0] == pytest.approx(logs[1], rel=1e-4, abs=1e-5)
+    manifests = [json.loads((place / "manifest.json").read_text()) for place in (one, two)]
+    assert manifests[0]["key"] == manifests[1]["key"]
+    assert [1.0, 2.0] == [manifest["figures"]["processes"] for manifest in manifests]
+
+
+def test_the_command_trains_in_two_processes(loop: Place) -> None:
+    """Same key, same draft; the number of processes is in the artifact, and nothing of the training is left behind."""
+    first = loop.understudy("run", SMOKE, *FP32, "--run", "one", MLFLOW_TRACKING_URI=NOBODY)
+    assert 0 == first.code, first.err
+    one = _set_aside(loop, "one")
+    ended = loop.understudy("run", SMOKE, *FP32, *TWO, "--run", "two", MLFLOW_TRACKING_URI=NOBODY)
+
+    assert 0 == ended.code, ended.err
+    assert "distill: 2 processes on cpu" in ended.err.splitlines()
+    _alike(one, loop.artifact("distill", "two"))
+    assert [] == list((loop.store / "work").glob("distill-*"))
+
+
+def _workers_of(pid: int) -> list[int]:
+    """The processes of the training that a command has started."""
+    found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    table = [line.split(None, 2) for line in found.splitlines()]
+    launchers = {child for child, parent, line in table if int(parent) == pid and "training_processes" in line}
+    return [int(child) for child, parent, line in table if parent in launchers and "training_process " in line]
+
+
+@pytest.mark.long
+def test_a_killed_worker_of_the_command_costs_one_line(loop: Place) -> None:
+    """Exit code 1 and what to do; run again, the training goes on from its checkpoint to the same draft."""
+    assert 0 == loop.understudy("run", SMOKE, *FP32, "--run", "one", MLFLOW_TRACKING_URI=NOBODY).code
+    one = _set_aside(loop, "one")
+    command = loop.start("run", SMOKE, *FP32, *TWO, "--run", "two", MLFLOW_TRACKING_URI=NOBODY)
+    until = time.monotonic() + 300
+    while not list((loop.store / "work").glob("distill-*/**/checkpoint_complete")) and time.monotonic() < until:
+        time.sleep(0.01)
+    os.kill(_workers_of(command.pid)[1], signal.SIGKILL)
+    _, err = command.communicate(timeout=300)
+
+    assert 1 == command.returncode
+    assert (
+        "distill: training process 2 of 2 was killed by SIGKILL; checkpoints are kept, run again to resume"
+        == Ended(1, "", err).complaint
+    )
+    again = loop.understudy("run", SMOKE, *FP32, *TWO, "--run", "two", MLFLOW_TRACKING_URI=NOBODY)
+    assert 0 == again.code, again.err
+    _alike(one, loop.artifact("distill", "two"))
+
+
+@pytest.mark.long
+def test_under_torchrun_the_first_process_runs_and_the_others_train(loop: Place) -> None:
+    """One run, whose draft is that of one process; and a number of processes that does not fit stops it before it begins."""
+    assert 0 == loop.understudy("run", SMOKE, *FP32, "--run", "one", MLFLOW_TRACKING_URI=NOBODY).code
+    one, entry = _set_aside(loop, "one"), Path(understudy_cli.__file__)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(entry)]
+
+    def run(*more: str) -> Ended:
+        line = [*torchrun, "run", str(SMOKE), *FP32, "--store", str(loop.store), *more]
+        environment = loop.environment(MLFLOW_TRACKING_URI=NOBODY, PYTHONPATH=str(entry.parent))
+        done = subprocess.run(
+            line, cwd=loop.cwd, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    runs = len(loop.records())
+    refused = run("--set", "distill.processes=4")
+    assert (
+        "understudy: distill.processes is 4, and the launcher has started 2 processes; set it to auto, or start 4"
+        in (refused.err.splitlines())
+    )
+    assert runs == len(loop.records())
+    ended = run("--run", "two")
+    assert 0 == ended.code, ended.err
+    assert runs + 1 == len(loop.records())
+    _alike(one, loop.artifact("distill", "two"))

@@ -1,0 +1,121 @@
+"""Tiny trainings for the tests of the trainer, in this process and in several."""
+
+import json
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.config.distill import DistillConfig
+from pipeline.distillation import processes
+from pipeline.distillation.segment_weights import segment_weights
+from pipeline.distillation.trainer import distill
+from pipeline.distillation.training_log import Log
+from pipeline.examination.examiner import AcceptanceSummary
+from pipeline.generation.completion_store import StoredCompletion
+from tests.fakes import quiet, stored_completion, tiny_llama, tiny_tokenizer
+
+Weights = dict[str, list[float]]
+
+
+def rows_of(count: int) -> list[StoredCompletion]:
+    """Of unequal lengths; the first half of each is thinking. Each fills a row of the training."""
+    generator = np.random.default_rng(0)
+    rows = [
+        stored_completion(
+            generator.integers(0, 32, 30), generator.integers(0, 32, 40 + n % 3), name=f"prompt-{n}", seed=n
+        )
+        for n in range(count)
+    ]
+    return [
+        replace(
+            item,
+            segments=(np.arange(len(item.tokens)) < item.length // 2).astype(np.uint8),
+            segment_names=("answer", "thinking"),
+        )
+        for item in rows
+    ]
+
+
+def square(model: Any) -> float:
+    """A figure that depends on every weight."""
+    return float(sum(weight.detach().double().square().sum() for weight in model.parameters()))
+
+
+def train(
+    work: Path,
+    settings: DistillConfig,
+    rows: list[StoredCompletion],
+    before: Callable[[], None] = lambda: None,
+    wrap: Callable[[Any], Any] = lambda model: model,
+    phases: int = 1,
+) -> tuple[Any, Log]:
+    """The draft is the better the larger its weights are. `before`: is called before each examination. The log is that of the
+    last phase."""
+
+    def examine(model: Any) -> AcceptanceSummary:
+        before()
+        return AcceptanceSummary(square(model), square(model), {"answer": 0.25, "thinking": 0.75})
+
+    model, log = wrap(tiny_llama(51, layers=1, dtype=torch.float32)), Log()
+    for phase in range(phases):
+        log = distill(
+            model,
+            tiny_tokenizer(),
+            rows,
+            settings,
+            weights=segment_weights(rows, settings.segment_shares),
+            seed=3,
+            vocabulary=32,
+            work=work / str(phase),
+            examine=examine,
+            progress=quiet(),
+        )
+    return model, log
+
+
+def weights_of(model: Any) -> Weights:
+    return {name: weight.flatten().tolist() for name, weight in model.state_dict().items()}
+
+
+def in_processes(count: int, body: Callable[[], Any], out: Path) -> list[int | None]:
+    """Call `body` in `count` processes that train together; what it returns in the first is written to `out` as JSON. Returns
+    their exit codes."""
+    started = start(count, body, out)
+    for one in started:
+        one.join(120)
+    return [one.exitcode for one in started]
+
+
+def start(count: int, body: Callable[[], Any], out: Path) -> list[BaseProcess]:
+    """As `in_processes`, without waiting. They are forked: imports take longer than these trainings."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    started = [context.Process(target=_rank, args=(number, count, port, body, out)) for number in range(count)]
+    for one in started:
+        one.start()
+    return list(started)
+
+
+def _rank(number: int, count: int, port: int, body: Callable[[], Any], out: Path) -> None:
+    from accelerate.state import AcceleratorState, PartialState
+
+    names = {"RANK": number, "WORLD_SIZE": count, "LOCAL_RANK": number, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in names.items()})
+    AcceleratorState._reset_state(reset_partial_state=True)
+    PartialState._reset_state()
+    processes.join("cpu")
+    found = body()
+    if processes.is_first():
+        out.write_text(json.dumps(found))
+    processes.leave()
+    os._exit(0)  # without the handlers of the test's process
