@@ -1,6 +1,6 @@
 """`understudy stage`: one stage of a run; what a scheduler's task calls."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,6 +8,10 @@ from pipeline.commands.launched import led_by_first
 from pipeline.commands.options import DEFAULT_STORE, ConfigPath, EvenIfRefused, ForcePromote, Overrides, StorePath
 from pipeline.errors import UsageError
 from pipeline.running.stage_list import STAGE_NAMES
+
+if TYPE_CHECKING:
+    from pipeline.config.root import Config
+    from pipeline.store.artifacts import Store
 
 
 @led_by_first
@@ -19,6 +23,14 @@ def stage(
     ],
     set_: Overrides = None,
     store: StorePath = DEFAULT_STORE,
+    shards: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N/M",
+            help="Make the Nth of M shares of the shards and end: one of M tasks of a scheduler, all at once. The stage "
+            "without this option makes what is missing, and finishes it.",
+        ),
+    ] = None,
     force_promote: ForcePromote = False,
     even_if_refused: EvenIfRefused = False,
 ) -> None:
@@ -37,6 +49,9 @@ def stage(
     if name not in STAGE_NAMES:
         raise UsageError(f"{name}: not a stage; the stages are {', '.join(STAGE_NAMES)}")
     target, progress = Store(store), Progress()
+    if shards is not None:
+        _share(name, load_config(config, set_ or ()), target, run_id, shards)
+        return
     if name != STAGE_NAMES[0] and load_run(target, run_id) is None:
         raise UsageError(f"--run {run_id}: no such run in {target.root}; the first stage, {STAGE_NAMES[0]}, creates it")
     resolved = load_config(config, set_ or ())
@@ -54,3 +69,18 @@ def stage(
     runner.run(name, name)
     if name == STAGE_NAMES[-1]:
         settle(resolved, target, progress)
+
+
+def _share(name: str, config: "Config", store: "Store", run_id: str, shards: str) -> None:
+    from pipeline.commands.stage_runs import stage_runs
+    from pipeline.progress import Progress
+    from pipeline.running.begin import join
+    from pipeline.running.execution.parts import Share
+    from pipeline.running.share_run import ShareRun, require_in_parts
+
+    require_in_parts(name)
+    try:
+        share = Share.parse(shards)
+    except ValueError as error:
+        raise UsageError(f"--shards: {error}") from None
+    ShareRun(store, join(config, store, run_id), Progress(), stage_runs()[name], share).make(name)

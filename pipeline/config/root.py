@@ -81,6 +81,13 @@ class Config(Section):
                 f"generate.distribution_tokens is {self.generate.distribution_tokens}, more than generate.server.logprobs = "
                 f"{self.generate.server.logprobs}"
             )
+        if self.execution.ray is not None and self.device.startswith("cuda"):
+            if self.device != "cuda":
+                raise ValueError(
+                    f"device is {self.device}, and Ray chooses the GPUs of its workers; set device to cuda"
+                )
+            if not self.execution.ray.gpus:
+                raise ValueError("device is cuda, and Ray gives its workers no GPU; set execution.ray.gpus to 1")
         if any(source.use_answers for source in self.corpus.sources):
             self._require_known_log_p()
         if self.promote.export is not None and self.promote.export.engine == "vllm" and self.sampling.min_p:

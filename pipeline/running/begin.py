@@ -58,9 +58,8 @@ def begin(
             config=given,
             outside=inputs,
         )
-    elif record.config != given:
-        raise UsageError(f"--run {run_id}: exists with another config; leave --run out or name a new one")
     else:
+        _require_same(record, config)
         _check_pinned(record, inputs)
     record.state, record.ended, record.failure = "running", "", ""
     for name in ("registry_down", "champion"):
@@ -72,6 +71,21 @@ def begin(
         record.save(store)
     close_abandoned(store, progress)
     return record
+
+
+def join(config: Config, store: Store, run_id: str) -> RunRecord:
+    """The record of a run that a share of a stage is made for; nothing is written. UsageError for a run that is not there, or is
+    of another config."""
+    record = load_run(store, run_id)
+    if record is None:
+        raise UsageError(f"--run {run_id}: no such run in {store.root}; run the stages before this one")
+    _require_same(record, config)
+    return record
+
+
+def _require_same(record: RunRecord, config: Config) -> None:
+    if record.config != config.model_dump(mode="json"):
+        raise UsageError(f"--run {record.id}: exists with another config; leave --run out or name a new one")
 
 
 def _created(store: Store) -> str:

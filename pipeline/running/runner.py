@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pipeline.config.credentials import masked
 from pipeline.config.stored import given_config
@@ -20,9 +19,8 @@ from pipeline.running.after_stage import after_stage
 from pipeline.running.certain_refusals import stop_or_warn
 from pipeline.running.context import Outcome, StageContext, StageRun, resources_of
 from pipeline.running.device_check import require_device
-from pipeline.running.digests import digest_of
 from pipeline.running.environment import environment
-from pipeline.running.inputs import PinnedInputs
+from pipeline.running.job_inputs import JobInputs
 from pipeline.running.jobs import Job, expand
 from pipeline.running.peak_memory import peak_memory
 from pipeline.running.preview import not_built
@@ -58,11 +56,9 @@ class Runner:
         self.config = given_config(record)  # what the pair decides is found again, and said again
         self.registry = registry_for(self.config, store)
         self.outside = record.outside
-        self.pinned = PinnedInputs(self.config, self.outside)
+        self._inputs = JobInputs(self.config, store, self.registry, self.outside)
         self.tracker = Tracker(self.config, store, progress)
         self._presence = Presence(store.root)
-        self._built: dict[str, Artifact] = {}
-        self._hashed: set[Path] = set()
         self._decided: Path | None = None  # the artifact with the decision
         self._asked: Sequence[Stage] = ()
 
@@ -112,8 +108,8 @@ class Runner:
         stage = stage_named(job.stage)
         if stage.needs_registry:
             self._require_registry()
-        began, job = time.monotonic(), job.decided(self._digest)
-        digests = {name: self._digest(reference) for name, reference in job.reads.items()}
+        began, job = time.monotonic(), job.decided(self._inputs.digest)
+        digests = self._inputs.digests(job)
         key = job.key(digests)
         if not stage.cached:
             if build:
@@ -126,7 +122,7 @@ class Runner:
             artifact, state = self._build_locked(job, key, digests)
         elif self.verify:
             artifact.check_hashes()
-        self._built[job.id] = artifact
+        self._inputs.add(job.id, artifact)
         if artifact.decision is not None:
             self.record.decision, self._decided = artifact.decision, artifact.path
         if build:
@@ -163,11 +159,11 @@ class Runner:
             # Written only where it is true: older versions read the other manifests.
             resumed = {"resumed": True} if any(work.iterdir()) else {}
             began = time.monotonic()
-            self._check_outside(job)
+            self._inputs.check_outside(job)
             with peak_memory() as peak:
                 outcome = self._call(job, digests, work)
             try:
-                self._check_outside(job)
+                self._inputs.check_outside(job)
             except UsageError as error:
                 shutil.rmtree(work)  # made from other files than its key says; nothing may resume from it
                 raise UsageError(f"{job.id}: while it was running, {error}") from None
@@ -211,9 +207,9 @@ class Runner:
             settings=job.settings,
             resources=resources_of(self.config, self.registry),
             job_id=job.id,
-            inputs={name: self._path(ref) for name, ref in job.reads.items()},
+            inputs=self._inputs.paths(job),
             digests=digests,
-            facts={name: self._facts(ref) for name, ref in job.reads.items()},
+            facts=self._inputs.facts(job),
             out=out,
             store=self.store.root,
             run_id=self.record.id,
@@ -223,39 +219,6 @@ class Runner:
         outcome = self.stages[job.stage](context)
         self._presence.require()
         return outcome
-
-    def _check_outside(self, job: Job) -> None:
-        """The outside files that a job reads. Models stay where they are: those of `pair#target` are the input `target`."""
-        for reference in job.reads.values():
-            source, _, name = reference.partition("#")
-            if source in ("outside", "pair") and name in self.outside:
-                self.pinned.check(name)
-
-    def _digest(self, reference: str) -> str:
-        source, _, name = reference.partition("#")
-        if source == "outside":
-            return self.outside[name].digest
-        digest = digest_of(self._built[source], name)
-        assert digest is not None, f"{source} provides no {name}"
-        return digest
-
-    def _path(self, reference: str) -> Path:
-        """The path of an input, hashed before it is first read in this process."""
-        source, _, name = reference.partition("#")
-        if source != "outside":
-            artifact = self._built[source]
-            if artifact.path not in self._hashed:
-                artifact.check_hashes()
-                self._hashed.add(artifact.path)
-            return artifact.path
-        if name == "champion":
-            champion = self.registry.champion_at(self.outside[name].facts["version"])
-            return self.registry.fetch(champion, self.store.root / "champions" / champion.digest)
-        return Path(self.outside[name].path or ".")
-
-    def _facts(self, reference: str) -> dict[str, Any]:
-        source, _, name = reference.partition("#")
-        return self.outside[name].facts if source == "outside" and name in self.outside else {}
 
     def _require_registry(self) -> None:
         """A stage that compares with the champion stops without the registry."""

@@ -11,7 +11,8 @@ class Stage(NamedTuple):
     goes on from the files that a killed run left in its work directory. One that `needs_registry` compares with the champion, so
     the run stops there if the registry does not answer. Settings that the user left open are known once a stage that
     `completes_config` is done, and with them the jobs after it (`after_stage.py`). One that `uses_device` computes on it: a
-    GPU that is not there is said before anything is built.
+    GPU that is not there is said before anything is built. One that is `in_parts` can be made by many tasks of a scheduler
+    (`share_run.py`).
     """
 
     name: str
@@ -22,12 +23,13 @@ class Stage(NamedTuple):
     needs_registry: bool = False
     completes_config: bool = False
     uses_device: bool = False
+    in_parts: bool = False
 
 
 STAGES: tuple[Stage, ...] = (
     Stage("pair", 8, "resolve and check the models", resumable=True, completes_config=True, uses_device=True),
     Stage("corpus", 9, "read, clean and split the prompts"),
-    Stage("generate", 10, "target completions and distributions", resumable=True, uses_device=True),
+    Stage("generate", 10, "target completions and distributions", resumable=True, uses_device=True, in_parts=True),
     Stage("distill", 7, "train the draft", resumable=True, uses_device=True),
     Stage("quantize", 3, "INT8, INT4 or FP8 variant of the draft", uses_device=True),
     Stage("evaluate", 10, "teacher-forced acceptance, every draft length", uses_device=True),

@@ -31,3 +31,53 @@ def test_two_processes_generate_what_one_does(smoke: Smoke, ungenerated: Place) 
     assert {"pair": "skipped", "corpus": "skipped"} | dict.fromkeys(GENERATED, "done") == ended.states
     assert completions(smoke.place) == completions(ungenerated)
     assert [] == [*(ungenerated.store / "parts").iterdir(), *(ungenerated.store / "work").iterdir()]
+
+
+def task(place: Place, shards: str, config: object = SMOKE) -> list[object]:
+    """The arguments of a scheduler's task."""
+    return ["stage", "generate", config, "--run", "tasks", "--shards", shards]
+
+
+def test_tasks_of_a_scheduler_generate_what_one_process_does(smoke: Smoke, ungenerated: Place) -> None:
+    """Two of three tasks at once, one of them twice; the ordinary command makes the third share, and commits. A task that comes
+    late changes nothing. Nothing of the run is written by tasks."""
+    ended = ungenerated.understudy("run", SMOKE, "--until", "corpus", "--run", "tasks")
+    assert 0 == ended.code, ended.err
+    before = (ungenerated.store / "runs/tasks/run.json").read_bytes()
+    tasks = [ungenerated.start(*task(ungenerated, shards)) for shards in ("1/3", "3/3", "3/3")]
+    said = [one.communicate(timeout=600)[1] for one in tasks]
+    assert [0, 0, 0] == [one.returncode for one in tasks], said
+    assert all(
+        f"generate: shards {shards} are there" in one for shards, one in zip(("1/3", "3/3", "3/3"), said, strict=True)
+    )
+    assert before == (ungenerated.store / "runs/tasks/run.json").read_bytes()
+    made = {path.name: path.stat().st_mtime_ns for path in ungenerated.store.glob("work/generate-*/*.arrow")}
+    whole = ungenerated.understudy("stage", "generate", SMOKE, "--run", "tasks")
+    late = ungenerated.understudy(*task(ungenerated, "2/3"))
+
+    assert (0, 0) == (whole.code, late.code), whole.err + late.err
+    assert completions(smoke.place) == completions(ungenerated)
+    kept = {path.name: path.stat().st_mtime_ns for path in ungenerated.store.glob("artifacts/generate-*/*.arrow")}
+    assert made == {name: kept[name] for name in made}
+    assert "generate: already in the store" in late.err
+    assert [] == [*(ungenerated.store / "parts").iterdir(), *(ungenerated.store / "work").iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("stage", "shards", "run", "complaint"),
+    [
+        (
+            "generate",
+            "4/3",
+            "first",
+            "--shards: 4/3 is no share: write 3/16 for the third of 16 tasks, from 1/16 to 16/16",
+        ),
+        ("distill", "1/3", "first", "--shards: distill is not made in shards, only generate; leave it out"),
+        ("generate", "1/3", "other", "--run other: no such run in STORE; run the stages before this one"),
+    ],
+)
+def test_a_wrong_share_is_said_in_one_line(loop: Place, stage: str, shards: str, run: str, complaint: str) -> None:
+    """With exit code 2."""
+    ended = loop.understudy("stage", stage, SMOKE, "--run", run, "--shards", shards)
+
+    assert (2, complaint.replace("STORE", str(loop.store))) == (ended.code, ended.complaint)

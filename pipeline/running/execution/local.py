@@ -6,11 +6,9 @@ Python's own pools do not fit: where a worker dies, `concurrent.futures` gives u
 import contextlib
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing import resource_tracker
@@ -19,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pipeline
-from pipeline.errors import UnderstudyError
 from pipeline.running.execution.driver import Driver
 from pipeline.running.execution.parts import Make, Part, Work
+from pipeline.running.execution.worker_errors import packed, unpacked
 
 _ROOT = str(Path(pipeline.__file__).resolve().parents[1])
 _END_SECONDS = 5.0
@@ -91,7 +89,7 @@ class _Worker:
             part, self.part = self.part, None
             driver.finished(part)
         else:
-            raise _unpacked(*content)
+            raise unpacked(*content)
 
     def end(self) -> None:
         """End the process, if there is one."""
@@ -169,7 +167,7 @@ def _serve(connection: Connection, work: Work[Any], device: str) -> None:
                 make = work.open(work.task, device)
             make(content, out, partial(_advance, connection))
         except Exception as error:
-            connection.send((_FAILED, _packed(error)))
+            connection.send((_FAILED, packed(error)))
             continue
         connection.send((_DONE, None))
 
@@ -184,23 +182,3 @@ def _end_with_parent() -> None:
     assert parent is not None  # this is a worker
     wait([parent.sentinel])
     os._exit(1)
-
-
-def _packed(error: Exception) -> tuple[bytes, str]:
-    """An error to send, and its traceback as text, which is all that is left of one that cannot be sent."""
-    text = "".join(traceback.format_exception(error))
-    try:
-        packed = pickle.dumps(error)
-        pickle.loads(packed)
-    except Exception:  # pickle raises what the error's own methods raise
-        return b"", text
-    return packed, text
-
-
-def _unpacked(packed: bytes, text: str) -> Exception:
-    """With the worker's traceback as its cause. A user's mistake is shown in one line, as elsewhere."""
-    error = pickle.loads(packed) if packed else RuntimeError("in a worker")
-    if not isinstance(error, UnderstudyError):
-        error.__cause__ = RuntimeError(f"in a worker:\n{text}")
-    assert isinstance(error, Exception)
-    return error

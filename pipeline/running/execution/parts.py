@@ -48,6 +48,14 @@ class Share:
     number: int  # from 1
     count: int
 
+    @classmethod
+    def parse(cls, text: str) -> "Share":
+        """`3/16`: the third of 16. ValueError for anything else."""
+        number, _, count = text.partition("/")
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            raise ValueError(f"{text} is no share: write 3/16 for the third of 16 tasks, from 1/16 to 16/16")
+        return cls(int(number), int(count))
+
     def of(self, parts: list[Part[C]]) -> list[Part[C]]:
         """The parts of this share. Neighbours, which have similar sizes, are in different shares."""
         return parts[self.number - 1 :: self.count]

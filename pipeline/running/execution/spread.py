@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pipeline.config.execution import ExecutionConfig
 from pipeline.progress import Progress
 from pipeline.running.context import StageContext
 from pipeline.running.execution.claims import Claims
@@ -28,7 +27,7 @@ class Spread:
     def __init__(self, context: StageContext[Any], work: Work[Any]) -> None:
         self._context = context
         self._directory = context.store / PARTS
-        self._place = _place(context.resources.execution, context.resources.device, work)
+        self._place = _place(context, work)
 
     def __enter__(self) -> Self:
         return self
@@ -84,8 +83,13 @@ def _tell(missing: Sequence[Part[Any]], claims: Claims, progress: Progress) -> N
         progress.line(f"  {len(missing)} parts are being made by other tasks ({', '.join(holders[:5])}); waiting")
 
 
-def _place(execution: ExecutionConfig, device: str, work: Work[Any]) -> Place:
+def _place(context: StageContext[Any], work: Work[Any]) -> Place:
     """Workers that nobody needs are imported by nobody."""
+    execution, device = context.resources.execution, context.resources.device
+    if execution.ray is not None:
+        from pipeline.running.execution.ray_cluster import RayActors
+
+        return RayActors(work, device, execution.ray, context.progress)
     if execution.local > 1:
         from pipeline.running.execution.devices import devices_of
         from pipeline.running.execution.local import LocalProcesses

@@ -40,6 +40,11 @@ NOT_LISTED = {
         "pipeline/registry/tracking:Tracker",  # the card that promote wrote
         "pipeline/report/page:_render",
         "stages/pair:_make_reference",
+        "pipeline/running/execution/worker_errors:packed",  # an error of a worker, through a pipe or Ray
+        "pipeline/running/execution/worker_errors:unpacked",
+    ),
+    "claims, whose age alone counts where they cannot be read (tests/unit/running/execution/test_spread.py)": (
+        "pipeline/running/execution/claims:_read",
     ),
     "DAG files, whose text is only hashed (tests/unit/planning/test_dag_files.py)": (
         "pipeline/planning/dag_files:_require_unchanged",

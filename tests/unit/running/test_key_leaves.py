@@ -32,6 +32,7 @@ COMMON = (
     "gate.profile={unquantized: a.json}",
     "gate.served_target={dtype: float32}",
     "promote.export={engine: transformers, out: champion}",
+    "execution.ray={workers: 2}",
 )
 LOCAL = (
     "pair.target={source: ./target}",

@@ -18,9 +18,12 @@ from pipeline.registry.drafts import Proposed, RegisteredDraft
 from pipeline.running import begin as begin_module
 from pipeline.running import inputs as inputs_module
 from pipeline.running import runner as runner_module
-from pipeline.running.begin import begin
+from pipeline.running import share_run as share_module
+from pipeline.running.begin import begin, join
 from pipeline.running.context import Outcome, StageContext
+from pipeline.running.execution.parts import Share
 from pipeline.running.runner import Runner
+from pipeline.running.share_run import ShareRun
 from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import Store
 from pipeline.store.atomic import temporary_name
@@ -67,7 +70,7 @@ class _Tracker:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "_World":
     registry = _Registry()
-    for module in (runner_module, begin_module):
+    for module in (runner_module, begin_module, share_module):
         monkeypatch.setattr(module, "registry_for", lambda config, store: registry)
     monkeypatch.setattr(runner_module, "Tracker", _Tracker)
     monkeypatch.setattr(inputs_module, "text_digest", lambda library, megabytes: "text")
@@ -674,3 +677,74 @@ def test_a_store_that_is_removed_in_mid_run_is_named(world: _World, then: str, f
         world.run()
     assert not world.store.runs.exists()
     assert "distill" == world.calls[-1]
+
+
+def _share_run(world: _World, share: Share) -> ShareRun:
+    record = load_run(world.store, "r")
+    assert record is not None
+    return ShareRun(world.store, record, Progress(False), world.stages["generate"], share)
+
+
+def _share_of_the_stage(world: _World, missing: int) -> Callable[[StageContext[Any]], Outcome]:
+    """A stage that notes its share."""
+
+    def run(context: StageContext[Any]) -> Outcome:
+        world.calls.append(f"{context.job_id} {context.share}")
+        (context.out / f"part-{context.share.number}").touch()  # type: ignore[union-attr]
+        return Outcome(notes={"missing": missing})
+
+    return run
+
+
+def test_a_share_is_made_in_every_job_of_the_stage(world: _World, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the directory that the stage itself goes on in; nothing is recorded, and nothing committed."""
+    world.run(last="corpus", run_id="r")
+    before = (run_directory(world.store, "r") / "run.json").read_bytes()
+    world.calls.clear()
+    world.stages["generate"] = _share_of_the_stage(world, missing=2)
+    _share_run(world, Share(3, 4)).make("generate")
+
+    assert ["generate 3/4", "generate/before 3/4"] == world.calls
+    assert before == (run_directory(world.store, "r") / "run.json").read_bytes()
+    assert 2 == len(list((world.store.root / "work").glob("generate-*/part-3")))
+    assert "generate: shards 3/4 are there; 2 of other tasks are not there yet\n" in capsys.readouterr().err
+
+
+def test_a_share_of_what_is_committed_is_nothing_to_do(world: _World, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before it begins, and while it is being made: exit code 0, and the artifact stays as it is."""
+    world.run(last="corpus", run_id="r")
+    stage = world.stages["generate"]
+
+    def committed(context: StageContext[Any]) -> Outcome:
+        world.stages["generate"] = stage
+        if context.out.exists():
+            world.run(last="generate", run_id="r")
+        (context.out / "late").touch()  # FileNotFoundError
+        raise AssertionError
+
+    world.stages["generate"] = committed
+    _share_run(world, Share(1, 2)).make("generate")
+    assert "generate: another process has committed it in the meantime\n" in capsys.readouterr().err
+    world.calls.clear()
+    _share_run(world, Share(1, 2)).make("generate")
+
+    assert "generate: already in the store\n" in capsys.readouterr().err
+    assert [] == world.calls
+    assert [] == list((world.store.root / "work").iterdir())
+
+
+def test_a_share_needs_the_stages_before_it(world: _World) -> None:
+    """They are made once, by the run."""
+    world.run(last="pair", run_id="r")
+    with pytest.raises(UsageError, match="corpus is not in"):
+        _share_run(world, Share(1, 2)).make("generate")
+
+
+def test_a_share_joins_a_run_of_its_config(world: _World) -> None:
+    """Or it would make parts of another artifact."""
+    world.run(last="corpus", run_id="r")
+    with pytest.raises(UsageError, match="r: exists with another config"):
+        join(load_config(CONFIG, ["seed=9"]), world.store, "r")
+    with pytest.raises(UsageError, match="no such run"):
+        join(load_config(CONFIG), world.store, "other")
+    assert "r" == join(load_config(CONFIG), world.store, "r").id

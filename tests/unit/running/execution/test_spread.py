@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.execution import ExecutionConfig
+from pipeline.config.execution import ExecutionConfig, RayConfig
+from pipeline.config.loading import load_config
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.running.execution.parts import PARTS, Share
 from pipeline.running.execution.spread import Spread
@@ -199,6 +200,21 @@ def test_a_claim_of_another_container_counts_until_it_is_silent(context: Begin) 
     assert 1 == times(log_of(here), "made-0-*")
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe", b"a b c d e", b"x" * 9999], ids=["empty", "no text", "words", "long"]
+)
+def test_a_claim_that_cannot_be_read_counts_by_its_age(context: Begin, content: bytes) -> None:
+    """Such as one whose writer was killed at once: it is taken over, and removed."""
+    here = context()
+    (here.store / PARTS).mkdir()
+    claim = here.store / PARTS / "squares-1.0.claim"
+    claim.write_bytes(content)
+    os.utime(claim, (time.time() - 121, time.time() - 121))
+
+    assert 0 == make(here, 2)
+    assert [] == _left(here)
+
+
 def test_a_part_that_is_finished_late_adds_nothing_to_what_is_committed(context: Begin) -> None:
     """The directory has been renamed while a task was making its last part."""
     here = context()
@@ -209,3 +225,32 @@ def test_a_part_that_is_finished_late_adds_nothing_to_what_is_committed(context:
     assert {} == contents(here.out.with_name("committed"))
     assert not here.out.exists()
     assert [] == _left(here)
+
+
+def test_ray_that_is_not_installed_is_said_in_one_line(context: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to install."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"Ray is not installed; install understudy\[ray\], or use execution.local"):
+        make(context(ExecutionConfig(ray=RayConfig())), 1)
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "4", "a/b", "1/", "-1/4"])
+def test_what_is_no_share_is_said(text: str) -> None:
+    """From 1/M to M/M."""
+    with pytest.raises(ValueError, match=f"^{text} is no share: write 3/16"):
+        Share.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("execution={local: 2, ray: {}}", "`local: 2` and `ray` exclude each other"),
+        ("device=cuda:1", "device is cuda:1, and Ray chooses the GPUs of its workers; set device to cuda"),
+        ("device=cuda", "device is cuda, and Ray gives its workers no GPU; set execution.ray.gpus to 1"),
+    ],
+)
+def test_a_place_that_cannot_be_is_a_mistake_of_the_config(change: str, complaint: str) -> None:
+    """Before anything starts."""
+    smoke = Path(__file__).parents[4] / "configs" / "smoke.yaml"
+    with pytest.raises(UsageError, match=complaint):
+        load_config(smoke, ["execution.ray={workers: 2}", change])

@@ -1,0 +1,228 @@
+"""Parts made by actors on a Ray cluster. The one module that knows Ray, which is imported where the config asks for it.
+
+Ray starts actors, finds room for them and tells that one has died. Which part is made next, how often one is tried, locks and
+commits are the driver's, as in every place: Ray would repeat a task that kills its worker for ever.
+"""
+
+import contextlib
+import math
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pipeline
+from pipeline.config.execution import RayConfig
+from pipeline.errors import UsageError
+from pipeline.progress import Progress
+from pipeline.running.execution.driver import Driver
+from pipeline.running.execution.parts import Make, Part, Work
+from pipeline.running.execution.worker_errors import Packed, packed, unpacked
+
+_ANSWER_SECONDS = 10.0
+_ROOT = str(Path(pipeline.__file__).resolve().parents[1])
+
+
+class RayActors:
+    """Actors, started with their first part. Each loads what the parts need once."""
+
+    def __init__(self, work: Work[Any], device: str, config: RayConfig, progress: Progress) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise UsageError(
+                "execution.ray: Ray is not installed; install understudy[ray], or use execution.local"
+            ) from None
+        self._ray, self._config, self._progress = ray, config, progress
+        on = "cpu" if device == "auto" and not config.gpus else device
+        self._workers = [_Worker(number, work, on, self) for number in range(1, config.workers + 1)]
+        self._is_connected = False
+
+    def make(self, driver: Driver) -> None:
+        while True:
+            for worker in self._workers:
+                if worker.part is None and (part := driver.next()) is not None:
+                    self._connect()
+                    worker.begin(part, driver.staging)
+            busy = {worker.answer: worker for worker in self._workers if worker.part is not None}
+            if not busy:
+                return
+            for ready in self._ray.wait(list(busy))[0]:
+                busy[ready].end(driver)
+
+    def close(self) -> None:
+        """End the actors; a cluster of this machine alone ends too."""
+        if self._is_connected:
+            for worker in self._workers:
+                worker.kill()
+            self._ray.shutdown()
+            self._is_connected = False
+
+    def actor(self, work: Work[Any], device: str) -> Any:
+        """A new actor. It is not started again by Ray: the driver counts deaths."""
+        config = self._config
+        options = {
+            "num_cpus": config.cpus,
+            "num_gpus": config.gpus,
+            "resources": dict(config.resources),
+            "max_restarts": 0,
+            "max_task_retries": 0,
+        }
+        return self._ray.remote(_Actor).options(**options).remote(work, device, _version())
+
+    def _connect(self) -> None:
+        """To the cluster; without an address to one of this machine, with a CPU more than workers need: Ray has a task of its
+        own."""
+        if self._is_connected:
+            return
+        config = self._config
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        here = {"num_cpus": math.ceil(config.cpus * config.workers) + 1, "include_dashboard": False}
+        _require_answer(config.address)
+        with _own_signals():
+            try:
+                self._ray.init(
+                    address=config.address,
+                    logging_level="ERROR",
+                    runtime_env={} if config.address else {"env_vars": {"PYTHONPATH": _path()}},
+                    **({} if config.address else here),
+                )
+            except (ConnectionError, ValueError) as error:
+                reason = str(error).splitlines()[0]
+                raise UsageError(
+                    f"execution.ray.address = {config.address}: no Ray cluster answers: {reason}"
+                ) from None
+        self._is_connected = True
+        self._require_room()
+
+    def _require_room(self) -> None:
+        """A cluster may grow; this machine does not."""
+        config, there = self._config, self._ray.cluster_resources()
+        needed = {"CPU": config.cpus, "GPU": config.gpus, **config.resources}
+        short = [
+            f"{name} {there.get(name, 0):g} of {one:g}" for name, one in needed.items() if there.get(name, 0) < one
+        ]
+        if short and config.address is None:
+            raise UsageError(
+                f"execution.ray: this machine has not what one worker needs: {', '.join(short)}; ask for less"
+            )
+        if short:
+            self._progress.warn(f"the Ray cluster has not what one worker needs: {', '.join(short)}; waiting for nodes")
+
+    def get(self, answer: Any) -> Any:
+        """What an actor has answered."""
+        return self._ray.get(answer)
+
+    def kill(self, actor: Any) -> None:
+        """End an actor at once."""
+        self._ray.kill(actor)
+
+    def is_death(self, error: Exception) -> bool:
+        """Whether an actor is lost, or its node."""
+        return isinstance(error, self._ray.exceptions.RayError)
+
+
+class _Worker:
+    """One actor, which is started again after it has died."""
+
+    def __init__(self, number: int, work: Work[Any], device: str, place: RayActors) -> None:
+        self._number, self._work, self._device, self._place = number, work, device, place
+        self._actor: Any = None
+        self.answer: Any = None
+        self.part: Part[Any] | None = None
+
+    def begin(self, part: Part[Any], staging: Path) -> None:
+        if self._actor is None:
+            self._actor = self._place.actor(self._work, self._device)
+        self.part, self.answer = part, self._actor.make.remote(part.content(), staging)
+
+    def end(self, driver: Driver) -> None:
+        """Take the answer. Raises what the worker raised."""
+        part, self.part = self.part, None
+        assert part is not None  # it was asked for one
+        try:
+            error: Packed | None = self._place.get(self.answer)
+        except Exception as lost:
+            if not self._place.is_death(lost):
+                raise
+            self._actor = None
+            driver.died(part, f"worker {self._number}", f"died ({' '.join(str(lost).split())[:300]})")
+            return
+        if error is not None:
+            raise unpacked(*error)
+        driver.finished(part)
+
+    def kill(self) -> None:
+        if self._actor is not None:
+            self._place.kill(self._actor)
+            self._actor = None
+
+
+class _Actor:
+    """What runs on a node."""
+
+    def __init__(self, work: Work[Any], device: str, version: str) -> None:
+        self._work, self._device, self._version = work, device, version
+        self._make: Make[Any] | None = None
+
+    def make(self, content: Any, out: Path) -> Packed | None:
+        """Make a part; an error is returned, so that what Ray raises is Ray's."""
+        try:
+            if self._make is None:
+                self._require_same()
+                self._make = self._work.open(self._work.task, self._device)
+            if not out.is_dir():
+                raise UsageError(f"{out}: not on {socket.gethostname()}; every node must see the store at this path")
+            self._make(content, out, _nobody)
+        except Exception as error:
+            return packed(error)
+        return None
+
+    def _require_same(self) -> None:
+        if self._version != _version():
+            raise UsageError(
+                f"{socket.gethostname()} has Understudy {_version()}, and the command {self._version}; install the same version "
+                "on every node"
+            )
+
+
+def _require_answer(address: str | None) -> None:
+    """UsageError where nobody listens: Ray would try for minutes."""
+    host, _, port = (address or "").rpartition("://")[2].rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise UsageError(
+            f"execution.ray.address = {address}: nobody answers there ({error}); start Ray, or correct it"
+        ) from None
+
+
+def _nobody(amount: float) -> None:
+    """An actor tells what it has done when a part is done."""
+
+
+def _version() -> str:
+    try:
+        return metadata.version("understudy")
+    except metadata.PackageNotFoundError:  # a checkout that is not installed
+        return "of a checkout"
+
+
+def _path() -> str:
+    """PYTHONPATH of workers on this machine: they find these packages first, as the command does."""
+    return os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray ends the process at SIGTERM; the command ends in its own way."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
