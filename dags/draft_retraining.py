@@ -56,6 +56,9 @@ teardown, so it runs after a failure and does not hide it.
 `overrides` are `key=value`, as for `--set`. `run_id` is the run in the store; if it is empty, the id of the DAG run is used,
 so clearing a task continues the same run. `executable` is the `understudy` command of the environment that has it.
 
+**Several nodes.** With `shards` in a pair's entry so many tasks generate completions at once, each its share (`shards`, mapped).
+All workers must see the store.
+
 **Servers.** `promote` already exports the champion (`promote.export`) and tells the servers (`promote.notice`: a webhook, or a
 program on the worker; in the config file only). `settle` calls `understudy champion settle`, which does what is still due: a
 champion that a person approved, rolled back or moved since, or a notice that was not accepted. It does nothing twice.
@@ -178,6 +181,24 @@ def _stage(pair: Pair, stage: str) -> Any:
     )
 
 
+def _shares(pair: Pair) -> list[Any]:
+    """Completions by several tasks at once, if the pair's entry says so; `generate` then makes what is missing, and commits."""
+    if not pair.shards:
+        return []
+    return [
+        _call(
+            pair,
+            "shards",
+            "stage generate",
+            CONFIG,
+            environment={"CALL_RUN": RUN, "CALL_OVERRIDES": OVERRIDES},
+            limit=24,
+            light=False,
+            shares=int(pair.shards),
+        )
+    ]
+
+
 def _approval(pair: Pair) -> list[Any]:
     """With promote.by_hand the promoted draft is only challenger: a person makes it champion."""
     return [
@@ -203,7 +224,7 @@ def _dag(pair: Pair) -> None:
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
-        max_active_tasks=1,
+        max_active_tasks=max(1, int(pair.shards)),  # all but the shards stand in a row
         params=_params(pair),
         default_args=pair.default_args
         | {"retries": 2, "retry_delay": timedelta(minutes=5), "retry_exponential_backoff": 2.0},
@@ -211,7 +232,8 @@ def _dag(pair: Pair) -> None:
     ):
         begin = _begin(pair)
         stages = [_stage(pair, stage) for stage in STAGES]
-        stages.insert(STAGES.index("corpus") + 1, _started(pair))
+        between = STAGES.index("corpus") + 1
+        stages[between:between] = [_started(pair), *_shares(pair)]
         approval = _approval(pair)
         settle = _call(
             pair,

@@ -25,6 +25,7 @@ set -e
 read -ra words <<< "$CALL_COMMAND"
 call=("$CALL_EXECUTABLE" "${words[@]}" "--store=$CALL_STORE")
 if [[ -n ${CALL_RUN:-} ]]; then call+=("--run=$CALL_RUN"); fi
+if [[ -n ${CALL_SHARDS:-} ]]; then call+=("--shards=$CALL_SHARDS"); fi
 shown=("${call[@]}")
 while IFS= read -r override; do
     if [[ -n $override ]]; then call+=("--set=$override"); shown+=("--set=${override%%=*}=..."); fi
@@ -76,6 +77,7 @@ class Pair:
     cooldown_hours: float = 72  # after a retraining that an event started
     retry_hours: float = 6  # after an event whose retraining did not get as far as its training
     approval_hours: float = 72
+    shards: int = 0  # tasks that generate at once, each a share of the completions; 0: the task `generate` alone
     queue: str = ""
     pool: str = ""
     pod: str = ""  # a pod template: the command runs in a pod of Kubernetes
@@ -138,6 +140,8 @@ def _pair(where: str, values: Mapping[str, Any]) -> Pair:
         raise ValueError(f"{where}: {error}") from None
     if not set(pair.name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"):
         raise ValueError(f"{where}: name: {pair.name!r} has other characters than letters, digits, '.', '_' and '-'")
+    if pair.shards != int(pair.shards) or not 0 <= pair.shards <= 1000:
+        raise ValueError(f"{where}: shards: {pair.shards:g} is no number of tasks from 0 to 1000")
     for key in ("config", "store", "pod"):
         if (path := getattr(pair, key)) and not path.startswith("/"):
             raise ValueError(f"{where}: {key}: {path!r} is not an absolute path; a task runs in a temporary directory")
@@ -158,40 +162,47 @@ def command_task(
     skips: int | None = None,
     pushes: bool = False,
     light: bool = True,
+    shares: int = 0,
     **options: Any,
 ) -> Any:
     """A task that runs one of the scripts above: on the worker, or with `pair.pod` in a pod of that template.
 
     Airflow renders `environment` once; the values of parameters are not rendered again. `skips`: the exit code that is a skip.
     `pushes`: the result is the JSON of the script's last line. `light`: in a pod, LIGHT in place of the template's resources.
+    `shares`: a mapped task for each share of the shards. Airflow does not render what is mapped: the script.
     """
+    scripts = [f"export CALL_SHARDS={number}/{shares}\n{script}" for number in range(1, shares + 1)]
     if not pair.pod:
         from airflow.providers.standard.operators.bash import BashOperator
 
         processor = {"output_processor": json.loads} if pushes else {}
-        return BashOperator(
-            task_id=task_id,
-            bash_command=script,
-            env=dict(environment),
-            append_env=True,
-            skip_on_exit_code=skips,
-            do_xcom_push=pushes,
+        given = {
+            "task_id": task_id,
+            "env": dict(environment),
+            "append_env": True,
+            "skip_on_exit_code": skips,
+            "do_xcom_push": pushes,
             **processor,
             **options,
-        )
+        }
+        if shares:
+            return BashOperator.partial(**given).expand(bash_command=scripts)
+        return BashOperator(bash_command=script, **given)
     from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
     from kubernetes.client import V1ResourceRequirements
 
     small = V1ResourceRequirements(requests=LIGHT, limits={"memory": LIGHT["memory"]}) if light else None
-    return KubernetesPodOperator(
-        task_id=task_id,
-        cmds=["bash", "-c", script],
-        env_vars=dict(environment),
-        pod_template_file=pair.pod,
-        container_resources=small,
-        base_container_name="understudy",
-        skip_on_exit_code=skips,
-        do_xcom_push=pushes,
-        on_finish_action="delete_succeeded_pod",
+    given = {
+        "task_id": task_id,
+        "env_vars": dict(environment),
+        "pod_template_file": pair.pod,
+        "container_resources": small,
+        "base_container_name": "understudy",
+        "skip_on_exit_code": skips,
+        "do_xcom_push": pushes,
+        "on_finish_action": "delete_succeeded_pod",
         **options,
-    )
+    }
+    if shares:
+        return KubernetesPodOperator.partial(**given).expand(cmds=[["bash", "-c", one] for one in scripts])
+    return KubernetesPodOperator(cmds=["bash", "-c", script], **given)

@@ -1,5 +1,5 @@
 """Checks the Kubernetes manifests of a directory without a cluster: every key and type against the models of the Kubernetes
-client, and the pods of the CronJobs against the pod template.
+client, and the pods of CronJobs and Jobs against the pod template.
 
 Run in an environment with `kubernetes` (`make lint-deployment`).
 """
@@ -59,7 +59,8 @@ def differences(pod: dict[str, Any], template: dict[str, Any]) -> list[str]:
     """Where a pod is not the template, but for what its container runs and may use."""
     changed = [key for key in {*pod, *template} - {"containers"} if pod.get(key) != template.get(key)]
     (one,), (other,) = pod["containers"], template["containers"]
-    free = {"command", "resources"}
+    free = {"command", "resources", "env"}
+    changed += ["containers[0].env"] if any(each not in one.get("env", []) for each in other.get("env", [])) else []
     return changed + [f"containers[0].{key}" for key in {*one, *other} - free if one.get(key) != other.get(key)]
 
 
@@ -73,8 +74,9 @@ def main(folder: Path) -> list[str]:
     ]
     (template,) = (one["spec"] for _, one in objects if one["kind"] == "Pod")
     for name, one in objects:
-        if one["kind"] == "CronJob":
-            pod = one["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        if one["kind"] in ("CronJob", "Job"):
+            job = one["spec"]["jobTemplate"] if one["kind"] == "CronJob" else one
+            pod = job["spec"]["template"]["spec"]
             where = f"{name}: {one['metadata']['name']}"
             found += [f"{where}: {key} is not that of the pod template" for key in differences(pod, template)]
     print(f"{len(objects)} manifests, {len(found)} problems")

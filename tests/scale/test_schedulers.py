@@ -1,0 +1,88 @@
+"""The Slurm script and the Kubernetes Job of docs/examples, with four processes on one disk in place of nodes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from tests.integration.conftest import SMOKE, Place, Smoke, command_line
+from tests.integration.test_execution import completions
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+
+# Submits as Slurm does: runs a job at once, an array as so many processes, and prints an id.
+SBATCH = """#!{python}
+import os, subprocess, sys
+options = [word for word in sys.argv[1:] if word.startswith("--")]
+call = [word for word in sys.argv[1:] if not word.startswith("--")]
+array = next((one[8:].split("-") for one in options if one.startswith("--array=")), None)
+numbers = range(int(array[0]), int(array[1]) + 1) if array else [0]
+jobs = [subprocess.Popen(call, env=os.environ | {{"SLURM_ARRAY_TASK_ID": str(n)}}, stdout=sys.stderr) for n in numbers]
+failed = [n for n, job in zip(numbers, jobs) if job.wait()]
+print(4711)
+sys.exit(f"failed: {{failed}}" if failed else 0)
+"""
+
+
+def _commands(place: Place) -> dict[str, str]:
+    """An environment in which `understudy` and `sbatch` are on the PATH."""
+    bin_ = place.root / "bin"
+    bin_.mkdir()
+    call = " ".join(map(repr, command_line()))
+    for name, text in {
+        "understudy": f'#!/bin/sh\nexec {call} "$@"\n',
+        "sbatch": SBATCH.format(python=sys.executable),
+    }.items():
+        (bin_ / name).write_text(text)
+        (bin_ / name).chmod(0o755)
+    here = place.environment(PYTHONPATH=str(ROOT))
+    return here | {"PATH": f"{bin_}:{os.environ['PATH']}"}
+
+
+def test_the_slurm_script_makes_a_run(smoke: Smoke, ungenerated: Place) -> None:
+    """Four tasks at once, then the rest of the run: the completions of one process."""
+    stopped = ungenerated.root / "config.yaml"
+    stopped.write_text(SMOKE.read_text())
+    there = {"CONFIG": str(stopped), "STORE": str(ungenerated.store), "RUN": "slurm", "TASKS": "4"}
+    ended = subprocess.run(
+        [EXAMPLES / "slurm/generate.sh"],
+        env=_commands(ungenerated) | there,
+        cwd=ungenerated.cwd,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+
+    assert "run slurm: jobs 4711, 4711, 4711" in ended.stdout, ended.stderr
+    assert [f"shards {n}/4 are there" in ended.stderr for n in range(1, 5)] == [True] * 4
+    assert completions(smoke.place) == completions(ungenerated)
+
+
+def test_the_kubernetes_job_makes_all_shards(smoke: Smoke, ungenerated: Place) -> None:
+    """Its command for each index, four at once; then the stage itself has nothing to generate."""
+    job = yaml.safe_load((EXAMPLES / "kubernetes/shards.yaml").read_text())["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    given = {one["name"]: one["value"] for one in container["env"]}
+    assert given["SHARES"] == str(job["completions"])
+    environment = _commands(ungenerated) | {"RUN": "pods", "SHARES": "4"}
+    assert 0 == ungenerated.understudy("run", SMOKE, "--until", "corpus", "--run", "pods").code
+    line = container["command"][-1].replace("/etc/understudy/config.yaml", str(SMOKE))
+    line = line.replace("/var/lib/understudy", str(ungenerated.store))
+    pods = [
+        subprocess.Popen(
+            ["bash", "-c", line], env=environment | {"JOB_COMPLETION_INDEX": str(index)}, cwd=ungenerated.cwd
+        )
+        for index in range(4)
+    ]
+    assert [0] * 4 == [pod.wait(600) for pod in pods]
+    made = {path.name: path.stat().st_mtime_ns for path in ungenerated.store.glob("work/generate-*/*.arrow")}
+    ended = ungenerated.understudy("stage", "generate", SMOKE, "--run", "pods")
+
+    assert 0 == ended.code, ended.err
+    assert completions(smoke.place) == completions(ungenerated)
+    kept = {path.name: path.stat().st_mtime_ns for path in ungenerated.store.glob("artifacts/generate-*/*.arrow")}
+    assert made == kept
