@@ -1,8 +1,10 @@
 """A webhook whose URL is a secret: it is read from the environment, and no message and no record has it."""
 
 import http.server
+import socket
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +60,34 @@ def test_what_sends_a_refused_notice_again() -> None:
     """`settle` sends none that was accepted once."""
     assert "call `champion settle`" == NOTICE.again
     assert "call `champion verify`" == replace(NOTICE, repeated="t").again
+
+
+def test_a_notice_that_is_repeated_is_another_message() -> None:
+    """A receiver drops what it has seen by its key."""
+    assert ("n/1", "n/1/t2") == (NOTICE.key, replace(NOTICE, repeated="t2").key)
+
+
+def test_a_program_is_a_receiver_on_each_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "node7")
+    assert "/bin/true on node7" == receiver_name(NoticeConfig(program="/bin/true"))
+
+
+def test_messages_name_the_section_that_a_message_is_of(tmp_path: Path) -> None:
+    """A drift's receiver is in watch.notice, and not in promote.notice."""
+
+    class OfTheWatch(Notice):
+        @property
+        def section(self) -> str:
+            return "watch.notice"
+
+    drift = OfTheWatch(**vars(NOTICE))
+    with pytest.raises(UsageError, match=r"^watch\.notice\.program: .*/gone: no such program"):
+        send(NoticeConfig(program=str(tmp_path / "gone")), drift)
+
+
+def test_a_webhook_that_does_not_answer_in_time_is_named() -> None:
+    """It accepts the connection and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        with pytest.raises(UnderstudyError, match=rf"notice: {url} did not answer within 0\.2 s"):
+            send(NoticeConfig(url=url, timeout_seconds=0.2), NOTICE)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pipeline.config.watch import WatchConfig
-from pipeline.watch.drift import started
+from pipeline.watch.drift import evidence, started
 from pipeline.watch.reference import SLOTS, Reference
 from pipeline.watch.share import ALL, FIRST, Share
 from pipeline.watch.watched_counts import Watched, WatchedCounts, all_looked, all_renewed
@@ -118,3 +118,23 @@ def test_another_champion_keeps_all_references() -> None:
 def test_nothing_is_known_before_the_first_look() -> None:
     counts = WatchedCounts(began=5.0)
     assert (None, "steady", 5.0) == (counts.drifting, counts.verdict, counts.since)
+
+
+def test_what_the_others_saw_of_a_drift_is_forgotten_when_it_is_told() -> None:
+    """Both fall by less at once, so both have evidence and an open block when one of them tells it."""
+    counts, _ = _run(_known(FIRST, ALL), lambda look: [_share(FIRST, 0.62), _share(ALL, 0.42)], 0, 2)
+    partly = evidence(counts.by_name[ALL].drift, SETTINGS)
+    counts, told = _run(counts, lambda look: [_share(FIRST, 0.4), _share(ALL, 0.42)], 2, 60)
+    _, name, verdict = told[0]
+    other = counts.by_name[ALL].drift
+
+    assert (FIRST, "low") == (name, verdict)
+    assert max(partly.values()) > 0
+    assert {0.0} == set(evidence(other, SETTINGS).values())
+    assert (None, counts.by_name[FIRST].drift.since) == (other.block, other.since)
+
+
+def test_a_count_that_appears_is_watched_from_then_on() -> None:
+    counts, _ = _run(WatchedCounts(began=0.0), lambda look: [_share(FIRST, 0.7)], 0, 10)
+    counts, _ = _run(counts, lambda look: [_share(FIRST, 0.7), _share(ALL, 0.5)], 10, 11)
+    assert (LOOK, 11 * LOOK) == tuple(counts.by_name[name].drift.since for name in (FIRST, ALL))
