@@ -38,6 +38,7 @@ def amounts_of(config: Config, counted: Forecast, known: Measurements) -> Amount
         completion_tokens=_completion_tokens(config, lengths).value,
         longest_prompt=_longest_prompt(config, lengths).value,
         turns=lengths.turns if lengths else 1.0,
+        processes=_processes(config, known).value,
     )
 
 
@@ -47,7 +48,7 @@ def assumptions_of(
     """In the order in which an estimate uses them."""
     found = [_rows(config, counted), _kept(known.lengths), _prompt_tokens(config, known.lengths)]
     found += [_longest_prompt(config, known.lengths), _completion_tokens(config, known.lengths)]
-    found += _of_training(config, amounts)
+    found += [*_of_training(config, amounts), _processes(config, known)]
     if parameters is not None:
         found.append(_parameters(known, parameters))
     if config.plan.flops is not None:
@@ -117,6 +118,15 @@ def _of_training(config: Config, amounts: Amounts) -> Iterator[Assumption]:
         source=f"distill.evaluate_every; a token costs {FORWARD}/{training_flops(config)} of a trained one",
         key="distill.evaluate_every",
     )
+
+
+def _processes(config: Config, known: Measurements) -> Assumption:
+    what, key, asked = "processes that train the draft", "distill.processes", config.distill.processes
+    if asked != "auto":
+        return Assumption(what=what, value=asked, source="stated", key=key)
+    if (earlier := known.jobs.get("distill")) is not None:
+        return Assumption(what=what, value=earlier.work.workers, source=f"those of run {earlier.run}", key=key)
+    return Assumption(what=what, value=1, source="assumed; auto takes each GPU that there is", key=key)
 
 
 def _parameters(known: Measurements, parameters: float) -> Assumption:

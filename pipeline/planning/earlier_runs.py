@@ -28,6 +28,7 @@ _SPEED = (
     "generate.server.api",
     "generate.server.concurrency",
     "distill.batch",
+    "distill.processes",
     "distill.bf16",
     "distill.gradient_checkpointing",
     "distill.lora",
@@ -154,6 +155,7 @@ def _amounts(config: Config, found: Lengths, built: Mapping[str, Artifact]) -> A
         completion_tokens=found.completion_tokens or config.generate.max_new_tokens,
         longest_prompt=found.longest_prompt,
         turns=found.turns,
+        processes=float(built["distill"].figures.get("processes", 1.0)) if "distill" in built else 1.0,
     )
 
 

@@ -1,8 +1,9 @@
 """What a run costs, job by job: tokens, bytes, hours, the critical job, and what more machines save."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pipeline.config.distill import divisors
 from pipeline.config.root import Config
 from pipeline.planning.assumptions import Assumption, amounts_of, assumptions_of
 from pipeline.planning.disk import disk_of
@@ -73,7 +74,7 @@ def estimate(config: Config, counted: Forecast, known: Measurements, measured: M
         found = throughput(job.id, work, config, known, measured, parameters)
         seconds, why, origin, least = None, found.why, found.origin, _least_seconds(config, work)
         if found.per_second is not None:
-            seconds = work.amount / (found.per_second * work.workers)
+            seconds = work.of_one(work.workers) / found.per_second
             if least > seconds:
                 seconds, why, origin = least, "generate.server.tokens_per_second", "stated"
         elif work.rate == "speed":
@@ -99,7 +100,7 @@ def estimate(config: Config, counted: Forecast, known: Measurements, measured: M
     assumed = assumptions_of(config, counted, known, amounts, parameters)
     used = {known.jobs[job.job].run for job in jobs if job.origin == "earlier"}
     differences = {run: list(known.differences[run]) for run in sorted(used) if known.differences[run]}
-    return _whole(config, jobs, works["generate"], amounts, assumed, differences, measured)
+    return _whole(config, jobs, works, amounts, assumed, differences, measured)
 
 
 def _least_seconds(config: Config, work: Work) -> float:
@@ -111,7 +112,7 @@ def _least_seconds(config: Config, work: Work) -> float:
 def _whole(
     config: Config,
     jobs: list[JobEstimate],
-    generate: Work,
+    works: Mapping[str, Work],
     amounts: Amounts,
     assumptions: list[Assumption],
     differences: dict[str, list[str]],
@@ -126,7 +127,7 @@ def _whole(
         jobs=jobs,
         assumptions=assumptions,
         differences=differences,
-        savings=list(_savings(config, jobs, measured)),
+        savings=list(_savings(config, jobs, works, measured)),
         seconds=sum(job.seconds or 0.0 for job in timed),
         unknown=[job.job for job in jobs if job.seconds is None],
         critical=critical.job if critical else None,
@@ -137,7 +138,7 @@ def _whole(
         endpoints=endpoints,
         endpoint_seconds=of_endpoints,
         endpoint_gpu_seconds=None if of_endpoints is None or gpus is None else gpus * of_endpoints,
-        budget_share=(generate.tokens_in + generate.tokens_out) / budget if budget else None,
+        budget_share=(works["generate"].tokens_in + works["generate"].tokens_out) / budget if budget else None,
     )
 
 
@@ -154,18 +155,33 @@ def _peak(jobs: Sequence[JobEstimate]) -> float:
     return peak
 
 
-def _savings(config: Config, jobs: Sequence[JobEstimate], measured: Measured | None) -> Iterator[Saving]:
-    """For what several workers share, one more that is as fast as these: an endpoint of weight 1, or a GPU. On a CPU one more
-    process has no cores of its own."""
-    served = config.generate.is_served
-    on_cpu = (
-        config.device == "cpu"
-        or any(" on cpu" in job.why for job in jobs)
-        or (measured and not measured.total.gpu_bytes)
-    )
-    more = "one more endpoint" if served else f"one more GPU (execution.local: {config.execution.local + 1})"
+def _savings(
+    config: Config, jobs: Sequence[JobEstimate], works: Mapping[str, Work], measured: Measured | None
+) -> Iterator[Saving]:
+    """For what several workers share, more that are as fast as these: an endpoint of weight 1, or GPUs. On a CPU one more process
+    has no cores of its own."""
+    served, local = config.generate.is_served, config.execution.local
+    on_cpu = config.device == "cpu" or any(" on cpu" in job.why for job in jobs)
+    on_cpu |= measured is not None and not measured.total.gpu_bytes
+    more = {"generate": ("one more endpoint", 1.0)} if served else {}
+    if not on_cpu:
+        processes = works["distill"].workers
+        divisor = next((number for number in divisors(config.distill.batch) if number > processes), None)
+        more |= {} if served else {"generate": (f"one more GPU (execution.local: {local + 1})", 1.0)}
+        more |= {} if divisor is None else {"distill": _more_gpus(divisor, divisor - processes)}
     for job in jobs:
-        if job.job != "generate" or job.seconds is None or (on_cpu and not served):
-            continue
-        after = max(job.seconds * job.workers / (job.workers + 1), job.least_seconds)
-        yield Saving(job=job.job, change=more, seconds_before=job.seconds, seconds_after=after)
+        if job.job in more and job.seconds is not None:
+            (change, added), work = more[job.job], works[job.job]
+            after = job.seconds * work.of_one(work.workers + added) / work.of_one(work.workers)
+            yield Saving(
+                job=job.job,
+                change=change,
+                seconds_before=job.seconds,
+                seconds_after=max(after, job.least_seconds),
+            )
+
+
+def _more_gpus(processes: int, added: float) -> tuple[str, float]:
+    """A micro-batch is divided among the processes, so not every number of them will do."""
+    count = "one more GPU" if added == 1 else f"{added:.0f} more GPUs"
+    return f"{count} (distill.processes: {processes})", added

@@ -43,7 +43,7 @@ def throughput(
 def _of(work: Work, seconds: float, origin: Origin, why: str) -> Throughput:
     if seconds <= 0:
         return Throughput(per_second=None, origin="unknown", why="it took no time that could be measured")
-    return Throughput(per_second=work.amount / seconds / work.workers, origin=origin, why=why)
+    return Throughput(per_second=work.of_one(work.workers) / seconds, origin=origin, why=why)
 
 
 def _stated(work: Work, config: Config) -> tuple[float | None, str]:

@@ -31,6 +31,7 @@ class Amounts:
     completion_tokens: float  # mean, without the lookahead
     longest_prompt: float
     turns: float = 1.0  # completions for each one that is planned: more than 1 for chats with several turns
+    processes: float = 1.0  # that train the draft
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,11 @@ class Work:
     unit: str = ""  # of `amount`; empty for a job that is the same in every run
     size: float = 1.0  # bytes grow with it
     workers: float = 1.0  # endpoints of weight 1, or processes, that share it
+    alone: float = 0.0  # part of `amount` that one of them does while the others wait
+
+    def of_one(self, workers: float) -> float:
+        """What the busiest of so many workers does."""
+        return self.alone + (self.amount - self.alone) / workers
 
 
 def work_of(config: Config, amounts: Amounts) -> dict[str, Work]:
@@ -172,10 +178,17 @@ def trained_tokens(config: Config, amounts: Amounts) -> float:
 
 
 def _training(config: Config, amounts: Amounts) -> Work:
-    """An examined token counts by its FLOPs."""
+    """An examined token counts by its FLOPs. The first process examines, and the others wait."""
     trained, examined = trained_tokens(config, amounts), dev_examinations(config) * _dev_tokens(amounts)
-    amount = trained + examined * FORWARD / training_flops(config)
-    return Work(rate="train", tokens_in=trained + examined, amount=amount, unit="tokens")
+    alone = examined * FORWARD / training_flops(config)
+    return Work(
+        rate="train",
+        tokens_in=trained + examined,
+        amount=trained + alone,
+        unit="tokens",
+        workers=amounts.processes,
+        alone=alone,
+    )
 
 
 def _examination(config: Config, amounts: Amounts, task: EvaluateTask) -> Work:

@@ -82,10 +82,38 @@ def test_hours_at_stated_throughputs() -> None:
 
 
 def test_one_more_endpoint_takes_its_share() -> None:
-    (saving,) = estimated(*STATED).savings
+    (saving, _) = estimated(*STATED).savings
 
     assert ("generate", "one more endpoint") == (saving.job, saving.change)
     assert pytest.approx(0.8) == saving.seconds_after / saving.seconds_before
+
+
+def test_more_gpus_share_the_training_and_not_the_examinations() -> None:
+    """8 rows of a micro-batch are divided among 2, 4 or 8 processes. Dev prompts are examined by the first one."""
+    trained, examined = 8 * 96_000 * (2_048 + 512), 2 * 13 * 30_000 * 750
+    (_, one), (_, two) = (estimated(*STATED, f"distill.processes={count}").savings for count in ("auto", "2"))
+    (_,) = estimated(*STATED, "distill.processes=8").savings  # of generate: no more GPUs can share a micro-batch
+
+    assert ("distill", "one more GPU (distill.processes: 2)") == (one.job, one.change)
+    assert pytest.approx((trained + examined) * 1e-5) == one.seconds_before
+    assert pytest.approx((trained / 2 + examined) * 1e-5) == one.seconds_after == pytest.approx(two.seconds_before)
+    assert ("2 more GPUs (distill.processes: 4)", pytest.approx((trained / 4 + examined) * 1e-5)) == (
+        two.change,
+        two.seconds_after,
+    )
+
+
+def test_processes_of_an_earlier_training_are_those_of_the_next() -> None:
+    """With `auto`: what two processes did in 100 s, a run of the same work does in 100 s."""
+    work = work_of(planned(), replace(_amounts(), processes=2.0))["distill"]
+    known = Measurements(jobs={"distill": earlier(work, 100.0)}, differences={"r1": []})
+    job = job_of(estimated("plan.prompt_tokens=400", "plan.completion_tokens=350", known=known), "distill")
+    alone = job_of(
+        estimated("plan.prompt_tokens=400", "plan.completion_tokens=350", "distill.processes=1", known=known), "distill"
+    )
+
+    assert (2.0, pytest.approx(100.0)) == (job.workers, job.seconds)
+    assert pytest.approx(100.0 * work.of_one(1.0) / work.of_one(2.0)) == alone.seconds
 
 
 def test_one_more_gpu_where_the_target_is_loaded_here() -> None:
@@ -93,7 +121,7 @@ def test_one_more_gpu_where_the_target_is_loaded_here() -> None:
     settings = ("plan.rows=1000", "plan.generate_tokens_per_second=100", "execution.local=2")
     config = load_config(CONFIGS / "qwen3-8b.yaml", settings)
     found = estimate(config, forecast(config), Measurements(), None)
-    (saving,) = found.savings
+    saving = found.savings[0]
     cpu = load_config(CONFIGS / "qwen3-8b.yaml", [*settings, "device=cpu"])
 
     assert ("one more GPU (execution.local: 3)", pytest.approx(2 / 3)) == (
@@ -209,6 +237,7 @@ def test_a_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
         "machine hours: 4 endpoints x 9.7 = 38.7 (154.9 GPU hours); this machine at least 20.3, of which 10.7 " in said
     )
     assert "one more endpoint: generate 9.7 h -> 7.7 h\n" in said
+    assert "one more GPU (distill.processes: 2): distill 7.1 h -> 4.4 h\n" in said
     assert (
         "throughput unknown: never measured; measure it with --measure (pair, corpus, evaluate/prompt-lookup, gate, promote)\n"
         in said
