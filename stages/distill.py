@@ -73,7 +73,15 @@ def _train(
     )
     train_in_processes(task, processes, context.progress)
     data = training_data(task.completions, settings, share)
-    training = Training(settings, pair, data.dev, context.progress, resources.device, resources.trust_remote_code)
+    training = Training(
+        settings,
+        pair,
+        data.dev,
+        context.progress,
+        resources.device,
+        resources.trust_remote_code,
+        resources.target_device_map,
+    )
     model, log = training.run(data.rows, data.weights, work)
     return model, log, data.train
 

@@ -32,6 +32,7 @@ from pipeline.examination.token_acceptance import TokenAcceptanceFile
 from pipeline.examination.windows import tally_counts
 from pipeline.models.draft_directory import find_draft
 from pipeline.models.loading import choose_device, hardware_class, load_model
+from pipeline.models.out_of_memory import batch_named
 from pipeline.models.shape import measure_weights
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
@@ -98,6 +99,8 @@ def _examine(
             examiner = Examiner(sampling, settings, pair.vocabulary, count_as=sets.counted_as(settings.convention))
             with contextlib.ExitStack() as stack:
                 keep = stack.enter_context(TokenAcceptanceFile(context.out)).add if name == "deployed" else None
+                attempt = examiner.attempt_batch(model, sets.read(sampling))
+                stack.enter_context(batch_named("evaluate.batch_tokens", settings.batch_tokens, attempt))
                 counts = examiner.counts(model, sets.read(sampling), track.advance, keep)
                 samplings[name] = sampling
                 tallies[name] = tally_counts(counts, settings.max_gamma, rows, name, sets.shared(sampling))
@@ -122,8 +125,8 @@ def _with_target(
         identity = Identity.from_facts(pair.facts["served"])
         with served_model(resources.servers, identity, pair.vocabulary, context.progress) as served:
             return {"crosscheck": check(served)}
-    device = choose_device(resources.device)
-    target = load_model(pair.path(task.target), pair.dtype(task.target), device, resources.trust_remote_code)
+    device, placed = choose_device(resources.device), resources.device_map(task.target)
+    target = load_model(pair.path(task.target), pair.dtype(task.target), device, resources.trust_remote_code, placed)
     return {"crosscheck": check(target)}
 
 
@@ -143,7 +146,8 @@ def _measure_speed(context: StageContext[EvaluateSettings]) -> Outcome:
             drafts[name] = TimedDraft(model, profile.draft.parameters, profile.headline.mean_acceptance_length)
     if "candidate" not in drafts:
         return Outcome({})
-    target = load_model(pair.path("target"), pair.dtype("target"), device, resources.trust_remote_code)
+    placed = resources.device_map("target")
+    target = load_model(pair.path("target"), pair.dtype("target"), device, resources.trust_remote_code, placed)
     decodes = some_decodes(
         completion_sets(inputs["completions"], "examination", settings.deployed), settings.evaluate, pair
     )

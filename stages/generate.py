@@ -98,6 +98,7 @@ def _spread(
         target=pair.path(context.settings.task.target),
         dtype=context.settings.dtype,
         trust_remote_code=context.resources.trust_remote_code,
+        device_map=context.resources.device_map(context.settings.task.target),
         settings=settings,
         vocabulary=pair.vocabulary,
         stop_tokens=pair.stop_tokens,

@@ -142,8 +142,9 @@ def _ask_servers(context: StageContext[PairSettings], vocabulary: int) -> dict[s
 def _prove_forward(context: StageContext[PairSettings], role: str, path: Path, vocabulary: int) -> str:
     """How the decoder computes this model here. UsageError for an architecture that it cannot compute: found here, not after the
     corpus is read."""
-    device = choose_device(context.resources.device)
-    model = load_model(path, context.settings.dtype(role), device, context.resources.trust_remote_code)
+    device, resources = choose_device(context.resources.device), context.resources
+    dtype, placed = context.settings.dtype(role), resources.device_map(role)
+    model = load_model(path, dtype, device, resources.trust_remote_code, placed)
     try:
         check_finite(model, path)
         way = proved_way(model, vocabulary)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import BrokenDraft
 from pipeline.models.output_head import output_head
+from pipeline.models.placement import input_device
 
 CHUNK_ELEMENTS = 1 << 24  # logits held at once: 64 MiB in fp32
 
@@ -94,7 +95,7 @@ class TeacherForced:
     @torch.inference_mode()
     def _hidden(self, batch: PaddedBatch) -> torch.Tensor:
         """Last hidden states at the positions that predict a token, (N, H)."""
-        output = self.model.get_decoder()(input_ids=batch.ids_BT.to(self.model.device), use_cache=False)
+        output = self.model.get_decoder()(input_ids=batch.ids_BT.to(input_device(self.model)), use_cache=False)
         hidden_BTH: torch.Tensor = output.last_hidden_state
         return hidden_BTH[batch.predicts_BT.to(hidden_BTH.device)]
 
@@ -105,6 +106,6 @@ class TeacherForced:
             torch.split(batch.ids_BT, rows), torch.split(batch.predicts_BT, rows), strict=True
         ):
             with torch.inference_mode():
-                output = self.model(input_ids=ids_bT.to(self.model.device), use_cache=False, logits_to_keep=kept)
+                output = self.model(input_ids=ids_bT.to(input_device(self.model)), use_cache=False, logits_to_keep=kept)
                 logits_nV = output.logits[predicts_bT[:, first:].to(output.logits.device)]
             yield from torch.split(logits_nV, most)

@@ -133,21 +133,19 @@ def _is_text(text: str) -> bool:
 def _show(decode: "OneDecode", text: str, compare: bool) -> None:
     """The completion as it is decoded, then notes and statistics."""
     from pipeline.report.decode import Painter, print_statistics
-    from pipeline.speculation.decoder import Decoding
 
     if compare:
         decode.warm_up()
     painter = Painter(decode.pair.tokenizer)
     painter.begin(text)
-    decoding = Decoding(decode.speculating, [decode.request])
-    for round_ in decoding:
+    found, rounds = decode.begin()
+    for round_ in rounds:
         painter.paint(round_.emitted[0], round_.accepted[0], round_.drafted[0])
     painter.end()
-    for note in decode.notes:
+    for note in (*decode.limits, *decode.notes):
         painter.note(note)
     if (unused := decode.too_short()) is not None:
         painter.note(unused)
-    found = decoding.completions[0]
     if not compare:
         print_statistics(found, painter.counts)
         return

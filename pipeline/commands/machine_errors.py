@@ -3,6 +3,8 @@
 import errno
 from collections.abc import Iterator
 
+from pipeline.models.out_of_memory import is_out_of_memory
+
 _KEPT = "and run again; finished artifacts are kept"
 _FULL = f"no space left on the disk; free some space {_KEPT}"
 _READ_ONLY = "the file system is read-only; choose a writable --store"
@@ -29,15 +31,7 @@ _SAID_OF_DISK = {  # by libraries that raise errors of their own
     ("file too large", "os error 27"): _TOO_LARGE,
     ("disk i/o error", "os error 5)"): _BROKEN,
 }
-_SAID_OF_MEMORY = (
-    "can't allocate memory",
-    "cannot allocate memory",
-    "failed to map segment",
-    "std::bad_alloc",
-    "not enough memory",
-    "out of memory",
-    "can't start new thread",
-)
+_SAID_OF_MEMORY = ("failed to map segment", "can't start new thread")
 
 
 def explain(error: BaseException) -> str | None:
@@ -47,13 +41,11 @@ def explain(error: BaseException) -> str | None:
             return f"{cause.filename or 'the store'}: {_DISK[cause.errno]}"
         if isinstance(cause, OSError) and cause.errno in _PROCESS:
             return _lacking(_PROCESS[cause.errno])
-        if isinstance(cause, MemoryError):
-            return _lacking("memory")
         text = str(cause).lower()
         for phrases, line in _SAID_OF_DISK.items():
             if any(phrase in text for phrase in phrases):
                 return f"the store: {line}"
-        if any(phrase in text for phrase in _SAID_OF_MEMORY):
+        if is_out_of_memory(cause) or any(phrase in text for phrase in _SAID_OF_MEMORY):
             return _lacking("memory")
     return None
 

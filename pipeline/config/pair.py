@@ -1,7 +1,8 @@
 """The pair: target, base draft, and the recipe of the reference pair."""
 
 import re
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,6 +13,7 @@ REFERENCE, TARGET, SERVER = "reference", "target", "server"
 Dtype = Literal["float32", "bfloat16", "float16"]
 NumberFormat = Literal["float32", "bfloat16", "float16", "fp8", "int8", "int4", "nvfp4", "mxfp4"]
 _LOADED = ("float32", "bfloat16", "float16")
+DeviceMap = Literal["auto"] | Mapping[str, Annotated[int, Field(strict=True, ge=0)] | Literal["cpu", "disk"]]
 
 
 class _Source(Section):
@@ -75,6 +77,12 @@ class TargetSource(_Source):
         description="The dtype in which the model is loaded; with source `server`, the number format in which it is served.",
     )
 
+    device_map: DeviceMap | None = Field(
+        default=None,
+        description="Where its layers are placed. null: all on `device`. auto: over all GPUs, and what they cannot hold in host "
+        "memory and on disk, which is slow. Or a GPU's number, `cpu` or `disk` for each module, by name. For target_before too.",
+    )
+
     @property
     def is_served(self) -> bool:
         return self.source == SERVER
@@ -91,6 +99,8 @@ class TargetSource(_Source):
             )
         if self.is_served != (self.tokenizer is not None):
             raise ValueError("`source: server` and `tokenizer` belong together: set both, or neither")
+        if self.is_served and self.device_map is not None:
+            raise ValueError("device_map places a target that is loaded here, and it is on servers; remove it")
         if not self.is_served and self.dtype not in _LOADED:
             raise ValueError(f"dtype is {self.dtype}; a model is loaded as {', '.join(_LOADED)}")
         if not self.is_served and self.revision is not None and not re.fullmatch("[0-9a-f]{40}", self.revision):

@@ -71,6 +71,16 @@ class Config(Section):
             raise ValueError(
                 "`pair.target.source: server` and `generate.engine: server` belong together: set both, or neither"
             )
+        if self.pair.target.device_map is not None and self.execution.local > 1:
+            raise ValueError(
+                f"execution.local is {self.execution.local}, and pair.target.device_map would place the target of each process "
+                "on the same devices; set execution.local to 1"
+            )
+        if self.pair.target.device_map is not None and self.distill.on_policy.rounds and self.distill.processes != 1:
+            raise ValueError(
+                "distill.on_policy.rounds load the target in each process of the training, and pair.target.device_map would place "
+                "them on the same devices; set distill.processes to 1"
+            )
         if self.generate.is_served and self.distill.on_policy.rounds:
             raise ValueError(
                 "distill.on_policy.rounds: the target has to be loaded for on-policy rounds, and it is on servers "

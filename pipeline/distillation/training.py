@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from pipeline.config.distill import DistillConfig
 from pipeline.config.evaluate import EvaluateConfig
+from pipeline.config.pair import DeviceMap
 from pipeline.distillation.adapters import add_adapters, merge_adapters
 from pipeline.distillation.on_policy import SampleFunction, run_rounds, sample_round
 from pipeline.distillation.settings import TrainingSettings
@@ -16,6 +17,7 @@ from pipeline.distillation.training_log import Log
 from pipeline.examination.examiner import AcceptanceSummary, Examiner
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
+from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.models.stored_pair import Pair
 from pipeline.progress import Progress
 from pipeline.speculation.settings import Sampling
@@ -33,6 +35,7 @@ class Training:
     progress: Progress
     device: str
     trust_remote_code: bool
+    target_device_map: DeviceMap | None = None
 
     def run(self, rows: Sequence[StoredCompletion], weights: Mapping[str, float], work: Path) -> tuple[Any, Log]:
         """The base draft trained on `rows`, with its best weights on dev prompts, and the log. `weights`: of a token in the loss,
@@ -98,7 +101,15 @@ class Training:
 
     def examine(self, draft: Any) -> AcceptanceSummary:
         """Acceptance rate and tokens per target call of `draft` on dev prompts."""
-        return self.examiner.summary(draft, self.dev)
+        return self._batches.run(lambda batch_tokens: self.examiner.in_batches(batch_tokens).summary(draft, self.dev))
+
+    @cached_property
+    def _batches(self) -> SmallerBatches:
+        """The figures of checkpoints are compared with one another; where batches become smaller between two, they differ by
+        rounding, which no choice between them may rest on anyway."""
+        return SmallerBatches(
+            "examination on dev prompts: tokens of a batch", self.settings.batch_tokens, self.progress.warn
+        )
 
     def _sampler(self, draft: Any) -> SampleFunction:
         rounds = self.settings.rounds
@@ -126,4 +137,5 @@ class Training:
         return write
 
     def _load(self, role: str, dtype: str) -> Any:
-        return load_model(self.pair.path(role), dtype, choose_device(self.device), self.trust_remote_code)
+        placed = self.target_device_map if role == "target" else None
+        return load_model(self.pair.path(role), dtype, choose_device(self.device), self.trust_remote_code, placed)

@@ -18,6 +18,7 @@ from pipeline.acceptance.schema import CrossCheck, Difference
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.examination.examiner import Examiner
 from pipeline.examination.stored_log_p import CompletionWithLogP, compare_log_p
+from pipeline.models.placement import input_device
 from pipeline.speculation.batch import Completion, Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.settings import GREEDY
@@ -64,7 +65,7 @@ def cross_check(
     completions = decoder.decode(requests)
     decoded = [_Decoded(item.prompt, completion.tokens) for item, completion in zip(stored, completions, strict=True)]
     # A batch size of its own: in lower precision rounding, and so `agrees`, must not depend on a setting for memory.
-    examiner = Examiner(GREEDY, settings.model_copy(update={"batch_tokens": _BATCH_TOKENS}), vocabulary)
+    examiner = Examiner(GREEDY, settings, vocabulary).in_batches(_BATCH_TOKENS)
     accepted = examiner.acceptance(draft, decoded)
     ties: list[Difference] = []
     predicted = seen = 0
@@ -149,7 +150,7 @@ def _trace_difference(
 
 @torch.inference_mode()
 def _logits_at(model: Any, ids: Sequence[int], vocabulary: int) -> torch.Tensor:
-    output = model(input_ids=torch.tensor([list(ids)], device=model.device), use_cache=False, logits_to_keep=1)
+    output = model(input_ids=torch.tensor([list(ids)], device=input_device(model)), use_cache=False, logits_to_keep=1)
     logits: torch.Tensor = output.logits[0, -1, :vocabulary]
     return logits if logits.dtype == torch.float64 else logits.float()
 

@@ -6,7 +6,7 @@ depend neither on the machine nor on what else is examined.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -57,6 +57,21 @@ class Examiner:
     settings: EvaluateConfig
     vocabulary: int  # tokens that target and draft share
     count_as: str | None = None  # the convention of the counts, where it is not settings.convention
+
+    def in_batches(self, batch_tokens: int) -> "Examiner":
+        """The same with other batches: results differ by rounding only."""
+        return replace(self, settings=self.settings.model_copy(update={"batch_tokens": batch_tokens}))
+
+    def attempt_batch(self, draft: Any, completions: Iterable[StoredCompletion]) -> Callable[[int], None]:
+        """A function that examines `draft` on one batch of n tokens, as many of the longest of `completions` as it holds. For
+        `out_of_memory.batch_named`."""
+
+        def attempt(batch_tokens: int) -> None:
+            (longest,) = self._needed([max(completions, key=lambda item: len(item.prompt) + len(item.tokens))])
+            rows = max(1, batch_tokens // (len(longest.prompt) + len(longest.tokens)))
+            self.in_batches(batch_tokens).acceptance(draft, [longest] * rows)
+
+        return attempt
 
     @property
     def counting(self) -> Convention:

@@ -17,6 +17,7 @@ from pipeline.models.draft_directory import trained_on_before
 from pipeline.models.files import model_digest
 from pipeline.models.loading import choose_device, hardware_class, load_model, load_tokenizer
 from pipeline.models.named_pair import find_model
+from pipeline.models.out_of_memory import batch_named
 from pipeline.models.tokenizers import check_same_family
 from pipeline.speculation.settings import Sampling
 from pipeline.store.artifacts import MANIFEST, Artifact, read_manifest
@@ -98,8 +99,9 @@ def examine_on(completions: Artifact, draft: str, settings: Settings) -> Examine
     check_same_family(tokenizer, load_tokenizer(path, settings.trust_remote_code), stored[0].vocabulary)
     device = choose_device(settings.device)
     model = load_model(path, settings.dtype, device, settings.trust_remote_code)
-    windows = Examiner(sampling, settings.evaluate, stored[0].vocabulary).counts(model, stored)
-    counts = [item for window in windows for item in window]
+    examiner = Examiner(sampling, settings.evaluate, stored[0].vocabulary)
+    with batch_named("evaluate.batch_tokens", settings.evaluate.batch_tokens, examiner.attempt_batch(model, stored)):
+        counts = [item for window in examiner.counts(model, stored) for item in window]
     return Examined(
         counts=counts,
         conditions=conditions_of(completions, settings),

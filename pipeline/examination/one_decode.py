@@ -1,7 +1,9 @@
 """One prompt decoded with a named pair: what `understudy decode` shows and measures. Knows models, and nothing of terminals."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
@@ -11,9 +13,11 @@ from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.errors import UsageError
 from pipeline.examination.cross_check import NEAR_TIE, first_divergence
 from pipeline.models.named_pair import NamedPair
-from pipeline.speculation.batch import Completion, Request
-from pipeline.speculation.decoder import Decoder
+from pipeline.models.out_of_memory import SmallerBatches
+from pipeline.speculation.batch import Completion, Request, Round
+from pipeline.speculation.decoder import Decoder, Decoding
 from pipeline.speculation.draft_length import Certain, Confident, DraftLength, Fallback, Fixed
+from pipeline.speculation.forward import PREFILL
 from pipeline.speculation.settings import GREEDY, Sampling
 
 _LEAST_TOKENS = 8  # of a completion whose speed is measured
@@ -48,6 +52,9 @@ class OneDecode:
         self.pair, self.request, self.settings = pair, request, settings
         self.notes: list[str] = []
         self.speculating, self.plain = self._decoder(self.draft_length()), self._decoder(0)
+        self.limits: list[str] = []  # what the memory did not allow
+        at_once = min(PREFILL, len(request.prompt))
+        self._prefill = SmallerBatches("decode: prompt tokens of a pass", at_once, self.limits.append, least=16)
 
     def draft_length(self) -> DraftLength:
         """A new rule for the draft length, with an empty window."""
@@ -71,10 +78,26 @@ class OneDecode:
             stop_tokens=self.pair.stop_tokens,
         )
 
+    def begin(self) -> tuple[Completion, Iterator[Round]]:
+        """The rounds of the decode with the draft, and its completion, which grows meanwhile."""
+        return self._begin(self.speculating, self.request)
+
+    def _begin(self, decoder: Decoder, request: Request) -> tuple[Completion, Iterator[Round]]:
+        """Where memory runs out at the prompt, which takes the most of it, fewer of its tokens are processed at once."""
+
+        def first(prefill: int) -> tuple[Completion, Iterator[Round]]:
+            self.speculating.prefill = self.plain.prefill = prefill
+            decoding = Decoding(decoder, [request])
+            rounds = iter(decoding)
+            return decoding.completions[0], chain([next(rounds)], rounds)
+
+        return self._prefill.run(first)
+
     def warm_up(self) -> None:
         """So that no measurement includes the first use of the weights."""
         for one in (self.plain, self.speculating):
-            one.decode([Request(self.request.prompt, min(8, self.request.limit), self.request.seed)])
+            _, rounds = self._begin(one, Request(self.request.prompt, min(8, self.request.limit), self.request.seed))
+            deque(rounds, maxlen=0)
         self.speculating.length = self.draft_length()
 
     def compare(self, turns: int) -> Compared:

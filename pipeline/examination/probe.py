@@ -33,6 +33,7 @@ from pipeline.latency.costs.speedup import (
 )
 from pipeline.models.files import model_digest
 from pipeline.models.named_pair import NamedPair
+from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.progress import Progress
 from pipeline.speculation.settings import Sampling
 from pipeline.store.artifacts import MANIFEST, read_manifest
@@ -116,18 +117,22 @@ def complete(
     pair: NamedPair, prompts: list[Prompt], sampling: Sampling, new_tokens: int, out: Path, progress: Progress
 ) -> None:
     """Generate the target's completion of each prompt into `out`."""
-    settings = GenerationSettings(
-        sampling=sampling,
-        max_new_tokens=new_tokens,
-        lookahead=0,
-        distribution_tokens=1,
-        distribution_selection="top_k",
-        batch=32,
-        shard=128,
-        seed=0,
-    )
     planned = [item for item in plan_completions(prompts, sampling) if item.sampling == sampling]
-    generate(pair.target, planned, settings, pair.vocabulary, pair.stop_tokens, out, progress)
+
+    def work(batch: int) -> None:
+        settings = GenerationSettings(
+            sampling=sampling,
+            max_new_tokens=new_tokens,
+            lookahead=0,
+            distribution_tokens=1,
+            distribution_selection="top_k",
+            batch=batch,
+            shard=128,
+            seed=0,
+        )
+        generate(pair.target, planned, settings, pair.vocabulary, pair.stop_tokens, out, progress)
+
+    SmallerBatches("probe: completions of a batch", 32, progress.warn).run(work)
 
 
 def check_completions(directory: Path, sampling: Sampling, target: Path) -> None:
@@ -167,17 +172,24 @@ def probe(
     if not ids:
         raise UsageError("a draft was trained on every one of these prompts; use other prompts")
     chosen = frozenset(ids[:count])  # ids are digests: a random choice that does not depend on the store's order
-    examiner = Examiner(sampling, settings, pair.vocabulary)
     shared = shared_conversations(item.conversation for item in _chosen(completions, sampling, chosen, pair.vocabulary))
-    tallies, broken = {name: AcceptanceTally(settings.max_gamma, shared) for name in pair.drafts}, dict[str, str]()
-    with progress.track("examine", len(chosen), "completions") as track:
-        stored_completions = _chosen(completions, sampling, chosen, pair.vocabulary)
-        for window in examiner.counts_of_all(pair.drafts, stored_completions, track.advance):
-            for name, counts in window.items():
-                if isinstance(counts, BrokenDraft):
-                    broken[name] = str(counts)
-                else:
-                    tallies[name].add(counts)
+    examiner = Examiner(sampling, settings, pair.vocabulary)
+
+    def work(batch_tokens: int) -> tuple[dict[str, AcceptanceTally], dict[str, str]]:
+        tallies, broken = {name: AcceptanceTally(settings.max_gamma, shared) for name in pair.drafts}, dict[str, str]()
+        with progress.track("examine", len(chosen), "completions") as track:
+            stored_completions = _chosen(completions, sampling, chosen, pair.vocabulary)
+            for window in examiner.in_batches(batch_tokens).counts_of_all(
+                pair.drafts, stored_completions, track.advance
+            ):
+                for name, counts in window.items():
+                    if isinstance(counts, BrokenDraft):
+                        broken[name] = str(counts)
+                    else:
+                        tallies[name].add(counts)
+        return tallies, broken
+
+    tallies, broken = SmallerBatches("examine: tokens of a batch", settings.batch_tokens, progress.warn).run(work)
     whole = {name: tally for name, tally in tallies.items() if name not in broken}
     if not whole:
         raise BrokenDraft("; ".join(f"--draft {name}: {reason}" for name, reason in broken.items()))

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.acceptance.schema import DifferentCompletion, LogPCheck
+from pipeline.models.placement import input_device
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import Sampling
 
@@ -66,11 +67,11 @@ def compare_log_p(
 def _differences(target: Any, item: CompletionWithLogP, vocabulary: int) -> NDArray[np.float64]:
     count, ids = len(item.tokens), [*item.prompt.tolist(), *item.tokens.tolist()]
     # With the last token, whose own logits are not used: a served target gives log p of the tokens that it reads.
-    ids_1S = torch.tensor([ids], device=target.device)
+    ids_1S = torch.tensor([ids], device=input_device(target))
     output = target(input_ids=ids_1S, use_cache=False, logits_to_keep=count + 1)
     logits_TV = output.logits[0, -count - 1 : -1, :vocabulary]
     logits_TV = logits_TV if logits_TV.dtype == torch.float64 else logits_TV.float()
-    tokens_T1 = torch.tensor(ids[-count:], device=target.device).unsqueeze(1)
+    tokens_T1 = torch.tensor(ids[-count:], device=input_device(target)).unsqueeze(1)
     if item.sampling.greedy:
         found_T = logits_TV.amax(-1) - logits_TV.gather(-1, tokens_T1).squeeze(-1)
         difference_T = found_T.double().cpu().numpy()

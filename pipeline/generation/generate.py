@@ -5,8 +5,10 @@ same bytes as an uninterrupted one.
 """
 
 import hashlib
+import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from pipeline.generation.distributions import ENTRY_BYTES, Selection, pack, spar
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Completion, Request, Round
 from pipeline.speculation.decoder import Decoder
+from pipeline.speculation.forward import PREFILL
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import GREEDY, Sampling
 
@@ -82,6 +85,39 @@ def generate_shard(
         completions += _complete(decoder, batch, settings)
         advance(len(batch) * settings.max_new_tokens)
     write_shard(out, name, completions)
+
+
+def attempt_batch(
+    model: Any,
+    requests: Sequence[CompletionRequest],
+    settings: GenerationSettings,
+    vocabulary: int,
+    stop_tokens: Sequence[int],
+) -> Callable[[int], None]:
+    """A function that does what takes the most memory of a batch of n completions: the last tokens of the longest n of
+    `requests`, in caches of their size. Nothing is written. For `out_of_memory.batch_named`."""
+    further = settings.max_new_tokens + settings.lookahead
+    short = replace(settings, max_new_tokens=2, lookahead=0)
+
+    def attempt(count: int) -> None:
+        longest = heapq.nlargest(count, requests, key=lambda item: len(item.prompt.tokens))
+        tokens = [item.prompt.tokens for item in longest]
+        grown = [
+            replace(item, prompt=replace(item.prompt, tokens=(*own, *islice(cycle(own), further - 2))))
+            for item, own in zip(longest, tokens, strict=True)
+        ]
+        prefill = min(PREFILL, len(tokens[0]))  # as the prompts themselves are processed
+        decoder = Decoder(
+            model,
+            None,
+            sampling=longest[0].sampling,
+            vocabulary=vocabulary,
+            stop_tokens=stop_tokens,
+            prefill=prefill,
+        )
+        _complete(decoder, grown, short)
+
+    return attempt
 
 
 def _complete(

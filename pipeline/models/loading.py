@@ -4,6 +4,9 @@ All weights are loaded here: safetensors only, and code shipped with a model run
 """
 
 import platform
+import tempfile
+import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,14 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, FineGrainedFP8Config
 from transformers.utils import logging as transformers_logging
 
+from pipeline.config.pair import DeviceMap
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.directory_checks import check_directory, unsupported
 from pipeline.models.files import has_tokenizer
 from pipeline.models.loaded_weights import check_loaded
-from pipeline.models.model_json import CONFIG, read_config
+from pipeline.models.model_json import CONFIG, ModelConfig, read_config
+from pipeline.models.out_of_memory import is_out_of_memory
+from pipeline.models.placement import check_covers
 
 transformers_logging.disable_progress_bar()  # only our own progress bars are shown
 transformers_logging.set_verbosity_error()
@@ -68,24 +74,28 @@ def hardware_class(device: torch.device) -> str:
     return " ".join(filter(None, [device.type, platform.machine(), vectors, "bf16" if supports_bf16(device) else ""]))
 
 
-def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: bool = False) -> Any:
-    """Load a causal language model in eval mode. A quantized checkpoint keeps its own dtype.
+def load_model(
+    path: Path,
+    dtype: str,
+    device: torch.device,
+    trust_remote_code: bool = False,
+    device_map: DeviceMap | None = None,
+) -> Any:
+    """Load a causal language model in eval mode. A quantized checkpoint keeps its own dtype. With a `device_map` its layers go
+    where that says, each to its place at once, and not to `device`.
 
     Raises UnderstudyError naming the directory if the weights are missing, damaged, not safetensors or of another config.
     """
     config = check_directory(path) or read_config(path)
-    quantization = config.quantization_config
-    quantized = config.is_quantized
-    placement: dict[str, Any] = {"device_map": str(device)} if quantized else {}
-    if quantization is not None and quantization.quant_method == "fp8":
-        # Dequantize on every machine: some GPUs would otherwise use FP8 kernels and give different results.
-        skipped = quantization.modules_to_not_convert
-        placement["quantization_config"] = FineGrainedFP8Config(dequantize=True, modules_to_not_convert=skipped)
-    check_buildable(path, trust_remote_code)
+    built = check_buildable(path, trust_remote_code)
+    if isinstance(device_map, Mapping):
+        check_covers(device_map, [name for name, _ in built.named_parameters()])
+    scratch = tempfile.TemporaryDirectory() if device_map is not None else None
+    placement = _placement(config, device, device_map, scratch)
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
             path,
-            dtype="auto" if quantized else _DTYPES[dtype],  # the dtypes of the checkpoint
+            dtype="auto" if config.is_quantized else _DTYPES[dtype],  # the dtypes of the checkpoint
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             local_files_only=True,
@@ -94,20 +104,57 @@ def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: 
             **placement,
         )
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon
-        raise UnderstudyError(
-            f"{path}: cannot be loaded: {_brief(error)}; download or copy it again, or use another model"
-        ) from error
+        if is_out_of_memory(error):
+            raise
+        raise _not_loaded(path, config, device_map, error) from error
     check_loaded(path, [name for name, _ in model.named_parameters()], info)
-    return model.eval() if quantized else model.to(device).eval()
+    if scratch is not None:
+        weakref.finalize(model, scratch.cleanup)
+    return model.eval() if placement else model.to(device).eval()
 
 
-def check_buildable(path: Path, trust_remote_code: bool = False) -> None:
-    """UsageError for a config of which transformers makes no causal language model: another kind of model, or a value that it
-    does not know. The model is made without memory for its weights: in milliseconds, before they are read."""
+def _placement(
+    config: ModelConfig,
+    device: torch.device,
+    device_map: DeviceMap | None,
+    scratch: "tempfile.TemporaryDirectory[str] | None",
+) -> dict[str, Any]:
+    """Arguments of `from_pretrained` for a model that transformers itself places; none for the others. `scratch`: for weights
+    that stay on disk and are stored in another form in the files."""
+    placement: dict[str, Any] = {}
+    if scratch is not None:
+        placement = {"device_map": device_map, "offload_folder": scratch.name}
+    elif config.is_quantized:
+        placement = {"device_map": str(device)}
+    quantization = config.quantization_config
+    if quantization is not None and quantization.quant_method == "fp8":
+        # Dequantize on every machine: some GPUs would otherwise use FP8 kernels and give different results.
+        skipped = quantization.modules_to_not_convert
+        placement["quantization_config"] = FineGrainedFP8Config(dequantize=True, modules_to_not_convert=skipped)
+    return placement
+
+
+def _not_loaded(path: Path, config: ModelConfig, device_map: DeviceMap | None, error: Exception) -> UnderstudyError:
+    """The error for a model that transformers, by `error`, does not load."""
+    if config.quantization_config is not None and isinstance(error, ImportError | RuntimeError | ValueError):
+        method = config.quantization_config.quant_method
+        return UnderstudyError(
+            f"{path}: its weights are quantized ({method}), and transformers cannot load them here: {_brief(error)}; install "
+            "what is missing, or serve a target (pair.target.source: server, generate.engine: server, generate.server.api: vllm)"
+        )
+    remedy = "download or copy it again, or use another model"
+    if isinstance(device_map, Mapping):
+        remedy = "correct pair.target.device_map, or set it to auto"
+    return UnderstudyError(f"{path}: cannot be loaded: {_brief(error)}; {remedy}")
+
+
+def check_buildable(path: Path, trust_remote_code: bool = False) -> Any:
+    """The model without memory for its weights: made in milliseconds, before they are read. UsageError for a config of which
+    transformers makes no causal language model: another kind of model, or a value that it does not know."""
     config = load_config(path, trust_remote_code)
     try:
         with torch.device("meta"):
-            AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon
         raise unsupported(path, error, trust_remote_code) from error
 
@@ -115,6 +162,8 @@ def check_buildable(path: Path, trust_remote_code: bool = False) -> None:
 def check_finite(model: Any, path: Path) -> None:
     """UnderstudyError naming the first tensor of the model in `path` with a weight that is NaN or infinite."""
     for name, weight in model.named_parameters():
+        if weight.is_meta:  # on disk; `check_logits` sees what comes of it
+            continue
         if weight.is_floating_point() and weight.element_size() > 1 and not bool(torch.isfinite(weight).all()):
             wrong = int((~torch.isfinite(weight)).sum())
             raise UnderstudyError(

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from pipeline.models.placement import input_device
+
 _CHECK_TOKENS = 16  # tokens on which head and model must agree
 
 
@@ -22,11 +24,13 @@ def output_head(model: Any) -> nn.Module | None:
     head, decoder = model.get_output_embeddings(), model.get_decoder()
     if decoder is model or not isinstance(head, nn.Module):
         return None
-    ids_BT = torch.arange(min(_CHECK_TOKENS, model.get_input_embeddings().num_embeddings), device=model.device)[None]
+    ids_BT = torch.arange(min(_CHECK_TOKENS, model.get_input_embeddings().num_embeddings), device=input_device(model))[
+        None
+    ]
     was_training = model.training
     model.eval()
     own = model(input_ids=ids_BT, use_cache=False).logits.float()
-    ours = head(decoder(input_ids=ids_BT, use_cache=False).last_hidden_state).float()
+    ours = head(decoder(input_ids=ids_BT, use_cache=False).last_hidden_state).float().to(own.device)
     model.train(was_training)
     same = own.shape == ours.shape and torch.allclose(own, ours, rtol=1e-4, atol=1e-4 * float(own.abs().max()))
     return head if same else None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from pipeline.config.execution import ExecutionConfig
+from pipeline.config.pair import DeviceMap
 from pipeline.config.root import Config
 from pipeline.config.server import ServerConfig
 from pipeline.models.places import Places, model_places
@@ -22,11 +23,16 @@ class Resources:
 
     device: str  # auto, cpu, cuda or cuda:N
     trust_remote_code: bool
+    target_device_map: DeviceMap | None  # of target and target_before; None: on `device`
     models: Places
     servers: ServerConfig | None  # of the target: endpoints, limits, names of variables; None: it is loaded here
     registry: Registry
     execution: ExecutionConfig  # where parts are made
     processes: int | Literal["auto"] = 1  # that train a draft
+
+    def device_map(self, role: str) -> DeviceMap | None:
+        """Where the layers of a role's model are placed; None: on `device`."""
+        return self.target_device_map if role in ("target", "target_before") else None
 
 
 def resources_of(config: Config, registry: Registry) -> Resources:
@@ -34,6 +40,7 @@ def resources_of(config: Config, registry: Registry) -> Resources:
     return Resources(
         device=config.device,
         trust_remote_code=config.pair.trust_remote_code,
+        target_device_map=config.pair.target.device_map,
         models=model_places(config.pair),
         servers=config.generate.server if config.generate.is_served else None,
         registry=registry,

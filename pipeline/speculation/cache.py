@@ -40,8 +40,10 @@ class RaggedCache(Cache):  # type: ignore[misc]
         self.rows, self.capacity = rows, capacity
         self._keys: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
-        self._rows_B1 = torch.arange(rows).unsqueeze(1)
         self._slots_BT = torch.empty(0)
+        self._places: dict[
+            torch.device, tuple[torch.Tensor, torch.Tensor]
+        ] = {}  # rows (B, 1) and slots (B, T) by device
         self._visible = 0
 
     def set_slots(self, slots_BT: torch.Tensor, visible: int) -> torch.Tensor:
@@ -52,7 +54,7 @@ class RaggedCache(Cache):  # type: ignore[misc]
         if visible > self.capacity:
             raise ValueError(f"slot {visible - 1} is beyond the cache's capacity of {self.capacity}")
         self._slots_BT, self._visible = slots_BT, visible
-        self._rows_B1 = self._rows_B1.to(slots_BT.device)
+        self._places.clear()
         return torch.arange(visible, device=slots_BT.device)[None, None, None, :] <= slots_BT[:, None, :, None]
 
     def update(
@@ -63,10 +65,16 @@ class RaggedCache(Cache):  # type: ignore[misc]
             for tensors, states in ((self._keys, key_states), (self._values, value_states)):
                 _, heads, _, width = states.shape  # values may be narrower than keys
                 tensors[layer_idx] = states.new_zeros(self.rows, self.capacity, heads, width)
-        keys, values = self._keys[layer_idx], self._values[layer_idx]
-        keys[self._rows_B1, self._slots_BT] = key_states.transpose(1, 2)
-        values[self._rows_B1, self._slots_BT] = value_states.transpose(1, 2)
+        keys, values, place = self._keys[layer_idx], self._values[layer_idx], self._place(key_states.device)
+        keys[place] = key_states.transpose(1, 2)
+        values[place] = value_states.transpose(1, 2)
         return keys[:, : self._visible].transpose(1, 2), values[:, : self._visible].transpose(1, 2)
+
+    def _place(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the pass writes, for a layer on this device: layers may lie on several."""
+        if device not in self._places:
+            self._places[device] = (torch.arange(self.rows, device=device).unsqueeze(1), self._slots_BT.to(device))
+        return self._places[device]
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
@@ -75,7 +83,6 @@ class RaggedCache(Cache):  # type: ignore[misc]
             for layer, tensor in tensors.items():
                 tensors[layer] = tensor[index.to(tensor.device)]
         self.rows = len(rows)
-        self._rows_B1 = torch.arange(self.rows).unsqueeze(1)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self._visible

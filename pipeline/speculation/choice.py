@@ -12,6 +12,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from pipeline.errors import UsageError
+from pipeline.models.out_of_memory import is_out_of_memory
+from pipeline.models.placement import input_device
 from pipeline.speculation.compiled_forward import CompiledForward
 from pipeline.speculation.forward import Forward
 from pipeline.speculation.llama_forward import LlamaForward
@@ -60,7 +62,7 @@ def proved_way(model: Any, vocabulary: int, llama_forward: bool = True) -> str:
     (our own forward), "batch" (the model's own), or "rows" (the model's own with its own cache, one row at a time). Raises
     UsageError, which names the architecture, if there is none."""
     known = _remembered.setdefault(model, {})
-    key = (vocabulary, llama_forward, str(model.dtype), str(model.device))
+    key = (vocabulary, llama_forward, str(model.dtype), str(input_device(model)))
     if key not in known:
         known[key] = _prove(model, vocabulary, llama_forward)
     return known[key]
@@ -88,6 +90,8 @@ def _prove(model: Any, vocabulary: int, llama_forward: bool) -> str:
         try:
             case = make_case(model, vocabulary, past_windows=short)
         except Exception as error:  # a model's own code may raise anything
+            if is_out_of_memory(error):
+                raise
             raise UsageError(_refusal(model, _line(error))) from error
         for name, make in _WAYS.items():
             if (short or name in _ASSUME_NO_WINDOW) and (llama_forward or name not in _LLAMA):
@@ -104,9 +108,9 @@ def _failure(forward: Forward, case: Case, vocabulary: int) -> str | None:
     """Why the forward cannot be used; None if it is proved."""
     try:
         prove(forward, case, vocabulary)
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # as above: masks, positions and caches that the model does not take
+        if is_out_of_memory(error):
+            raise
         return _line(error)
     return None
 

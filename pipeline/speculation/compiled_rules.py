@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pipeline.models.placement import input_device
 from pipeline.native.build import SOURCES, load
 from pipeline.speculation.rules import Drawn
 from pipeline.speculation.settings import GREEDY, Sampling
@@ -58,7 +59,7 @@ class CompiledRules:
     def of(cls, models: Sequence[Any], sampling: Sampling, draft_sampling: Sampling) -> "CompiledRules | None":
         """The rules for these models; None if they are not on a CPU in one of the usual dtypes, for greedy or filtered sampling,
         or if nothing can be built here."""
-        on_cpu = all(model.device.type == "cpu" and getattr(model, "dtype", None) in _DTYPES for model in models)
+        on_cpu = all(input_device(model).type == "cpu" and getattr(model, "dtype", None) in _DTYPES for model in models)
         if not on_cpu or not all(Sampling(one.temperature) == one != GREEDY for one in (sampling, draft_sampling)):
             return None
         library = _library()

@@ -16,7 +16,7 @@ from pipeline.speculation.batch import Batch, Completion, Request, Round, Second
 from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.compiled_rules import CompiledRules
 from pipeline.speculation.draft_length import DraftLength, Fixed
-from pipeline.speculation.forward import CachedModel
+from pipeline.speculation.forward import PREFILL, CachedModel
 from pipeline.speculation.rules import Drawn, Rules, TorchRules
 from pipeline.speculation.sampling import RandomStreams, check_weight_sums
 from pipeline.speculation.settings import Sampling
@@ -48,12 +48,14 @@ class Decoder:
         imposed_acceptance: Sequence[float] = (),
         stop_tokens: Sequence[int] = (),
         llama_forward: bool = True,
+        prefill: int = PREFILL,
     ) -> None:
         """`gamma` is the number of tokens to draft in a round, or a rule that returns it. `draft_sampling` is applied to
         the draft's logits; by default it equals `sampling`. `vocabulary` is the number of tokens that target and draft
         share; logits columns beyond it are padding. `imposed_acceptance` (by position) replaces the acceptance test, so
         the output no longer follows the target: it is only for timing models with random weights.
-        `llama_forward=False` uses the models' own forward. Raises UsageError for a gamma without a draft."""
+        `llama_forward=False` uses the models' own forward. `prefill`: the most tokens of a row in one pass over the
+        prompts. Raises UsageError for a gamma without a draft."""
         self.length = Fixed(gamma) if isinstance(gamma, int) else gamma
         if self.length.most and draft is None:
             raise UsageError(f"gamma is {self.length.most} but there is no draft model")
@@ -66,7 +68,7 @@ class Decoder:
         self.target = choose_forward(target, vocabulary, llama_forward)
         self.draft = choose_forward(draft, vocabulary, llama_forward) if self.length.most else None
         self.sampling, self.draft_sampling = sampling, draft_sampling or sampling
-        self.vocabulary, self.stop_tokens = vocabulary, frozenset(stop_tokens)
+        self.vocabulary, self.stop_tokens, self.prefill = vocabulary, frozenset(stop_tokens), prefill
         compiled = None
         if verification == "token" and not imposed_acceptance:
             models = [target, draft] if self.length.most else [target]
@@ -94,7 +96,7 @@ class Decoding:
         self.batch = Batch(requests, most, decoder.stop_tokens, decoder.target.device)
         self.completions = self.batch.completions
         self.streams = RandomStreams([request.seed for request in requests])
-        size = (len(requests), self.batch.capacity)
+        size = (len(requests), self.batch.capacity, decoder.prefill)
         self.target = CachedModel(decoder.target, *size)
         self.draft = CachedModel(decoder.draft, *size) if decoder.draft else None
 

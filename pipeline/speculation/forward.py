@@ -10,14 +10,15 @@ from typing import Any, Protocol
 
 import torch
 
-_PREFILL = 512  # tokens of a pass over a prompt
+PREFILL = 512  # tokens of a pass over a prompt
 
 
 class CachedModel:
     """Target or draft of one decode, with its KV cache. Slot s of a row always holds position s of its sequence."""
 
-    def __init__(self, model: "Forward", rows: int, capacity: int) -> None:
-        self.model, self.device = model, model.device
+    def __init__(self, model: "Forward", rows: int, capacity: int, prefill: int = PREFILL) -> None:
+        """`prefill`: the most tokens of a row in one pass over the prompts."""
+        self.model, self.device, self._prefill = model, model.device, prefill
         self.caches = model.allocate(rows, capacity)
         self.seen = [0] * rows  # how many slots of each row, from slot 0 on, are valid
 
@@ -37,8 +38,8 @@ class CachedModel:
         behind = [row for row, length in enumerate(lengths) if length - self.seen[row] > 2 or not self.seen[row]]
         if behind and (end := max(lengths[row] for row in behind) - 1) > 0:
             begin = min(self.seen[row] for row in behind)
-            for first in range(begin, end, _PREFILL):  # in chunks: the attention mask is quadratic in the chunk
-                self.logits(ids_BS[:, first : min(first + _PREFILL, end)], [first] * len(lengths), keep=1)
+            for first in range(begin, end, self._prefill):  # in chunks: the attention mask is quadratic in the chunk
+                self.logits(ids_BS[:, first : min(first + self._prefill, end)], [first] * len(lengths), keep=1)
             # A row that lacks only one token was not in `behind`; if that token lies before `begin`, it is still missing.
             self.seen = [
                 max(seen, min(end, length - 1)) if seen >= begin else seen

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pipeline.models.placement import is_dispatched
 from pipeline.speculation.cache import attention_windows
 from pipeline.speculation.compiled_forward import CompiledForward
 
@@ -168,8 +169,8 @@ class LlamaForward:
         config: Any = getattr(model, "config", None)
         if getattr(config, "model_type", None) not in _MODEL_TYPES or not hasattr(model, "lm_head"):
             return None
-        if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
-            return None  # placed on several devices: only its own forward moves activations between them
+        if is_dispatched(model):
+            return None  # only its own forward moves activations and weights between devices
         if attention_windows(config) and len(set(getattr(config, "layer_types", None) or ())) > 1:
             return None  # layers with and without a window
         rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")

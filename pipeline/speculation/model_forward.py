@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pipeline.models.placement import input_device
 from pipeline.speculation.cache import RaggedCache, attention_windows, window_mask
 
 
@@ -16,7 +17,7 @@ class ModelForward:
     """`forward.Forward` for models with key-value caches."""
 
     def __init__(self, model: Any, vocabulary: int) -> None:
-        self.model, self.vocabulary, self.device = model, vocabulary, model.device
+        self.model, self.vocabulary, self.device = model, vocabulary, input_device(model)
         config: Any = getattr(model, "config", None)
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         self.windows = attention_windows(text)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from pipeline.models.placement import input_device
 from pipeline.speculation.cache import WINDOWS
 from pipeline.speculation.forward import CachedModel, Forward
 
@@ -86,7 +87,7 @@ def prove(forward: Forward, case: Case, vocabulary: int) -> None:
 
 def plain_pass(model: Any, rows: Sequence[Sequence[int]], vocabulary: int) -> torch.Tensor:
     """Logits (B, T, V) of rows of equal length as the examination computes them: no cache, no mask, no positions."""
-    ids_BT = torch.tensor(rows, device=model.device)
+    ids_BT = torch.tensor(rows, device=input_device(model))
     output = model(input_ids=ids_BT, use_cache=False, logits_to_keep=ids_BT.shape[1])
     logits: torch.Tensor = output.logits[..., :vocabulary]
     return logits

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import torch
 
+from pipeline.models.placement import input_device
+
 # What happens with the cache after a rejection. "crop": the rejected tokens are removed. "rebuild": the cache is filled anew, and
 # is continued one token at a time (recurrent states of many models take only one). "none": there is no cache; every pass
 # processes the whole text.
@@ -34,7 +36,7 @@ class RowForward:
     """`forward.Forward` for every architecture that continues a text."""
 
     def __init__(self, model: Any, vocabulary: int, rollback: Rollback) -> None:
-        self.model, self.vocabulary, self.device, self.rollback = model, vocabulary, model.device, rollback
+        self.model, self.vocabulary, self.device, self.rollback = model, vocabulary, input_device(model), rollback
         # Some hybrids count positions in a layer that has none, and would begin at 0 again.
         self.takes_positions = "position_ids" in signature(model.forward).parameters
 

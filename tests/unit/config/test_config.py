@@ -260,6 +260,12 @@ def test_local_paths_start_at_the_config_file(small: Path) -> None:
         (["corpus.splits.train=0.9"], "must sum to 1"),
         (["pair.target.dtype=bfloat16"], "made in float32"),
         (["pair.reference.target.heads=5"], "do not divide"),
+        (
+            ["pair.target.device_map=auto", "execution.local=2"],
+            "execution.local is 2, and pair.target.device_map",
+        ),
+        (["pair.target.device_map={a: gpu}"], "pair.target.device_map"),
+        (["pair.target.device_map=all"], "pair.target.device_map"),
         (["device=gpu"], "device is 'gpu'; the devices are auto, cpu, cuda and cuda:N"),
         (["device=cuda:x"], "device is 'cuda:x'; the devices are"),
         (["device=mps"], "device is mps, and Apple's GPUs have no float64"),

@@ -57,6 +57,7 @@ KNOWN_BY: dict[str, str] = {
     "pair.target.source": "",  # the digest of the model is an input
     "pair.target.revision": "pair",
     "pair.target.tokenizer": "",
+    "pair.target.device_map": "",
     "pair.target.dtype": "pair generate distill",  # of distill: its on-policy rounds load the target
     "pair.draft.source": "",
     "pair.draft.revision": "pair",
@@ -121,6 +122,7 @@ OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
     "local": {},
     "served": {  # pair asks the servers for what generate will ask of them; there are no on-policy rounds
         "pair.target.source": "pair evaluate",  # as a directory: without servers to ask; and it is timed
+        "pair.target.device_map": "",
         "pair.target.dtype": "pair generate",
         "pair.generation_config": "pair",
         "sampling": "pair generate distill quantize evaluate gate",
