@@ -68,7 +68,7 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
         logged = _logged(context, pair, settings)
         turns = asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of, logged))
     else:
-        turns, missing = _spread(context, pair, requests, settings, next_turn_of)
+        turns, missing = _spread(context, pair, prompts, requests, settings, next_turn_of)
         if context.share is not None:
             return Outcome(notes={"turn": turns, "missing": missing})
     shutil.copytree(pair.tokenizer, context.out / TOKENIZER, dirs_exist_ok=True)
@@ -88,6 +88,7 @@ NextTurn = Callable[[Sequence[CompletionRequest], int], list[CompletionRequest]]
 def _spread(
     context: StageContext[GenerateSettings],
     pair: Pair,
+    prompts: Sequence[Prompt],
     requests: Sequence[CompletionRequest],
     settings: GenerationSettings,
     next_turn_of: NextTurn,
@@ -100,6 +101,8 @@ def _spread(
         trust_remote_code=context.resources.trust_remote_code,
         device_map=context.resources.device_map(context.settings.task.target),
         settings=settings,
+        longest_prompt=int(PromptColumns.of(prompts).length.max()),
+        completions=min(settings.shard, len(requests)),
         vocabulary=pair.vocabulary,
         stop_tokens=pair.stop_tokens,
     )

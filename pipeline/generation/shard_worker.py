@@ -8,6 +8,7 @@ from pipeline.config.pair import DeviceMap
 from pipeline.generation.completion_plan import CompletionRequest
 from pipeline.generation.generate import GenerationSettings, attempt_batch, generate_shard
 from pipeline.models.loading import choose_device, load_model
+from pipeline.models.memory_plan import Batch, require_memory
 from pipeline.models.out_of_memory import batch_named
 
 
@@ -20,6 +21,8 @@ class ShardWork:
     trust_remote_code: bool
     device_map: DeviceMap | None  # of the target's layers; None: on the worker's device
     settings: GenerationSettings
+    longest_prompt: int  # tokens
+    completions: int  # of the largest shard
     vocabulary: int
     stop_tokens: Sequence[int]
 
@@ -33,9 +36,14 @@ class Shard:
 
 
 def open_target(work: ShardWork, device: str) -> Callable[[Shard, Path, Callable[[float], None]], None]:
-    """Load the target; what is returned generates a shard and writes it to a directory."""
-    model = load_model(work.target, work.dtype, choose_device(device), work.trust_remote_code, work.device_map)
-    settings, tokens = work.settings, (work.vocabulary, work.stop_tokens)
+    """Load the target; what is returned generates a shard and writes it to a directory. UsageError if it cannot fit with its
+    batch."""
+    settings, place = work.settings, choose_device(device)
+    rows = min(settings.batch, work.completions)
+    batch = Batch(key="generate.batch", rows=rows, tokens=work.longest_prompt + settings.max_new_tokens)
+    require_memory(work.target, work.dtype, place, work.device_map, work.trust_remote_code, batch)
+    model = load_model(work.target, work.dtype, place, work.trust_remote_code, work.device_map)
+    tokens = (work.vocabulary, work.stop_tokens)
 
     def make(shard: Shard, out: Path, advance: Callable[[float], None]) -> None:
         attempt = attempt_batch(model, shard.requests, settings, *tokens)

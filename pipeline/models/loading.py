@@ -19,6 +19,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.directory_checks import check_directory, unsupported
 from pipeline.models.files import has_tokenizer
 from pipeline.models.loaded_weights import check_loaded
+from pipeline.models.memory_plan import require_memory
 from pipeline.models.model_json import CONFIG, ModelConfig, read_config
 from pipeline.models.out_of_memory import is_out_of_memory
 from pipeline.models.placement import check_covers
@@ -90,6 +91,7 @@ def load_model(
     built = check_buildable(path, trust_remote_code)
     if isinstance(device_map, Mapping):
         check_covers(device_map, [name for name, _ in built.named_parameters()])
+    require_memory(path, dtype, device, device_map, trust_remote_code)
     scratch = tempfile.TemporaryDirectory() if device_map is not None else None
     placement = _placement(config, device, device_map, scratch)
     try:

@@ -5,14 +5,13 @@ import platform
 import re
 import shutil
 import sys
-from pathlib import Path
 
+from pipeline.models.host_memory import cgroup_files, read_text
 from pipeline.planning.doctor.check import GIB, Check, first_line, installed
 
 _MEMORY_WANTED_GIB = 4.0
 _FAST_BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
 _CPU_FLAGS = (*_FAST_BF16, "amx_int8", "avx512_vnni", "i8mm")
-_CGROUPS = "/sys/fs/cgroup"
 
 
 def machine() -> list[Check]:
@@ -49,22 +48,14 @@ def _memory() -> Check:
 
 
 def _cgroup(controller: str, name: str) -> list[str]:
-    """What file `name` says in this process's control group and those around it; each of them limits."""
-    found = []
-    for line in _read("/proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        base = Path(_CGROUPS, controller) if controllers else Path(_CGROUPS)  # version 1; version 2, unnamed
-        here = Path(path.lstrip("/"))
-        found += [_read(str(base / place / name)) for place in (here, *here.parents)]
-    return [text for text in dict.fromkeys(found) if text]
+    """What is said of this process's control groups, each once."""
+    return [text for text in dict.fromkeys(cgroup_files(controller, name)) if text]
 
 
 def _cpu_flags() -> Check:
     if platform.system() != "Linux":
         return Check("cpu bf16", "note", f"not checked on {platform.system()}")
-    line = re.search(r"^(?:flags|Features)\s*:(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", read_text("/proc/cpuinfo"), re.MULTILINE)
     have = set(line[1].split()) if line else set()
     found = ", ".join(flag for flag in _CPU_FLAGS if flag in have) or "none of AVX512-BF16, AMX, BF16"
     if not have.intersection(_FAST_BF16):
@@ -103,10 +94,3 @@ def accelerator() -> Check:
             f"torch {torch.__version__} sees no GPU: install a CUDA build of torch, or check `nvidia-smi`",
         )
     return Check("accelerator", "note", "none: CPU only")
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

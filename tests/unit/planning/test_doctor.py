@@ -16,6 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from pipeline.commands import doctor as module
+from pipeline.models import host_memory
 from pipeline.native import build
 from pipeline.native.compiler import compiler
 from pipeline.planning.doctor import compiled, machine, services
@@ -30,7 +31,8 @@ APP.command()(module.doctor)
 def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The system files that are read, by path; what is not in here is absent."""
     made: dict[str, str] = {}
-    monkeypatch.setattr(machine, "_read", lambda path: made.get(path, ""))
+    for reader in (machine, host_memory):
+        monkeypatch.setattr(reader, "read_text", lambda path: made.get(path, ""))
     return made
 
 

@@ -1,0 +1,54 @@
+"""How much memory this process can still get on the host: of the machine, of its control groups, of its own limit. On Linux;
+elsewhere nothing is known. Torch-free."""
+
+import re
+import resource
+from pathlib import Path
+
+_CGROUPS = "/sys/fs/cgroup"
+
+
+def free_host_memory() -> int | None:
+    """Bytes, swap included; None where the system does not say."""
+    meminfo = dict(re.findall(r"^(\w+):\s+(\d+) kB$", read_text("/proc/meminfo"), re.MULTILINE))
+    if "MemAvailable" not in meminfo:
+        return None
+    free = [1024 * (int(meminfo["MemAvailable"]) + int(meminfo.get("SwapFree", 0)))]
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most != resource.RLIM_INFINITY:
+        pages = int((read_text("/proc/self/statm").split() or ["0"])[0])
+        free.append(most - pages * resource.getpagesize())
+    return max(0, min(free + _left_in_groups()))
+
+
+def _left_in_groups() -> list[int]:
+    """Of each control group with a limit of memory: what is left of it. Pages of files that nobody uses count as left."""
+    found = []
+    for most, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        groups = zip(*(cgroup_files("memory", name) for name in (most, used, "memory.stat")), strict=True)
+        for limit, current, stat in groups:
+            if limit.isdigit() and current.isdigit():
+                inactive = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
+                found.append(int(limit) - int(current) + (int(inactive[1]) if inactive else 0))
+    return found
+
+
+def cgroup_files(controller: str, name: str) -> list[str]:
+    """What file `name` says in this process's control group and those around it, each of which limits; "" where there is none."""
+    found = []
+    for line in read_text("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        base = Path(_CGROUPS, controller) if controllers else Path(_CGROUPS)  # version 1; version 2, unnamed
+        here = Path(path.lstrip("/"))
+        found += [read_text(str(base / place / name)) for place in (here, *here.parents)]
+    return found
+
+
+def read_text(path: str) -> str:
+    """The content of a file of the system; "" if there is none."""
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

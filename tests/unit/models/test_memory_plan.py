@@ -1,0 +1,148 @@
+"""What cannot fit is refused before it is loaded, with the numbers; what the host has free is read from the system's files."""
+
+import re
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.errors import UsageError
+from pipeline.models import host_memory, memory_plan
+from pipeline.models.host_memory import free_host_memory
+from pipeline.models.loading import load_model
+from pipeline.models.memory_plan import Batch, require_memory
+from tests.fakes import tiny_llama
+
+CPU, MIB, GIB = torch.device("cpu"), 1 << 20, 1 << 30
+MEMINFO = "MemTotal:  9999 kB\nMemAvailable:  3072 kB\nSwapFree:  1024 kB\n"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """3.2 million parameters; keys and values of a token take 4 x 2 x 128 numbers, its logits 4,096."""
+    path = tmp_path_factory.mktemp("target")
+    tiny_llama(3, vocabulary=4096, hidden=256, layers=4, dtype=torch.float32).save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Free bytes by place."""
+    found = {"cpu": 100 * GIB}
+    monkeypatch.setattr(memory_plan, "_free_on", lambda place: found.get(place))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(found) - 1)
+    return found
+
+
+def _weights(path: Path, dtype: str) -> int:
+    return memory_plan._weights(path, dtype)
+
+
+def test_weights_that_do_not_fit_are_refused_before_anything_is_loaded(
+    saved: Path, free: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By every loading; in a smaller dtype the same model fits."""
+    parameters = sum(weight.numel() for weight in load_model(saved, "float32", CPU).parameters())
+    assert (4 * parameters, 2 * parameters) == (_weights(saved, "float32"), _weights(saved, "bfloat16"))
+    free["cpu"] = 3 * parameters
+    load_model(saved, "bfloat16", CPU)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", lambda *a, **k: pytest.fail("loaded"))
+    with pytest.raises(UsageError, match=r"its weights take 1\d\.\d MiB as float32, and \d+\.\d MiB are free on cpu; "):
+        load_model(saved, "float32", CPU)
+
+
+def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(saved: Path, free: dict[str, int]) -> None:
+    """Weights, KV caches and logits by the shapes of the config; the size that is named passes, one more does not."""
+    a_row, weights = 4 * 2 * 128 * 4 * 1000 + 8 * 4096, _weights(saved, "float32")
+    free["cpu"] = weights + 10 * a_row + 5
+
+    def check(rows: int) -> None:
+        require_memory(saved, "float32", CPU, None, False, Batch(key="generate.batch", rows=rows, tokens=1000))
+
+    check(10)
+    with pytest.raises(UsageError) as found:
+        check(64)
+    said = str(found.value)
+    assert said.startswith("generate.batch = 64: weights of ")
+    assert "KV caches of 64 x 1,000 tokens of 250.0 MiB and logits of 2.0 MiB do not fit: " in said
+    assert said.endswith("are free on cpu; set generate.batch to 10 or fewer")
+    with pytest.raises(UsageError, match="do not fit"):
+        check(11)
+
+
+@pytest.mark.parametrize(
+    ("device_map", "free_on", "fits"),
+    [
+        ("auto", {"cpu": 0, "cuda:0": 0.6, "cuda:1": 0.6}, True),
+        ("auto", {"cpu": 0, "cuda:0": 0.4, "cuda:1": 0.4}, False),
+        ("auto", {"cpu": 0.5, "cuda:0": 0.6}, True),
+        ({"model": 0, "lm_head": 1}, {"cpu": 9, "cuda:0": 0.4, "cuda:1": 0.4}, False),
+        ({"model": "cpu", "lm_head": 1}, {"cpu": 0.7, "cuda:0": 0, "cuda:1": 0.4}, True),
+        ({"model": "disk", "lm_head": 0}, {"cpu": 0, "cuda:0": 0.1}, True),
+    ],
+)
+def test_a_target_on_several_devices_has_the_memory_of_all(
+    saved: Path, free: dict[str, int], device_map: Any, free_on: dict[str, float], fits: bool
+) -> None:
+    """As shares of its weights; what a disk holds is not looked at. The remedy is not what was done already."""
+    free.clear()
+    free |= {place: int(share * _weights(saved, "float32")) for place, share in free_on.items()}
+    if fits:
+        require_memory(saved, "float32", CPU, device_map, False)
+        return
+    with pytest.raises(UsageError, match=r"free on cuda:0, cuda:1.*; take a quantized checkpoint, or serve a target"):
+        require_memory(saved, "float32", CPU, device_map, False)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"/proc/meminfo": MEMINFO}, 4 * MIB),
+        ({}, None),
+        (
+            {
+                "/proc/meminfo": MEMINFO,
+                "/proc/self/cgroup": "0::/a/b",
+                "/sys/fs/cgroup/a/memory.max": str(3 * MIB),
+                "/sys/fs/cgroup/a/memory.current": str(2 * MIB),
+                "/sys/fs/cgroup/a/memory.stat": f"active_file 5\ninactive_file {MIB}",
+                "/sys/fs/cgroup/a/b/memory.max": "max",
+                "/sys/fs/cgroup/a/b/memory.current": str(9 * MIB),
+            },
+            2 * MIB,
+        ),
+        (
+            {
+                "/proc/meminfo": MEMINFO,
+                "/proc/self/cgroup": "5:memory:/a",
+                "/sys/fs/cgroup/memory/a/memory.limit_in_bytes": str(3 * MIB),
+                "/sys/fs/cgroup/memory/a/memory.usage_in_bytes": str(4 * MIB),
+            },
+            0,
+        ),
+    ],
+    ids=["machine", "not Linux", "control group", "control group of version 1"],
+)
+def test_free_memory_of_the_host(monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int | None) -> None:
+    """Swap counts; a control group around the process limits it, and files in its cache do not count as used."""
+    monkeypatch.setattr(host_memory, "read_text", lambda path: files.get(path, ""))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert expected == free_host_memory()
+
+
+def test_the_limit_of_the_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ulimit -v`: what it has of it is used up."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (pages + 50 * MIB, resource.RLIM_INFINITY))
+    found = free_host_memory()
+    assert found is not None
+    assert abs(found - 50 * MIB) < 40 * MIB
+
+
+def test_this_machine_says_what_is_free() -> None:
+    """Where it runs Linux."""
+    if Path("/proc/meminfo").exists():
+        assert re.search("MemAvailable", Path("/proc/meminfo").read_text())
+        assert (free_host_memory() or 0) > MIB
