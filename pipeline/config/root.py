@@ -78,8 +78,8 @@ class Config(Section):
             )
         if self.pair.target.device_map is not None and self.distill.on_policy.rounds and self.distill.processes != 1:
             raise ValueError(
-                "distill.on_policy.rounds load the target in each process of the training, and pair.target.device_map would place "
-                "them on the same devices; set distill.processes to 1"
+                "distill.on_policy.rounds load the target in each process of the training, and pair.target.device_map would "
+                "place them on the same devices; set distill.processes to 1"
             )
         if self.generate.is_served and self.distill.on_policy.rounds:
             raise ValueError(

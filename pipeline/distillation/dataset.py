@@ -23,6 +23,10 @@ class PackedCompletions:
         lengths = [len(item.prompt) + item.length for item in completions]
         self.rows = pack_rows(lengths) if together else [[number] for number in range(len(lengths))]
 
+    def length(self, row: int) -> int:
+        """Tokens of a row."""
+        return sum(len(self.completions[number].prompt) + self.completions[number].length for number in self.rows[row])
+
     def collate(self, chosen: Sequence[dict[str, int]]) -> dict[str, torch.Tensor]:
         """A batch of B rows, padded on the right to T tokens, with N loss positions (in row order) and K entries.
 

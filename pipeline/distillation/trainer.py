@@ -36,6 +36,7 @@ from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.distillation.precision import fast_attention
 from pipeline.distillation.processes import count, from_first, inside_forward, is_first, number, wait_for_all
 from pipeline.distillation.segment_losses import SegmentLosses
+from pipeline.distillation.smaller_batch import attempt, remedy
 from pipeline.distillation.training_log import (
     LOSS,
     Log,
@@ -50,6 +51,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.loading import supports_bf16
+from pipeline.models.out_of_memory import batch_named
 from pipeline.models.output_head import linear_head
 from pipeline.progress import Progress, Track
 
@@ -81,7 +83,8 @@ def distill(
         else:
             trainer = _trainer(model, tokenizer, completions, settings, weights, seed, vocabulary, work)
             trainer.add_callback(_TrainingCallback(trainer, settings, examine, track, work))
-            with fast_attention(model, trainer.args.bf16):
+            tried = batch_named("distill.batch", settings.batch, attempt(trainer, trainer.documents), remedy(settings))
+            with fast_attention(model, trainer.args.bf16), tried:
                 trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             history = trainer.state.log_history
     wait_for_all()  # the first process has written the best weights
@@ -174,7 +177,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
     def prepare(
         self, documents: PackedCompletions, settings: DistillConfig, vocabulary: int, by_segment: SegmentLosses
     ) -> None:
-        self._documents, self._settings, self._vocabulary, self.by_segment = documents, settings, vocabulary, by_segment
+        self.documents, self._settings, self._vocabulary, self.by_segment = documents, settings, vocabulary, by_segment
         self._head = linear_head(self.model)
 
     def get_train_dataloader(self) -> Any:
@@ -234,7 +237,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
 
         loss = inside_forward(model, self.model, loss_in)
         if not torch.isfinite(loss):
-            ids = ", ".join(self._documents.completions[number].id for number in inputs["documents"].tolist())
+            ids = ", ".join(self.documents.completions[number].id for number in inputs["documents"].tolist())
             raise UnderstudyError(
                 f"distill: the loss is {loss.item()} at step {self.state.global_step + 1} on the batch of "
                 f"prompts {ids}; lower distill.learning_rate or look at those prompts"

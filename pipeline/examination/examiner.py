@@ -7,6 +7,7 @@ depend neither on the machine nor on what else is examined.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -66,10 +67,14 @@ class Examiner:
         """A function that examines `draft` on one batch of n tokens, as many of the longest of `completions` as it holds. For
         `out_of_memory.batch_named`."""
 
+        @cache
+        def longest() -> _Needed:
+            (found,) = self._needed([max(completions, key=lambda item: len(item.prompt) + len(item.tokens))])
+            return found
+
         def attempt(batch_tokens: int) -> None:
-            (longest,) = self._needed([max(completions, key=lambda item: len(item.prompt) + len(item.tokens))])
-            rows = max(1, batch_tokens // (len(longest.prompt) + len(longest.tokens)))
-            self.in_batches(batch_tokens).acceptance(draft, [longest] * rows)
+            rows = max(1, batch_tokens // (len(longest().prompt) + len(longest().tokens)))
+            self.in_batches(batch_tokens).acceptance(draft, [longest()] * rows)
 
         return attempt
 

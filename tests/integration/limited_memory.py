@@ -103,14 +103,17 @@ def examination() -> dict[str, Any]:
     expected = examiner.summary(model, stored)
     with limit(120):
         try:
-            with batch_named("evaluate.batch_tokens", 40_000, examiner.attempt_batch(model, stored)):
+            with batch_named("evaluate.batch_tokens", 40_000, examiner.attempt_batch(model, iter(stored))):
                 examiner.summary(model, stored)
             said = ""
         except UnderstudyError as error:
             said = str(error)
+        fits = int(said.split("evaluate.batch_tokens to ")[1].split()[0])
+        named = examiner.in_batches(fits).summary(model, stored)
         batches = SmallerBatches("examine", 40_000, lines.append)
         found = batches.run(lambda tokens: examiner.in_batches(tokens).summary(model, stored))
-    return {"said": said, "lines": lines, "fits": batches.size, "expected": expected[:2], "found": found[:2]}
+    figures = {"expected": expected[:2], "named": named[:2], "found": found[:2]}
+    return {"said": said, "lines": lines, "smaller": batches.size, **figures}
 
 
 def decoding() -> dict[str, Any]:

@@ -582,3 +582,40 @@ def test_segment_shares_weigh_the_loss(tmp_path: Path, unbroken: tuple[Any, Log]
     others = [replace(item, rest_log_p=np.where(item.segments == 1, -3, item.rest_log_p)) for item in rows]
     changed = [replace(item, rest_log_p=item.rest_log_p.astype(np.float16)) for item in others]
     assert trained(0.0, changed, "changed") == without
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (
+            8,
+            r"distill\.batch = 8: out of memory; 2 fits: set distill\.batch to 2 and distill\.accumulation to 12, which trains",
+        ),
+        (
+            6,
+            r"distill\.batch = 6: out of memory; 3 fits: set distill\.batch to 3 and distill\.accumulation to 6, which trains",
+        ),
+        (5, r"distill\.batch = 5: out of memory; 2 fits: set distill\.batch to 2 and run again"),
+    ],
+)
+def test_out_of_memory_names_a_batch_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, said: str
+) -> None:
+    """With the micro-batches that make the same step of it, where it divides. A step on the longest rows was made with it."""
+    from pipeline.distillation import trainer
+
+    whole, most = trainer.mean_loss, 3 if batch == 6 else 2
+    seen = list[int]()
+
+    def mean_loss(hidden_NH: torch.Tensor, *rest: Any) -> torch.Tensor:
+        seen.append(len(hidden_NH))
+        if len(hidden_NH) > 7 * most:  # the longest completions have 6 tokens
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return whole(hidden_NH, *rest)
+
+    monkeypatch.setattr(trainer, "mean_loss", mean_loss)
+    monkeypatch.setattr(trainer, "supports_document_masking", lambda *_: False)  # a completion a row
+    settings = SETTINGS.model_copy(update={"batch": batch, "accumulation": 3})
+    with pytest.raises(UnderstudyError, match=said):
+        _train(tmp_path, settings)
+    assert 6 * most == seen[-1]
