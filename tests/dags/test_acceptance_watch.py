@@ -135,6 +135,14 @@ def test_a_run_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bag.dags["acceptance_watch.code"].schedule is None
 
 
+@pytest.mark.parametrize("kind", ["acceptance_watch", "acceptance_canary"])
+def test_one_look_at_a_time_and_none_is_made_up_for(command: StandIn, kind: str) -> None:
+    """Two looks at once would read the counters twice; a look tried again would say of one what the first has already read."""
+    dag = load(f"{kind}.{command.place.parent.name}")
+    assert (dag.catchup, dag.max_active_runs) == (False, 1)
+    assert {task.retries for task in dag.tasks} == {0}
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -47,6 +47,16 @@ def test_the_url_of_the_environment_is_called_and_named_nowhere(monkeypatch: pyt
     assert "$HOOK_URL" == receiver_name(SECRET)
 
 
+def test_a_secret_url_that_does_not_answer_is_named_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's own error names the host, and may name the path."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    monkeypatch.setenv("HOOK_URL", f"http://127.0.0.1:{port}/c4nary")
+    with pytest.raises(UnderstudyError) as caught:
+        send(SECRET, NOTICE)
+    assert "notice: $HOOK_URL does not answer (ClientConnectorError)" == str(caught.value)
+
+
 @pytest.mark.parametrize("value", ["", "ftp://c4nary", "c4nary"])
 def test_a_variable_without_a_url_is_found_before_a_promotion(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """And its value, which may be a secret, is not shown."""
