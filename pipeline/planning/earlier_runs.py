@@ -18,7 +18,7 @@ from pipeline.store.runs import RunRecord, read_runs
 # Settings that change how fast a job is, and not only how much it has to do.
 _SPEED = (
     "device",
-    "execution.local",
+    "execution",
     "pair.target.source",
     "pair.target.dtype",
     "pair.draft.source",

@@ -11,7 +11,7 @@ from pipeline.planning.earlier_runs import Measurements
 from pipeline.planning.forecast import Forecast
 from pipeline.planning.throughput import Origin, throughput
 from pipeline.planning.trial_runs import Measured
-from pipeline.planning.work import Amounts, Work, generated_by_split, work_of
+from pipeline.planning.work import Amounts, Work, generated_by_split, processes_of, work_of
 from pipeline.running.jobs import expand
 
 
@@ -158,16 +158,17 @@ def _peak(jobs: Sequence[JobEstimate]) -> float:
 def _savings(
     config: Config, jobs: Sequence[JobEstimate], works: Mapping[str, Work], measured: Measured | None
 ) -> Iterator[Saving]:
-    """For what several workers share, more that are as fast as these: an endpoint of weight 1, or GPUs. On a CPU one more process
-    has no cores of its own."""
-    served, local = config.generate.is_served, config.execution.local
+    """For what several workers share, more that are as fast as these: an endpoint of weight 1, a Ray worker, or GPUs. On a CPU
+    one more process has no cores of its own."""
+    served, on_ray = config.generate.is_served, config.execution.ray is not None
     on_cpu = config.device == "cpu" or any(" on cpu" in job.why for job in jobs)
     on_cpu |= measured is not None and not measured.total.gpu_bytes
-    more = {"generate": ("one more endpoint", 1.0)} if served else {}
+    key = f"execution.{'ray.workers' if on_ray else 'local'}: {processes_of(config) + 1}"
+    generating = "one more endpoint" if served else f"one more {'Ray worker' if on_ray else 'GPU'} ({key})"
+    more = {"generate": (generating, 1.0)} if served or on_ray or not on_cpu else {}
     if not on_cpu:
         processes = works["distill"].workers
         divisor = next((number for number in divisors(config.distill.batch) if number > processes), None)
-        more |= {} if served else {"generate": (f"one more GPU (execution.local: {local + 1})", 1.0)}
         more |= {} if divisor is None else {"distill": _more_gpus(divisor, divisor - processes)}
     for job in jobs:
         if job.job in more and job.seconds is not None:

@@ -106,6 +106,11 @@ def endpoint_weights(config: Config) -> float:
     return sum(endpoint.weight for endpoint in config.generate.server.endpoints) or 1.0
 
 
+def processes_of(config: Config) -> int:
+    """Those that generate where the target is loaded, on this machine or on a Ray cluster."""
+    return config.execution.local if config.execution.ray is None else config.execution.ray.workers
+
+
 def is_scored_again(config: Config) -> bool:
     """Whether servers score each completion after they have made it, in a prefill of its own (docs/servers.md)."""
     sampling, server = config.sampling, config.generate.server
@@ -141,7 +146,7 @@ def _generation(config: Config, amounts: Amounts, task: GenerateTask) -> Work:
         amount=out,
         unit="tokens",
         size=out,
-        workers=endpoint_weights(config) if served else float(config.execution.local),
+        workers=endpoint_weights(config) if served else float(processes_of(config)),
     )
 
 

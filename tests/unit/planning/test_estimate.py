@@ -132,6 +132,18 @@ def test_one_more_gpu_where_the_target_is_loaded_here() -> None:
     assert [] == estimate(cpu, forecast(cpu), Measurements(), None).savings
 
 
+def test_one_more_worker_of_a_ray_cluster() -> None:
+    """Which may have cores of its own, so a CPU does not forbid it."""
+    settings = ("plan.rows=1000", "plan.generate_tokens_per_second=100", "execution.ray.workers=3", "device=cpu")
+    config = load_config(CONFIGS / "qwen3-8b.yaml", settings)
+    found = estimate(config, forecast(config), Measurements(), None)
+    (saving,) = found.savings
+
+    assert ("generate", "one more Ray worker (execution.ray.workers: 4)") == (saving.job, saving.change)
+    assert pytest.approx(3 / 4) == saving.seconds_after / saving.seconds_before
+    assert pytest.approx(job_of(found, "generate").tokens_out / 300) == saving.seconds_before
+
+
 def test_a_limit_of_requested_tokens_is_the_least_time() -> None:
     """It counts prompts, scorings and the longest completions; more endpoints do not shorten it. A high one changes nothing."""
     work = work_of(planned(*STATED), _amounts())["generate"]
