@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,22 @@ def test_as_shipped_it_runs_weekly_and_after_a_drift_one_run_at_a_time() -> None
         task.task_id for task in dag.tasks if task.task_id not in (*FIRST, "approval") and not task.execution_timeout
     ]
     dag.validate()  # a scheduled DAG needs valid defaults
+
+
+def test_what_tasks_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's environment, with its PATH and credentials; a day for what is long; the overrides of the run to settle by; and
+    no answer of a person is taken for a refusal."""
+    monkeypatch.setenv("UNDERSTUDY_APPROVAL_HOURS", "5")
+    dag = retraining()
+    long = {task.task_id for task in dag.tasks if task.execution_timeout == timedelta(hours=24)}
+    approval, settle = dag.get_task("approval"), dag.get_task("settle")
+
+    assert {task.append_env for task in dag.tasks if hasattr(task, "append_env")} == {True}
+    assert long == {"generate", "distill"}
+    assert (approval.response_timeout, approval.defaults) == (timedelta(hours=5), ["Reject"])
+    assert "CALL_OVERRIDES" in settle.env
+    assert dag.get_task("started").upstream_task_ids == {"corpus"}
+    assert settle.upstream_task_ids == {"approve", "promote"}
 
 
 def names(condition: Any) -> list[str]:
