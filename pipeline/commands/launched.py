@@ -10,11 +10,12 @@ from pipeline.distillation.launchers import take_launch
 
 
 def led_by_first(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` under a launcher; without one, `command` as it is."""
+    """`command` under a launcher; without one, `command` as it is. So are the tasks of a scheduler, which make shares of the
+    shards: srun may start all of them, and each works alone."""
 
     @functools.wraps(command)
     def led(**options: Any) -> None:
-        launch = take_launch(os.environ)
+        launch = None if options.get("shards") is not None else take_launch(os.environ)
         if launch is None:
             command(**options)
             return
