@@ -14,7 +14,10 @@ from pipeline.models.loading import load_model
 from pipeline.models.shape import measure_weights
 from pipeline.quantization.fp8 import block_scales, to_fp8
 from pipeline.quantization.variants import quantize
-from tests.fakes import family_model, full_logits, tiny_llama
+from pipeline.speculation.batch import Request
+from pipeline.speculation.decoder import Decoder
+from pipeline.speculation.settings import GREEDY
+from tests.fakes import family_model, full_logits, greedy_text, tiny_llama
 
 CPU = torch.device("cpu")
 SIZE = 256  # keys and values of half of it are whole blocks of 128
@@ -178,3 +181,15 @@ def test_each_block_has_its_own_scale() -> None:
         block = (slice(128 * o, 128 * (o + 1)), slice(128 * i, 128 * (i + 1)))
         torch.testing.assert_close(scales[o, i], weight[block].abs().max() / 448)
         assert 448.0 == float(coded[block].abs().max())
+
+
+def test_a_quantized_target_generates(variants: dict[str, tuple[Path, dict[str, float]]]) -> None:
+    """As it is stored, alone and with its layers on disk where transformers can keep them there."""
+    requests = [Request([3, 1, 4], 6, 0), Request([1, 5, 9, 2, 6], 6, 0)]
+    for variant, device_map in (("int4", None), ("int8", None), ("int4", "auto"), ("fp8", None), ("fp8", {"": "disk"})):
+        target = load_model(variants[variant][0], "bfloat16", CPU, device_map=device_map)
+        found = [one.tokens for one in Decoder(target, None, sampling=GREEDY, vocabulary=32).decode(requests)]
+        assert [6, 6] == list(map(len, found))
+        if variant == "fp8":  # which is dequantized when it is loaded
+            whole = load_model(variants[variant][0], "bfloat16", CPU)
+            assert [greedy_text(whole, request.prompt, 6, 32) for request in requests] == found
