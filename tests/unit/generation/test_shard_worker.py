@@ -1,0 +1,78 @@
+"""A worker of shards: what cannot fit is refused before the target is loaded, and a batch without memory is named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.corpus.prompt_store import Prompt
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.generation import shard_worker
+from pipeline.generation.completion_plan import CompletionRequest
+from pipeline.generation.shard_worker import Shard, ShardWork, open_target
+from pipeline.models import memory_plan
+from pipeline.speculation.forward import CachedModel
+from pipeline.speculation.settings import Sampling
+from tests.fakes import generation_settings, tiny_llama
+
+
+def _work(target: Path) -> ShardWork:
+    return ShardWork(
+        target=target,
+        dtype="float32",
+        trust_remote_code=False,
+        device_map=None,
+        settings=generation_settings(sampling=Sampling(), batch=4, max_new_tokens=20),
+        longest_prompt=30,
+        completions=4,
+        vocabulary=32,
+        stop_tokens=[],
+    )
+
+
+def _shard() -> Shard:
+    prompts = [
+        Prompt(f"{number:016x}", "train", "code", 0, (1, 2, number), text_id=f"{number}", conversation=f"{number}")
+        for number in range(4)
+    ]
+    return Shard("shard-00000", [CompletionRequest(prompt, Sampling()) for prompt in prompts])
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    tiny_llama(1, dtype=torch.float32).save_pretrained(tmp_path / "target")
+    return tmp_path / "target"
+
+
+def test_a_batch_that_cannot_fit_is_refused_before_the_target_is_loaded(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Caches for the longest prompt with its completion, as many as are decoded at once."""
+    weights = memory_plan._weights(target, "float32")
+    monkeypatch.setattr(memory_plan, "_free_on", lambda place: weights + 2 * (50 * 2 * 2 * 8 * 4 + 32 * 8) + 9)
+    monkeypatch.setattr(shard_worker, "load_model", lambda *_: pytest.fail("loaded"))
+    with pytest.raises(
+        UsageError, match=r"generate\.batch = 4: .*KV caches of 4 x 50 tokens .* set generate\.batch to 2 or"
+    ):
+        open_target(_work(target), "cpu")
+
+
+def test_a_batch_without_memory_is_named_with_one_that_fits(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the config key; nothing of the shard is written."""
+    own = CachedModel.__init__
+
+    def limited(self: CachedModel, model: Any, rows: int, *rest: Any) -> None:
+        if rows > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        own(self, model, rows, *rest)
+
+    make = open_target(_work(target), "cpu")
+    make(_shard(), tmp_path, lambda tokens: None)
+    written = sorted(path.name for path in tmp_path.iterdir())
+    monkeypatch.setattr(CachedModel, "__init__", limited)
+    with pytest.raises(UnderstudyError, match=r"^generate\.batch = 4: out of memory; 1 fits: set generate\.batch to 1"):
+        make(Shard("shard-00001", _shard().requests), tmp_path, lambda tokens: None)
+    assert written == sorted(path.name for path in tmp_path.iterdir())
