@@ -64,7 +64,7 @@ class Examiner:
         return replace(self, settings=self.settings.model_copy(update={"batch_tokens": batch_tokens}))
 
     def attempt_batch(self, draft: Any, completions: Iterable[StoredCompletion]) -> Callable[[int], None]:
-        """A function that examines `draft` on one batch of n tokens, as many of the longest of `completions` as it holds. For
+        """A function that examines `draft` on one batch of at least n tokens, all of the longest of `completions`. For
         `out_of_memory.batch_named`."""
 
         @cache
@@ -73,8 +73,9 @@ class Examiner:
             return found
 
         def attempt(batch_tokens: int) -> None:
-            rows = max(1, batch_tokens // (len(longest().prompt) + len(longest().tokens)))
-            self.in_batches(batch_tokens).acceptance(draft, [longest()] * rows)
+            length = len(longest().prompt) + len(longest().tokens)
+            rows = -(-batch_tokens // length)
+            self.in_batches(rows * length).acceptance(draft, [longest()] * rows)
 
         return attempt
 

@@ -5,19 +5,46 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
 from pipeline.config.loading import parse_config
 from pipeline.distillation.training import Training
+from pipeline.examination.examiner import Examiner
 from pipeline.running.jobs import training_settings
 from tests.fakes import quiet
 
 
 def _examiner(**evaluate: Any) -> Any:
+    return _training(**evaluate).examiner
+
+
+def _training(**evaluate: Any) -> Training:
     models = {"target": {"source": "reference"}, "draft": {"source": "reference"}}
     raw = {"name": "t", "pair": models, "corpus": {"sources": [{"path": "reference"}]}, "evaluate": evaluate}
     pair = cast(Any, SimpleNamespace(vocabulary=8, tokenizer=Path("nowhere")))
     settings = training_settings(parse_config(raw, "test"))
-    return Training(settings, pair, [], quiet(), "cpu", False).examiner
+    return Training(settings, pair, [], quiet(), "cpu", False)
+
+
+def test_an_examination_on_dev_prompts_goes_on_in_smaller_batches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a line; the next one begins with the batch that fitted."""
+    asked = list[int]()
+
+    def summary(self: Examiner, draft: Any, completions: Any) -> str:
+        asked.append(self.settings.batch_tokens)
+        if asked[-1] > 3000:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return "figures"
+
+    monkeypatch.setattr(Examiner, "summary", summary)
+    training = _training()
+    assert ["figures"] * 2 == [training.examine(None) for _ in range(2)]
+    assert [8192, 4096, 2048, 2048] == asked
+    assert (
+        "examination on dev prompts: tokens of a batch: out of memory; going on with 2,048" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("evaluate", [{"gamma": 2}, {"convention": "transformers"}, {"max_gamma": 5}], ids=str)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import stages.evaluate
 from pipeline.acceptance.figures import AcceptanceTally
@@ -126,6 +128,35 @@ def test_every_tuple_stored_is_examined(place: Path, task: EvaluateTask) -> None
         value for value in profile["conditions"].values() if not isinstance(value, dict)
     }
     assert "prompts" == list(profile)[-1]
+
+
+class _Limited:
+    """A table with memory for so many tokens of a batch."""
+
+    def __init__(self, most: int) -> None:
+        self.device, self._table, self._most = torch.device("cpu"), table_model(8, 1), most
+
+    def __call__(self, input_ids: torch.Tensor, **options: Any) -> Any:
+        if input_ids.numel() > self._most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return self._table(input_ids, **options)
+
+
+def test_out_of_memory_names_a_batch_that_fits(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And with that batch the draft is examined."""
+    _store(place / "store", [Sampling(), GREEDY])
+    monkeypatch.setattr(load_draft, "load_model", lambda *_: _Limited(100))
+    with pytest.raises(UnderstudyError) as found:
+        _run(place)
+    said = re.fullmatch(
+        r"evaluate\.batch_tokens = 8192: out of memory; (\d+) fits: set evaluate\.batch_tokens to \1 and run again",
+        str(found.value),
+    )
+    assert said is not None
+    (place / "out" / "acceptance.json").unlink(missing_ok=True)
+    fits = {"max_gamma": 4, "gamma": 3, "crosscheck_prompts": 0, "convention": "vllm", "batch_tokens": int(said[1])}
+    _, profile = _run(place, evaluate=fits)
+    assert 12 == sum(map(len, profile["prompts"].values()))
 
 
 def test_stored_log_p_is_cross_checked_at_both_samplings(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
