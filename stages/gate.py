@@ -46,8 +46,11 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     variant, champion = chosen(standings), settings.champion
     directories = _examinations(context, variant)
     examinations = {side: read_examination(directory) for side, directory in directories.items()}
-    whole = make_case(examinations, "champion" if champion else "base draft")
-    case = without_prompts(whole, _seen(context, variant))
+    profiles = {side: examination.profile for side, examination in examinations.items()}
+    case = make_case(examinations, "champion" if champion else "base draft")
+    del examinations  # the case has the counts, and then those of some prompts
+    prompts = len(case.candidate)
+    case = without_prompts(case, _seen(context, variant))
     case = _with_latency(context, variant, case, pair)
     case = replace(case, target=target_source(pair.facts), examination_days=age_in_days(inputs["completions"]))
     if champion is not None:
@@ -57,7 +60,7 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     is_champion = candidate == digests.get("champion")
     judgement = already_champion() if is_champion else judge(apply_rules(case, settings.rules, gamma, confidence))
     speed = find_decoding_speed(inputs["speed"]) if "speed" in inputs else None
-    evidence = gather(examinations, case, speed, is_champion=is_champion, gamma=gamma, confidence=confidence)
+    evidence = gather(profiles, case, speed, is_champion=is_champion, gamma=gamma, confidence=confidence)
     decision = Decision(
         **vars(judgement),
         warnings=speed_warnings(judgement.verdict, judgement.rules, evidence.speed),
@@ -68,7 +71,7 @@ def run(context: StageContext[GateSettings]) -> Outcome:
         champion=champion,
         gamma=gamma,
         confidence=confidence,
-        dropped_prompts=len(whole.candidate) - len(case.candidate),
+        dropped_prompts=prompts - len(case.candidate),
         **vars(evidence),
         training=read_training(inputs["distilled"] / "training.json"),
         provenance=provenance(pair.facts, read_manifest(inputs["completions"]), settings.sampling, settings.seed),

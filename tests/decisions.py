@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured
-from pipeline.acceptance.profile_file import Examination
 from pipeline.acceptance.schema import SamplingSettings
 from pipeline.config.gate import GateConfig
 from pipeline.judgement.comparison import draft_figures, paired_gains
@@ -61,15 +61,15 @@ def make_decision(gain: float = 10.0, domain: str = "code", prompts: int = 50, *
     ]
     lookup = [counted(item.id, 10.0, domain=domain, calls=95.0, gammas=12) for item in baseline]
     case = Case(
-        candidate=candidate,
-        baseline=baseline,
+        candidate=CountTable.of(candidate),
+        baseline=CountTable.of(baseline),
         baseline_name="base draft",
-        prompt_lookup=lookup,
+        prompt_lookup=CountTable.of(lookup),
         draft_bytes=2_500_000,
         crosscheck_agrees=True,
     )
     drafts = {
-        side: draft_figures(Examination(make_profile(counts), counts), counts, 5, 0.95)
+        side: draft_figures(make_profile(counts), counts, 5, 0.95)
         for side, counts in ((CANDIDATE, candidate), (BASELINE, baseline), (LOOKUP, lookup))
     }
     judgement = judge(apply_rules(case, GateConfig(), 5, 0.95))

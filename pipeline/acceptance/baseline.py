@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.profile import PromptCounts, counts_from_json, counts_json
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.pair import Dtype
@@ -114,10 +115,10 @@ def read_baseline(raw: Any, where: str) -> Examined:
     try:
         file = parse(_FILE, raw)
         _check_unaltered(raw)
-        counts = counts_from_json(file.prompts)
-        if counts and len(counts[0].rounds) != file.conditions.settings.max_gamma:
+        counts = CountTable.of(counts_from_json(file.prompts))
+        if counts and counts.gammas != file.conditions.settings.max_gamma:
             raise ValueError(
-                f"rows of {len(counts[0].rounds)} draft lengths, and max_gamma {file.conditions.settings.max_gamma}"
+                f"rows of {counts.gammas} draft lengths, and max_gamma {file.conditions.settings.max_gamma}"
             )
         return Examined(
             counts=counts,

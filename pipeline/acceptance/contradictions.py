@@ -1,35 +1,34 @@
 """Whether figures of a file can belong together: a file that was edited by hand may have the right types and contradict itself.
 Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.acceptance.schema import Figure, Profile
 
 if TYPE_CHECKING:  # reports import this module without numpy
-    from pipeline.acceptance.profile import PromptCounts
+    from pipeline.acceptance.count_table import CountTable
 
 _ROUNDING = 1e-6
 _SHARES = ("acceptance_rate", "acceptance_rate_without_loops", "loop_share", "per_position_acceptance")
 
 
-def check_examination(profile: Profile, counts: "Sequence[PromptCounts]") -> None:
+def check_examination(profile: Profile, counts: "CountTable") -> None:
     """ValueError naming the first contradiction between figures, or between figures and rows."""
     if (profile.broken is None) == (profile.headline is None):
         raise ValueError("either `broken` says why there are no figures, or `headline` has them")
     check_figures(profile)
-    names = [item.id for item in counts]
-    if len(set(names)) < len(names):
+    if len(set(counts.ids)) < len(counts):
         raise ValueError("a prompt has two rows")
     headline = profile.headline
     if headline is None:
         return
-    sums = {"prompts": len(counts), "tokens": sum(item.tokens for item in counts)}
+    sums = {"prompts": len(counts), "tokens": int(counts.columns["tokens"].sum())}
     for name, found in sums.items():
         if getattr(headline, name) != found:
             raise ValueError(f"headline.{name} is {getattr(headline, name):,}, and the rows have {found:,}")
-    accepted, examined = (sum(getattr(item, name) for item in counts) for name in ("accepted", "examined"))
+    accepted, examined = (float(counts.columns[name].sum()) for name in ("accepted", "examined"))
     rate = accepted / examined if examined else 0.0
     if abs(rate - headline.acceptance_rate.value) > _ROUNDING:
         raise ValueError(

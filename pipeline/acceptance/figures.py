@@ -8,13 +8,13 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.acceptance.count_table import CountTable, SegmentTable
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.position_bins import BINS, bin_edges, tokens_before_edges
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.ratio_sums import RatioSums
 from pipeline.acceptance.rounds import Floats, iid_tokens_per_call
 from pipeline.acceptance.schema import DomainFigures, Figure, Figures, PositionBin, Rounds, SegmentFigures
-from pipeline.acceptance.segments import SegmentCounts
 from pipeline.errors import UnderstudyError
 
 _RATE = 0  # columns of the ratios: the acceptance rate, Omega by gamma, the rate by output position and by context
@@ -35,51 +35,47 @@ class AcceptanceTally:
         self._segments: dict[str, _SegmentTally] = {}
 
     def add(self, counts: Sequence[PromptCounts]) -> None:
-        """Add prompts. ValueError for counts that are NaN or infinite."""
+        """Add prompts, some thousand at once, because sums take memory too. ValueError for counts that are NaN or infinite."""
         if not counts:
             return
-        tokens_N, accepted_N, examined_N = (
-            np.array([getattr(item, name) for item in counts], dtype=np.float64)
-            for name in ("tokens", "accepted", "examined")
+        table = CountTable.of(counts)
+        tokens_N, accepted_N, examined_N, calls_NG = (
+            table.columns[name].astype(np.float64) for name in ("tokens", "accepted", "examined", "calls")
         )
-        calls_NG = np.array([item.calls for item in counts])
-        binned, bins, present = self._bins(counts)
-        shape = (len(counts), 1 + self._max_gamma)
+        binned, bins, present = self._bins(table)
+        shape = (len(table), 1 + self._max_gamma)
         self._ratios.add(
             np.column_stack([accepted_N, np.broadcast_to(tokens_N[:, None], calls_NG.shape), binned]),
             np.column_stack([examined_N, calls_NG, bins]),
-            [item.domain for item in counts],
+            table.domains,
             np.column_stack([np.ones(shape, dtype=bool), present]),
-            [item.conversation for item in counts],
+            table.conversations,
         )
         for row, name in enumerate(("rounds", "rounds_variance", "accepted_drafts", "per_position")):
-            self._lists_4G[row] += np.array([getattr(item, name) for item in counts]).sum(0)
-        self._prompts += len(counts)
+            self._lists_4G[row] += table.columns[name].sum(0)
+        self._prompts += len(table)
         self._tokens += int(tokens_N.sum())
         self._accepted += float(accepted_N.sum())
         self._examined += float(examined_N.sum())
-        self._loop_tokens += sum(item.loop_tokens for item in counts)
-        self._loop_accepted += sum(item.loop_accepted for item in counts)
+        self._loop_tokens += int(table.columns["loop_tokens"].sum())
+        self._loop_accepted += float(table.columns["loop_accepted"].sum())
         self._examines_all &= bool((examined_N == tokens_N).all())
-        for name in dict.fromkeys(name for item in counts for name in item.segments):
-            tally = self._segments.setdefault(name, _SegmentTally(self._max_gamma, self._shared))
-            tally.add([(item, item.segments[name]) for item in counts if name in item.segments])
+        for name, segment in table.segments.items():
+            self._segments.setdefault(name, _SegmentTally(self._max_gamma, self._shared)).add(table, segment)
 
-    def _bins(self, counts: Sequence[PromptCounts]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    def _bins(self, table: CountTable) -> tuple[Floats, Floats, NDArray[np.bool_]]:
         """Accepted mass, tokens, and whether there are any, of each prompt in each bin; output position, then context.
         A prompt whose tokens were not all examined adds nothing by position."""
-        lengths_N = np.array([item.tokens if item.accepted_by_output else 0 for item in counts])
-        prompts_N = np.array([item.prompt_tokens for item in counts])
+        by_output, by_context = (table.bins[name] for name in ("accepted_by_output", "accepted_by_context"))
+        lengths_N = np.where(by_output.lengths_N > 0, table.columns["tokens"], 0)
+        prompts_N = table.columns["prompt_tokens"]
         tokens = [
             np.diff(tokens_before_edges(before_N, lengths_N), axis=1)
             for before_N in (np.zeros_like(prompts_N), prompts_N)
         ]
-        accepted = np.zeros((len(counts), 2 * BINS))
-        for row, item in enumerate(counts):
-            accepted[row, : len(item.accepted_by_output)] = item.accepted_by_output
-            accepted[row, BINS : BINS + len(item.accepted_by_context)] = item.accepted_by_context
+        accepted_NK = np.concatenate([by_output.dense(BINS), by_context.dense(BINS)], axis=1)
         tokens_NK = np.concatenate(tokens, axis=1)
-        return accepted, tokens_NK.astype(np.float64), tokens_NK > 0
+        return accepted_NK, tokens_NK.astype(np.float64), tokens_NK > 0
 
     def figures(self, confidence: float) -> Figures:
         """All figures, with intervals by conversation, stratified by domain. UnderstudyError if no prompt was added."""
@@ -172,15 +168,17 @@ class _SegmentTally:
         # The acceptance rate, that of the tokens with which the segment begins, and tokens of a round by gamma.
         self._ratios, self._max_gamma, self.tokens, self._begins = RatioSums(2 + max_gamma, shared), max_gamma, 0, 0
 
-    def add(self, counts: Sequence[tuple[PromptCounts, SegmentCounts]]) -> None:
-        """Each prompt, and its counts in the segment."""
-        found = [item for _, item in counts]
-        numerators_NK = np.array([[item.accepted, item.begins_accepted, *item.emitted] for item in found])
-        denominators_NK = np.array([[item.examined, item.begins, *item.rounds] for item in found])
-        domains, conversations = ([getattr(item, name) for item, _ in counts] for name in ("domain", "conversation"))
+    def add(self, table: CountTable, segment: SegmentTable) -> None:
+        """The prompts of a table, and the counts in the segment of those that have it."""
+        columns, places = segment.columns, segment.places_M.tolist()
+        numerators_NK = np.column_stack([columns[name] for name in ("accepted", "begins_accepted", "emitted")])
+        denominators_NK = np.column_stack([columns[name] for name in ("examined", "begins", "rounds")]).astype(
+            np.float64
+        )
+        domains, conversations = ([names[place] for place in places] for names in (table.domains, table.conversations))
         self._ratios.add(numerators_NK, denominators_NK, domains, denominators_NK > 0, conversations)
-        self.tokens += sum(item.tokens for item in found)
-        self._begins += sum(item.begins for item in found)
+        self.tokens += int(columns["tokens"].sum())
+        self._begins += int(columns["begins"].sum())
 
     def figures(self, all_tokens: int, confidence: float) -> SegmentFigures:
         def found(ratio: int) -> Interval | None:

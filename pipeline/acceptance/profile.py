@@ -5,7 +5,7 @@ interval follows from them, so a gate or a regression check needs nothing else.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from pipeline.acceptance.intervals import Interval, fewer_units, ratio_gain
 from pipeline.acceptance.moments import rounds_variance
 from pipeline.acceptance.position_bins import accepted_by_bin, tokens_before_edges
 from pipeline.acceptance.rounds import Convention, Floats, Lengths, expected_rounds
@@ -48,7 +47,7 @@ class PromptCounts:
     segments: dict[Text, SegmentCounts] = field(default_factory=dict)  # by name; empty where all tokens are of one
 
 
-_ROWS = TypeAdapter(list[PromptCounts])
+_ROW = TypeAdapter(PromptCounts)
 
 
 @dataclass(frozen=True)
@@ -168,105 +167,24 @@ def _used(values_BE: Floats, places_BE: NDArray[np.int64]) -> list[list[float]]:
     return [row[:used] for row, used in zip(values_BE.tolist(), used_B.tolist(), strict=True)]
 
 
-def acceptance_gain(draft: Sequence[PromptCounts], base: Sequence[PromptCounts], confidence: float) -> Interval:
-    """Interval of the gain in acceptance rate over the same prompts, paired. UnderstudyError if the prompts differ."""
-    _same_prompts(draft, base)
-    return ratio_gain(
-        _column(draft, "accepted"),
-        _column(draft, "examined"),
-        _column(base, "accepted"),
-        _column(base, "examined"),
-        [item.domain for item in draft],
-        confidence,
-        [item.conversation for item in draft],
-    )
-
-
-def omega_gain(draft: Sequence[PromptCounts], base: Sequence[PromptCounts], gamma: int, confidence: float) -> Interval:
-    """Interval of the gain in tokens per target call at `gamma`, paired. UnderstudyError if the prompts differ."""
-    _same_prompts(draft, base)
-    return ratio_gain(
-        _column(draft, "tokens"),
-        _listed(draft, "calls", gamma),
-        _column(base, "tokens"),
-        _listed(base, "calls", gamma),
-        [item.domain for item in draft],
-        confidence,
-        [item.conversation for item in draft],
-    )
-
-
-def segment_gain(draft: Sequence[PromptCounts], base: Sequence[PromptCounts], name: str, confidence: float) -> Interval:
-    """`acceptance_gain` within one segment, over the prompts that have it. ValueError where none has."""
-    _same_prompts(draft, base)
-    pairs = [
-        (one.segments[name], other.segments[name], one)
-        for one, other in zip(draft, base, strict=True)
-        if name in one.segments
-    ]
-    return ratio_gain(
-        np.array([one.accepted for one, _, _ in pairs]),
-        np.array([one.examined for one, _, _ in pairs]),
-        np.array([other.accepted for _, other, _ in pairs]),
-        np.array([other.examined for _, other, _ in pairs]),
-        [item.domain for _, _, item in pairs],
-        confidence,
-        [item.conversation for _, _, item in pairs],
-    )
-
-
-def position_gain(
-    draft: Sequence[PromptCounts], base: Sequence[PromptCounts], number: int, confidence: float
-) -> Interval:
-    """`acceptance_gain` within one bin of output positions, over the prompts that reach it. ValueError where none does."""
-    _same_prompts(draft, base)
-    pairs = [(one, other) for one, other in zip(draft, base, strict=True) if len(one.accepted_by_output) > number]
-    lengths_N = np.array([one.tokens for one, _ in pairs], dtype=np.int64)
-    tokens_N = np.diff(tokens_before_edges(np.zeros_like(lengths_N), lengths_N), axis=1)[:, number].astype(np.float64)
-    one_N, other_N = (
-        np.array([item.accepted_by_output[number] for item in side])
-        for side in ([one for one, _ in pairs], [other for _, other in pairs])
-    )
-    domains, conversations = [one.domain for one, _ in pairs], [one.conversation for one, _ in pairs]
-    return ratio_gain(one_N, tokens_N, other_N, tokens_N, domains, confidence, conversations)
-
-
 def shared_conversations(conversations: Iterable[str]) -> frozenset[str]:
     """Those of several prompts; one entry a prompt."""
     return frozenset(name for name, prompts in Counter(conversations).items() if prompts > 1)
-
-
-def sample_of(counts: Sequence[PromptCounts]) -> tuple[int, int | None]:
-    """The number of prompts; and that of independent units, if it is smaller."""
-    return len(counts), fewer_units(len({item.conversation for item in counts}), len(counts))
 
 
 def counts_json(counts: Sequence[PromptCounts]) -> list[dict[str, Any]]:
     return [{**vars(item), "segments": segments_json(item.segments)} for item in counts]
 
 
-def counts_from_json(rows: Any) -> list[PromptCounts]:
-    """Inverse of `counts_json`. ValueError names the field that is missing or wrong."""
-    counts = parse(_ROWS, rows)
-    lists = (item for row in counts for item in (row.rounds, row.calls, row.rounds_variance, row.accepted_drafts))
-    if len({len(item) for item in lists} | {len(row.per_position) for row in counts}) > 1:
-        raise ValueError("lists of different lengths; each has one entry for each draft length")
-    for row in counts:
+def counts_from_json(rows: Iterable[Any]) -> Iterator[PromptCounts]:
+    """Inverse of `counts_json`, row by row. ValueError names the field that is missing or wrong."""
+    if not isinstance(rows, Iterable):
+        raise ValueError("rows should be a list")
+    for number, raw in enumerate(rows):
+        try:
+            row = parse(_ROW, raw)
+        except ValueError as error:
+            raise ValueError(f"{number}.{error}") from None
         if not 0 <= row.accepted <= row.examined:
             raise ValueError(f"prompt {row.id}: {row.accepted} accepted of {row.examined} examined tokens")
-    return counts
-
-
-def _same_prompts(draft: Sequence[PromptCounts], base: Sequence[PromptCounts]) -> None:
-    if [(item.id, item.tokens) for item in draft] != [(item.id, item.tokens) for item in base]:
-        raise UnderstudyError(
-            "the two profiles are not over the same completions in the same order; examine both on one set of completions"
-        )
-
-
-def _column(counts: Sequence[PromptCounts], name: str) -> Floats:
-    return np.array([getattr(item, name) for item in counts], dtype=np.float64)
-
-
-def _listed(counts: Sequence[PromptCounts], name: str, gamma: int) -> Floats:
-    return np.array([getattr(item, name)[gamma - 1] for item in counts], dtype=np.float64)
+        yield row

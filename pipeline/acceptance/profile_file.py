@@ -1,15 +1,16 @@
 """Reads and writes `acceptance.json`: the figures of an examination, then one row of counts per prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.acceptance.contradictions import check_examination
-from pipeline.acceptance.profile import PromptCounts, counts_from_json
-from pipeline.acceptance.schema import DEPLOYED, EXAMINATION, FILE, ROWS, Profile, parse_profile
+from pipeline.acceptance.count_table import CountTable
+from pipeline.acceptance.profile import counts_from_json
+from pipeline.acceptance.schema import DEPLOYED, EXAMINATION, FILE, ROWS, Profile, parse_profile, read_profile
 from pipeline.errors import UnderstudyError
-from pipeline.store.row_files import RowFile
+from pipeline.store.row_files import RowFile, read_listed_rows
 
 
 @dataclass(frozen=True)
@@ -17,20 +18,28 @@ class Examination:
     """The profile of a draft, and the counts of its prompts at the deployment's sampling; none for a broken draft."""
 
     profile: Profile
-    counts: Sequence[PromptCounts]
+    counts: CountTable
 
 
 def read_examination(directory: Path) -> Examination:
-    """The examination in an `evaluate` artifact. UnderstudyError naming the file if it is damaged."""
+    """The examination in an `evaluate` artifact, row by row. UnderstudyError naming the file if it is damaged."""
     path = directory / FILE
-    return parse_examination(EXAMINATION.read_raw(path), str(path))
+    return _examination(read_profile(directory), read_listed_rows(path, ROWS, DEPLOYED, EXAMINATION), str(path))
 
 
 def parse_examination(raw: Any, where: str) -> Examination:
     """The content of an `acceptance.json`. UnderstudyError naming `where` and the first place that is wrong."""
     profile = parse_profile(raw, where)
+
+    def rows() -> Iterator[Any]:
+        yield from raw[ROWS][DEPLOYED]
+
+    return _examination(profile, rows(), where)
+
+
+def _examination(profile: Profile, rows: Iterable[Any], where: str) -> Examination:
     try:
-        counts = counts_from_json(raw[ROWS][DEPLOYED])
+        counts = CountTable.of(counts_from_json(rows))
         check_examination(profile, counts)
         return Examination(profile, counts)
     except KeyError as missing:

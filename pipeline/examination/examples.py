@@ -1,12 +1,14 @@
 """Examples for reviewers: completions with what a speculative decode does with each token, for two drafts side by side."""
 
 import hashlib
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.outcomes import draw_outcomes
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.rounds import Convention, Floats
@@ -22,14 +24,14 @@ _MAX_TOKENS, _MAX_PROMPT = 256, 1500  # shown of a completion, and characters of
 
 def choose_examples(candidate: Sequence[PromptCounts], baseline: Sequence[PromptCounts], count: int) -> list[str]:
     """Ids of `count` prompts: those with the lowest gain first, then a fixed choice in turn from each domain."""
-    gains = {
-        ours.id: _rate(ours) - _rate(theirs) for ours, theirs in zip(candidate, baseline, strict=True) if ours.examined
-    }
+    ours, theirs = CountTable.of(candidate), CountTable.of(baseline)
+    gain_N = _rates(ours) - _rates(theirs)
+    gains = {name: gain for name, gain in zip(ours.ids, gain_N.tolist(), strict=True) if not math.isnan(gain)}
     worst = sorted(gains, key=lambda name: (gains[name], name))[: min(WORST, count)]
     by_domain: dict[str, list[str]] = {}
-    for item in sorted(candidate, key=lambda item: _order(item.id)):
-        if item.id in gains and item.id not in worst:
-            by_domain.setdefault(item.domain, []).append(item.id)
+    for name, domain in sorted(zip(ours.ids, ours.domains, strict=True), key=lambda item: _order(item[0])):
+        if name in gains and name not in worst:
+            by_domain.setdefault(domain, []).append(name)
     turns = [(place, domain, name) for domain, names in by_domain.items() for place, name in enumerate(names)]
     return [*worst, *(name for _, _, name in sorted(turns))][:count]
 
@@ -82,8 +84,11 @@ def _example(
     }
 
 
-def _rate(counts: PromptCounts) -> float:
-    return counts.accepted / counts.examined
+def _rates(counts: CountTable) -> Floats:
+    """Of each prompt; NaN where no token was examined."""
+    examined_N = counts.columns["examined"]
+    rates_N: Floats = np.where(examined_N > 0, counts.columns["accepted"] / np.maximum(examined_N, 1e-300), np.nan)
+    return rates_N
 
 
 def _order(name: str) -> bytes:

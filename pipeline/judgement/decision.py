@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.acceptance.profile import PromptCounts
+import numpy as np
+
+from pipeline.acceptance.count_table import CountTable
 from pipeline.judgement.policy import Case
 from pipeline.judgement.rule_result import PASS, RuleResult
 from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, REFUSE, Verdict
@@ -35,12 +37,12 @@ def already_champion() -> Judgement:
 def without_prompts(case: Case, seen: Collection[str]) -> Case:
     """The same case over the prompts that are in no training set: neither the candidate's nor the champion's."""
 
-    def unseen(counts: Sequence[PromptCounts]) -> list[PromptCounts]:
-        return [item for item in counts if item.id not in seen]
+    def unseen(counts: CountTable) -> CountTable:
+        return counts.select(np.array([name not in seen for name in counts.ids], dtype=bool))
 
     lookup = None if case.prompt_lookup is None else unseen(case.prompt_lookup)
     # A domain that loses all its prompts keeps its rule, which is then inconclusive: the domain must not disappear.
-    domains = case.domains or Counter(item.domain for item in case.candidate)
+    domains = case.domains or Counter(case.candidate.domains)
     return replace(
         case, candidate=unseen(case.candidate), baseline=unseen(case.baseline), prompt_lookup=lookup, domains=domains
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.profile_file import Examination
-from pipeline.acceptance.schema import SamplingSettings
+from pipeline.acceptance.schema import Profile, SamplingSettings
 from pipeline.judgement.comparison import draft_figures, paired_gains
 from pipeline.judgement.policy import Case
 from pipeline.judgement.schema import (
@@ -52,7 +52,7 @@ def make_case(examinations: Mapping[Side, Examination], baseline_name: str) -> C
 
 
 def gather(
-    examinations: Mapping[Side, Examination],
+    profiles: Mapping[Side, Profile],
     case: Case,
     speed: DecodingSpeed | None,
     *,
@@ -66,9 +66,7 @@ def gather(
         BASELINE: () if is_champion else case.baseline,
         LOOKUP: case.prompt_lookup or (),
     }
-    drafts = {
-        side: draft_figures(examinations[side], found, gamma, confidence) for side, found in counts.items() if found
-    }
+    drafts = {side: draft_figures(profiles[side], found, gamma, confidence) for side, found in counts.items() if found}
     if is_champion and speed is not None:
         speed = replace(speed, baseline=None)  # it was measured before the candidate became the champion
     both = CANDIDATE in drafts and BASELINE in drafts

@@ -1,9 +1,9 @@
 """Which segments of the completions are judged: the gate and `understudy check` ask the same function. Pure."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.profile import PromptCounts
 
 LEAST_SHARE = 0.1  # of the tokens, from which on a segment is judged
@@ -24,8 +24,7 @@ class SegmentShare:
 
 def segment_shares(counts: Sequence[PromptCounts]) -> list[SegmentShare]:
     """The segments of these prompts, by name. None where all tokens are of one: its figures are those of all tokens."""
-    tokens = Counter[str]()
-    for item in counts:
-        tokens.update({name: found.tokens for name, found in item.segments.items()})
-    total = tokens.total()
-    return [SegmentShare(name, count / total) for name, count in sorted(tokens.items())] if len(tokens) > 1 else []
+    segments = CountTable.of(counts).segments
+    tokens = {name: int(segment.columns["tokens"].sum()) for name, segment in sorted(segments.items())}
+    total = sum(tokens.values())
+    return [SegmentShare(name, count / total) for name, count in tokens.items()] if len(tokens) > 1 else []

@@ -5,19 +5,13 @@ A rule has three outcomes: pass, fail, and inconclusive where the data proves ne
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from pipeline.acceptance.count_table import CountTable
+from pipeline.acceptance.gains import acceptance_gain, omega_gain, position_gain, sample_of, segment_gain
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.position_bins import bin_edges
-from pipeline.acceptance.profile import (
-    PromptCounts,
-    acceptance_gain,
-    omega_gain,
-    position_gain,
-    sample_of,
-    segment_gain,
-)
 from pipeline.acceptance.schema import Figure, counted, units_needed
 from pipeline.config.gate import GateConfig, ServedTargetConfig
 from pipeline.config.quantiles import quantile_of
@@ -34,10 +28,10 @@ from pipeline.latency.load.serving import LatencyAtLoad
 class Case:
     """The data of a decision: per-prompt counts over the same prompts, the draft's size, and the cross-check's result."""
 
-    candidate: Sequence[PromptCounts]
-    baseline: Sequence[PromptCounts]
+    candidate: CountTable
+    baseline: CountTable
     baseline_name: str  # "champion" or "base draft"
-    prompt_lookup: Sequence[PromptCounts] | None
+    prompt_lookup: CountTable | None
     draft_bytes: float | None
     crosscheck_agrees: bool | None
     broken: Mapping[str, str] = field(default_factory=dict)  # drafts that cannot be examined, by name: why
@@ -95,15 +89,15 @@ def _examined(broken: Mapping[str, str]) -> RuleResult:
 def _domains(case: Case, policy: GateConfig) -> list[str]:
     """The domains that have rules, by their share of the examined prompts: also of those that a draft was trained on, because a
     domain must not disappear by that."""
-    prompts = case.domains or Counter(item.domain for item in case.candidate)
+    prompts = case.domains or Counter(case.candidate.domains)
     return sorted(name for name in prompts if prompts[name] >= policy.min_domain_share * sum(prompts.values()))
 
 
 def _enough_prompts(case: Case, policy: GateConfig) -> RuleResult:
-    found = Counter(domain for domain, _ in {(item.domain, item.conversation) for item in case.candidate})
+    found = Counter(domain for domain, _ in set(zip(case.candidate.domains, case.candidate.conversations, strict=True)))
     counts = {domain: found[domain] for domain in _domains(case, policy)}
     domain, fewest = min(counts.items(), key=lambda item: item[1], default=(None, found.total()))
-    prompts, conversations = sample_of([item for item in case.candidate if domain in (None, item.domain)])
+    prompts, conversations = sample_of(case.candidate if domain is None else case.candidate.in_domain(domain))
     where = "" if domain is None else f" in '{domain}', the smallest domain"
     text = (
         f"{counted(prompts, conversations)} that neither draft was trained on{where}; "
@@ -126,8 +120,7 @@ def _gain(case: Case, policy: GateConfig, confidence: float) -> RuleResult:
 
 
 def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> RuleResult:
-    candidate = [item for item in case.candidate if item.domain == domain]
-    baseline = [item for item in case.baseline if item.domain == domain]
+    candidate, baseline = (side.in_domain(domain) for side in (case.candidate, case.baseline))
     return _margin(
         f"domain_margin:{domain}",
         lambda: acceptance_gain(candidate, baseline, confidence),
@@ -139,7 +132,7 @@ def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> R
 
 
 def _segment(case: Case, name: str, policy: GateConfig, margin: float, confidence: float) -> RuleResult:
-    within = [item for item in case.candidate if name in item.segments]
+    within = case.candidate.select(case.candidate.segments[name].places_M)
     return _margin(
         f"segment_margin:{name}",
         lambda: segment_gain(case.candidate, case.baseline, name, confidence),
@@ -151,12 +144,12 @@ def _segment(case: Case, name: str, policy: GateConfig, margin: float, confidenc
 
 
 def _position_bins(case: Case) -> range:
-    return range(max((len(item.accepted_by_output) for item in case.candidate), default=0))
+    return range(int(case.candidate.bins["accepted_by_output"].lengths_N.max(initial=0)))
 
 
 def _length(case: Case, number: int, policy: GateConfig, margin: float, confidence: float) -> RuleResult:
     start, end = bin_edges(number)
-    within = [item for item in case.candidate if len(item.accepted_by_output) > number]
+    within = case.candidate.select(case.candidate.bins["accepted_by_output"].lengths_N > number)
     return _margin(
         f"length_margin:{start}-{end}",
         lambda: position_gain(case.candidate, case.baseline, number, confidence),
@@ -167,7 +160,7 @@ def _length(case: Case, number: int, policy: GateConfig, margin: float, confiden
     )
 
 
-def _too_few(where: str, within: Sequence[PromptCounts], policy: GateConfig) -> str:
+def _too_few(where: str, within: CountTable, policy: GateConfig) -> str:
     """Why a part of the traffic cannot be judged; empty where it has independent units enough."""
     prompts, conversations = sample_of(within)
     if (prompts if conversations is None else conversations) >= policy.min_prompts_per_domain:

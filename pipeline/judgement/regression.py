@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from pipeline.acceptance.baseline import Conditions, Examined
+from pipeline.acceptance.gains import acceptance_gain, segment_gain
 from pipeline.acceptance.intervals import Interval
-from pipeline.acceptance.profile import PromptCounts, acceptance_gain, segment_gain
+from pipeline.acceptance.profile import PromptCounts
 from pipeline.errors import Refused, UsageError
 from pipeline.judgement.judged_segments import segment_shares
 from pipeline.judgement.power import power_of

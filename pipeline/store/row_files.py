@@ -2,14 +2,17 @@
 
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from pipeline.store.atomic import replacing, temporary_name
-from pipeline.store.json_text import MOST_BYTES, parse_json, regular_file
+from pipeline.store.json_text import MOST_BYTES, parse_json, read_text, regular_file
 from pipeline.store.parsing import Format
+
+_LIST = re.compile(r'  ".*": \[')  # the line with which a list of rows begins
 
 
 class RowFile:
@@ -61,6 +64,47 @@ class RowFile:
                 out.writelines(stream)
                 out.write("\n  ]")
             out.write("\n }\n}\n")
+
+
+def read_listed_rows(path: Path, key: str, name: str, kind: Format[Any]) -> Iterator[Any]:
+    """The rows of the list `name` under `key` in a file that `RowFile` wrote, one at a time; the other lists are passed over. Any
+    other JSON file is read whole.
+
+    Raises as `kind.read`; KeyError where there is no such list.
+    """
+    with kind.naming(path), regular_file(path) as stream:
+        lines = (line.rstrip("\n") for line in io.TextIOWrapper(stream, encoding="utf-8-sig"))
+        if all(line != f" {json.dumps(key)}: {{" for line in lines):
+            yield from parse_json(read_text(path))[key][name]
+            return
+        found = False
+        for line in lines:
+            if line == " }":
+                break
+            is_named = line == f"  {json.dumps(name)}: ["
+            if not is_named and not _LIST.fullmatch(line):
+                raise ValueError("a list of rows should begin here: " + line[:80])
+            found |= is_named
+            yield from _rows_until_end(lines, is_named)
+        if [*lines] != ["}"]:
+            raise ValueError("the file does not end where its rows do")
+        if not found:
+            raise KeyError(name)
+
+
+def _rows_until_end(lines: Iterator[str], are_parsed: bool) -> Iterator[Any]:
+    """The rows of a list whose first line was read, up to the line that ends it."""
+    before = ""
+    for line in filter(None, lines):
+        is_end = line in ("  ]", "  ],")
+        if before and before.endswith(",") == is_end:
+            raise ValueError("a row or a comma is missing in a list of rows")
+        if is_end:
+            return
+        if are_parsed:
+            yield parse_json(line.removesuffix(","))
+        before = line
+    raise ValueError("a list of rows does not end")
 
 
 def read_head(path: Path, key: str, kind: Format[Any]) -> Any:

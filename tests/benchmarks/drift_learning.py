@@ -137,7 +137,7 @@ def _seed(place: Path, seed: int) -> dict[str, Any]:
     rows since the change alike."""
     import torch
 
-    from pipeline.acceptance.profile import acceptance_gain
+    from pipeline.acceptance.gains import acceptance_gain
     from pipeline.models.loading import load_model
 
     since, everything = (_completions(place, seed, one) for one in (True, False))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from pipeline.acceptance.baseline import read_baseline
+from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.moments import rounds_variance
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.profile_file import parse_examination
@@ -67,14 +68,14 @@ class Workload:
 
 def examined_workload(counts: Sequence[PromptCounts], convention: Convention, gammas: int) -> Workload:
     """The requests of an examination, with their lengths and acceptance."""
-    tokens_W = np.array([item.tokens for item in counts])
+    table = CountTable.of(counts)
+    tokens_W = table.columns["tokens"]
     plain_W = np.maximum(tokens_W - convention.start, 0).astype(np.float64)
-    rounds_GW = np.array([[item.rounds[gamma] for item in counts] for gamma in range(gammas)])
-    variance_GW = np.array([[item.rounds_variance[gamma] for item in counts] for gamma in range(gammas)])
+    rounds_GW, variance_GW = (table.columns[name].T[:gammas] for name in ("rounds", "rounds_variance"))
     numbers: dict[str, int] = {}
-    units = [numbers.setdefault(item.conversation, len(numbers)) for item in counts]
+    units = [numbers.setdefault(name, len(numbers)) for name in table.conversations]
     return Workload(
-        np.array([item.prompt_tokens for item in counts]),
+        table.columns["prompt_tokens"],
         tokens_W,
         np.vstack([plain_W, rounds_GW]),
         np.vstack([np.zeros_like(plain_W), variance_GW]),

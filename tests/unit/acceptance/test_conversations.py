@@ -8,16 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.acceptance.figures import AcceptanceTally
+from pipeline.acceptance.gains import acceptance_gain, omega_gain, position_gain, sample_of, segment_gain
 from pipeline.acceptance.intervals import Interval, ratio_gain
-from pipeline.acceptance.profile import (
-    PromptCounts,
-    acceptance_gain,
-    omega_gain,
-    position_gain,
-    sample_of,
-    segment_gain,
-    shared_conversations,
-)
+from pipeline.acceptance.profile import PromptCounts, shared_conversations
 from pipeline.acceptance.ratio_sums import RatioSums
 from pipeline.acceptance.schema import counted as counted_text
 from pipeline.acceptance.segments import SegmentCounts

@@ -226,5 +226,5 @@ def test_no_segments_where_a_completion_has_no_labels() -> None:
 def test_counts_by_segment_are_stored_and_read() -> None:
     rows = [_labelled(stored_completion([1], [3, 4, 5], name=f"p{n}"), [0, 1, 1]) for n in range(3)]
     (counts,) = Examiner(Sampling(), _settings("user"), 32).counts(tiny_llama(), rows)
-    assert counts_from_json(counts_json(counts)) == counts
+    assert list(counts_from_json(counts_json(counts))) == counts
     assert isinstance(counts[0].segments["thinking"], SegmentCounts)

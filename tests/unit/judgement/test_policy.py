@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.schema import Figure
@@ -46,7 +47,9 @@ def _case(**changes: Any) -> Case:
         draft_bytes=5e6,
         crosscheck_agrees=True,
     )
-    return replace(good, **changes)
+    tables = {name: CountTable.of(counts) for name, counts in vars(good).items() if isinstance(counts, list)}
+    changed = {name: CountTable.of(value) if isinstance(value, list) else value for name, value in changes.items()}
+    return replace(good, **tables | changed)
 
 
 def _rules(case: Case, policy: GateConfig = POLICY) -> dict[str, RuleResult]:
@@ -464,7 +467,7 @@ def test_a_segment_of_few_prompts_is_inconclusive() -> None:
         item if n < 9 else replace(item, segments={"answer": item.segments["answer"]})
         for n, item in enumerate(case.candidate)
     ]
-    rule = _rules(replace(case, candidate=few))["segment_margin:tool_call"]
+    rule = _rules(replace(case, candidate=CountTable.of(few)))["segment_margin:tool_call"]
     assert (rule.verdict, rule.figure) == (INCONCLUSIVE, None)
     assert "only 9 prompts" in rule.text
 

@@ -285,7 +285,7 @@ def test_counts_must_be_possible() -> None:
     """No more accepted than examined tokens."""
     row = baseline_json(_examined(_counts()))["prompts"][0]
     with pytest.raises(ValueError, match=r"accepted of 100\.0 examined"):
-        counts_from_json([{**row, "accepted": 101.0}])
+        list(counts_from_json([{**row, "accepted": 101.0}]))
 
 
 def test_a_draft_cannot_choose_the_few_prompts_it_is_compared_on() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 from pipeline.acceptance.baseline import baseline_json
 from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured, find_decoding_speed
-from pipeline.acceptance.profile_file import read_examination
+from pipeline.acceptance.profile import PromptCounts, counts_json
+from pipeline.acceptance.profile_file import read_examination, write_profile
 from pipeline.acceptance.schema import FILE as EXAMINATION_FILE
 from pipeline.acceptance.schema import read_profile
 from pipeline.canary.schema import find_canary
@@ -55,6 +56,7 @@ from pipeline.servers.identity import Golden, Identity
 from pipeline.servers.target import ServedModel
 from pipeline.store.artifacts import MANIFEST, Store, age_in_days
 from pipeline.store.files import read_user_json, write_json
+from pipeline.store.row_files import RowFile
 from pipeline.store.runs import list_runs, require_run
 from pipeline.watch.followed_files import LogPositions, follow
 from pipeline.watch.log_counts import LogCounts
@@ -63,7 +65,7 @@ from tests.decisions import TRAINING, make_decision, make_example_set
 from tests.exports import make_export
 from tests.fakes import tiny_tokenizer
 from tests.pairs import pair_facts
-from tests.profiles import profile_json
+from tests.profiles import make_profile, profile_json
 from tests.strategies import parquet_file, yaml_text
 from tests.unit.canary.evidence import result as canary_result
 from tests.unit.canary.evidence import verification
@@ -204,6 +206,17 @@ def _read_examination(place: Path) -> None:
     read_examination(place)
 
 
+def _in_lines(counts: Sequence[PromptCounts]) -> bytes:
+    """As an examination writes it, with a second list."""
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / EXAMINATION_FILE
+        with RowFile(path, ["greedy", "deployed"]) as rows:
+            for name in ("greedy", "deployed"):
+                rows.add(name, counts_json(counts))
+            write_profile(rows, make_profile(counts))
+        return path.read_bytes()
+
+
 def _read_decision(place: Path) -> None:
     find_decision(place)
     read_decision(place)
@@ -287,6 +300,11 @@ KINDS: tuple[Kind, ...] = (
             "pipeline/acceptance/schema:EXAMINATION", "pipeline/acceptance/schema:read_profile",
             "pipeline/store/row_files:read_head",
         ),
+    ),
+    Kind(
+        name="examination in lines", file=EXAMINATION_FILE, valid=_in_lines(COUNTS), read=_read_examination,
+        covers=("pipeline/acceptance/profile_file:read_examination", "pipeline/store/row_files:read_listed_rows",
+                "pipeline/store/row_files:_rows_until_end"),
     ),
     Kind(
         name="examination as a workload", file=EXAMINATION_FILE, valid=_json(profile_json(COUNTS)), read=read_workload,

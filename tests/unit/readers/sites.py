@@ -13,6 +13,7 @@ MECHANISM = ("pipeline/store/json_text.py", "pipeline/store/parsing.py", "pipeli
 # Names that are called to parse, of functions and methods; `Format` makes the reader of a kind of file.
 PARSERS = {
     "Format", "parse_json", "raw_decode", "JSONDecoder", "read_user_json", "read_text", "read_bytes", "regular_file", "read_head",
+    "read_listed_rows",
     "safe_load", "safe_load_all", "literal_eval", "safe_open", "load_file", "unpack", "unpack_from", "DictReader",
     "ParquetFile", "read_metadata", "read_table", "load_from_disk", "open_file", "open_stream", "memmap", "from_pretrained",
     "fromfile", "loadtxt", "genfromtxt", "read_csv", "read_parquet", "load_dataset", "model_validate_json", "validate_json",

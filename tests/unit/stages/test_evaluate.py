@@ -118,7 +118,7 @@ def test_every_tuple_stored_is_examined(place: Path, task: EvaluateTask) -> None
         ("greedy", profile["greedy"]),
         ("also_1", profile["samplings"][0]),
     ):
-        tally, rows = AcceptanceTally(4, ()), counts_from_json(profile["prompts"][name])
+        tally, rows = AcceptanceTally(4, ()), list(counts_from_json(profile["prompts"][name]))
         for shard in _by_shard(name):
             tally.add([row for row in rows if row.id in shard])
         figures = json.loads(json.dumps(asdict(tally.figures(0.95))))

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from pipeline.errors import UnderstudyError
 from pipeline.store.parsing import Format
-from pipeline.store.row_files import RowFile, read_head
+from pipeline.store.row_files import RowFile, read_head, read_listed_rows
 
 FORMAT = Format(name="thing", content=TypeAdapter(dict[str, int]))
 
@@ -76,3 +76,33 @@ def test_a_damaged_head_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(UnderstudyError, match=r"a\.json: damaged"):
         read_head(tmp_path / "a.json", "rows", FORMAT)
+
+
+def test_the_rows_of_one_list_are_read(tmp_path: Path) -> None:
+    """One at a time, without the other lists; of other JSON all at once."""
+    lists: dict[str, list[dict[str, int]]] = {"one": [{"id": 1}], "two": [{"id": 2}, {"id": 3}], "none": []}
+    with RowFile(tmp_path / "a.json", list(lists)) as spools:
+        for name, rows in lists.items():
+            spools.add(name, rows)
+        spools.write({"schema": 2}, "rows")
+    (tmp_path / "other.json").write_text(json.dumps({"rows": lists}, indent=2))
+
+    for file in ("a.json", "other.json"):
+        found = {name: list(read_listed_rows(tmp_path / file, "rows", name, FORMAT)) for name in lists}
+        assert lists == found
+        with pytest.raises(KeyError, match="three"):
+            list(read_listed_rows(tmp_path / file, "rows", "three", FORMAT))
+
+
+@pytest.mark.parametrize("found", ["},\n", '"two": [', "]\n }\n}\n", '{"id": 3}', "  ],", "\n}\n"])
+def test_damage_beside_the_rows_is_named(tmp_path: Path, found: str) -> None:
+    """Also behind the list that is asked for, in one that is passed over."""
+    with RowFile(tmp_path / "a.json", ["one", "two"]) as spools:
+        spools.add("one", [{"id": 0}, {"id": 1}])
+        spools.add("two", [{"id": 2}, {"id": 3}])
+        spools.write({"schema": 2}, "rows")
+    text = (tmp_path / "a.json").read_text()
+    (tmp_path / "a.json").write_text(text.replace(found, "", 1))
+
+    with pytest.raises(UnderstudyError, match=r"a\.json: damaged"):
+        list(read_listed_rows(tmp_path / "a.json", "rows", "one", FORMAT))
