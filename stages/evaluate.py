@@ -2,7 +2,9 @@
 second with the candidate and without."""
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,20 +24,27 @@ from pipeline.errors import BrokenDraft
 from pipeline.examination.completion_sets import CompletionSets, completion_sets
 from pipeline.examination.cross_check import cross_check
 from pipeline.examination.decoding_speed import TimedDraft, measure_speeds, some_decodes, within_seconds
-from pipeline.examination.examiner import Examiner
 from pipeline.examination.load_draft import load_draft
 from pipeline.examination.profile_figures import headline_figures, profile_figures
-from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.examination.served_model import served_model
+from pipeline.examination.shard_worker import (
+    ExaminationWork,
+    ExaminedShard,
+    delete,
+    merged,
+    open_examination,
+    shards_to_examine,
+)
 from pipeline.examination.token_acceptance import FILE as BY_TOKEN
 from pipeline.examination.token_acceptance import TokenAcceptanceFile
 from pipeline.examination.windows import tally_counts
 from pipeline.models.draft_directory import find_draft
 from pipeline.models.loading import choose_device, hardware_class, load_model
-from pipeline.models.out_of_memory import batch_named
 from pipeline.models.shape import measure_weights
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
+from pipeline.running.execution.parts import Part, Work
+from pipeline.running.execution.spread import Spread
 from pipeline.running.settings import EvaluateSettings
 from pipeline.running.tasks import Examination, SpeedTask
 from pipeline.servers.identity import Identity
@@ -53,62 +62,71 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
     if isinstance(task, SpeedTask):
         return _measure_speed(context)
     sets = completion_sets(context.inputs["completions"], task.split, settings.deployed)
-    with RowFile(context.out / FILE, list(sets.named())) as rows:
-        if task.kind == "prompt-lookup":
-            draft = ExaminedDraft("prompt-lookup", 0, 0)
-            found = _look_up(context, sets, rows)
-        else:
-            path = find_draft(context.inputs["draft"], context.resources.models)
-            weights = measure_weights(path)
-            draft = ExaminedDraft("model", weights.bytes, weights.parameters, context.digests["draft"])
-            try:
-                found = _examine(context, task, path, sets, rows)
-            except BrokenDraft as error:
-                # A variant that cannot be computed does not end the run: it has no figures, and the gate promotes no draft
-                # without figures.
-                rows.clear()
-                (context.out / BY_TOKEN).unlink(missing_ok=True)
-                found = {"broken": str(error)}
+    draft, model = ExaminedDraft("prompt-lookup", 0, 0), None
+    if task.kind == "model":
+        path = find_draft(context.inputs["draft"], context.resources.models)
+        weights = measure_weights(path)
+        draft = ExaminedDraft("model", weights.bytes, weights.parameters, context.digests["draft"])
+        model = (read_pair(context.inputs["target"], context.resources.models), path)
+    parts = shards_to_examine(sets)
+    with RowFile(context.out / FILE, list(parts)) as rows:
+        try:
+            found = _examine(context, parts, sets, model, rows)
+            if model is not None:
+                found |= _with_target(context, task, sets, *model)
+        except BrokenDraft as error:
+            # A variant that cannot be computed does not end the run: it has no figures, and the gate promotes no draft without
+            # figures.
+            rows.clear()
+            (context.out / BY_TOKEN).unlink(missing_ok=True)
+            found = {"broken": str(error)}
         profile = Profile(draft=draft, conditions=_conditions(context, sets), **found)
         write_profile(rows, profile)
+    delete([part for own in parts.values() for part in own], context.out)
     if profile.broken is not None:
         return Outcome({}, notes={"broken": profile.broken})
     return Outcome(headline_figures(profile), notes={"crosscheck": asdict(profile)["crosscheck"]})
 
 
-def _look_up(context: StageContext[EvaluateSettings], sets: CompletionSets, rows: RowFile) -> dict[str, Any]:
-    settings, samplings, tallies = context.settings.evaluate, {}, {}
-    for name, (sampling, _) in sets.named().items():
-        counts = prompt_lookup_counts(sets.read(sampling), settings)
-        samplings[name] = sampling
-        tallies[name] = tally_counts(counts, settings.max_gamma, rows, name, sets.shared(sampling))
-    return profile_figures(samplings, tallies, settings)
-
-
 def _examine(
-    context: StageContext[EvaluateSettings], task: Examination, path: Path, sets: CompletionSets, rows: RowFile
+    context: StageContext[EvaluateSettings],
+    parts: Mapping[str, Sequence[ExaminedShard]],
+    sets: CompletionSets,
+    draft: tuple[Pair, Path] | None,
+    rows: RowFile,
 ) -> dict[str, Any]:
-    settings, resources = context.settings.evaluate, context.resources
-    pair = read_pair(context.inputs["target"], resources.models)
-    device = choose_device(resources.device)
-    model = load_draft(pair, path, context.settings.dtype, device, resources.trust_remote_code)
-    named, samplings, tallies = sets.named(), {}, {}
-    total = sum(completions for _, completions in named.values())
-    with context.progress.track(f"{context.job_id}: examine", total, "completions") as track:
-        for name, (sampling, _) in named.items():
-            examiner = Examiner(sampling, settings, pair.vocabulary, count_as=sets.counted_as(settings.convention))
-            with contextlib.ExitStack() as stack:
-                keep = stack.enter_context(TokenAcceptanceFile(context.out)).add if name == "deployed" else None
-                attempt = examiner.attempt_batch(model, sets.read(sampling))
-                stack.enter_context(batch_named("evaluate.batch_tokens", settings.batch_tokens, attempt))
-                counts = examiner.counts(model, sets.read(sampling), track.advance, keep)
-                samplings[name] = sampling
-                tallies[name] = tally_counts(counts, settings.max_gamma, rows, name, sets.shared(sampling))
-    return profile_figures(samplings, tallies, settings) | _with_target(context, task, sets, pair, model)
+    """Examine shard by shard, wherever the config has workers, and add up in the order of the shards."""
+    settings = context.settings.evaluate
+    work = ExaminationWork(
+        draft=draft,
+        dtype=context.settings.dtype,
+        trust_remote_code=context.resources.trust_remote_code,
+        settings=settings,
+        count_as=sets.counted_as(settings.convention) if draft is not None else settings.convention,
+        split=sets.split,
+    )
+    with Spread(context, Work(open_examination, work)) as spread:
+        todo = [
+            Part(part.name, part.files, part.completions, partial(_same, part))
+            for own in parts.values()
+            for part in own
+        ]
+        spread.make(todo, f"{context.job_id}: examine", "completions")
+    tallies = {}
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(TokenAcceptanceFile(context.out / BY_TOKEN)) if draft is not None else None
+        for name, own in parts.items():
+            counts = merged(own, context.out, file if name == "deployed" else None)
+            tallies[name] = tally_counts(counts, settings.max_gamma, rows, name, sets.shared(own[0].sampling))
+    return profile_figures({name: own[0].sampling for name, own in parts.items()}, tallies, settings)
+
+
+def _same(part: ExaminedShard) -> ExaminedShard:
+    return part
 
 
 def _with_target(
-    context: StageContext[EvaluateSettings], task: Examination, sets: CompletionSets, pair: Pair, draft: Any
+    context: StageContext[EvaluateSettings], task: Examination, sets: CompletionSets, pair: Pair, path: Path
 ) -> dict[str, Any]:
     """What needs the target too. `crosscheck`: a real greedy decode of a few prompts, compared round by round with the
     examination's prediction, and the stored log p of their completions, compared with the target's own pass."""
@@ -116,6 +134,8 @@ def _with_target(
     if settings.crosscheck_prompts == 0 or task.split == "dev":
         return {}
     stored = list(islice(sets.read(GREEDY), settings.crosscheck_prompts))
+    device = choose_device(resources.device)
+    draft = load_draft(pair, path, context.settings.dtype, device, resources.trust_remote_code)
     sampled = [] if sets.deployed.greedy else list(islice(sets.read(sets.deployed), settings.crosscheck_prompts))
 
     def check(target: Any) -> CrossCheck:
@@ -125,7 +145,7 @@ def _with_target(
         identity = Identity.from_facts(pair.facts["served"])
         with served_model(resources.servers, identity, pair.vocabulary, context.progress) as served:
             return {"crosscheck": check(served)}
-    device, placed = choose_device(resources.device), resources.device_map(task.target)
+    placed = resources.device_map(task.target)
     target = load_model(pair.path(task.target), pair.dtype(task.target), device, resources.trust_remote_code, placed)
     return {"crosscheck": check(target)}
 

@@ -27,7 +27,7 @@ class RayConfig(Section):
 
 
 class ExecutionConfig(Section):
-    """Where completions are generated, shard by shard (docs/scale.md). In no key: their bytes do not depend on it."""
+    """Where completions are generated and examined, shard by shard (docs/scale.md). In no key: bytes do not depend on it."""
 
     local: int = Field(
         default=1,

@@ -15,6 +15,7 @@ from pipeline.generation.completion_store import (
     read_completions,
     stored_conversations,
     stored_samplings,
+    stored_shards,
 )
 from pipeline.speculation.settings import GREEDY, Sampling
 
@@ -46,6 +47,10 @@ class CompletionSets:
 
     def read(self, sampling: Sampling) -> Iterator[StoredCompletion]:
         return read_completions(self.directory, {self.split}, sampling)
+
+    def shards(self, sampling: Sampling) -> dict[Path, int]:
+        """The completion file of each shard that a set has completions in, in order, with their number."""
+        return stored_shards(self.directory, self.split, sampling)
 
     def shared(self, sampling: Sampling) -> frozenset[str]:
         """The conversations that have several completions in a set."""

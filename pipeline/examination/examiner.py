@@ -103,9 +103,11 @@ class Examiner:
         completions: Iterable[StoredCompletion],
         on_done: OnDone = _silent,
         on_acceptance: OnAcceptance | None = None,
+        first_number: int = 0,
     ) -> Iterator[list[PromptCounts]]:
-        """Per-prompt counts of one draft, window by window. Raises BrokenDraft if it cannot be examined."""
-        for found in self.counts_of_all({"draft": draft}, completions, on_done, on_acceptance):
+        """Per-prompt counts of one draft, window by window. BrokenDraft if it cannot be examined; completions are numbered from
+        `first_number`."""
+        for found in self.counts_of_all({"draft": draft}, completions, on_done, on_acceptance, first_number):
             counts = found["draft"]
             if isinstance(counts, BrokenDraft):
                 raise counts
@@ -117,13 +119,14 @@ class Examiner:
         completions: Iterable[StoredCompletion],
         on_done: OnDone = _silent,
         on_acceptance: OnAcceptance | None = None,
+        first_number: int = 0,
     ) -> Iterator[dict[str, list[PromptCounts] | BrokenDraft]]:
         """Per-prompt counts of several drafts, window by window.
 
         Completions are read, padded and searched for loops once for all drafts. For a draft that cannot be examined, one
         window holds the reason in place of its counts; later windows leave the draft out.
         """
-        remaining, seen = {name: TeacherForced(draft) for name, draft in drafts.items()}, 0
+        remaining, seen = {name: TeacherForced(draft) for name, draft in drafts.items()}, first_number
         for window in windows(completions):
             a = examine(
                 remaining,

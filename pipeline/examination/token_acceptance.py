@@ -28,10 +28,10 @@ class _Completion(Protocol):
 
 
 class TokenAcceptanceFile:
-    """Writes the file window by window. `with TokenAcceptanceFile(directory) as file: file.add(completions, a)`."""
+    """Writes the file window by window. `with TokenAcceptanceFile(path) as file: file.add(completions, a)`."""
 
-    def __init__(self, directory: Path) -> None:
-        self._writer: Any = pa.ipc.new_file(str(directory / FILE), _SCHEMA)
+    def __init__(self, path: Path) -> None:
+        self._writer: Any = pa.ipc.new_file(str(path), _SCHEMA)
 
     def __enter__(self) -> "TokenAcceptanceFile":
         return self
@@ -45,6 +45,13 @@ class TokenAcceptanceFile:
         """Add completions with the a_t of each; what lies past a completion's length is left out."""
         rows = [values_T[: item.length].astype(np.float16) for item, values_T in zip(completions, a, strict=True)]
         self._writer.write_batch(pa.record_batch([[item.id for item in completions], rows], schema=_SCHEMA))
+
+    def append(self, path: Path) -> None:
+        """Add the completions of another such file."""
+        with pa.memory_map(str(path)) as source:
+            reader = pa.ipc.open_file(source)
+            for number in range(reader.num_record_batches):
+                self._writer.write_batch(reader.get_batch(number))
 
 
 def read_token_acceptance(directory: Path, ids: Collection[str]) -> dict[str, NDArray[np.float16]]:

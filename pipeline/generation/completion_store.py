@@ -176,9 +176,16 @@ def read_completions(
         yield from _completions(path, batch)
 
 
-def read_shard(path: Path) -> Iterator[StoredCompletion]:
+def read_shard(
+    path: Path, splits: Collection[str] | None = None, sampling: Sampling | None = None
+) -> Iterator[StoredCompletion]:
     """`read_completions` of one shard, by its completion file."""
-    yield from _completions(path, open_batch(path))
+    yield from _completions(path, _chosen(path, splits, sampling))
+
+
+def stored_shards(directory: Path, split: str, sampling: Sampling) -> dict[Path, int]:
+    """The completion file of each shard that holds completions of a split at `sampling`, in order, with their number."""
+    return {path: batch.num_rows for path, batch in _shards(directory, {split}, sampling) if batch.num_rows}
 
 
 def _completions(path: Path, batch: Any) -> Iterator[StoredCompletion]:
@@ -207,16 +214,21 @@ def _shards(
 ) -> Iterator[tuple[Path, Any]]:
     """The completion file of each shard, with its selected rows."""
     for path in completion_files(directory, prefix):
-        batch = open_batch(path)
-        if batch.schema != _COMPLETIONS:
-            raise other_version(path)
-        chosen_N = np.ones(batch.num_rows, dtype=bool)
-        if splits is not None:
-            chosen_N &= np.isin(batch["split"].to_pylist(), list(splits))
-        if sampling is not None:
-            for name in _TUPLE:
-                chosen_N &= batch[name].to_numpy() == getattr(canonical(sampling), name)
-        yield path, batch.filter(pa.array(chosen_N))
+        yield path, _chosen(path, splits, sampling)
+
+
+def _chosen(path: Path, splits: Collection[str] | None, sampling: Sampling | None) -> Any:
+    """The selected rows of a completion file."""
+    batch = open_batch(path)
+    if batch.schema != _COMPLETIONS:
+        raise other_version(path)
+    chosen_N = np.ones(batch.num_rows, dtype=bool)
+    if splits is not None:
+        chosen_N &= np.isin(batch["split"].to_pylist(), list(splits))
+    if sampling is not None:
+        for name in _TUPLE:
+            chosen_N &= batch[name].to_numpy() == getattr(canonical(sampling), name)
+    return batch.filter(pa.array(chosen_N))
 
 
 def _sampling(row: dict[str, Any]) -> Sampling:

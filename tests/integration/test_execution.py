@@ -1,5 +1,6 @@
-"""Completions generated in several processes are those of one, to the byte."""
+"""Completions generated, and drafts examined, in several processes are those of one, to the byte."""
 
+import json
 import shutil
 
 import pytest
@@ -81,3 +82,27 @@ def test_a_wrong_share_is_said_in_one_line(loop: Place, stage: str, shards: str,
     ended = loop.understudy("stage", stage, SMOKE, "--run", run, "--shards", shards)
 
     assert (2, complaint.replace("STORE", str(loop.store))) == (ended.code, ended.complaint)
+
+
+def _examinations(place: Place) -> dict[str, dict[str, str]]:
+    """SHA-256 of every file of an examination of a draft and of that of prompt-lookup."""
+    found = {}
+    for name, files in sorted(place.contents().items()):
+        path = place.store / "artifacts" / name / "acceptance.json"
+        if path.exists():
+            found[json.loads(path.read_text())["draft"]["kind"]] = (name, files)
+    return dict(found.values())
+
+
+def test_two_processes_examine_as_one_does(loop: Place) -> None:
+    """Shard by shard; the files of the shards are gone."""
+    before = _examinations(loop)
+    assert 2 == len(before)
+    for name in before:
+        shutil.rmtree(loop.store / "artifacts" / name)
+    ended = loop.process("run", SMOKE, "--until", "evaluate", "--run", "two", "--set", "execution.local=2")
+
+    assert 0 == ended.code, ended.err
+    assert 2 == list(ended.states.values()).count("done")
+    assert before == {name: files for name, files in loop.contents().items() if name in before}
+    assert [] == [*(loop.store / "parts").iterdir(), *(loop.store / "work").iterdir()]

@@ -28,7 +28,9 @@ from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.corpus.traffic import Traffic
 from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json, find_curve
+from pipeline.errors import BrokenDraft
 from pipeline.examination.on_completions import Settings, conditions_of, open_completions
+from pipeline.examination.shard_worker import _shard_counts
 from pipeline.export.schema import FILE as EXPECTED_FILE
 from pipeline.export.schema import read_expected
 from pipeline.generation.journal import Journal, Record, read_journal
@@ -217,6 +219,12 @@ def _in_lines(counts: Sequence[PromptCounts]) -> bytes:
         return path.read_bytes()
 
 
+def _read_shard_counts(place: Path) -> None:
+    with suppress(BrokenDraft):
+        for window in _shard_counts(place / "a.counts.json"):
+            counts_json(window)
+
+
 def _read_decision(place: Path) -> None:
     find_decision(place)
     read_decision(place)
@@ -305,6 +313,10 @@ KINDS: tuple[Kind, ...] = (
         name="examination in lines", file=EXAMINATION_FILE, valid=_in_lines(COUNTS), read=_read_examination,
         covers=("pipeline/acceptance/profile_file:read_examination", "pipeline/store/row_files:read_listed_rows",
                 "pipeline/store/row_files:_rows_until_end"),
+    ),
+    Kind(
+        name="counts of a shard", file="a.counts.json", valid={"broken": None, "prompts": _json(counts_json(COUNTS))},
+        read=_read_shard_counts, covers=("pipeline/examination/shard_worker:_COUNTS",),
     ),
     Kind(
         name="examination as a workload", file=EXAMINATION_FILE, valid=_json(profile_json(COUNTS)), read=read_workload,

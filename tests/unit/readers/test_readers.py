@@ -68,6 +68,7 @@ NOT_LISTED = {
         "pipeline/corpus/prompt_store:StoredPrompts",
         "pipeline/corpus/prompt_store:_prompts",
         "pipeline/examination/token_acceptance:read_token_acceptance",
+        "pipeline/examination/token_acceptance:TokenAcceptanceFile",  # of a shard, by a worker of the same job
         "pipeline/generation/completion_files:open_batch",
         "pipeline/generation/segment_files:segments_of",
     ),

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,8 @@ from pipeline.examination.token_acceptance import FILE as BY_TOKEN
 from pipeline.generation.completion_store import write_shard
 from pipeline.models.shape import Weights
 from pipeline.running.context import Outcome
+from pipeline.running.execution.parts import Part
+from pipeline.running.execution.spread import Spread
 from pipeline.running.tasks import DraftRole, EvaluateTask
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.contexts import settings_of, stage_context
@@ -185,6 +188,54 @@ def test_a_greedy_deployment_is_examined_once(place: Path) -> None:
 
     assert (["deployed"], []) == (list(profile["prompts"]), profile["samplings"])
     assert profile["headline"] == profile["greedy"]
+
+
+@pytest.mark.parametrize("task", [CANDIDATE, EvaluateTask(kind="prompt-lookup")], ids=lambda task: task.kind)
+def test_the_order_in_which_shards_are_examined_changes_no_byte(
+    place: Path, monkeypatch: pytest.MonkeyPatch, task: EvaluateTask
+) -> None:
+    """Not even where one breaks a draft: the reason is that of the first shard that has one."""
+    _store(place / "store", [Sampling(), GREEDY])
+    in_order, make = Spread.make, Spread.make
+
+    def files() -> dict[str, bytes]:
+        _run(place, task)
+        return {path.name: path.read_bytes() for path in (place / "out").iterdir()}
+
+    def backwards(self: Spread, parts: Sequence[Part[Any]], label: str, unit: str) -> int:
+        return make(self, parts[::-1], label, unit)
+
+    broken = table_model(8, 1)
+    broken.table_PVW[:, 3] = math.nan
+    for model in (table_model(8, 1), broken):
+        monkeypatch.setattr(load_draft, "load_model", lambda *_, model=model: model)
+        monkeypatch.setattr(Spread, "make", in_order)
+        found = files()
+        monkeypatch.setattr(Spread, "make", backwards)
+        assert found == files()
+    assert (task.kind == "model") == (b"NaN logits on completion 1:" in found["acceptance.json"])
+
+
+def test_shards_that_are_examined_are_not_examined_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed stage goes on with the files of its shards, and gives the same bytes."""
+    _store(place / "store", [Sampling(), GREEDY])
+    _run(place)
+    expected = {path.name: path.read_bytes() for path in (place / "out").iterdir()}
+    for name in expected:
+        (place / "out" / name).unlink()
+    tally = stages.evaluate.tally_counts
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stages.evaluate, "tally_counts", killed)
+    with pytest.raises(KeyboardInterrupt):
+        _run(place)
+    monkeypatch.setattr(stages.evaluate, "tally_counts", tally)
+    monkeypatch.setattr(load_draft, "load_model", killed)
+    _run(place)
+
+    assert expected == {path.name: path.read_bytes() for path in (place / "out").iterdir()}
 
 
 class _BreaksLate(TableModel):

@@ -1,0 +1,164 @@
+"""What a worker needs to examine a draft on shards of completions, and the files that it writes for each shard.
+
+A part is one shard of one set of completions. Its files hold the counts of its prompts, which `merged` gives back shard by shard
+in the order of the store: sums over them are the same to the last digit wherever the parts were made.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from pipeline.acceptance.profile import PromptCounts, counts_json
+from pipeline.config.evaluate import ConventionName, EvaluateConfig
+from pipeline.errors import BrokenDraft
+from pipeline.examination.completion_sets import CompletionSets
+from pipeline.examination.examiner import Examiner
+from pipeline.examination.load_draft import load_draft
+from pipeline.examination.prompt_lookup import prompt_lookup_counts
+from pipeline.examination.token_acceptance import TokenAcceptanceFile
+from pipeline.examination.windows import WINDOW
+from pipeline.generation.completion_store import StoredCompletion, read_completions, read_shard
+from pipeline.models.loading import choose_device
+from pipeline.models.out_of_memory import batch_named
+from pipeline.models.stored_pair import Pair
+from pipeline.speculation.settings import Sampling
+from pipeline.store.files import write_json
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Format, Text
+
+Advance = Callable[[float], None]
+Count = Callable[
+    ["ExaminedShard", Iterator[StoredCompletion], Advance, TokenAcceptanceFile], Iterator[list[PromptCounts]]
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExaminationWork:
+    """What all parts of an examination have in common."""
+
+    draft: tuple[Pair, Path] | None  # the draft, and the pair that it is examined for; None: prompt-lookup
+    dtype: str  # of the draft
+    trust_remote_code: bool
+    settings: EvaluateConfig
+    count_as: ConventionName
+    split: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExaminedShard:
+    """One shard of one set of completions."""
+
+    set: str
+    sampling: Sampling
+    shard: Path  # its completion file
+    completions: int  # of the set in it
+    first: int  # place of its first completion in the set
+
+    @property
+    def name(self) -> str:
+        return f"{self.set}-{self.shard.name.partition('.')[0]}"
+
+    @property
+    def files(self) -> tuple[str, str]:
+        """a_t of every token, and the counts, which are written last."""
+        return f"{self.name}.tokens.arrow", f"{self.name}.counts.json"
+
+
+@dataclass(frozen=True)
+class _ShardCounts:
+    """The content of the second file. `broken`: why the draft cannot be examined; then there are no rows."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    broken: Text | None = None
+    prompts: list[PromptCounts] = field(default_factory=list)
+
+
+_COUNTS = Format(name="counts of a shard", content=TypeAdapter(_ShardCounts))
+
+
+def shards_to_examine(sets: CompletionSets) -> dict[str, list[ExaminedShard]]:
+    """The parts of each set of completions, in order."""
+    found: dict[str, list[ExaminedShard]] = {}
+    for name, (sampling, _) in sets.named().items():
+        first, parts = 0, found.setdefault(name, [])
+        for shard, count in sets.shards(sampling).items():
+            parts.append(ExaminedShard(set=name, sampling=sampling, shard=shard, completions=count, first=first))
+            first += count
+    return found
+
+
+def open_examination(work: ExaminationWork, device: str) -> Callable[[ExaminedShard, Path, Advance], None]:
+    """Load the draft; what is returned examines it on a shard and writes the part's files to a directory. BrokenDraft for a draft
+    that does not fit the pair."""
+    if work.draft is None:
+        return partial(_examine, work, _look_up(work))
+    pair, path = work.draft
+    draft = load_draft(pair, path, work.dtype, choose_device(device), work.trust_remote_code)
+    return partial(_examine, work, _by_draft(work, draft, pair.vocabulary))
+
+
+def _look_up(work: ExaminationWork) -> Count:
+    def count(
+        part: ExaminedShard, completions: Iterator[StoredCompletion], advance: Advance, by_token: TokenAcceptanceFile
+    ) -> Iterator[list[PromptCounts]]:
+        for window in prompt_lookup_counts(completions, work.settings):
+            yield window
+            advance(len(window))
+
+    return count
+
+
+def _by_draft(work: ExaminationWork, draft: Any, vocabulary: int) -> Count:
+    def count(
+        part: ExaminedShard, completions: Iterator[StoredCompletion], advance: Advance, by_token: TokenAcceptanceFile
+    ) -> Iterator[list[PromptCounts]]:
+        examiner = Examiner(part.sampling, work.settings, vocabulary, count_as=work.count_as)
+        keep = by_token.add if part.set == "deployed" else None
+        whole = read_completions(part.shard.parent, {work.split}, part.sampling)
+        with batch_named("evaluate.batch_tokens", work.settings.batch_tokens, examiner.attempt_batch(draft, whole)):
+            yield from examiner.counts(draft, completions, advance, keep, first_number=part.first)
+
+    return count
+
+
+def _examine(work: ExaminationWork, count: Count, part: ExaminedShard, out: Path, advance: Advance) -> None:
+    """A draft that cannot be examined is a result too: which shard says so first must not depend on who is faster."""
+    completions = read_shard(part.shard, {work.split}, part.sampling)
+    tokens, counts = (out / name for name in part.files)
+    with TokenAcceptanceFile(tokens) as by_token:
+        try:
+            rows = [row for window in count(part, completions, advance, by_token) for row in counts_json(window)]
+            found: dict[str, Any] = {"broken": None, "prompts": rows}
+        except BrokenDraft as error:
+            found = {"broken": str(error), "prompts": []}
+    write_json(counts, found)
+
+
+def merged(
+    parts: Sequence[ExaminedShard], directory: Path, by_token: TokenAcceptanceFile | None
+) -> Iterator[list[PromptCounts]]:
+    """The counts of all parts, shard by shard, from their files; a_t of their tokens go to `by_token`.
+    BrokenDraft with the reason of the first part that has one."""
+    for part in parts:
+        tokens, counts = (directory / name for name in part.files)
+        yield from _shard_counts(counts)
+        if by_token is not None:
+            by_token.append(tokens)
+
+
+def _shard_counts(path: Path) -> Iterator[list[PromptCounts]]:
+    found = _COUNTS.read(path)
+    if found.broken is not None:
+        raise BrokenDraft(found.broken)
+    yield from (found.prompts[begin : begin + WINDOW] for begin in range(0, len(found.prompts), WINDOW))
+
+
+def delete(parts: Sequence[ExaminedShard], directory: Path) -> None:
+    """Delete the files of parts that have been merged."""
+    for part in parts:
+        for name in part.files:
+            (directory / name).unlink(missing_ok=True)
