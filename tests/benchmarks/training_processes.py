@@ -96,7 +96,7 @@ def train(place: Path) -> dict[str, float]:
             seed=0,
             vocabulary=VOCABULARY,
             work=place / str(steps),
-            examine=lambda model: AcceptanceSummary(0.5, 1.0),
+            examine=lambda model: AcceptanceSummary(0.5, 1.0, {}),
             progress=quiet(),
         )
         took.append(time.perf_counter() - began)
