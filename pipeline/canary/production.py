@@ -61,7 +61,8 @@ def _judged(
     beyond = [first < predicted - margin] if first is not None else []
     beyond += [(length - 1) / gamma < figures.accepted / figures.drafts / gamma - margin] if length is not None else []
     is_low = length is None or low is None or length < low
-    shown = [] if length is None else [f"mean acceptance length {length:.3f}, at least {low or 0:.3f} was predicted"]
+    predicted_length = f"at least {low:.3f}" if low is not None else f"{1 + figures.accepted / figures.drafts:.3f}"
+    shown = [] if length is None else [f"mean acceptance length {length:.3f}, {predicted_length} was predicted"]
     shown += [] if first is None else [f"first tokens accepted {first:.3f}, {predicted:.3f} was predicted"]
     if not beyond:
         state: State = "not_known"

@@ -95,7 +95,7 @@ def _reference(state: WatchState, settings: WatchConfig) -> str:
         return f"hours usually within {100 * reference.band:.1f} points"
     hours = state.counts.by_name[name].drift.hours if name in state.counts.by_name else ()
     days = sum(one.seconds for one in hours) / 86_400
-    drafts = sum(one.n / (1 if name == FIRST else settings.draft_length or 1) for one in hours)
+    drafts = sum(one.n for one in hours) / (state.last[name].dependence if name in state.last else 1.0)
     band = "nothing is tested until then" if not state.draft else f"until then a band of {100 * settings.band:g} points"
     return (
         f"learning the reference: {days:.1f} of {settings.reference_days} days, {drafts:,.0f} of "

@@ -6,7 +6,6 @@ from pipeline.engines.counts import Counts
 
 FIRST = "acceptance of the first draft token"
 ALL = "accepted share of the draft tokens"
-_PER_DRAFT = "accepted share of the draft tokens, at a constant draft length"
 _ONE_LENGTH = (
     0.01  # share of the draft tokens that may be missing or more: drafts are shorter where a context or a grammar ends
 )
@@ -65,9 +64,11 @@ def watched_shares(counts: Counts, predicted: Predicted | None, gamma: int | Non
     `gamma`: the draft length, where there is no prediction.
     """
     first, length = _first(counts, predicted), gamma if predicted is None else predicted.gamma
-    if first is not None and not has_one_length(counts, length):
+    is_one_length = has_one_length(counts, length)
+    if first is not None and not is_one_length:
         return [first]
-    return [one for one in (first, _all(counts, predicted, length)) if one is not None]
+    name = f"{ALL} at draft length {length}" if is_one_length else ALL
+    return [one for one in (first, _all(counts, predicted, length, name)) if one is not None]
 
 
 def has_one_length(counts: Counts, gamma: int | None) -> bool:
@@ -90,12 +91,12 @@ def _first(counts: Counts, predicted: Predicted | None) -> Share | None:
     )
 
 
-def _all(counts: Counts, predicted: Predicted | None, length: int | None) -> Share | None:
+def _all(counts: Counts, predicted: Predicted | None, length: int | None, name: str) -> Share | None:
     proposed = with_draft_tokens(counts, length).draft_tokens
     if counts.accepted is None or not proposed:
         return None
     return Share(
-        name=_PER_DRAFT if counts.draft_tokens is None else ALL,
+        name=name,
         trials=proposed,
         successes=min(counts.accepted, proposed),
         predicted=0.0 if predicted is None else predicted.accepted / predicted.gamma,

@@ -24,7 +24,8 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Last:
-    """A count in the last look that had it: for `/metrics`, and for who asks what the watch says. `share`: as counted."""
+    """A count in the last look that had it: for `/metrics`, and for who asks what the watch says. `share`: as counted.
+    `dependence`: trials of a draft."""
 
     __pydantic_config__ = KNOWN_FIELDS_ONLY
 
@@ -32,6 +33,7 @@ class Last:
     share: Amount
     predicted: Amount
     trials: Amount
+    dependence: Amount = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

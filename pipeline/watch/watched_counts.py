@@ -9,7 +9,8 @@ from pipeline.watch.drift import Drift, Verdict, forgetting, looked, renewed, st
 from pipeline.watch.reference import HOUR
 from pipeline.watch.share import Share
 
-_FORGOTTEN = 86_400.0  # seconds of looks without a count after which it is watched no longer
+_OVER = 86_400.0  # seconds of looks without a count after which its drift is over
+_FORGOTTEN = 30 * _OVER  # and its reference forgotten
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +25,8 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedCounts:
-    """By the name of the count. Level and spread of one say nothing of another, so each has its own test. `began`: Unix
-    seconds."""
+    """By the name of the count. Level and spread of one say nothing of another, nor do those of one draft length of another
+    length, so each has its own test. `began`: Unix seconds."""
 
     __pydantic_config__ = KNOWN_FIELDS_ONLY
 
@@ -34,7 +35,7 @@ class WatchedCounts:
 
     @property
     def drifting(self) -> str | None:
-        """The count that drifts. While one does, the others are not tested: they would tell of the same drift."""
+        """The count that drifts. While one does and is counted, the others are not tested: they would tell of the same drift."""
         return next((name for name, one in self.by_name.items() if one.drift.verdict != "steady"), None)
 
     @property
@@ -55,13 +56,14 @@ def all_looked(
 ) -> WatchedCounts:
     """With one more look, which ended at `time` and took `seconds`.
 
-    Where a count is missing at some replicas, or in some rows of a log, looks with and without it may alternate, so it is
-    forgotten only after a day of looks.
+    Where a count is missing at some replicas, or in some rows of a log, looks with and without it may alternate, and an engine
+    may draft another length for some hours, so a count is left only after a day of looks.
     """
-    counts = _without_forgotten(counts, {share.name for share in shares}, seconds)
+    seen = {share.name for share in shares}
+    counts = _with_missed(counts, seen, time, seconds)
     for share in shares:
         known = counts.by_name.get(share.name, Watched(drift=started(time)))
-        if counts.drifting not in (None, share.name):
+        if counts.drifting in seen - {share.name}:
             counts = _with(counts, share.name, known.drift)
             continue
         after = looked(known.drift, share, time, seconds, settings)
@@ -79,12 +81,16 @@ def all_renewed(counts: WatchedCounts, time: float) -> WatchedCounts:
     )
 
 
-def _without_forgotten(counts: WatchedCounts, seen: set[str], seconds: float) -> WatchedCounts:
+def _with_missed(counts: WatchedCounts, seen: set[str], time: float, seconds: float) -> WatchedCounts:
+    """After a look that had the counts `seen`."""
     passed = min(seconds, HOUR) if seen else 0.0  # a look after a pause is one look
-    kept = {
-        name: replace(one, missed=0.0 if name in seen else one.missed + passed) for name, one in counts.by_name.items()
-    }
-    return replace(counts, by_name={name: one for name, one in kept.items() if one.missed < _FORGOTTEN})
+    kept = {}
+    for name, one in counts.by_name.items():
+        missed = 0.0 if name in seen else one.missed + passed
+        is_over = missed >= _OVER and one.drift.verdict != "steady"
+        if missed < _FORGOTTEN:
+            kept[name] = Watched(drift=renewed(one.drift, time) if is_over else one.drift, missed=missed)
+    return replace(counts, by_name=kept)
 
 
 def _with(counts: WatchedCounts, name: str, drift: Drift) -> WatchedCounts:

@@ -52,7 +52,13 @@ def observed(
 
 
 def _last(share: Share, time: float) -> Last:
-    return Last(time=time, share=share.successes / share.trials, predicted=share.predicted, trials=share.trials)
+    return Last(
+        time=time,
+        share=share.successes / share.trials,
+        predicted=share.predicted,
+        trials=share.trials,
+        dependence=float(share.dependence),
+    )
 
 
 def _of_draft(state: WatchState, digest: str, time: float) -> WatchState:

@@ -31,6 +31,7 @@ from tests.unit.watch.expectations import FlatCosts, expected_at, watched_state,
 
 SETTINGS = WatchConfig(burst_minutes=0.01)
 _DRIFT = ("counts", "by_name", FIRST, "drift")
+ALL_5 = f"{ALL} at draft length 5"
 SERVED = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5))
 
 
@@ -55,18 +56,14 @@ def _looks(
     ("counts", "gamma", "expected"),
     [
         (_counts(0.8), None, [(FIRST, 1000.0, 800.0)]),
-        (_counts(0.8), 5, [(FIRST, 1000.0, 800.0), (ALL, 5000.0, 2500.0)]),
+        (_counts(0.8), 5, [(FIRST, 1000.0, 800.0), (ALL_5, 5000.0, 2500.0)]),
         (_counts(0.8), 4, [(FIRST, 1000.0, 800.0)]),  # the draft length is not what it is said to be
-        (replace(_counts(0.8), draft_tokens=4960.0), 5, [(FIRST, 1000.0, 800.0), (ALL, 4960.0, 2500.0)]),
+        (replace(_counts(0.8), draft_tokens=4960.0), 5, [(FIRST, 1000.0, 800.0), (ALL_5, 4960.0, 2500.0)]),
         (replace(_counts(0.8), draft_tokens=4940.0), 5, [(FIRST, 1000.0, 800.0)]),
         (Counts(drafts=10.0, draft_tokens=50.0, accepted=20.0), None, [(ALL, 50.0, 20.0)]),
         (Counts(drafts=10.0, draft_tokens=31.0, accepted=20.0), 5, [(ALL, 31.0, 20.0)]),
         (Counts(draft_tokens=50.0, accepted=60.0), None, [(ALL, 50.0, 50.0)]),
-        (
-            Counts(drafts=10.0, accepted=20.0),
-            4,
-            [("accepted share of the draft tokens, at a constant draft length", 40.0, 20.0)],
-        ),
+        (Counts(drafts=10.0, accepted=20.0), 4, [(f"{ALL} at draft length 4", 40.0, 20.0)]),
         (Counts(drafts=10.0, accepted=20.0), None, []),
         (Counts(drafts=0.0, draft_tokens=0.0, accepted=0.0, accepted_first=0.0), 5, []),
         (Counts(tokens=10.0), 5, []),
@@ -143,6 +140,27 @@ def test_a_reference_is_of_deviations_or_of_counts(before: Expected | None) -> N
         assert reference == _looks(state, [0.8] * 5, served=kept).reference(FIRST)
 
 
+def test_what_is_learned_is_counted_in_drafts() -> None:
+    """Also where the count that is shown is of draft tokens."""
+    counts = Counts(drafts=1000.0, accepted=2500.0)
+    state = new_state(0.0)
+    for look in range(1, 4):
+        state = observed(state, Observation(time=300.0 * look, seconds=300.0, counts=counts), SERVED, SETTINGS, None)
+    assert "2,000 of 20,000 drafts" in status_line(state, SETTINGS)  # the first look found the draft
+
+
+def test_another_draft_length_has_a_reference_of_its_own() -> None:
+    """Hours deviate more, the more draft tokens there are; first tokens are the same."""
+    state = with_reference(_looks(new_state(0.0), [0.8] * 2), watched_state().reference(FIRST))
+    longer = Served("vllm", expected_at(first=0.8, accepted=3.0, gamma=7, digest="longer"))
+    counts = Counts(drafts=1000.0, draft_tokens=7000.0, accepted=3000.0, accepted_first=800.0)
+    for look in (3, 4):
+        state = observed(state, Observation(time=300.0 * look, seconds=300.0, counts=counts), longer, SETTINGS, None)
+    assert [True, True, False] == [
+        state.reference(name) is not None for name in (FIRST, ALL_5, f"{ALL} at draft length 7")
+    ]
+
+
 def test_the_window_begins_anew_with_another_draft_and_with_another_rule() -> None:
     """Else what it said before would be said for ever."""
     window = SETTINGS.model_copy(update={"rule": "window", "window": 1000})
@@ -158,8 +176,8 @@ def test_what_is_remembered_of_a_look() -> None:
     """Its share and its number of drafts; domains fade with the time that passed, and counts without a time are none."""
     state = _looks(new_state(0.0), [0.8, 0.8, 0.7], by_domain={"chat": _counts(0.8)})
     assert Last(time=900.0, share=0.7, predicted=0.8, trials=1000.0) == state.last[FIRST]
-    assert Last(time=900.0, share=0.4375, predicted=0.5, trials=5000.0) == state.last[ALL]
-    for count, trials in ((FIRST, 1000), (ALL, 5000)):
+    assert Last(time=900.0, share=0.4375, predicted=0.5, trials=5000.0, dependence=5.0) == state.last[ALL_5]
+    for count, trials in ((FIRST, 1000), (ALL_5, 5000)):
         assert trials * (2 + math.exp(-300 / 7200) - 1) == pytest.approx(state.domains[count]["chat"].short[0])
     back = observed(state, Observation(time=500.0, seconds=None, counts=_counts(0.1)), SERVED, SETTINGS, None)
     assert (state.last, 4) == (back.last, back.looks)
