@@ -1,6 +1,7 @@
 """Shared by every tier. Nothing here imports torch: the fast tests of the light paths must stay light."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches a hub
 os.environ["XDG_CACHE_HOME"] = str(COMPILED)  # each variant of our C code is compiled once, whoever needs it first
 for _name in ("MLFLOW_TRACKING_URI", "COLUMNS", "FORCE_COLOR"):  # pytest-xdist sets the second
     os.environ.pop(_name, None)
+# A shell without job control starts background jobs with SIGINT ignored, which every process of a test would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
 
