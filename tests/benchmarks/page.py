@@ -86,6 +86,7 @@ ENTRIES = (
     ),
     Entry("Does a draft from a served target lose acceptance?", ["served_distillation"], "servers", quality.served),
     Entry("How often does the watch see a drift where there is none?", ["watch_alarms"], "watch", quality.alarms),
+    Entry("What does the watch cost?", ["watch_load"], "watch", speed.watching),
     Entry("How long does the quickstart take?", ["quickstart"], "quickstart", speed.quickstart),
     Entry("How long do commands take to start?", ["light_paths", "check"], "quickstart", speed.start),
 )

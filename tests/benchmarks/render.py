@@ -36,6 +36,7 @@ from tests.benchmarks import (
     threads,
     trace,
     watch_alarms,
+    watch_load,
 )
 from tests.benchmarks.distillation import figure as distillation
 from tests.benchmarks.figures import ROOT
@@ -99,7 +100,7 @@ TOPICS = {
             "served_distillation": served_distillation,
         },
     ),
-    "watch": Topic("In service", {"watch_alarms": watch_alarms}),
+    "watch": Topic("In service", {"watch_alarms": watch_alarms, "watch_load": watch_load}),
     "architectures": Topic("Architectures", {"architectures": architectures}),
 }
 FIGURES = {name: module for topic in TOPICS.values() for name, module in topic.figures.items()}

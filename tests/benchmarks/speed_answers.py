@@ -156,3 +156,21 @@ def start(results: Results) -> Answer:
         f"**{check['seconds']['median']:.1f} s** (aim 12)."
     )
     return found, f"`python -c 'import torch'`: {times[_TORCH]:.2f} s."
+
+
+def watching(results: Results) -> Answer:
+    figure = results.figure("watch_load")
+    share = figure["cpu_seconds"] / figure["simulated_seconds"]
+    counted, log = (
+        figure["counted"] == figure["truth"],
+        figure["log_drafts"]["counted"] == figure["log_drafts"]["truth"],
+    )
+    grown = figure["mib_at_the_end"] - figure["mib_after_an_hour"]
+    found = (
+        f"50 simulated replicas and a log, read every 5 minutes for {figure['simulated_seconds'] / 3600:.0f} simulated hours: "
+        f"**{figure['cpu_seconds']:.0f} s** of processor time ({share:.2%} of one core; the aim is below 5%), "
+        f"{figure['mib_at_the_end']:.0f} MiB at the end, {grown:+.0f} since the first hour. {figure['resets']:,} restarts and "
+        f"{figure['faults']:,} pages that were missing or rubbish changed no sum."
+        + missed("A sum is not what was shown.", not (counted and log))
+    )
+    return found, "what the replicas and the log have shown, added up by life of a replica."
