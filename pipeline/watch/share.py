@@ -67,7 +67,7 @@ def watched_shares(counts: Counts, predicted: Predicted | None, gamma: int | Non
     is_one_length = has_one_length(counts, length)
     if first is not None and not is_one_length:
         return [first]
-    name = f"{ALL} at draft length {length}" if is_one_length else ALL
+    name = f"{ALL} (draft length {length})" if is_one_length else ALL
     return [one for one in (first, _all(counts, predicted, length, name)) if one is not None]
 
 

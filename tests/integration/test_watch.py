@@ -102,7 +102,7 @@ def test_a_drift_is_found_told_and_ends(site: Site, hook: tuple[str, list[dict[s
     assert (0, True) == (
         steady.code,
         "no drift; last look: acceptance of the first draft token 0.800, predicted 0.800 (2,000 drafts), accepted share of the "
-        "draft tokens at draft length 3 0.533, predicted 0.533 (6,000 draft tokens); learning" in steady.out,
+        "draft tokens (draft length 3) 0.533, predicted 0.533 (6,000 draft tokens); learning" in steady.out,
     )
     assert "learning the reference: 0.0 of 7 days" in steady.out
     site.decode(0.2)
@@ -229,7 +229,7 @@ def test_a_fall_at_later_positions_alone_is_a_drift(site: Site) -> None:
             break
     assert (3, True) == (
         ended.code,
-        "drift: accepted share of the draft tokens at draft length 3 is below what" in ended.complaint,
+        "drift: accepted share of the draft tokens (draft length 3) is below what" in ended.complaint,
     )
     assert "acceptance of the first draft token 0.800, predicted 0.800" in ended.out
 

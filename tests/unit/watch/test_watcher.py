@@ -31,7 +31,7 @@ from tests.unit.watch.expectations import FlatCosts, expected_at, watched_state,
 
 SETTINGS = WatchConfig(burst_minutes=0.01)
 _DRIFT = ("counts", "by_name", FIRST, "drift")
-ALL_5 = f"{ALL} at draft length 5"
+ALL_5 = f"{ALL} (draft length 5)"
 SERVED = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5))
 
 
@@ -63,7 +63,7 @@ def _looks(
         (Counts(drafts=10.0, draft_tokens=50.0, accepted=20.0), None, [(ALL, 50.0, 20.0)]),
         (Counts(drafts=10.0, draft_tokens=31.0, accepted=20.0), 5, [(ALL, 31.0, 20.0)]),
         (Counts(draft_tokens=50.0, accepted=60.0), None, [(ALL, 50.0, 50.0)]),
-        (Counts(drafts=10.0, accepted=20.0), 4, [(f"{ALL} at draft length 4", 40.0, 20.0)]),
+        (Counts(drafts=10.0, accepted=20.0), 4, [(f"{ALL} (draft length 4)", 40.0, 20.0)]),
         (Counts(drafts=10.0, accepted=20.0), None, []),
         (Counts(drafts=0.0, draft_tokens=0.0, accepted=0.0, accepted_first=0.0), 5, []),
         (Counts(tokens=10.0), 5, []),
@@ -157,7 +157,7 @@ def test_another_draft_length_has_a_reference_of_its_own() -> None:
     for look in (3, 4):
         state = observed(state, Observation(time=300.0 * look, seconds=300.0, counts=counts), longer, SETTINGS, None)
     assert [True, True, False] == [
-        state.reference(name) is not None for name in (FIRST, ALL_5, f"{ALL} at draft length 7")
+        state.reference(name) is not None for name in (FIRST, ALL_5, f"{ALL} (draft length 7)")
     ]
 
 
