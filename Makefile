@@ -25,7 +25,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service test-scale bench bench-distill bench-served bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
+.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service test-scale bench bench-distill bench-served bench-scale bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -140,6 +140,9 @@ bench-distill: $(VENV)/.installed  ## distillation against what people use today
 
 bench-served: $(VENV)/.installed $(VLLM_VENV)/.installed  ## generation by vLLM's servers, and drafts distilled by them (half an hour)
 	VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" $(BIN)/python -m tests.benchmarks servers_overhead served_distillation
+
+bench-scale: $(SCALE_VENV)/.installed  ## what a second Ray worker gives (five minutes)
+	OMP_NUM_THREADS=1 $(SCALE_VENV)/bin/python -m tests.benchmarks spread
 
 bench-sweep: $(VENV)/.installed $(VLLM_VENV)/.installed  ## a sweep of vLLM's CPU build into tests/fixtures/vllm_sweep (an hour and a half); nothing else may run
 	VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" $(BIN)/python -m tests.benchmarks.vllm_sweep

@@ -4,13 +4,13 @@ import sys
 
 from tests.benchmarks.render import FIGURES, render
 
-# Only when named: `make bench-distill`, `make bench-served`.
-_LONG = ("distillation", "servers_overhead", "served_distillation")
+# Only when named: `make bench-distill`, `make bench-served`, `make bench-scale`.
+_NAMED = ("distillation", "servers_overhead", "served_distillation", "spread")
 
 unknown = [name for name in sys.argv[1:] if name not in {*FIGURES, "render"}]
 if unknown:
     sys.exit(f"no figure is called {unknown[0]}; there are {', '.join(FIGURES)}")
-for name in sys.argv[1:] or [name for name in FIGURES if name not in _LONG]:
+for name in sys.argv[1:] or [name for name in FIGURES if name not in _NAMED]:
     if name != "render":
         FIGURES[name].main()
 render()

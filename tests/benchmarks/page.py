@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.benchmarks import quality_answers as quality
+from tests.benchmarks import scale_answers as scale
 from tests.benchmarks import speed_answers as speed
 from tests.benchmarks.answers import Answer
 from tests.benchmarks.stored import Results
@@ -87,6 +88,9 @@ ENTRIES = (
     Entry("Does a draft from a served target lose acceptance?", ["served_distillation"], "servers", quality.served),
     Entry("How often does the watch see a drift where there is none?", ["watch_alarms"], "watch", quality.alarms),
     Entry("What does the watch cost?", ["watch_load"], "watch", speed.watching),
+    Entry("What does a second process give in training?", ["training_processes"], "scale", scale.training),
+    Entry("What does a second Ray worker give?", ["spread"], "scale", scale.shards),
+    Entry("How much memory does the gate take?", ["gate_memory"], "scale", scale.gate_memory),
     Entry("How long does the quickstart take?", ["quickstart"], "quickstart", speed.quickstart),
     Entry("How long do commands take to start?", ["light_paths", "check"], "quickstart", speed.start),
 )

@@ -18,6 +18,7 @@ from tests.benchmarks import (
     engines,
     evaluator_memory,
     evaluator_speed,
+    gate_memory,
     greedy,
     latency_models,
     latency_simulated,
@@ -32,9 +33,11 @@ from tests.benchmarks import (
     servers_memory,
     servers_overhead,
     sharper,
+    spread,
     thread_choice,
     threads,
     trace,
+    training_processes,
     watch_alarms,
     watch_load,
 )
@@ -101,6 +104,10 @@ TOPICS = {
         },
     ),
     "watch": Topic("In service", {"watch_alarms": watch_alarms, "watch_load": watch_load}),
+    "scale": Topic(
+        "More than one process, large corpora",
+        {"training_processes": training_processes, "spread": spread, "gate_memory": gate_memory},
+    ),
     "architectures": Topic("Architectures", {"architectures": architectures}),
 }
 FIGURES = {name: module for topic in TOPICS.values() for name, module in topic.figures.items()}

@@ -1,8 +1,7 @@
 """What a second Ray worker gives: completions a second against one worker, and what a shard costs beside its work.
 
 Start-up is apart: each worker has made a shard before the clock starts. One computing thread each, and a logical CPU more than
-workers, because Ray has a task of its own. Needs `understudy[ray]`: run it in the environment of `make test-scale`, with
-OMP_NUM_THREADS=1.
+workers, because Ray has a task of its own. Needs `understudy[ray]` and OMP_NUM_THREADS=1: `make bench-scale`.
 """
 
 import statistics
