@@ -211,7 +211,8 @@ def launch_all(processes: int, task: Path) -> None:
 
 
 def _first_end(codes: Mapping[int, int], processes: int) -> str:
-    """Which process ended. One that was killed makes others fail, whose connections it breaks."""
-    rank, code = min(codes.items(), key=lambda one: (one[1] >= 0, one[0]))
+    """Which process ended. One that was killed makes others fail, whose connections it breaks; and the launcher ends those that
+    are left with SIGTERM."""
+    rank, code = min(codes.items(), key=lambda one: (one[1] == -signal.SIGTERM, one[1] >= 0, one[0]))
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"has ended with exit code {code}"
     return f"distill: training process {rank + 1} of {processes} {how}; checkpoints are kept, run again to resume"

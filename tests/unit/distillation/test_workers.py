@@ -73,6 +73,8 @@ def test_a_failure_elsewhere_ends_the_worker_here() -> None:
     [
         ({0: 1, 1: -9}, "training process 2 of 2 was killed by SIGKILL"),
         ({1: 1, 0: 1}, "training process 1 of 2 has ended with exit code 1"),
+        ({0: -signal.SIGTERM, 1: -signal.SIGKILL}, "training process 2 of 2 was killed by SIGKILL"),
+        ({0: -signal.SIGTERM, 1: 1}, "training process 2 of 2 has ended with exit code 1"),
     ],
 )
 def test_a_killed_process_is_named_before_those_that_fail_by_it(codes: dict[int, int], said: str) -> None:
