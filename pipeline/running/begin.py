@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from datetime import date
 
+from pipeline.config.resources import differing
 from pipeline.config.root import Config
 from pipeline.distillation.launchers import current, process_count
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
@@ -35,8 +36,8 @@ def begin(
     An existing run keeps its pinned inputs, but for prompts that were not read yet. The champion is looked up again, because the
     registry may have changed.
     `verify`: hash the inputs instead of trusting remembered digests. `even_if_refused`: go on where the gate must refuse.
-    Raises UsageError if a launcher started a number of processes that cannot train, if `run_id` exists with another config, if a
-    pinned input has changed since, or for a new run that cannot work; then nothing is recorded.
+    Raises UsageError if a launcher started a number of processes that cannot train, if `run_id` exists with a config that
+    differs in more than resources, if a pinned input has changed since, or for a new run that cannot work; then nothing is recorded.
     """
     process_count(
         config.distill.processes, config.distill.batch, 1, current()
@@ -59,7 +60,7 @@ def begin(
             outside=inputs,
         )
     else:
-        _require_same(record, config)
+        _take_resources(record, config)
         _check_pinned(record, inputs)
     record.state, record.ended, record.failure = "running", "", ""
     for name in ("registry_down", "champion"):
@@ -74,18 +75,23 @@ def begin(
 
 
 def join(config: Config, store: Store, run_id: str) -> RunRecord:
-    """The record of a run that a share of a stage is made for; nothing is written. UsageError for a run that is not there, or is
-    of another config."""
+    """The record of a run that a share of a stage is made for, with the resources of `config`; nothing is written. UsageError
+    for a run that is not there, or is of another config."""
     record = load_run(store, run_id)
     if record is None:
         raise UsageError(f"--run {run_id}: no such run in {store.root}; run the stages before this one")
-    _require_same(record, config)
+    _take_resources(record, config)
     return record
 
 
-def _require_same(record: RunRecord, config: Config) -> None:
-    if record.config != config.model_dump(mode="json"):
-        raise UsageError(f"--run {record.id}: exists with another config; leave --run out or name a new one")
+def _take_resources(record: RunRecord, config: Config) -> None:
+    """The run goes on with the resources of `config`. UsageError where more differs."""
+    given = config.model_dump(mode="json")
+    keys = differing(record.config, given)
+    if keys:
+        named = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+        raise UsageError(f"--run {record.id}: exists with another config ({named}); leave --run out or name a new one")
+    record.config = given
 
 
 def _created(store: Store) -> str:

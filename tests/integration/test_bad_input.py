@@ -149,7 +149,10 @@ def test_run_of_another_config_is_refused(loop: Place) -> None:
     before = loop.record(RUN)
     ended = loop.understudy("run", SMOKE, "--set", "distill.max_steps=61", "--run", RUN)
     assert 2 == ended.code, ended.err
-    assert f"--run {RUN}: exists with another config; leave --run out or name a new one" == ended.complaint
+    assert (
+        f"--run {RUN}: exists with another config (distill.max_steps); leave --run out or name a new one"
+        == ended.complaint
+    )
     assert before == loop.record(RUN)
 
 

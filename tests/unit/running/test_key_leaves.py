@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pipeline.config.loading import load_config
 from pipeline.config.pair import ModelSource
 from pipeline.config.promote import NoticeConfig
+from pipeline.config.resources import RESOURCES
 from pipeline.config.root import Config
 from pipeline.running.jobs import expand
 from pipeline.running.stage_list import STAGE_NAMES
@@ -225,6 +226,12 @@ def test_a_key_of_the_config_is_known_to_its_stages_and_to_no_others(base: str) 
         if found != (expected := _expected(base, key)):
             wrong[key] = {"known to": sorted(found), "expected": sorted(expected)}
     assert {} == wrong
+
+
+def test_resources_are_in_no_key() -> None:
+    """A run may go on with others, and must find its artifacts."""
+    for key in RESOURCES:
+        assert set() == set().union(*(_expected(base, key) for base in BASES)), key
 
 
 def test_every_row_is_of_a_key() -> None:

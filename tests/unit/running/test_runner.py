@@ -370,8 +370,18 @@ def _fail(context: StageContext[Any]) -> None:
 def test_a_run_id_belongs_to_one_config(world: _World) -> None:
     """Continuing a run with another config is an error."""
     world.run(run_id="r")
-    with pytest.raises(UsageError, match="exists with another config"):
+    with pytest.raises(UsageError, match=r"exists with another config \(seed\)"):
         world.begin("seed=7", run_id="r")
+
+
+def test_a_run_may_go_on_with_other_resources(world: _World) -> None:
+    """Where it works is no part of what it is; its record says where it works now."""
+    world.run(last="corpus", run_id="r")
+    world.begin("execution.local=4", "distill.processes=2", run_id="r")
+    record = load_run(world.store, "r")
+    assert record is not None
+    assert (4, 2) == (record.config["execution"]["local"], record.config["distill"]["processes"])
+    assert "r" == join(load_config(CONFIG), world.store, "r").id
 
 
 @pytest.fixture
