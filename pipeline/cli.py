@@ -23,6 +23,7 @@ from pipeline.commands.latency.explain import explain
 from pipeline.commands.latency.fit import fit
 from pipeline.commands.latency.predict import predict
 from pipeline.commands.latency.schedule import schedule
+from pipeline.commands.launched import in_first_alone, led_by_first
 from pipeline.commands.plan import plan
 from pipeline.commands.probe import probe
 from pipeline.commands.profile import profile
@@ -80,13 +81,13 @@ for command in (
     dags,
     doctor,
 ):
-    app.command()(command)
+    app.command()(led_by_first(command) if command in (run, stage) else in_first_alone(command))
 
 
 def _group(name: str, text: str, commands: Iterable[Callable[..., None]]) -> None:
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
     for command in commands:
-        group.command()(command)
+        group.command()(in_first_alone(command))
     app.add_typer(group, name=name)
 
 

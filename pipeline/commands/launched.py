@@ -1,5 +1,6 @@
-"""Commands under a launcher of several processes (torchrun, srun, `accelerate launch`): the first process runs the command, the
-others take part in its trainings and end with it. Otherwise each process would run the whole pipeline on the same store."""
+"""Commands under a launcher of several processes (torchrun, srun, `accelerate launch`). Of a command that trains, the first
+process runs it, and the others take part in its trainings and end with it. Any other is run by the first process alone.
+Otherwise each process would do the same work on the same store."""
 
 import functools
 import os
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeline.distillation.launchers import take_launch
+from pipeline.progress import Progress
 
 
 def led_by_first(command: Callable[..., None]) -> Callable[..., None]:
@@ -30,3 +32,21 @@ def led_by_first(command: Callable[..., None]) -> Callable[..., None]:
             command(**options)
 
     return led
+
+
+def in_first_alone(command: Callable[..., None]) -> Callable[..., None]:
+    """`command`, which has no work for other processes: those that a launcher has started end at once, without an error."""
+
+    @functools.wraps(command)
+    def alone(**options: Any) -> None:
+        launch = take_launch(os.environ)
+        if launch is not None and launch.rank > 0:
+            return
+        if launch is not None:
+            Progress().warn(
+                f"the launcher has started {launch.size} processes, and only `run` and `stage` have work for several: this one "
+                "works alone"
+            )
+        command(**options)
+
+    return alone

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.launched import led_by_first
 from pipeline.commands.options import DEFAULT_STORE, ConfigPath, EvenIfRefused, ForcePromote, Overrides, StorePath
 from pipeline.errors import UsageError
 from pipeline.running.stage_list import STAGE_NAMES
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from pipeline.store.artifacts import Store
 
 
-@led_by_first
 def stage(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"The stage: {', '.join(STAGE_NAMES)}.")],
     config: ConfigPath,

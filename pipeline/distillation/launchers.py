@@ -1,7 +1,8 @@
 """Which launcher started this process (torchrun, `accelerate launch`, srun, mpirun), and how many processes train a draft.
 
 Standard library only: a command looks at this before anything else. The launcher's variables are then taken out of the
-environment, because accelerate would otherwise join the other processes in every stage.
+environment, because accelerate would otherwise join the other processes in every stage, and a command that this one starts would
+wait for them.
 """
 
 import re
@@ -51,7 +52,7 @@ def current() -> Launch | None:
 def take_launch(environment: MutableMapping[str, str]) -> Launch | None:
     """What the launcher says, which is taken out of `environment`. UsageError if it says something impossible."""
     launch = _launch(environment)
-    taken = {*_RENDEZVOUS, *(name for names in _LAUNCHERS if not names[0].startswith("SLURM") for name in names)}
+    taken = {*_RENDEZVOUS, *(name for names in _LAUNCHERS for name in names)}
     for name in [name for name in environment if name in taken or name.startswith("TORCHELASTIC_")]:
         del environment[name]
     _current[:] = [launch] if launch is not None else []

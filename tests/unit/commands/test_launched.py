@@ -1,8 +1,11 @@
 """Which processes of a launcher run a command."""
 
+import os
+
 import pytest
 
-from pipeline.commands.launched import led_by_first
+from pipeline import cli
+from pipeline.commands.launched import in_first_alone, led_by_first
 from pipeline.distillation.launchers import current, take_launch
 
 SRUN = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NODELIST": "nowhere.invalid"}
@@ -37,3 +40,41 @@ def test_shares_of_shards_are_each_made_alone(ran: list[str], monkeypatch: pytes
         assert (["2/3"], None) == (ran, current())
     finally:
         take_launch({})
+
+
+COMMANDS = {
+    f"{getattr(group, 'name', '')} {command.callback.__name__}".strip(): command.callback
+    for group in (cli.app, *cli.app.registered_groups)
+    for command in getattr(group, "typer_instance", group).registered_commands
+    if command.callback is not None
+}
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"run", "stage"}))
+def test_every_other_command_is_run_by_the_first_process_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others end before they miss its arguments. What it starts itself sees no launcher."""
+    for key, value in SRUN.items():
+        monkeypatch.setenv(key, value)
+    try:
+        COMMANDS[name]()
+        assert set(SRUN) & set(os.environ) == {"SLURM_STEP_NODELIST"}
+    finally:
+        take_launch({})
+
+
+def test_the_first_process_says_that_it_works_alone(
+    ran: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for key, value in (SRUN | {"SLURM_PROCID": "0"}).items():
+        monkeypatch.setenv(key, value)
+
+    @in_first_alone
+    def command(name: str) -> None:
+        ran.append(name)
+
+    try:
+        command(name="gate")
+    finally:
+        take_launch({})
+    assert ["gate"] == ran
+    assert capsys.readouterr().err.startswith("warning: the launcher has started 3 processes, and only `run` and")
