@@ -14,6 +14,9 @@ import pytest
 from pipeline.config.execution import ExecutionConfig, RayConfig
 from pipeline.config.loading import load_config
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.running.execution import devices, local
+from pipeline.running.execution import spread as module
+from pipeline.running.execution.driver import Driver
 from pipeline.running.execution.parts import PARTS, Share
 from pipeline.running.execution.spread import Spread
 from pipeline.store.processes import own_tag, running_process
@@ -51,14 +54,45 @@ def test_all_parts_are_made_once(context: Begin, execution: ExecutionConfig) -> 
     assert [] == _left(here)
 
 
-def test_a_worker_loads_once_for_all_lists_of_parts(context: Begin) -> None:
-    """Such as the turns of chats: the workers stay, and each has its share of the machine's threads."""
-    here = context(LOCAL["two"])
+@pytest.mark.parametrize(("execution", "workers"), [(LOCAL["one process"], 1), (LOCAL["two"], 2)], ids=LOCAL)
+def test_a_worker_loads_once_for_all_lists_of_parts(context: Begin, execution: ExecutionConfig, workers: int) -> None:
+    """Such as the turns of chats: the workers stay, and what they have loaded."""
+    here = context(execution)
     with Spread(here, work(Squares(log_of(here), pause=0.2))) as spread:
         for count in (4, 8):
             spread.make(squares(count), "squares", "numbers")
 
-    assert (2, 8) == (times(log_of(here), "opened-cpu-*"), times(log_of(here), "made-*"))
+    assert (workers, 8) == (times(log_of(here), "opened-cpu-*"), times(log_of(here), "made-*"))
+
+
+def test_each_process_has_its_gpu_until_the_stage_ends(context: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both GPUs are used, and free for the next stage."""
+    monkeypatch.setattr(devices, "_gpus", lambda: 2)
+    here = context(LOCAL["two"])
+    here.resources.device = "cuda"
+    with Spread(here, work(Squares(log_of(here), pause=0.2))) as spread:
+        spread.make(squares(4), "squares", "numbers")
+        workers = [int(path.name.split("-")[-2]) for path in log_of(here).glob("opened-*")]
+        assert all(map(running_process, workers))
+
+    assert (1, 1) == (times(log_of(here), "opened-cuda:0-*"), times(log_of(here), "opened-cuda:1-*"))
+    assert not any(map(running_process, workers))
+
+
+@pytest.mark.parametrize(("given", "threads"), [(None, "3"), ("5", "5")])
+def test_processes_share_the_threads_of_the_machine(
+    given: str | None, threads: str, context: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the user has said how many each computes in; afterwards the command's own are as before."""
+    monkeypatch.setattr(local, "_processors", lambda: 6)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    here = context(LOCAL["two"])
+
+    assert 0 == make(here, 2)
+    assert times(log_of(here), f"opened-cpu-{threads}-*") == times(log_of(here), "opened-*") > 0
+    assert given == os.environ.get("OMP_NUM_THREADS")
 
 
 @pytest.mark.parametrize("execution", LOCAL.values(), ids=LOCAL)
@@ -112,6 +146,26 @@ def test_errors_of_a_worker_are_those_of_the_stage(context: Begin, execution: Ex
     with pytest.raises(ZeroDivisionError, match="a bug"):
         make(here, 3, (1, "bug"))
     assert 2 == times(log_of(here), "made-1-*")
+
+
+def test_workers_end_before_the_directory_goes_that_they_write_to(
+    context: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one of them fails, the others are in the middle of a part."""
+    there = list[bool]()
+
+    class Fails:
+        def make(self, driver: Driver) -> None:
+            self.staging = driver.staging
+            raise UsageError("cannot be squared")
+
+        def close(self) -> None:
+            there.append(self.staging.is_dir())
+
+    monkeypatch.setattr(module, "_place", lambda *_: Fails())
+    with pytest.raises(UsageError, match="cannot be squared"):
+        make(context(), 1)
+    assert there[0]
 
 
 def test_shares_are_made_apart_and_all_of_them_are_all(context: Begin) -> None:
