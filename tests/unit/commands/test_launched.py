@@ -1,6 +1,7 @@
 """Which processes of a launcher run a command."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,3 +79,26 @@ def test_the_first_process_says_that_it_works_alone(
         take_launch({})
     assert ["gate"] == ran
     assert capsys.readouterr().err.startswith("warning: the launcher has started 3 processes, and only `run` and")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_command_that_trains_is_run_by_the_first_process(
+    rank: int, ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others take part in its trainings until it ends, and run nothing themselves."""
+    for key, value in (SRUN | {"SLURM_PROCID": str(rank)}).items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(
+        "pipeline.distillation.processes.Control", lambda launch: SimpleNamespace(end=lambda: ran.append("end"))
+    )
+    monkeypatch.setattr("pipeline.distillation.workers.serve", lambda control: ran.append("serve"))
+
+    @led_by_first
+    def command(name: str) -> None:
+        ran.append(name)
+
+    try:
+        command(name="run")
+    finally:
+        take_launch({})
+    assert [["run", "end"], ["serve"]][rank] == ran
