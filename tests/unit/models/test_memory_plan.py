@@ -1,7 +1,9 @@
 """What cannot fit is refused before it is loaded, with the numbers; what the host has free is read from the system's files."""
 
+import json
 import re
 import resource
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,40 @@ def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(saved: Path, fr
         check(11)
 
 
+@pytest.mark.parametrize(("method", "width"), [("bitsandbytes", 4), ("fp8", 2)])
+def test_quantized_weights_take_what_their_files_do(
+    saved: Path, tmp_path: Path, free: dict[str, int], method: str, width: int
+) -> None:
+    """Whatever `dtype` says; but fp8 becomes bfloat16 when it is loaded. Caches are in bfloat16."""
+    shutil.copytree(saved, tmp_path / "target")
+    config = json.loads((saved / "config.json").read_text()) | {"quantization_config": {"quant_method": method}}
+    (tmp_path / "target" / "config.json").write_text(json.dumps(config))
+    parameters, row = _weights(saved, "bfloat16") // 2, 4 * 2 * 128 * 2 * 100 + 8 * 4096
+    free["cpu"] = width * parameters + 2 * row
+
+    def check(rows: int) -> None:
+        batch = Batch(key="generate.batch", rows=rows, tokens=100)
+        require_memory(tmp_path / "target", "bfloat16" if width == 4 else "float32", CPU, None, False, batch)
+
+    check(2)
+    with pytest.raises(UsageError, match=r"set generate\.batch to 2 or fewer"):
+        check(3)
+    free["cpu"] = width * parameters - 1
+    with pytest.raises(UsageError, match=r"its weights take .* as they are quantized, and"):
+        check(1)
+
+
+def test_logits_of_a_large_vocabulary_count(saved: Path, free: dict[str, int]) -> None:
+    """In fp32, and once more as log-probabilities: for short sequences they are most of a batch."""
+    caches, logits, weights = 4 * 2 * 128 * 2 * 4, 8 * 4096, _weights(saved, "bfloat16")
+    free["cpu"] = weights + 8 * (caches + logits)
+    batch = Batch(key="generate.batch", rows=8, tokens=4)
+    require_memory(saved, "bfloat16", CPU, None, False, batch)
+    free["cpu"] -= 1
+    with pytest.raises(UsageError, match=r"set generate\.batch to 7 or fewer"):
+        require_memory(saved, "bfloat16", CPU, None, False, batch)
+
+
 @pytest.mark.parametrize(
     ("device_map", "free_on", "fits"),
     [
@@ -130,6 +166,14 @@ def test_free_memory_of_the_host(monkeypatch: pytest.MonkeyPatch, files: dict[st
     monkeypatch.setattr(host_memory, "read_text", lambda path: files.get(path, ""))
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert expected == free_host_memory()
+
+
+def test_what_a_gpu_has_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what torch keeps of it without using it. Of other devices nothing is known."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (5 * GIB, 80 * GIB) if place == "cuda:1" else (0, 0))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda place: 3 * GIB)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda place: GIB)
+    assert (7 * GIB, 2 * GIB, None) == tuple(memory_plan._free_on(place) for place in ("cuda:1", "cuda:0", "mps"))
 
 
 def test_the_limit_of_the_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
