@@ -37,7 +37,8 @@ def begin(
     registry may have changed.
     `verify`: hash the inputs instead of trusting remembered digests. `even_if_refused`: go on where the gate must refuse.
     Raises UsageError if a launcher started a number of processes that cannot train, if `run_id` exists with a config that
-    differs in more than resources, if a pinned input has changed since, or for a new run that cannot work; then nothing is recorded.
+    differs in more than resources, if a pinned input has changed since, or for a new run that cannot work; then nothing is
+    recorded.
     """
     process_count(
         config.distill.processes, config.distill.batch, 1, current()
