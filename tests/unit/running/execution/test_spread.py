@@ -136,6 +136,16 @@ def test_a_part_that_kills_three_workers_fails_by_its_name(context: Begin) -> No
     assert [] == _left(here)
 
 
+def test_what_a_killed_worker_has_written_is_no_part(context: Begin) -> None:
+    """It has written all files of it, with half of their content: run again, the part is missing."""
+    here = context(LOCAL["two"])
+    with pytest.raises(UnderstudyError, match=r"^1: 3 workers died"):
+        make(here, 2, (1, "spoil-3"))
+    assert expected([0]) == contents(here.out)
+    assert 0 == make(here, 2)
+    assert expected(range(2)) == contents(here.out)
+
+
 @pytest.mark.parametrize("execution", LOCAL.values(), ids=LOCAL)
 def test_errors_of_a_worker_are_those_of_the_stage(context: Begin, execution: ExecutionConfig) -> None:
     """A user's mistake keeps its class and so its exit code, a bug its type; neither is tried again."""
@@ -191,7 +201,8 @@ def test_two_tasks_make_no_part_twice(context: Begin, capsys: pytest.CaptureFixt
     """A part that another task is making is left to it, and waited for, with its host's name in a line."""
     here = context()
     with _start_other(here, 1.0) as other:
-        make(here, 4)
+        assert 0 == make(here, 4)
+        assert expected(range(4)) == contents(here.out)
         assert 0 == other.wait(30)
 
     assert expected(range(4)) == contents(here.out)
@@ -279,6 +290,14 @@ def test_a_part_that_is_finished_late_adds_nothing_to_what_is_committed(context:
     assert {} == contents(here.out.with_name("committed"))
     assert not here.out.exists()
     assert [] == _left(here)
+
+
+def test_a_directory_that_is_gone_has_no_parts(context: Begin) -> None:
+    """Committed by another process while this one began: that is not the same as made here."""
+    here = context()
+    here.out.rmdir()
+    with pytest.raises(FileNotFoundError):
+        make(here, 0)
 
 
 def test_ray_that_is_not_installed_is_said_in_one_line(context: Begin, monkeypatch: pytest.MonkeyPatch) -> None:

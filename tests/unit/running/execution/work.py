@@ -16,7 +16,7 @@ class Squares:
     """`log`: a directory with a file for each time that something was opened or made."""
 
     log: Path
-    accidents: tuple[tuple[int, str], ...] = ()  # number -> what happens with it; kill-N: the first N times
+    accidents: tuple[tuple[int, str], ...] = ()  # number -> what happens with it, the first N times: kill-N, spoil-N
     pause: float = 0.0
 
 
@@ -27,7 +27,7 @@ def open_squares(task: Squares, device: str) -> Callable[[int, Path, Callable[[f
     def make(number: int, out: Path, advance: Callable[[float], None]) -> None:
         _note(task.log, f"made-{number}")
         advance(1.0)
-        _accident(task, number)
+        _accident(task, number, out)
         time.sleep(task.pause)
         (out / f"{number}.a").write_text(str(number))
         (out / f"{number}.b").write_text(str(number * number))
@@ -39,13 +39,15 @@ def _note(log: Path, what: str) -> None:
     (log / f"{what}-{os.getpid()}-{time.monotonic_ns()}").touch()
 
 
-def _accident(task: Squares, number: int) -> None:
-    what = dict(task.accidents).get(number, "")
+def _accident(task: Squares, number: int, out: Path) -> None:
+    what, _, most = dict(task.accidents).get(number, "").partition("-")
     if what == "usage":
         raise UsageError(f"{number} cannot be squared")
     if what == "bug":
         raise ZeroDivisionError("a bug")
-    if what.startswith("kill-") and times(task.log, f"made-{number}-*") <= int(what[5:]):
+    if what in ("kill", "spoil") and times(task.log, f"made-{number}-*") <= int(most):
+        for name in (f"{number}.a", f"{number}.b") if what == "spoil" else ():
+            (out / name).write_text("half")
         os.kill(os.getpid(), signal.SIGKILL)
 
 
