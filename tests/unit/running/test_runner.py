@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import Store
 from pipeline.store.atomic import temporary_name
 from pipeline.store.files import write_json
-from pipeline.store.processes import own_tag
+from pipeline.store.processes import own_tag, signs
 from pipeline.store.runs import GC_LOCK, RunRecord, list_runs, load_run, require_run, run_directory, run_lock
 from pipeline.store.times import utc_now
 from tests.pairs import pair_facts
@@ -758,3 +759,63 @@ def test_a_share_joins_a_run_of_its_config(world: _World) -> None:
     with pytest.raises(UsageError, match="no such run"):
         join(load_config(CONFIG), world.store, "other")
     assert "r" == join(load_config(CONFIG), world.store, "r").id
+
+
+def test_tasks_work_on_one_stage_at_the_same_time(world: _World) -> None:
+    """Each leaves a sign, by which `store gc` sees that the run is worked on."""
+    world.run(last="corpus", run_id="r")
+    world.calls.clear()
+    inner, ended = _share_of_the_stage(world, missing=0), list[bool]()
+
+    def run(context: StageContext[Any]) -> Outcome:
+        if context.share == Share(1, 2) and not ended:
+            assert [own_tag()] == [sign.name[-len(own_tag()) :] for sign in signs(run_directory(world.store, "r"))]
+            other = threading.Thread(target=_share_run(world, Share(2, 2)).make, args=("generate",), daemon=True)
+            other.start()
+            other.join(30)
+            ended.append(not other.is_alive())
+        return inner(context)
+
+    world.stages["generate"] = run
+    _share_run(world, Share(1, 2)).make("generate")
+    assert [True] == ended
+    assert {f"{job} {number}/2" for job in ("generate", "generate/before") for number in (1, 2)} == {*world.calls}
+
+
+def test_a_file_that_is_not_there_is_no_commit_of_another(world: _World) -> None:
+    """Of a model, say: the task fails, and its scheduler starts it again."""
+    world.run(last="corpus", run_id="r")
+
+    def run(context: StageContext[Any]) -> Outcome:
+        raise FileNotFoundError("model.safetensors")
+
+    world.stages["generate"] = run
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors"):
+        _share_run(world, Share(1, 2)).make("generate")
+
+
+def test_a_share_is_not_begun_where_its_stage_would_not_be(world: _World, own: tuple[str, ...], tmp_path: Path) -> None:
+    """Without the GPU that the config names, or with another target than the run began with."""
+    world.run(*own, last="corpus", run_id="r")
+    world.calls.clear()
+    record = join(load_config(CONFIG, [*own, "device=cuda:977"]), world.store, "r")
+    share = ShareRun(world.store, record, Progress(False), world.stages["generate"], Share(1, 2))
+    with pytest.raises(UsageError, match="device = 'cuda:977' cannot be used here"):
+        share.make("generate")
+    _replace(tmp_path / "target/model.safetensors")
+    with pytest.raises(UsageError, match="has changed since this run began; start a new run"):
+        _share_run(world, Share(1, 2)).make("generate")
+    assert [] == world.calls
+
+
+def test_a_share_is_of_the_config_that_the_earlier_stages_completed(world: _World) -> None:
+    """What only the pair or the corpus decides is in the key of the stage: else a task makes parts of another artifact."""
+    world.run(last="corpus", run_id="r")
+    work = _share_of_the_stage(world, missing=0)
+    world.stages["generate"] = work
+    _share_run(world, Share(1, 2)).make("generate")
+    made = {path.parent.name for path in (world.store.root / "work").glob("generate-*/part-1")}
+    world.stages["generate"] = world._stage("generate")
+    world.run(last="generate", run_id="r")
+
+    assert made == {path.name for path in (world.store.root / "artifacts").glob("generate-*")}
