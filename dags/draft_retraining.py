@@ -22,6 +22,7 @@ STAGES = ("pair", "corpus", "generate", "distill", "quantize", "evaluate", "gate
 
 REFUSING = ("gate", "promote")  # the stages that may refuse; from any other stage exit code 3 is a failure
 LONG = ("generate", "distill")  # they keep finished parts, so a retry continues where the last try stopped
+SHARED = ("generate", "evaluate")  # with `shards`, made by so many tasks at once, each a share, before the stage itself
 
 RUN = "{{ params.run_id or run_id }}"
 CONFIG = "{{ params.config }}"
@@ -56,7 +57,8 @@ teardown, so it runs after a failure and does not hide it.
 `overrides` are `key=value`, as for `--set`. `run_id` is the run in the store; if it is empty, the id of the DAG run is used,
 so clearing a task continues the same run. `executable` is the `understudy` command of the environment that has it.
 
-**Several nodes.** With `shards` in a pair's entry so many tasks generate completions at once, each its share (`shards`, mapped).
+**Several nodes.** With `shards` in a pair's entry so many tasks generate completions at once, each its share (`generate_shards`,
+mapped), and so many examine the drafts (`evaluate_shards`).
 All workers must see the store.
 
 **Servers.** `promote` already exports the champion (`promote.export`) and tells the servers (`promote.notice`: a webhook, or a
@@ -181,15 +183,15 @@ def _stage(pair: Pair, stage: str) -> Any:
     )
 
 
-def _shares(pair: Pair) -> list[Any]:
-    """Completions by several tasks at once, if the pair's entry says so; `generate` then makes what is missing, and commits."""
-    if not pair.shards:
+def _shares(pair: Pair, stage: str) -> list[Any]:
+    """Completions or examinations by several tasks at once, if the pair's entry says so; the stage then makes what is missing."""
+    if not pair.shards or stage not in SHARED:
         return []
     return [
         _call(
             pair,
-            "shards",
-            "stage generate",
+            f"{stage}_shards",
+            f"stage {stage}",
             CONFIG,
             environment={"CALL_RUN": RUN, "CALL_OVERRIDES": OVERRIDES},
             limit=24,
@@ -231,9 +233,8 @@ def _dag(pair: Pair) -> None:
         tags=["understudy", "speculative-decoding"],
     ):
         begin = _begin(pair)
-        stages = [_stage(pair, stage) for stage in STAGES]
-        between = STAGES.index("corpus") + 1
-        stages[between:between] = [_started(pair), *_shares(pair)]
+        stages = [one for stage in STAGES for one in (*_shares(pair, stage), _stage(pair, stage))]
+        stages.insert(STAGES.index("corpus") + 1, _started(pair))
         approval = _approval(pair)
         settle = _call(
             pair,

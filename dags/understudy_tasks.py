@@ -77,7 +77,7 @@ class Pair:
     cooldown_hours: float = 72  # after a retraining that an event started
     retry_hours: float = 6  # after an event whose retraining did not get as far as its training
     approval_hours: float = 72
-    shards: int = 0  # tasks that generate at once, each a share of the completions; 0: the task `generate` alone
+    shards: int = 0  # tasks that generate, and that examine, at once, each a share; 0: `generate` and `evaluate` alone
     queue: str = ""
     pool: str = ""
     pod: str = ""  # a pod template: the command runs in a pod of Kubernetes

@@ -30,7 +30,6 @@ from pipeline.examination.served_model import served_model
 from pipeline.examination.shard_worker import (
     ExaminationWork,
     ExaminedShard,
-    delete,
     merged,
     open_examination,
     shards_to_examine,
@@ -43,7 +42,7 @@ from pipeline.models.loading import choose_device, hardware_class, load_model
 from pipeline.models.shape import measure_weights
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
-from pipeline.running.execution.parts import Part, Work
+from pipeline.running.execution.parts import Part, Work, kept_parts
 from pipeline.running.execution.spread import Spread
 from pipeline.running.settings import EvaluateSettings
 from pipeline.running.tasks import Examination, SpeedTask
@@ -68,10 +67,13 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
         weights = measure_weights(path)
         draft = ExaminedDraft("model", weights.bytes, weights.parameters, context.digests["draft"])
         model = (read_pair(context.inputs["target"], context.resources.models), path)
-    parts = shards_to_examine(sets)
+    parts, kept = shards_to_examine(sets), kept_parts(context.store, context.out.name)
+    missing = _examine(context, parts, sets, model, kept)
+    if context.share is not None:
+        return Outcome(notes={"missing": missing})
     with RowFile(context.out / FILE, list(parts)) as rows:
         try:
-            found = _examine(context, parts, sets, model, rows)
+            found = _added_up(context, parts, sets, kept, rows)
             if model is not None:
                 found |= _with_target(context, task, sets, *model)
         except BrokenDraft as error:
@@ -82,7 +84,6 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
             found = {"broken": str(error)}
         profile = Profile(draft=draft, conditions=_conditions(context, sets), **found)
         write_profile(rows, profile)
-    delete([part for own in parts.values() for part in own], context.out)
     if profile.broken is not None:
         return Outcome({}, notes={"broken": profile.broken})
     return Outcome(headline_figures(profile), notes={"crosscheck": asdict(profile)["crosscheck"]})
@@ -93,9 +94,10 @@ def _examine(
     parts: Mapping[str, Sequence[ExaminedShard]],
     sets: CompletionSets,
     draft: tuple[Pair, Path] | None,
-    rows: RowFile,
-) -> dict[str, Any]:
-    """Examine shard by shard, wherever the config has workers, and add up in the order of the shards."""
+    kept: Path,
+) -> int:
+    """Examine shard by shard, wherever the config has workers, and keep the counts. Returns how many shards are missing: of other
+    shares."""
     settings = context.settings.evaluate
     work = ExaminationWork(
         draft=draft,
@@ -105,24 +107,34 @@ def _examine(
         count_as=sets.counted_as(settings.convention) if draft is not None else settings.convention,
         split=sets.split,
     )
-    with Spread(context, Work(open_examination, work)) as spread:
-        todo = [
-            Part(part.name, part.files, part.completions, partial(_same, part))
-            for own in parts.values()
-            for part in own
-        ]
-        spread.make(todo, f"{context.job_id}: examine", "completions")
-    tallies = {}
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(TokenAcceptanceFile(context.out / BY_TOKEN)) if draft is not None else None
-        for name, own in parts.items():
-            counts = merged(own, context.out, file if name == "deployed" else None)
-            tallies[name] = tally_counts(counts, settings.max_gamma, rows, name, sets.shared(own[0].sampling))
-    return profile_figures({name: own[0].sampling for name, own in parts.items()}, tallies, settings)
+    todo = [
+        Part(part.name, part.files, part.completions, partial(_same, part)) for own in parts.values() for part in own
+    ]
+    kept.mkdir(parents=True, exist_ok=True)
+    with Spread(context, Work(open_examination, work), kept) as spread:
+        return spread.make(todo, f"{context.job_id}: examine", "completions")
 
 
 def _same(part: ExaminedShard) -> ExaminedShard:
     return part
+
+
+def _added_up(
+    context: StageContext[EvaluateSettings],
+    parts: Mapping[str, Sequence[ExaminedShard]],
+    sets: CompletionSets,
+    kept: Path,
+    rows: RowFile,
+) -> dict[str, Any]:
+    """The figures of all shards, added up in the order of the shards. BrokenDraft for a draft that cannot be examined."""
+    settings, tallies = context.settings.evaluate, {}
+    with contextlib.ExitStack() as stack:
+        by_model = context.settings.task.kind == "model"
+        file = stack.enter_context(TokenAcceptanceFile(context.out / BY_TOKEN)) if by_model else None
+        for name, own in parts.items():
+            counts = merged(own, kept, file if name == "deployed" else None)
+            tallies[name] = tally_counts(counts, settings.max_gamma, rows, name, sets.shared(own[0].sampling))
+    return profile_figures({name: own[0].sampling for name, own in parts.items()}, tallies, settings)
 
 
 def _with_target(

@@ -92,12 +92,14 @@ def shards_to_examine(sets: CompletionSets) -> dict[str, list[ExaminedShard]]:
 
 
 def open_examination(work: ExaminationWork, device: str) -> Callable[[ExaminedShard, Path, Advance], None]:
-    """Load the draft; what is returned examines it on a shard and writes the part's files to a directory. BrokenDraft for a draft
-    that does not fit the pair."""
+    """Load the draft; what is returned examines it on a shard and writes the part's files to a directory."""
     if work.draft is None:
         return partial(_examine, work, _look_up(work))
     pair, path = work.draft
-    draft = load_draft(pair, path, work.dtype, choose_device(device), work.trust_remote_code)
+    try:
+        draft = load_draft(pair, path, work.dtype, choose_device(device), work.trust_remote_code)
+    except BrokenDraft as error:  # which each shard then says
+        return partial(_examine, work, _broken(str(error)))
     return partial(_examine, work, _by_draft(work, draft, pair.vocabulary))
 
 
@@ -121,6 +123,13 @@ def _by_draft(work: ExaminationWork, draft: Any, vocabulary: int) -> Count:
         whole = read_completions(part.shard.parent, {work.split}, part.sampling)
         with batch_named("evaluate.batch_tokens", work.settings.batch_tokens, examiner.attempt_batch(draft, whole)):
             yield from examiner.counts(draft, completions, advance, keep, first_number=part.first)
+
+    return count
+
+
+def _broken(reason: str) -> Count:
+    def count(*_: object) -> Iterator[list[PromptCounts]]:
+        raise BrokenDraft(reason)
 
     return count
 
@@ -155,10 +164,3 @@ def _shard_counts(path: Path) -> Iterator[list[PromptCounts]]:
     if found.broken is not None:
         raise BrokenDraft(found.broken)
     yield from (found.prompts[begin : begin + WINDOW] for begin in range(0, len(found.prompts), WINDOW))
-
-
-def delete(parts: Sequence[ExaminedShard], directory: Path) -> None:
-    """Delete the files of parts that have been merged."""
-    for part in parts:
-        for name in part.files:
-            (directory / name).unlink(missing_ok=True)

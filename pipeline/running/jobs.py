@@ -77,6 +77,11 @@ class Job:
         return _SPEED_SUMMARY if isinstance(self.task, SpeedTask) else stage_named(self.stage).summary
 
     @property
+    def in_parts(self) -> bool:
+        """Whether tasks of a scheduler can make shares of it. Speed is measured by one process, in turns."""
+        return stage_named(self.stage).in_parts and not isinstance(self.task, SpeedTask)
+
+    @property
     def key_settings(self) -> Any:
         """JSON: everything but the inputs that the artifact depends on."""
         return key_json(self.settings)

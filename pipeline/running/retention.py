@@ -226,7 +226,7 @@ def _unfinished(store: Store) -> list[Entry]:
 
 
 def _parts(store: Store) -> list[Entry]:
-    """Claims and unfinished parts of tasks that were killed: the next one on the same artifact removes them too."""
+    """Claims, unfinished parts and kept ones of tasks that were killed: the next one on the same artifact removes them too."""
     return [
         Entry(path, PARTS, _size(path), "changed within a day" if time.time() - _last_change(path) < DAY else "")
         for path in sorted((store.root / PARTS).glob("*"))

@@ -20,6 +20,7 @@ from pipeline.running.certain_refusals import stop_or_warn
 from pipeline.running.context import Outcome, StageContext, StageRun, resources_of
 from pipeline.running.device_check import require_device
 from pipeline.running.environment import environment
+from pipeline.running.execution.parts import drop_parts, kept_parts
 from pipeline.running.job_inputs import JobInputs
 from pipeline.running.jobs import Job, expand
 from pipeline.running.peak_memory import peak_memory
@@ -122,6 +123,7 @@ class Runner:
             artifact, state = self._build_locked(job, key, digests)
         elif self.verify:
             artifact.check_hashes()
+        drop_parts(self.store.root, artifact.path.name)
         self._inputs.add(job.id, artifact)
         if artifact.decision is not None:
             self.record.decision, self._decided = artifact.decision, artifact.path
@@ -157,7 +159,8 @@ class Runner:
             self.progress.line(f"{job.id}: {job.summary}")
             work = self.store.open_work(job.stage, key, resumable=stage.resumable)
             # Written only where it is true: older versions read the other manifests.
-            resumed = {"resumed": True} if any(work.iterdir()) else {}
+            kept = kept_parts(self.store.root, work.name)
+            resumed = {"resumed": True} if any(work.iterdir()) or kept.is_dir() else {}
             began = time.monotonic()
             self._inputs.check_outside(job)
             with peak_memory() as peak:
@@ -166,6 +169,7 @@ class Runner:
                 self._inputs.check_outside(job)
             except UsageError as error:
                 shutil.rmtree(work)  # made from other files than its key says; nothing may resume from it
+                drop_parts(self.store.root, work.name)
                 raise UsageError(f"{job.id}: while it was running, {error}") from None
             manifest = {
                 "stage": job.stage,

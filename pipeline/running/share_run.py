@@ -1,7 +1,8 @@
 """Makes a share of the parts of one stage: what one of many tasks of a scheduler does.
 
-Such a task takes no lock of the artifact and writes nothing of the run: neither its record nor MLflow. The stage without a share
-makes what is missing, and commits.
+Such a task takes no lock of the artifact and writes nothing of the run: neither its record nor MLflow. Of a stage with several
+artifacts, such as an examination of each draft, it makes a share of each. The stage without a share makes what is missing, and
+commits.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ from pipeline.registry.registry import registry_for
 from pipeline.running.after_stage import after_stage
 from pipeline.running.context import Outcome, StageContext, StageRun, resources_of
 from pipeline.running.device_check import require_device
-from pipeline.running.execution.parts import Share
+from pipeline.running.execution.parts import Share, drop_parts
 from pipeline.running.job_inputs import JobInputs
 from pipeline.running.jobs import Job, expand
 from pipeline.running.preview import not_built
@@ -54,6 +55,8 @@ class ShareRun:
                 place += 1
 
     def _take(self, job: Job, is_asked: bool) -> None:
+        if is_asked and not job.in_parts:
+            return
         digests = self._inputs.digests(job)
         artifact = self._store.find(job.stage, job.key(digests))
         if artifact is not None:
@@ -97,6 +100,8 @@ class ShareRun:
             if self._store.find(job.stage, key) is None:
                 raise
             self._progress.line(f"{job.id}: another process has committed it in the meantime")
+        if self._store.find(job.stage, key) is not None:
+            drop_parts(self._store.root, work.name)
 
     def _say(self, job: Job, outcome: Outcome) -> None:
         missing = outcome.notes["missing"]

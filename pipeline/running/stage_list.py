@@ -32,7 +32,14 @@ STAGES: tuple[Stage, ...] = (
     Stage("generate", 10, "target completions and distributions", resumable=True, uses_device=True, in_parts=True),
     Stage("distill", 7, "train the draft", resumable=True, uses_device=True),
     Stage("quantize", 3, "INT8, INT4 or FP8 variant of the draft", uses_device=True),
-    Stage("evaluate", 10, "teacher-forced acceptance, every draft length", resumable=True, uses_device=True),
+    Stage(
+        "evaluate",
+        10,
+        "teacher-forced acceptance, every draft length",
+        resumable=True,
+        uses_device=True,
+        in_parts=True,
+    ),
     Stage("gate", 14, "apply the promotion rules", needs_registry=True),
     Stage("promote", 2, "register the draft and set the alias `champion`", cached=False, needs_registry=True),
 )

@@ -40,9 +40,9 @@ def test_two_processes_generate_what_one_does(smoke: Smoke, ungenerated: Place) 
     assert [] == [*(ungenerated.store / "parts").iterdir(), *(ungenerated.store / "work").iterdir()]
 
 
-def task(place: Place, shards: str, config: object = SMOKE) -> list[object]:
+def task(shards: str, stage: str = "generate") -> list[object]:
     """The arguments of a scheduler's task."""
-    return ["stage", "generate", config, "--run", "tasks", "--shards", shards]
+    return ["stage", stage, SMOKE, "--run", "tasks", "--shards", shards]
 
 
 def test_tasks_of_a_scheduler_generate_what_one_process_does(smoke: Smoke, ungenerated: Place) -> None:
@@ -51,7 +51,7 @@ def test_tasks_of_a_scheduler_generate_what_one_process_does(smoke: Smoke, ungen
     ended = ungenerated.understudy("run", SMOKE, "--until", "corpus", "--run", "tasks")
     assert 0 == ended.code, ended.err
     before = (ungenerated.store / "runs/tasks/run.json").read_bytes()
-    tasks = [ungenerated.start(*task(ungenerated, shards)) for shards in ("1/3", "3/3", "3/3")]
+    tasks = [ungenerated.start(*task(shards)) for shards in ("1/3", "3/3", "3/3")]
     said = [one.communicate(timeout=600)[1] for one in tasks]
     assert [0, 0, 0] == [one.returncode for one in tasks], said
     assert all(
@@ -60,7 +60,7 @@ def test_tasks_of_a_scheduler_generate_what_one_process_does(smoke: Smoke, ungen
     assert before == (ungenerated.store / "runs/tasks/run.json").read_bytes()
     made = shard_times(ungenerated, "work")
     whole = ungenerated.understudy("stage", "generate", SMOKE, "--run", "tasks")
-    late = ungenerated.understudy(*task(ungenerated, "2/3"))
+    late = ungenerated.understudy(*task("2/3"))
 
     assert (0, 0) == (whole.code, late.code), whole.err + late.err
     assert completions(smoke.place) == completions(ungenerated)
@@ -79,7 +79,7 @@ def test_tasks_of_a_scheduler_generate_what_one_process_does(smoke: Smoke, ungen
             "first",
             "--shards: 4/3 is no share: write 3/16 for the third of 16 tasks, from 1/16 to 16/16",
         ),
-        ("distill", "1/3", "first", "--shards: distill is not made in shards, only generate; leave it out"),
+        ("distill", "1/3", "first", "--shards: distill is not made in shards, only generate, evaluate; leave it out"),
         ("generate", "1/3", "other", "--run other: no such run in STORE; run the stages before this one"),
     ],
 )
@@ -111,4 +111,28 @@ def test_two_processes_examine_as_one_does(loop: Place) -> None:
     assert 0 == ended.code, ended.err
     assert 2 == list(ended.states.values()).count("done")
     assert before == {name: files for name, files in loop.contents().items() if name in before}
+    assert [] == [*(loop.store / "parts").iterdir(), *(loop.store / "work").iterdir()]
+
+
+def test_tasks_of_a_scheduler_examine_what_one_process_does(loop: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tasks make all shards of each draft; the ordinary command adds them up without examining one again. A task that comes
+    late changes nothing."""
+    before = _examinations(loop)
+    for name in before:
+        shutil.rmtree(loop.store / "artifacts" / name)
+    assert 0 == loop.understudy("run", SMOKE, "--until", "quantize", "--run", "tasks").code
+    record = (loop.store / "runs/tasks/run.json").read_bytes()
+    for shards in ("1/2", "2/2"):
+        ended = loop.understudy(*task(shards, "evaluate"))
+        assert 0 == ended.code, ended.err
+        assert f"evaluate/prompt-lookup: shards {shards} are there" in ended.err.splitlines()[-1]
+    assert record == (loop.store / "runs/tasks/run.json").read_bytes()
+    monkeypatch.setattr("pipeline.examination.shard_worker._examine", None)
+    whole = loop.understudy("stage", "evaluate", SMOKE, "--run", "tasks")
+    late = loop.understudy(*task("1/2", "evaluate"))
+
+    assert (0, 0) == (whole.code, late.code), whole.err + late.err
+    assert before == {name: files for name, files in loop.contents().items() if name in before}
+    assert all(json.loads((loop.store / "artifacts" / name / "manifest.json").read_text())["resumed"] for name in before)
+    assert "evaluate/prompt-lookup: already in the store" in late.err
     assert [] == [*(loop.store / "parts").iterdir(), *(loop.store / "work").iterdir()]

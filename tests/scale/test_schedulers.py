@@ -43,12 +43,12 @@ def _commands(place: Place) -> dict[str, str]:
 
 
 def test_the_slurm_script_makes_a_run(smoke: Smoke, ungenerated: Place) -> None:
-    """Four tasks at once, then the rest of the run: the completions of one process."""
+    """Four tasks at once, twice: the completions and examinations of one process."""
     stopped = ungenerated.root / "config.yaml"
     stopped.write_text(SMOKE.read_text())
     there = {"CONFIG": str(stopped), "STORE": str(ungenerated.store), "RUN": "slurm", "TASKS": "4"}
     ended = subprocess.run(
-        [EXAMPLES / "slurm/generate.sh"],
+        [EXAMPLES / "slurm/run.sh"],
         env=_commands(ungenerated) | there,
         cwd=ungenerated.cwd,
         capture_output=True,
@@ -57,9 +57,12 @@ def test_the_slurm_script_makes_a_run(smoke: Smoke, ungenerated: Place) -> None:
         check=False,
     )
 
-    assert "run slurm: jobs 4711, 4711, 4711" in ended.stdout, ended.stderr
-    assert [f"shards {n}/4 are there" in ended.stderr for n in range(1, 5)] == [True] * 4
-    assert completions(smoke.place) == completions(ungenerated)
+    assert "run slurm: jobs 4711, 4711, 4711, 4711, 4711" in ended.stdout, ended.stderr
+    for job in ("generate", "evaluate/candidate"):
+        assert [f"{job}: shards {n}/4 are there" in ended.stderr for n in range(1, 5)] == [True] * 4
+    made, found = smoke.place.contents(), ungenerated.contents()
+    for name in (name for name in made if name.startswith(("generate-", "evaluate-"))):
+        assert made[name] == found[name], name
 
 
 def test_the_kubernetes_job_makes_all_shards(smoke: Smoke, ungenerated: Place) -> None:
@@ -68,7 +71,7 @@ def test_the_kubernetes_job_makes_all_shards(smoke: Smoke, ungenerated: Place) -
     (container,) = job["template"]["spec"]["containers"]
     given = {one["name"]: one["value"] for one in container["env"]}
     assert given["SHARES"] == str(job["completions"])
-    environment = _commands(ungenerated) | {"RUN": "pods", "SHARES": "4"}
+    environment = _commands(ungenerated) | {"RUN": "pods", "SHARES": "4", "STAGE": given["STAGE"]}
     assert 0 == ungenerated.understudy("run", SMOKE, "--until", "corpus", "--run", "pods").code
     line = container["command"][-1].replace("/etc/understudy/config.yaml", str(SMOKE))
     line = line.replace("/var/lib/understudy", str(ungenerated.store))

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from pipeline.errors import EXIT_REFUSED
+from pipeline.running.share_run import IN_PARTS
 from pipeline.running.stage_list import STAGE_NAMES
 
 DAGS = sorted((Path(__file__).resolve().parents[2] / "dags").glob("*.py"))
@@ -53,9 +54,10 @@ def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[s
 
 
 def test_stages_of_the_dag_are_those_of_the_plan() -> None:
-    """The literal tuple in the DAG follows `stage_list.py`, and so does the code of a refusal."""
+    """The literal tuples in the DAG follow `stage_list.py`, and so does the code of a refusal."""
     path = next(path for path in DAGS if path.name == "draft_retraining.py")
-    assert constants(ast.parse(path.read_text()))["STAGES"] == STAGE_NAMES
+    found = constants(ast.parse(path.read_text()))
+    assert (found["STAGES"], found["SHARED"]) == (STAGE_NAMES, IN_PARTS)
     assert TASKS.EXIT_REFUSED == EXIT_REFUSED
     assert f"exit {TASKS.EXIT_NO}" in TASKS.ASK_WAITING
 

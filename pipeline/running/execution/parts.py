@@ -4,12 +4,13 @@ A part is a pure function of the task and its content. Its files are equal to th
 nothing has to exclude that two processes make the same one.
 """
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-PARTS = "parts"  # directory of the store: claims, and parts that are not finished
+PARTS = "parts"  # directory of the store: claims, parts that are not finished, and kept parts
 
 C = TypeVar("C")  # what a worker is sent of a part; picklable
 T = TypeVar("T")  # what all parts have in common; picklable
@@ -62,3 +63,13 @@ class Share:
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
+
+
+def kept_parts(store: Path, artifact: str) -> Path:
+    """Where finished parts are kept that are no files of the artifact: until it is committed."""
+    return store / PARTS / artifact
+
+
+def drop_parts(store: Path, artifact: str) -> None:
+    """Delete the parts that were kept for an artifact that is committed."""
+    shutil.rmtree(kept_parts(store, artifact), ignore_errors=True)

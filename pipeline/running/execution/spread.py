@@ -24,8 +24,9 @@ _LOOK_SECONDS = 0.5  # between two looks whether others have made their parts
 class Spread:
     """Makes parts in the place that the config names. Use it as a context manager: its workers end with it."""
 
-    def __init__(self, context: StageContext[Any], work: Work[Any]) -> None:
-        self._context = context
+    def __init__(self, context: StageContext[Any], work: Work[Any], out: Path | None = None) -> None:
+        """`out`: an existing directory for finished parts; by default the stage's own."""
+        self._context, self._out = context, context.out if out is None else out
         self._directory = context.store / PARTS
         self._place = _place(context, work)
 
@@ -38,9 +39,8 @@ class Spread:
         self._place.close()
 
     def make(self, parts: Sequence[Part[Any]], label: str, unit: str) -> int:
-        """Make the parts that are missing in the stage's directory, or those of the context's share of them, and wait for those
-        that other tasks are making. `label` and `unit` of the progress line. Returns how many parts are still missing: of other
-        shares.
+        """Make the parts that are missing, or those of the context's share of them, and wait for those that other tasks are making.
+        `label` and `unit` of the progress line. Returns how many parts are still missing: of other shares.
 
         Raises what making a part raises; UnderstudyError for a part with which three workers died; FileNotFoundError where the
         directory is gone, because another process has committed it.
@@ -48,27 +48,27 @@ class Spread:
         context, own = self._context, list(parts)
         if context.share is not None:
             own = context.share.of(own)
-        done = sum(part.amount for part in own if part.is_in(context.out))
+        done = sum(part.amount for part in own if part.is_in(self._out))
         with (
             context.progress.track(label, sum(part.amount for part in own), unit, done) as track,
             Claims(self._directory, context.out.name).kept() as claims,
             temporary_directory(self._directory / context.out.name) as staging,
         ):
             told = False
-            while missing := _missing(own, context.out):
-                driver = Driver(missing, context.out, staging, claims, track, context.progress)
+            while missing := _missing(own, self._out):
+                driver = Driver(missing, self._out, staging, claims, track, context.progress)
                 try:
                     self._place.make(driver)
                 except BaseException:
                     self._place.close()  # before the directory goes that its workers write to
                     raise
-                missing = _missing(missing, context.out)
+                missing = _missing(missing, self._out)
                 if missing and not told:
                     _tell(missing, claims, context.progress)
                     told = True
                 if missing:
                     time.sleep(_LOOK_SECONDS)
-        return len(_missing(parts, context.out))
+        return len(_missing(parts, self._out))
 
 
 def _missing(parts: Sequence[Part[Any]], out: Path) -> list[Part[Any]]:

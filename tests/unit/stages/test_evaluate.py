@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from pipeline.examination.token_acceptance import FILE as BY_TOKEN
 from pipeline.generation.completion_store import write_shard
 from pipeline.models.shape import Weights
 from pipeline.running.context import Outcome
-from pipeline.running.execution.parts import Part
+from pipeline.running.execution.parts import Part, Share, drop_parts
 from pipeline.running.execution.spread import Spread
 from pipeline.running.tasks import DraftRole, EvaluateTask
 from pipeline.speculation.settings import GREEDY, Sampling
@@ -67,13 +68,13 @@ def _by_shard(name: str) -> list[list[str]]:
     return [[f"p{row - rows[0]}" for row in rows if row // 4 == shard] for shard in sorted({row // 4 for row in rows})]
 
 
-def _run(tmp_path: Path, task: EvaluateTask = CANDIDATE, **sections: Any) -> tuple[Outcome, dict[str, Any]]:
+def _context(tmp_path: Path, task: EvaluateTask = CANDIDATE, share: Share | None = None, **sections: Any) -> Any:
     reference = {"target": {"source": "reference"}, "draft": {"source": "reference"}}
     base = {"name": "t", "pair": reference, "corpus": {"sources": [{"path": "reference"}]}}
     settings = {"max_gamma": 4, "gamma": 3, "crosscheck_prompts": 0, "convention": "vllm"}
     inputs = dict.fromkeys(("completions", "draft", "target"), tmp_path / "store")
     config = parse_config({**base, "evaluate": settings, **sections}, "test")
-    context = stage_context(
+    return stage_context(
         config,
         "evaluate/candidate",
         tmp_path,
@@ -81,8 +82,14 @@ def _run(tmp_path: Path, task: EvaluateTask = CANDIDATE, **sections: Any) -> tup
         settings=replace(settings_of(config, "evaluate/candidate"), task=task.examination),
         inputs=inputs,
         digests={"completions": "c0", "draft": "d0"},
+        share=share,
     )
-    outcome = stages.evaluate.run(context)
+
+
+def _run(tmp_path: Path, task: EvaluateTask = CANDIDATE, **sections: Any) -> tuple[Outcome, dict[str, Any]]:
+    """As the runner does."""
+    outcome = stages.evaluate.run(_context(tmp_path, task, **sections))
+    drop_parts(tmp_path, "out")
     profile = json.loads((tmp_path / "out" / "acceptance.json").read_text())
     by_token = [BY_TOKEN] if task.kind == "model" and profile["broken"] is None else []
     assert sorted(["acceptance.json", *by_token]) == sorted(path.name for path in (tmp_path / "out").iterdir())
@@ -276,6 +283,23 @@ def test_a_draft_of_another_family_is_broken(place: Path, monkeypatch: pytest.Mo
 
     assert profile["broken"].startswith("the draft is not of this pair")
     assert profile["broken"].endswith("token 3 differs")
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_tasks_make_shares_of_an_examination(place: Path, monkeypatch: pytest.MonkeyPatch, fits: bool) -> None:
+    """Which leave the artifact alone, and end without an error where the draft is broken: the stage itself says so, and examines
+    nothing again."""
+    _store(place / "store", [Sampling(), GREEDY])
+    gained = [] if fits else UnderstudyError("token 3 differs")
+    monkeypatch.setattr(load_draft, "gained_tokens", Mock(side_effect=[gained] * 3))
+    _, expected = _run(place)
+    (place / "out" / "acceptance.json").unlink()
+    (place / "out" / BY_TOKEN).unlink(missing_ok=True)
+    missing = [stages.evaluate.run(_context(place, share=Share(number, 2))).notes["missing"] for number in (1, 2)]
+
+    assert ([2, 0], []) == (missing, list((place / "out").iterdir()))
+    assert expected == _run(place)[1]
+    assert fits == (expected["broken"] is None)
 
 
 def test_dev_prompts_are_counted_as_for_a_user(place: Path) -> None:

@@ -17,7 +17,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.running.execution import devices, local
 from pipeline.running.execution import spread as module
 from pipeline.running.execution.driver import Driver
-from pipeline.running.execution.parts import PARTS, Share
+from pipeline.running.execution.parts import PARTS, Share, drop_parts, kept_parts
 from pipeline.running.execution.spread import Spread
 from pipeline.store.processes import own_tag, running_process
 from tests.unit.running.execution.other_task import context_of, log_of, make
@@ -298,6 +298,20 @@ def test_a_directory_that_is_gone_has_no_parts(context: Begin) -> None:
     here.out.rmdir()
     with pytest.raises(FileNotFoundError):
         make(here, 0)
+
+
+def test_parts_may_be_kept_beside_the_artifact(context: Begin) -> None:
+    """Its own directory holds none of them; a part that is finished after they were deleted is an error, and adds nothing."""
+    here = context()
+    kept = kept_parts(here.store, here.out.name)
+    kept.mkdir(parents=True)
+    with Spread(here, work(Squares(log_of(here))), kept) as spread:
+        assert 0 == spread.make(squares(3), "squares", "numbers")
+        assert (expected(range(3)), {}) == (contents(kept), contents(here.out))
+        drop_parts(here.store, here.out.name)
+        with pytest.raises(FileNotFoundError):
+            spread.make(squares(3), "squares", "numbers")
+    assert [] == _left(here)
 
 
 def test_ray_that_is_not_installed_is_said_in_one_line(context: Begin, monkeypatch: pytest.MonkeyPatch) -> None:

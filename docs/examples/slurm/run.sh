@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# One run on a Slurm cluster: completions and examinations by arrays of tasks, everything else by one. Set the places marked SET, and
+# call it on the login node: ./run.sh. All nodes must see store, models, prompts and this file at the same paths.
+set -euo pipefail
+
+config=${CONFIG:-/srv/understudy/config.yaml}  # SET
+store=${STORE:-/srv/understudy/store}          # SET: on a file system with locks (Lustre: -o flock)
+run=${RUN:-$(date -u +%Y%m%d-%H%M%S)}
+tasks=${TASKS:-16}                             # SET: shares; more than nodes, so that a node that is done takes another
+resources=(--gres=gpu:1 --cpus-per-task=8 --mem=64G)  # SET: of each task
+
+script=$(readlink -f "$0")
+export CONFIG=$config STORE=$store RUN=$run TASKS=$tasks
+
+# submit NAME DEPENDENCY WORDS...: this script with WORDS, as one job or, for a share, as an array. Prints the job's id.
+submit() {
+  local options=(--job-name="understudy-$1")
+  if [[ -n $2 ]]; then options+=(--dependency="$2" --kill-on-invalid-dep=yes); fi
+  if [[ $3 == share ]]; then options+=(--array="1-$tasks" --requeue); fi
+  sbatch --parsable "${resources[@]}" "${options[@]}" "$script" "${@:3}"
+}
+
+case ${1:-submit} in
+  submit)
+    # A share that fails leaves its shards to the job behind it. Where another job fails, nothing else begins or stays in the queue.
+    corpus=$(submit corpus "" stages pair corpus)
+    completions=$(submit completions "afterok:$corpus" share generate)
+    draft=$(submit draft "afterok:$corpus,afterany:$completions" stages generate distill quantize)
+    examinations=$(submit examinations "afterok:$draft" share evaluate)
+    rest=$(submit rest "afterok:$draft,afterany:$examinations" rest)
+    echo "run $run: jobs $corpus, $completions, $draft, $examinations, $rest"
+    ;;
+  stages)
+    for stage in "${@:2}"; do
+      understudy stage "$stage" "$config" --run "$run" --store "$store"
+    done
+    ;;
+  share)
+    understudy stage "$2" "$config" --run "$run" --store "$store" --shards "$SLURM_ARRAY_TASK_ID/$tasks"
+    ;;
+  rest)
+    understudy run "$config" --run "$run" --store "$store"
+    ;;
+  *)
+    echo "usage: $0 [submit]" >&2
+    exit 2
+    ;;
+esac
