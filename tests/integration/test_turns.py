@@ -1,14 +1,31 @@
 """Chats regenerated turn by turn, through the real command."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import time
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
 import yaml
 
 from pipeline.generation.completion_store import StoredCompletion, read_completions
-from tests.integration.conftest import NOBODY, SMOKE, Place, Smoke
+from tests.integration.conftest import NOBODY, SMOKE, Place, Smoke, copy_place
+from tests.integration.test_execution import completions, shard_times
+
+RUN = ("--until", "generate", "--run", "chats")
+SECOND_TURN = "turn-002-"  # begins the names of its shards
+
+
+class Chats(NamedTuple):
+    """A store with a run up to the completions of chats, made by one process."""
+
+    config: Path
+    place: Place
 
 
 def _config(smoke: Smoke, tmp_path: Path) -> Path:
@@ -44,12 +61,27 @@ def _config(smoke: Smoke, tmp_path: Path) -> Path:
     return tmp_path / "config.yaml"
 
 
-def test_each_question_follows_the_targets_own_answer(smoke: Smoke, place: Place, tmp_path: Path) -> None:
-    """Three turns, each prompt beginning with the one before, whose answer had ended; why others went no further is counted."""
-    config = _config(smoke, tmp_path)
-    ended = place.understudy("run", config, "--until", "generate", "--run", "chats", MLFLOW_TRACKING_URI=NOBODY)
+@pytest.fixture(scope="module")
+def chats(smoke: Smoke, tmp_path_factory: pytest.TempPathFactory) -> Chats:
+    root = tmp_path_factory.mktemp("chats")
+    made = Chats(_config(smoke, root), Place(root / "place").prepare())
+    ended = made.place.understudy("run", made.config, *RUN, MLFLOW_TRACKING_URI=NOBODY)
     assert 0 == ended.code, ended.err
-    artifact = place.artifact("generate", "chats")
+    return made
+
+
+@pytest.fixture
+def unanswered(chats: Chats, tmp_path: Path) -> Place:
+    """A copy of the store without completions."""
+    place = copy_place(chats.place, tmp_path / "unanswered")
+    for path in (place.store / "artifacts").glob("generate-*"):
+        shutil.rmtree(path)
+    return place
+
+
+def test_each_question_follows_the_targets_own_answer(chats: Chats) -> None:
+    """Three turns, each prompt beginning with the one before, whose answer had ended; why others went no further is counted."""
+    artifact = chats.place.artifact("generate", "chats")
     figures = json.loads((artifact / "manifest.json").read_text())["figures"]
     turns = [list(read_completions(artifact, shards=prefix)) for prefix in ("shard-", "turn-002-", "turn-003-")]
 
@@ -71,3 +103,60 @@ def _goes_on(before: StoredCompletion, item: StoredCompletion) -> bool:
         and before.text_id != item.text_id
         and item.prompt[: len(begun)].tolist() == begun
     )
+
+
+def killed_in_second_turn(place: Place, command: "subprocess.Popen[str]", workers: str) -> dict[str, int]:
+    """SIGKILL for one of two workers of a command, known by words of their command lines, while both make shards of the second
+    turn. Returns the shards of the first turn with their times, once the command has ended without an error."""
+    own = list[int]()
+    while len(list((place.store / "parts").glob(f"*.{SECOND_TURN}*.claim"))) < 2:
+        assert command.poll() is None
+        own = own if len(own) > 1 else _descendants(command.pid, workers)
+        time.sleep(0.001)
+    os.kill(own[-1], signal.SIGKILL)
+    made = {name: at for name, at in shard_times(place, "work").items() if SECOND_TURN not in name}
+    _, said = command.communicate(timeout=600)
+    assert 0 == command.returncode, said
+    assert [f"while it made {SECOND_TURN}" in line for line in said.splitlines() if "is made again" in line] == [True]
+    return made
+
+
+def _descendants(pid: int, words: str) -> list[int]:
+    """The processes that a process has started, or that these have, by words of their command lines."""
+    found = subprocess.run(["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    table = [
+        (int(child), int(parent), line) for child, parent, line in (row.split(None, 2) for row in found.splitlines())
+    ]
+    family, before = {pid}, 0
+    while before < len(family):
+        before = len(family)
+        family |= {child for child, parent, _ in table if parent in family}
+    return [child for child, _, line in table if child in family and words in line]
+
+
+def test_a_worker_that_is_killed_in_the_second_turn_changes_no_byte(chats: Chats, unanswered: Place) -> None:
+    """Of two processes; what was made before is not made again."""
+    two = unanswered.start("run", chats.config, *RUN, "--set", "execution.local=2", MLFLOW_TRACKING_URI=NOBODY)
+    made = killed_in_second_turn(unanswered, two, "spawn_main")
+
+    assert completions(chats.place) == completions(unanswered)
+    kept = shard_times(unanswered, "artifacts")
+    assert made == {name: kept[name] for name in made} != {}
+
+
+def test_tasks_are_repeated_for_each_turn(chats: Chats, unanswered: Place) -> None:
+    """Two shares, one after the other: each ends with the first turn of which shards of the other are missing. The command that
+    commits has nothing left to make."""
+    said = []
+    for shards in ("1/2", "2/2", "1/2", "2/2"):
+        ended = unanswered.understudy("stage", "generate", chats.config, "--run", "chats", "--shards", shards)
+        assert 0 == ended.code, ended.err
+        said.append(ended.err.splitlines()[-1])
+    made = shard_times(unanswered, "work")
+    whole = unanswered.understudy("stage", "generate", chats.config, "--run", "chats", MLFLOW_TRACKING_URI=NOBODY)
+
+    assert [True, True, True, False] == [line.endswith("of other tasks are not there yet") for line in said], said
+    assert "generate: shards 2/2 are there" == said[-1]
+    assert 0 == whole.code, whole.err
+    assert completions(chats.place) == completions(unanswered)
+    assert made == shard_times(unanswered, "artifacts") != {}

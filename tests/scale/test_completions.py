@@ -13,7 +13,8 @@ import pytest
 
 from pipeline.store.processes import running_process
 from tests.integration.conftest import NOBODY, SMOKE, Place, Smoke
-from tests.integration.test_execution import completions, task
+from tests.integration.test_execution import completions, shard_times, task
+from tests.integration.test_turns import RUN, Chats, killed_in_second_turn
 
 pytest.importorskip("ray")
 
@@ -71,6 +72,16 @@ def test_a_killed_actor_changes_no_byte(smoke: Smoke, ungenerated: Place) -> Non
         assert completions(smoke.place) == completions(ungenerated)
 
 
+def test_an_actor_that_is_killed_in_the_second_turn_changes_no_byte(chats: Chats, unanswered: Place) -> None:
+    """Of chats with three turns; what was made before is not made again."""
+    ray = unanswered.start("run", chats.config, *RUN, *ON_RAY, PYTHONPATH=str(ROOT), MLFLOW_TRACKING_URI=NOBODY)
+    made = killed_in_second_turn(unanswered, ray, "ray::_Actor")
+
+    assert completions(chats.place) == completions(unanswered)
+    kept = shard_times(unanswered, "artifacts")
+    assert made == {name: kept[name] for name in made} != {}
+
+
 def test_a_task_that_runs_twice_or_late_changes_no_byte(smoke: Smoke, ungenerated: Place) -> None:
     """Two of one share at once, without claims; and one that is stopped until the artifact is committed. REPEATS times."""
     for number in range(REPEATS):
@@ -78,7 +89,7 @@ def test_a_task_that_runs_twice_or_late_changes_no_byte(smoke: Smoke, ungenerate
         run = f"tasks-{number}"
         begun = ungenerated.understudy("run", SMOKE, "--until", "corpus", "--run", run)
         assert 0 == begun.code, begun.err
-        call = [word if word != "tasks" else run for word in task(ungenerated, "1/2")]
+        call = [word if word != "tasks" else run for word in task("1/2")]
         twice = [ungenerated.start(*call, PYTHONPATH=str(ROOT)) for _ in range(2)]
         while not (claims := list((ungenerated.store / "parts").glob("*.claim"))) and twice[0].poll() is None:
             time.sleep(0.01)
