@@ -22,7 +22,7 @@ from pipeline.acceptance.schema import (
 )
 from pipeline.errors import BrokenDraft
 from pipeline.examination.completion_sets import CompletionSets, completion_sets
-from pipeline.examination.cross_check import cross_check
+from pipeline.examination.cross_check import attempt_prompts, cross_check
 from pipeline.examination.decoding_speed import TimedDraft, measure_speeds, some_decodes, within_seconds
 from pipeline.examination.load_draft import load_draft
 from pipeline.examination.profile_figures import headline_figures, profile_figures
@@ -39,6 +39,7 @@ from pipeline.examination.token_acceptance import TokenAcceptanceFile
 from pipeline.examination.windows import tally_counts
 from pipeline.models.draft_directory import find_draft
 from pipeline.models.loading import choose_device, hardware_class, load_model
+from pipeline.models.out_of_memory import batch_named, remedy_named
 from pipeline.models.shape import measure_weights
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
@@ -59,7 +60,8 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
     """
     task, settings = context.settings.task, context.settings
     if isinstance(task, SpeedTask):
-        return _measure_speed(context)
+        with remedy_named("tokens per second", "set evaluate.speed.turns to 0 for no measurement"):
+            return _measure_speed(context)
     sets = completion_sets(context.inputs["completions"], task.split, settings.deployed)
     draft, model = ExaminedDraft("prompt-lookup", 0, 0), None
     if task.kind == "model":
@@ -75,7 +77,8 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
         try:
             found = _added_up(context, parts, sets, kept, rows)
             if model is not None:
-                found |= _with_target(context, task, sets, *model)
+                with remedy_named("cross-check", "set evaluate.crosscheck_prompts to 0 for none"):
+                    found |= _with_target(context, task, sets, *model)
         except BrokenDraft as error:
             # A variant that cannot be computed does not end the run: it has no figures, and the gate promotes no draft without
             # figures.
@@ -151,7 +154,9 @@ def _with_target(
     sampled = [] if sets.deployed.greedy else list(islice(sets.read(sets.deployed), settings.crosscheck_prompts))
 
     def check(target: Any) -> CrossCheck:
-        return cross_check(target, draft, stored, settings, pair.vocabulary, pair.stop_tokens, sampled)
+        given = (target, draft, stored, settings, pair.vocabulary, pair.stop_tokens, sampled)
+        with batch_named("evaluate.crosscheck_prompts", len(stored), attempt_prompts(*given)):
+            return cross_check(*given)
 
     if resources.servers is not None and task.target == "target":
         identity = Identity.from_facts(pair.facts["served"])

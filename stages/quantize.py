@@ -17,6 +17,7 @@ from pipeline.generation.completion_store import read_completions
 from pipeline.models.draft_directory import TRAINED_ON, find_draft
 from pipeline.models.files import code_files, copy_files, model_digest, tokenizer_files
 from pipeline.models.loading import choose_device, load_model
+from pipeline.models.out_of_memory import remedy_named
 from pipeline.models.stored_pair import read_pair
 from pipeline.quantization.recovery import fake_quantization
 from pipeline.quantization.variants import Quantized, quantize
@@ -31,7 +32,13 @@ def run(context: StageContext[QuantizeSettings]) -> Outcome:
     Inputs: the trained draft and the completions of `generate`. The figures are sizes in bytes and acceptance rates on dev
     prompts.
     """
-    settings, resources, variant = context.settings, context.resources, context.settings.task.variant
+    variant = context.settings.task.variant
+    with remedy_named(f"quantize/{variant}", f"remove {variant} from quantize.variants"):
+        return _made(context, variant)
+
+
+def _made(context: StageContext[QuantizeSettings], variant: QuantizedVariant) -> Outcome:
+    settings, resources = context.settings, context.resources
     source, out = find_draft(context.inputs["draft"], resources.models), context.out / "draft"
     completions = context.inputs["completions"]
     dev = list(read_completions(completions, {"dev"}, Sampling.from_config(settings.training.sampling)))

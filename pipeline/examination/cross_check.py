@@ -6,7 +6,8 @@ text where two logits are nearly equal. In fp32 only a gap below NEAR_TIE explai
 differences are listed and counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from heapq import nlargest
 from itertools import zip_longest
 from typing import Any, Protocol
 
@@ -88,6 +89,30 @@ def cross_check(
         log_p=log_p,
         agrees=same_rounds and log_p.agrees,
     )
+
+
+def attempt_prompts(
+    target: Any,
+    draft: Any,
+    stored: Sequence[GreedyCompletion],
+    settings: EvaluateConfig,
+    vocabulary: int,
+    stop_tokens: Sequence[int],
+    sampled: Sequence[CompletionWithLogP],
+) -> Callable[[int], object]:
+    """A function that cross-checks the longest n completions of each kind. For `out_of_memory.batch_named`."""
+
+    def attempt(count: int) -> object:
+        longest = nlargest(count, stored, key=_length)
+        return cross_check(
+            target, draft, longest, settings, vocabulary, stop_tokens, nlargest(count, sampled, key=_length)
+        )
+
+    return attempt
+
+
+def _length(item: CompletionWithLogP) -> int:
+    return len(item.prompt) + len(item.tokens)
 
 
 def _leeway(rounds: int) -> float:

@@ -1,7 +1,8 @@
 """The target's distributions at every position of completions sampled from the draft, for on-policy distillation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from pipeline.acceptance.teacher_forced import PaddedBatch, TeacherForced, batches
 from pipeline.generation.completion_store import StoredCompletion, canonical
 from pipeline.generation.distributions import Selection, pack, sparsify
+from pipeline.models.out_of_memory import batch_named
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import Sampling
 
@@ -42,13 +44,16 @@ def score(
 
     Returns one StoredCompletion per completion, in the given order. `kept` entries of each distribution are stored, chosen by
     `method`. `vocabulary`: number of shared tokens V; further logits are dropped. `batch_tokens`: the most tokens of a batch,
-    padding included. The caller makes sure that prompt and completion fit the target's context.
+    padding included (`evaluate.batch_tokens`, as an error for a full memory names it). The caller makes sure that prompt and
+    completion fit the target's context.
     """
     found: dict[int, StoredCompletion] = {}
-    model = TeacherForced(target)
-    for numbers in batches([len(item.prompt) + len(item.tokens) for item in completions], batch_tokens):
+    scored = partial(_score, TeacherForced(target), sampling=sampling, kept=kept, method=method, vocabulary=vocabulary)
+    attempt = _attempt_batch(scored, completions)
+    for numbers in batches(list(map(_length, completions)), batch_tokens):
         rows = [completions[number] for number in numbers]
-        columns = _score(model, rows, sampling, kept, method, vocabulary)
+        with batch_named("evaluate.batch_tokens", batch_tokens, attempt):
+            columns = scored(rows)
         for number, row, own in zip(numbers, rows, columns, strict=True):
             found[number] = StoredCompletion(
                 id=row.id,
@@ -68,6 +73,22 @@ def score(
                 vocabulary=vocabulary,
             )
     return [found[number] for number in range(len(completions))]
+
+
+def _length(item: DraftCompletion) -> int:
+    return len(item.prompt) + len(item.tokens)
+
+
+def _attempt_batch(
+    scored: Callable[[Sequence[DraftCompletion]], object], completions: Sequence[DraftCompletion]
+) -> Callable[[int], object]:
+    """A function that scores one batch of at least n tokens, all of the longest of `completions`."""
+
+    def attempt(batch_tokens: int) -> object:
+        longest = max(completions, key=_length)
+        return scored([longest] * -(-batch_tokens // _length(longest)))
+
+    return attempt
 
 
 def _score(

@@ -56,6 +56,18 @@ def batch_named(
         raise UnderstudyError(f"{key} = {size}: out of memory{_advice(key, size, fits, remedy)}") from error
 
 
+@contextmanager
+def remedy_named(what: str, remedy: str) -> Iterator[None]:
+    """Work without a batch of its own. Where memory runs out, UnderstudyError that says what the work is, and what to do."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        _release(error)
+        raise UnderstudyError(f"{what}: out of memory; {remedy}, or use a device with more") from error
+
+
 def _advice(key: str, size: int, fits: int, remedy: Callable[[int], str] | None) -> str:
     if not fits:
         also = "" if size == 1 else ", and with 1 too"

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import understudy_cli
 from pipeline.config.distill import DistillConfig, LoraConfig
+from pipeline.distillation import trainer
 from pipeline.distillation.adapters import add_adapters
+from pipeline.errors import UnderstudyError
 from tests.integration.conftest import NOBODY, SMOKE, Ended, Place
 from tests.integration.trained import in_processes, rows_of, start, train, weights_of
 
@@ -71,6 +75,36 @@ def test_two_processes_train_as_one(name: str, in_two: Any, tmp_path: Path) -> N
     assert any("loss_by_segment.thinking" in place for place in _flat(log))
     for part, values in weights.items():
         assert values == pytest.approx(found_weights[part], abs=10 * bound), part
+
+
+def _without_memory(work: Path, most: int) -> str:
+    """What a training says in this process, which has memory for so many positions of a micro-batch."""
+    whole = trainer.mean_loss
+
+    def limited(hidden_NH: torch.Tensor, *rest: Any) -> torch.Tensor:
+        if len(hidden_NH) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return whole(hidden_NH, *rest)
+
+    trainer.mean_loss = limited
+    try:
+        _trained(SETTINGS, 7, work)
+    except UnderstudyError as error:
+        return str(error)
+    finally:
+        trainer.mean_loss = whole
+    return ""
+
+
+def test_out_of_memory_is_named_as_one_process_does(tmp_path: Path) -> None:
+    """Of two processes, each of which has memory for half of its rows: a batch of all of them, divided among them again."""
+    one, two = (_without_memory(tmp_path / "one", 100), tmp_path / "two.json")
+    assert [0, 0] == in_processes(2, lambda: _without_memory(tmp_path / "two", 50), two)
+
+    assert one.startswith(
+        "distill.batch = 4: out of memory; 2 fits: set distill.batch to 2 and distill.accumulation to 2"
+    )
+    assert one == json.loads(two.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -205,3 +239,39 @@ def test_under_torchrun_the_first_process_runs_and_the_others_train(loop: Place)
     assert 0 == ended.code, ended.err
     assert runs + 1 == len(loop.records())
     _alike(one, loop.artifact("distill", "two"))
+
+
+_FULL = """
+import os
+
+if os.environ.get("RANK") == "1":
+    import torch
+    from pipeline.distillation import trainer
+
+    whole, most = trainer.mean_loss, []
+
+    def limited(hidden_NH, *rest):
+        most.append(len(hidden_NH) // 2)
+        if len(hidden_NH) > most[0]:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return whole(hidden_NH, *rest)
+
+    trainer.mean_loss = limited
+"""
+
+
+@pytest.mark.long
+def test_one_of_the_processes_without_memory_ends_the_command_with_its_line(loop: Place) -> None:
+    """Although the other one has memory, and waits for it."""
+    (loop.root / "sitecustomize.py").write_text(_FULL)  # which Python imports first
+    path = os.pathsep.join([str(loop.root), str(Path(understudy_cli.__file__).parent)])
+    ended = loop.process(
+        "run", SMOKE, *FP32, *TWO, "--run", "two", MLFLOW_TRACKING_URI=NOBODY, PYTHONPATH=path, PYTHONSAFEPATH=""
+    )
+
+    assert 1 == ended.code, ended.err
+    assert re.fullmatch(
+        r"distill\.batch = 32: out of memory; (\d+) fits: set distill\.batch to \1 and distill\.accumulation to \d+, "
+        "which trains the same, and run again",
+        ended.complaint,
+    )

@@ -1,8 +1,9 @@
 """Measure a pair's forward times on this machine over batch size, tokens and context, with the forward that the decoder uses."""
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from importlib import metadata
 from itertools import product
 from pathlib import Path
@@ -24,6 +25,7 @@ from pipeline.latency.costs.measured_points import (
 )
 from pipeline.latency.costs.profile import Profile
 from pipeline.latency.costs.surface import Surface
+from pipeline.models.out_of_memory import batch_named
 from pipeline.progress import Progress
 from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.forward import CachedModel, Forward
@@ -59,15 +61,14 @@ def measure_profile(
     with progress.track("profile", len(batches) * len(contexts) + len(prompts), "measurements") as track:
         for batch, context in product(batches, contexts):
             if (key := point_key(batch, context)) not in kept.points:
-                with _timed(kept, out):
-                    times = measure_forwards(
-                        *forwards, vocabulary, tokens, batch=batch, context=context, repeats=repeats
-                    )
+                passes = partial(measure_forwards, *forwards, vocabulary, tokens, context=context)
+                with _timed(kept, out), _batch_named(batch, context, passes):
+                    times = passes(batch=batch, repeats=repeats)
                     kept.points[key] = Point(target={count: times.target[count] for count in tokens}, draft=times.draft)
             track.advance(1)
         for length in prompts:
             if length not in kept.prefills:
-                with _timed(kept, out):
+                with _timed(kept, out), _prompt_named(length, forwards, vocabulary):
                     kept.prefills[length] = sum(_prefill(forward, vocabulary, length, repeats) for forward in forwards)
             track.advance(1)
     target_BTC, draft_BC = np.empty(shape), np.empty((shape[0], shape[2]))
@@ -93,6 +94,24 @@ def _timed(kept: MeasuredPoints, out: Path | None) -> Iterator[None]:
     kept.worked += process_time() - worked
     if out is not None:
         write_points(out, kept)
+
+
+def _batch_named(batch: int, context: int, passes: Callable[..., object]) -> AbstractContextManager[None]:
+    return batch_named(
+        "--batch-sizes",
+        batch,
+        lambda size: passes(batch=size, repeats=1),
+        lambda size: f"leave out --batch-sizes above {size}, or --context-lengths from {context} on,",
+    )
+
+
+def _prompt_named(length: int, forwards: Iterable[Forward], vocabulary: int) -> AbstractContextManager[None]:
+    return batch_named(
+        "--prompt-lengths",
+        length,
+        lambda size: [_prefill(forward, vocabulary, size, 1) for forward in forwards],
+        lambda size: f"leave out --prompt-lengths above {size}",
+    )
 
 
 @torch.inference_mode()

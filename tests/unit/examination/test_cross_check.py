@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.config.evaluate import EvaluateConfig
-from pipeline.examination.cross_check import cross_check, decoded_starts, round_starts
+from pipeline.examination.cross_check import attempt_prompts, cross_check, decoded_starts, round_starts
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.decoder import Completion
@@ -49,6 +49,18 @@ def test_a_sound_pair_agrees(pair: tuple[Any, Any]) -> None:
         for name in ("prompts", "tokens", "gamma", "differences", "exact_arithmetic", "agrees")
     }
     assert found.rounds_predicted == found.rounds_decoded
+
+
+def test_an_attempt_checks_the_longest_completions(pair: tuple[Any, Any]) -> None:
+    """As many as it is asked for, of each kind."""
+    stored = _stored(pair[0])
+    attempt = attempt_prompts(*pair, stored, settings(12), 32, [], stored[:1])
+    found = [attempt(count) for count in (1, 2)]
+
+    assert found == [
+        cross_check(*pair, [stored[number] for number in longest], settings(12), 32, [], stored[:1])
+        for longest in ([2], [2, 0])
+    ]
 
 
 def test_a_changed_completion_is_found(pair: tuple[Any, Any]) -> None:

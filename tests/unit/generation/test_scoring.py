@@ -1,5 +1,7 @@
 """The target's distributions at every position of a given completion."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ import pytest
 import torch
 
 from pipeline.corpus.prompt_store import Prompt
+from pipeline.errors import UnderstudyError
+from pipeline.generation import scoring
 from pipeline.generation.completion_plan import plan_completions
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.generation.distributions import unpack
@@ -113,6 +117,28 @@ def test_a_given_text_gets_the_targets_distributions(target: Any) -> None:
     np.testing.assert_allclose(expected.gather(1, torch.from_numpy(ids)).exp(), np.exp(log_p), atol=2e-3)
     own = log_probabilities(torch.as_tensor(logits_TV), SAMPLING)[torch.arange(6), torch.from_numpy(tokens).long()]
     np.testing.assert_allclose(own, found.log_p, atol=1e-4)
+
+
+def test_out_of_memory_names_a_batch_that_fits(
+    target: Any, generated: tuple[list[StoredCompletion], list[DraftCompletion]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tried with the longest completion, and scored with it."""
+    whole = scoring._score
+
+    def limited(model: Any, rows: Sequence[DraftCompletion], **rest: Any) -> Any:
+        if len(rows) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(model, rows, **rest)
+
+    monkeypatch.setattr(scoring, "_score", limited)
+    _, written = generated
+    with pytest.raises(UnderstudyError) as found:
+        score(target, written, SAMPLING, 5, "sampled", 32, 1000)
+    said = re.match(
+        r"evaluate\.batch_tokens = 1000: out of memory; (\d+) fits: set evaluate\.batch_tokens to \1 ", str(found.value)
+    )
+    assert said is not None
+    assert len(written) == len(score(target, written, SAMPLING, 5, "sampled", 32, int(said[1])))
 
 
 def test_a_greedy_text_is_stored_as_greedy(target: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.errors import UnderstudyError
-from pipeline.models.out_of_memory import SmallerBatches, batch_named, is_out_of_memory
+from pipeline.models.out_of_memory import SmallerBatches, batch_named, is_out_of_memory, remedy_named
 
 CUDA = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB")
 
@@ -83,6 +83,18 @@ def test_another_error_is_not_named_as_one_of_memory() -> None:
         raise ZeroDivisionError
     with pytest.raises(ZeroDivisionError), batch_named("generate.batch", 4, lambda size: 1 // 0):
         memory.take(4)
+
+
+def test_work_without_a_batch_names_what_makes_it_unnecessary() -> None:
+    """Another error, and one of ours, stays as it is."""
+    with (
+        pytest.raises(UnderstudyError, match=r"^speed: out of memory; set speed to 0, or use a device with more$"),
+        remedy_named("speed", "set speed to 0"),
+    ):
+        raise CUDA
+    for error in (ZeroDivisionError("other"), UnderstudyError("generate.batch = 8: out of memory; 4 fits")):
+        with pytest.raises(type(error), match=f"^{error}$"), remedy_named("speed", "set speed to 0"):
+            raise error
 
 
 def test_a_remedy_may_name_more_than_the_key() -> None:

@@ -20,14 +20,14 @@ from pipeline.acceptance.profile import counts_from_json
 from pipeline.acceptance.schema import SCHEMA
 from pipeline.config.loading import parse_config
 from pipeline.errors import UnderstudyError
-from pipeline.examination import load_draft
+from pipeline.examination import cross_check, load_draft
 from pipeline.examination.token_acceptance import FILE as BY_TOKEN
 from pipeline.generation.completion_store import write_shard
 from pipeline.models.shape import Weights
 from pipeline.running.context import Outcome
 from pipeline.running.execution.parts import Part, Share, drop_parts
 from pipeline.running.execution.spread import Spread
-from pipeline.running.tasks import DraftRole, EvaluateTask
+from pipeline.running.tasks import DraftRole, EvaluateTask, SpeedTask
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.contexts import settings_of, stage_context
 from tests.fakes import TableModel, stored_completion, table_model
@@ -186,6 +186,52 @@ def test_stored_log_p_is_cross_checked_at_both_samplings(place: Path, monkeypatc
     _, greedy = _run(place, sampling={"temperature": 0.0}, evaluate={"crosscheck_prompts": 2, "crosscheck_tokens": 3})
 
     assert [4, 2] == [found["crosscheck"]["log_p"]["completions"] for found in (profile, greedy)]
+
+
+def _without_memory(*_: object, **named: object) -> Any:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def test_a_cross_check_without_memory_names_its_prompts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as were tried and fit; where not even the target fits beside the draft, how to do without a cross-check."""
+    _store(place / "store", [Sampling(), GREEDY])
+    pair = SimpleNamespace(
+        vocabulary=8,
+        stop_tokens=[],
+        tokenizer=place,
+        path=lambda _: place,
+        dtype=lambda _: "float32",
+        facts=pair_facts(),
+    )
+    whole, asked = cross_check.cross_check, list[int]()
+
+    def limited(target: Any, draft: Any, stored: Sequence[Any], *rest: Any) -> Any:
+        asked.append(len(stored))
+        return whole(target, draft, stored, *rest) if len(stored) < 3 else _without_memory()
+
+    monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
+    for module in (cross_check, stages.evaluate):
+        monkeypatch.setattr(module, "cross_check", limited)
+    checked = {"crosscheck_prompts": 5, "crosscheck_tokens": 3}
+    with pytest.raises(
+        UnderstudyError, match=r"^evaluate\.crosscheck_prompts = 5: out of memory; 2 fits: set evaluate"
+    ):
+        _run(place, evaluate=checked)
+    assert [5, 2] == asked
+    monkeypatch.setattr(stages.evaluate, "load_model", _without_memory)
+    with pytest.raises(
+        UnderstudyError, match=r"^cross-check: out of memory; set evaluate\.crosscheck_prompts to 0 for none"
+    ):
+        _run(place, evaluate=checked)
+
+
+def test_a_measurement_of_speed_without_memory_says_how_to_do_without(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages.evaluate, "_measure_speed", _without_memory)
+    context = replace(_context(place), settings=replace(_context(place).settings, task=SpeedTask()))
+    with pytest.raises(UnderstudyError, match=r"^tokens per second: out of memory; set evaluate\.speed\.turns to 0"):
+        stages.evaluate.run(context)
 
 
 def test_a_greedy_deployment_is_examined_once(place: Path) -> None:

@@ -60,6 +60,37 @@ def test_a_killed_measurement_goes_on_where_it_was(
     assert 0 < found.about["processor_share"]
 
 
+def test_sizes_without_memory_are_named_and_what_was_measured_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With one that fits; the call without them goes on."""
+    out, real = tmp_path / "profile.json", (measure.measure_forwards, measure._prefill)
+
+    def forwards(*arguments: Any, batch: int, **more: Any) -> Any:
+        return real[0](*arguments, batch=batch, **more) if batch < 2 else _full()
+
+    def prefill(forward: Any, vocabulary: int, length: int, repeats: int) -> float:
+        return real[1](forward, vocabulary, length, repeats) if length < 4 else _full()
+
+    monkeypatch.setattr(measure, "measure_forwards", forwards)
+    with pytest.raises(
+        UnderstudyError,
+        match=r"^--batch-sizes = 2: out of memory; 1 fits: leave out --batch-sizes above 1, or --context-lengths from 4 on,",
+    ):
+        _measure(out)
+    assert {"1x4", "1x8"} == set(json.loads(points_path(out).read_text())["points"])
+    monkeypatch.setattr(measure, "measure_forwards", real[0])
+    monkeypatch.setattr(measure, "_prefill", prefill)
+    with pytest.raises(
+        UnderstudyError, match=r"^--prompt-lengths = 6: out of memory; 3 fits: leave out --prompt-lengths above 3 "
+    ):
+        _measure(out)
+
+
+def _full() -> Any:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
 def test_points_of_another_pair_are_not_taken_over(calls: list[tuple[int, int]], tmp_path: Path) -> None:
     """Nor thrown away; one line says what to do."""
     out = tmp_path / "profile.json"
