@@ -20,7 +20,7 @@ def plan(
 ) -> None:
     """Estimate what a run costs before it starts.
 
-    Prints tokens, bytes and hours of each job, the critical one, what one more endpoint or GPU saves, and all assumptions.
+    Prints tokens, bytes and hours of each job, the critical one, what one more endpoint, GPU or node saves, and all assumptions.
     Throughputs are those of earlier runs in the store, or stated in the section `plan` of the config; --measure measures them
     now. Exit 2 if no prompt can be used, or if the gate must refuse for too few of them.
     """

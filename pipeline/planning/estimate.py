@@ -1,17 +1,17 @@
 """What a run costs, job by job: tokens, bytes, hours, the critical job, and what more machines save."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.config.distill import divisors
 from pipeline.config.root import Config
 from pipeline.planning.assumptions import Assumption, amounts_of, assumptions_of
 from pipeline.planning.disk import disk_of
 from pipeline.planning.earlier_runs import Measurements
 from pipeline.planning.forecast import Forecast
+from pipeline.planning.savings import Saving, savings_of
 from pipeline.planning.throughput import Origin, throughput
 from pipeline.planning.trial_runs import Measured
-from pipeline.planning.work import Amounts, Work, generated_by_split, processes_of, work_of
+from pipeline.planning.work import Amounts, Work, generated_by_split, work_of
 from pipeline.running.jobs import expand
 
 
@@ -32,16 +32,6 @@ class JobEstimate:
     least_seconds: float  # that more workers do not shorten: generate.server.tokens_per_second
     origin: Origin
     why: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Saving:
-    """What a change of the machines makes of a job's time, if it is shared evenly."""
-
-    job: str
-    change: str
-    seconds_before: float
-    seconds_after: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +117,13 @@ def _whole(
         jobs=jobs,
         assumptions=assumptions,
         differences=differences,
-        savings=list(_savings(config, jobs, works, measured)),
+        savings=savings_of(
+            config,
+            works,
+            {job.job: job.seconds for job in timed if job.seconds is not None},
+            {job.job: job.least_seconds for job in timed},
+            _is_on_cpu(config, jobs, measured),
+        ),
         seconds=sum(job.seconds or 0.0 for job in timed),
         unknown=[job.job for job in jobs if job.seconds is None],
         critical=critical.job if critical else None,
@@ -155,34 +151,7 @@ def _peak(jobs: Sequence[JobEstimate]) -> float:
     return peak
 
 
-def _savings(
-    config: Config, jobs: Sequence[JobEstimate], works: Mapping[str, Work], measured: Measured | None
-) -> Iterator[Saving]:
-    """For what several workers share, more that are as fast as these: an endpoint of weight 1, a Ray worker, or GPUs. On a CPU
-    one more process has no cores of its own."""
-    served, on_ray = config.generate.is_served, config.execution.ray is not None
+def _is_on_cpu(config: Config, jobs: Sequence[JobEstimate], measured: Measured | None) -> bool:
+    """Whether processes of this machine share its cores, as far as is known."""
     on_cpu = config.device == "cpu" or any(" on cpu" in job.why for job in jobs)
-    on_cpu |= measured is not None and not measured.total.gpu_bytes
-    key = f"execution.{'ray.workers' if on_ray else 'local'}: {processes_of(config) + 1}"
-    generating = "one more endpoint" if served else f"one more {'Ray worker' if on_ray else 'GPU'} ({key})"
-    more = {"generate": (generating, 1.0)} if served or on_ray or not on_cpu else {}
-    if not on_cpu:
-        processes = works["distill"].workers
-        divisor = next((number for number in divisors(config.distill.batch) if number > processes), None)
-        more |= {} if divisor is None else {"distill": _more_gpus(divisor, divisor - processes)}
-    for job in jobs:
-        if job.job in more and job.seconds is not None:
-            (change, added), work = more[job.job], works[job.job]
-            after = job.seconds * work.of_one(work.workers + added) / work.of_one(work.workers)
-            yield Saving(
-                job=job.job,
-                change=change,
-                seconds_before=job.seconds,
-                seconds_after=max(after, job.least_seconds),
-            )
-
-
-def _more_gpus(processes: int, added: float) -> tuple[str, float]:
-    """A micro-batch is divided among the processes, so not every number of them will do."""
-    count = "one more GPU" if added == 1 else f"{added:.0f} more GPUs"
-    return f"{count} (distill.processes: {processes})", added
+    return on_cpu or (measured is not None and not measured.total.gpu_bytes)

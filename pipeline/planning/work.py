@@ -107,7 +107,7 @@ def endpoint_weights(config: Config) -> float:
 
 
 def processes_of(config: Config) -> int:
-    """Those that generate where the target is loaded, on this machine or on a Ray cluster."""
+    """Those that examine, and that generate where the target is loaded, on this machine or on a Ray cluster."""
     return config.execution.local if config.execution.ray is None else config.execution.ray.workers
 
 
@@ -197,16 +197,17 @@ def _training(config: Config, amounts: Amounts) -> Work:
 
 
 def _examination(config: Config, amounts: Amounts, task: EvaluateTask) -> Work:
+    workers = float(processes_of(config))
     if task.split == "dev":
-        return _tokens_examined(_dev_tokens(amounts))
+        return _tokens_examined(_dev_tokens(amounts), workers=workers)
     completions = amounts.turns * _total(completions_of(config, amounts.prompts, ("examination",)))
     length = amounts.prompt_tokens + amounts.completion_tokens + config.generate.lookahead
     rate: Rate = "examine" if task.kind == "model" else "other"
-    return _tokens_examined(completions * length, size=completions, rate=rate)
+    return _tokens_examined(completions * length, size=completions, rate=rate, workers=workers)
 
 
-def _tokens_examined(tokens: float, size: float = 1.0, rate: Rate = "examine") -> Work:
-    return Work(rate=rate, tokens_in=tokens, amount=tokens, unit="tokens", size=size)
+def _tokens_examined(tokens: float, size: float = 1.0, rate: Rate = "examine", workers: float = 1.0) -> Work:
+    return Work(rate=rate, tokens_in=tokens, amount=tokens, unit="tokens", size=size, workers=workers)
 
 
 def _total(counts: Mapping[str, float]) -> float:

@@ -11,6 +11,7 @@ from pipeline.planning.assumptions import amounts_of
 from pipeline.planning.earlier_runs import Lengths, MeasuredJob, Measurements, differences
 from pipeline.planning.estimate import Estimate, JobEstimate, estimate
 from pipeline.planning.forecast import forecast
+from pipeline.planning.savings import Saving
 from pipeline.planning.trial_runs import Cost, Measured
 from pipeline.planning.work import Amounts, Work, work_of
 from pipeline.report.plan import print_estimate
@@ -38,6 +39,18 @@ def planned(*settings: str) -> Config:
 def estimated(*settings: str, known: Measurements | None = None, measured: Measured | None = None) -> Estimate:
     config = planned(*settings)
     return estimate(config, forecast(config), known or Measurements(), measured)
+
+
+def estimated_here(*settings: str) -> Estimate:
+    """Of a pair whose target is loaded here; what it generates a second is stated, and nothing else is known."""
+    stated = ("plan.rows=1000", "plan.generate_tokens_per_second=100")
+    config = load_config(CONFIGS / "qwen3-8b.yaml", [*stated, *settings])
+    return estimate(config, forecast(config), Measurements(), None)
+
+
+def saving_of(found: Estimate, job: str) -> Saving:
+    (saving,) = (one for one in found.savings if one.job == job)
+    return saving
 
 
 def job_of(found: Estimate, name: str) -> JobEstimate:
@@ -82,19 +95,20 @@ def test_hours_at_stated_throughputs() -> None:
 
 
 def test_one_more_endpoint_takes_its_share() -> None:
-    (saving, _) = estimated(*STATED).savings
+    saving = saving_of(estimated(*STATED), "generate")
 
-    assert ("generate", "one more endpoint") == (saving.job, saving.change)
+    assert "one more endpoint" == saving.change
     assert pytest.approx(0.8) == saving.seconds_after / saving.seconds_before
 
 
 def test_more_gpus_share_the_training_and_not_the_examinations() -> None:
     """8 rows of a micro-batch are divided among 2, 4 or 8 processes. Dev prompts are examined by the first one."""
     trained, examined = 8 * 96_000 * (2_048 + 512), 2 * 13 * 30_000 * 750
-    (_, one), (_, two) = (estimated(*STATED, f"distill.processes={count}").savings for count in ("auto", "2"))
-    (_,) = estimated(*STATED, "distill.processes=8").savings  # of generate: no more GPUs can share a micro-batch
+    one, two = (saving_of(estimated(*STATED, f"distill.processes={count}"), "distill") for count in ("auto", "2"))
+    most = estimated(*STATED, "distill.processes=8").savings  # no more GPUs can share a micro-batch
 
-    assert ("distill", "one more GPU (distill.processes: 2)") == (one.job, one.change)
+    assert "distill" not in {saving.job for saving in most}
+    assert "one more GPU (distill.processes: 2)" == one.change
     assert pytest.approx((trained + examined) * 1e-5) == one.seconds_before
     assert pytest.approx((trained / 2 + examined) * 1e-5) == one.seconds_after == pytest.approx(two.seconds_before)
     assert ("2 more GPUs (distill.processes: 4)", pytest.approx((trained / 4 + examined) * 1e-5)) == (
@@ -118,25 +132,54 @@ def test_processes_of_an_earlier_training_are_those_of_the_next() -> None:
 
 def test_one_more_gpu_where_the_target_is_loaded_here() -> None:
     """Two processes share the shards, and three would; on a CPU they share its cores too."""
-    settings = ("plan.rows=1000", "plan.generate_tokens_per_second=100", "execution.local=2")
-    config = load_config(CONFIGS / "qwen3-8b.yaml", settings)
-    found = estimate(config, forecast(config), Measurements(), None)
+    found = estimated_here("execution.local=2")
     saving = found.savings[0]
-    cpu = load_config(CONFIGS / "qwen3-8b.yaml", [*settings, "device=cpu"])
 
     assert ("one more GPU (execution.local: 3)", pytest.approx(2 / 3)) == (
         saving.change,
         saving.seconds_after / saving.seconds_before,
     )
     assert pytest.approx(job_of(found, "generate").tokens_out / 200) == job_of(found, "generate").seconds
-    assert [] == estimate(cpu, forecast(cpu), Measurements(), None).savings
+    assert ["all jobs"] == [one.job for one in estimated_here("execution.local=2", "device=cpu").savings]
+
+
+def test_examinations_are_shared_by_processes() -> None:
+    """Of 180,000 completions, by four; a fifth GPU would take its share of all drafts'."""
+    found = estimated(*STATED, "plan.examine_tokens_per_second=1000", "execution.local=4")
+    jobs = [job for job in found.jobs if job.job.startswith("evaluate/") and job.seconds is not None]
+    saving = saving_of(found, "evaluate")
+
+    assert {180_000 * 766 / 4_000} == {job.seconds for job in jobs}
+    assert (
+        len(jobs) == len([job for job in found.jobs if job.job.startswith("evaluate/")]) - 1
+    )  # prompt-lookup has no draft
+    assert ("one more GPU (execution.local: 5)", pytest.approx(4 / 5)) == (
+        saving.change,
+        saving.seconds_after / saving.seconds_before,
+    )
+    assert pytest.approx(sum(job.seconds or 0 for job in jobs)) == saving.seconds_before
+
+
+def test_one_more_node_shares_what_can_be_shared() -> None:
+    """The training but its examinations, and the examinations of the drafts; servers generate as fast as before."""
+    found = estimated(*STATED)
+    saving = saving_of(found, "all jobs")
+    examined = sum(job.seconds or 0 for job in found.jobs if job.job.startswith("evaluate/"))
+    trained = saving_of(found, "distill")
+
+    assert "one more node like this one (docs/scale.md)" == saving.change
+    assert pytest.approx(found.seconds) == saving.seconds_before
+    assert pytest.approx(examined / 2 + trained.seconds_before - trained.seconds_after) == (
+        saving.seconds_before - saving.seconds_after
+    )
+    here = estimated_here("execution.local=2")
+    both = saving_of(here, "all jobs")
+    assert pytest.approx((job_of(here, "generate").seconds or 0) / 2) == both.seconds_before - both.seconds_after
 
 
 def test_one_more_worker_of_a_ray_cluster() -> None:
     """Which may have cores of its own, so a CPU does not forbid it."""
-    settings = ("plan.rows=1000", "plan.generate_tokens_per_second=100", "execution.ray.workers=3", "device=cpu")
-    config = load_config(CONFIGS / "qwen3-8b.yaml", settings)
-    found = estimate(config, forecast(config), Measurements(), None)
+    found = estimated_here("execution.ray.workers=3", "device=cpu")
     (saving,) = found.savings
 
     assert ("generate", "one more Ray worker (execution.ray.workers: 4)") == (saving.job, saving.change)
@@ -250,6 +293,7 @@ def test_a_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert "one more endpoint: generate 9.7 h -> 7.7 h\n" in said
     assert "one more GPU (distill.processes: 2): distill 7.1 h -> 4.4 h\n" in said
+    assert "one more node like this one (docs/scale.md): all jobs 20.3 h -> " in said
     assert (
         "throughput unknown: never measured; measure it with --measure (pair, corpus, evaluate/prompt-lookup, gate, promote)\n"
         in said
