@@ -13,6 +13,7 @@ from pipeline.models.places import Places, model_places
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry
 from pipeline.running.execution.parts import Share
+from pipeline.running.execution.worker_facts import WorkerFacts
 
 S = TypeVar("S", covariant=True)  # the settings of a stage
 
@@ -65,6 +66,7 @@ class StageContext(Generic[S]):
     progress: Progress
     force_promote: bool = False  # also a draft that was rolled back
     share: Share | None = None  # of the parts: nothing else is made; None: all
+    workers: list[WorkerFacts] = field(default_factory=list)  # that have made parts: filled where they are
 
 
 @dataclass(frozen=True)

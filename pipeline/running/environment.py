@@ -17,10 +17,11 @@ def environment(device: str) -> dict[str, str]:
 
     Call it after the stage: a stage that has not imported the loading of models has computed nothing on a device.
     """
-    return {**_versions(), "device": _device_class(device)}
+    return {**_versions(), "device": device_class(device)}
 
 
-def _device_class(device: str) -> str:
+def device_class(device: str) -> str:
+    """The class of the device called `device`; that of the CPU in a process that has computed nothing on a device."""
     loading = sys.modules.get("pipeline.models.loading")
     if loading is None:
         return f"cpu {platform.machine()}"

@@ -18,13 +18,19 @@ def peak_memory() -> Iterator[dict[str, int]]:
     with suppress(OSError):
         _RESET.write_text("5")
     if gpu := _gpu():
-        gpu.reset_peak_memory_stats()
+        for number in range(gpu.device_count()):
+            gpu.reset_peak_memory_stats(number)
     try:
         yield found
     finally:
-        found["process"] = _peak()
-        if gpu := _gpu():
-            found["gpu"] = gpu.max_memory_allocated()
+        found |= peak_so_far()
+
+
+def peak_so_far() -> dict[str, int]:
+    """Since the process started, or since `peak_memory` began; of several GPUs that of the fullest."""
+    gpu = _gpu()
+    of_gpu = {"gpu": max(map(gpu.max_memory_allocated, range(gpu.device_count())))} if gpu else {}
+    return {"process": _peak()} | of_gpu
 
 
 def _gpu() -> Any:

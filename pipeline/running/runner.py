@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pipeline.config.credentials import masked
 from pipeline.config.stored import given_config
@@ -21,6 +22,7 @@ from pipeline.running.context import Outcome, StageContext, StageRun, resources_
 from pipeline.running.device_check import require_device
 from pipeline.running.environment import environment
 from pipeline.running.execution.parts import drop_parts, kept_parts
+from pipeline.running.execution.worker_facts import environment_of, highest_peak
 from pipeline.running.job_inputs import JobInputs
 from pipeline.running.jobs import Job, expand
 from pipeline.running.peak_memory import peak_memory
@@ -163,8 +165,9 @@ class Runner:
             resumed = {"resumed": True} if any(work.iterdir()) or kept.is_dir() else {}
             began = time.monotonic()
             self._inputs.check_outside(job)
+            context = self._context(job, digests, work)
             with peak_memory() as peak:
-                outcome = self._call(job, digests, work)
+                outcome = self._call(job.stage, context)
             try:
                 self._inputs.check_outside(job)
             except UsageError as error:
@@ -183,8 +186,8 @@ class Runner:
                 "seed": self.config.seed,
                 "seconds": time.monotonic() - began,
                 **resumed,
-                "peak_memory": peak,
-                "environment": environment(self.config.device),
+                "peak_memory": highest_peak(peak, context.workers),
+                "environment": environment(self.config.device) | environment_of(context.workers),
                 "figures": dict(outcome.figures),
                 "provides": dict(outcome.provides),
                 "notes": dict(outcome.notes),
@@ -201,13 +204,13 @@ class Runner:
         # One at a time on one store, so that two runs with one draft do not both register it; among machines the
         # registry's own claim decides which run promotes.
         with self.store.lock(job.stage, lambda: self.progress.line(f"{job.id}: another run is doing it; waiting")):
-            outcome = self._call(job, digests, out)
+            outcome = self._call(job.stage, self._context(job, digests, out))
         self._record_job(job, key, "done", time.monotonic() - began, outcome)
         if outcome.refused:
             raise Refused(outcome.refused)
 
-    def _call(self, job: Job, digests: Mapping[str, str], out: Path) -> Outcome:
-        context = StageContext(
+    def _context(self, job: Job, digests: Mapping[str, str], out: Path) -> StageContext[Any]:
+        return StageContext(
             settings=job.settings,
             resources=resources_of(self.config, self.registry),
             job_id=job.id,
@@ -220,7 +223,9 @@ class Runner:
             progress=self.progress,
             force_promote=self.force_promote,
         )
-        outcome = self.stages[job.stage](context)
+
+    def _call(self, stage: str, context: StageContext[Any]) -> Outcome:
+        outcome = self.stages[stage](context)
         self._presence.require()
         return outcome
 

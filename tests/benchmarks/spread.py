@@ -62,6 +62,7 @@ def _context(root: Path, workers: int) -> Any:
         store=root,
         progress=Progress(False),
         share=None,
+        workers=[],
         resources=SimpleNamespace(execution=ExecutionConfig(ray=RayConfig(workers=workers)), device="cpu"),
     )
 

@@ -2,10 +2,11 @@
 
 import json
 import shutil
+from typing import Any
 
 import pytest
 
-from tests.integration.conftest import SMOKE, Place, Smoke
+from tests.integration.conftest import RUN, SMOKE, Place, Smoke
 
 GENERATED = ("generate", "generate/before")
 
@@ -31,13 +32,20 @@ def shard_times(place: Place, state: str) -> dict[str, int]:
 
 
 def test_two_processes_generate_what_one_does(smoke: Smoke, ungenerated: Place) -> None:
-    """And leave nothing beside it."""
+    """And leave nothing beside it. The manifest has the workers' device and number, and the memory of the largest."""
     ended = ungenerated.process("run", SMOKE, "--until", "generate", "--run", "two", "--set", "execution.local=2")
 
     assert 0 == ended.code, ended.err
     assert {"pair": "skipped", "corpus": "skipped"} | dict.fromkeys(GENERATED, "done") == ended.states
     assert completions(smoke.place) == completions(ungenerated)
     assert [] == [*(ungenerated.store / "parts").iterdir(), *(ungenerated.store / "work").iterdir()]
+    one, two = (_manifest(place, run) for place, run in ((smoke.place, RUN), (ungenerated, "two")))
+    assert (one["environment"]["device"], "2") == (two["environment"]["device"], two["environment"]["workers"])
+    assert two["peak_memory"]["process"] > 0.5 * one["peak_memory"]["process"]
+
+
+def _manifest(place: Place, run: str) -> Any:
+    return json.loads((place.artifact("generate", run) / "manifest.json").read_text())
 
 
 def task(shards: str, stage: str = "generate") -> list[object]:
@@ -133,6 +141,8 @@ def test_tasks_of_a_scheduler_examine_what_one_process_does(loop: Place, monkeyp
 
     assert (0, 0) == (whole.code, late.code), whole.err + late.err
     assert before == {name: files for name, files in loop.contents().items() if name in before}
-    assert all(json.loads((loop.store / "artifacts" / name / "manifest.json").read_text())["resumed"] for name in before)
+    assert all(
+        json.loads((loop.store / "artifacts" / name / "manifest.json").read_text())["resumed"] for name in before
+    )
     assert "evaluate/prompt-lookup: already in the store" in late.err
     assert [] == [*(loop.store / "parts").iterdir(), *(loop.store / "work").iterdir()]

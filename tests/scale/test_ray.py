@@ -37,6 +37,7 @@ def test_all_parts_are_made_once(context: Begin) -> None:
 
     assert expected(range(8)) == contents(here.out)
     assert (2, 8) == (times(log_of(here), "opened-cpu-1-*"), times(log_of(here), "made-*"))
+    assert 2 == len(here.workers)
 
 
 def test_an_actor_that_dies_is_named_and_its_part_made_again(

@@ -12,6 +12,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress, Track
 from pipeline.running.execution.claims import Claims
 from pipeline.running.execution.parts import Part
+from pipeline.running.execution.worker_facts import WorkerFacts
 
 MOST_DEATHS = 3  # of workers, with one part
 
@@ -24,6 +25,9 @@ class Place(Protocol):
 
     def close(self) -> None:
         """End the workers, also in the middle of a part."""
+
+    def facts(self) -> list[WorkerFacts]:
+        """What the workers that have made parts have said of themselves, each once; also after `close`."""
 
 
 class Driver:

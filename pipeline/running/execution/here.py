@@ -5,6 +5,7 @@ from typing import Any
 
 from pipeline.running.execution.driver import Driver
 from pipeline.running.execution.parts import Make, Work
+from pipeline.running.execution.worker_facts import WorkerFacts
 
 
 class Here:
@@ -23,3 +24,6 @@ class Here:
 
     def close(self) -> None:
         self._make_one = None
+
+    def facts(self) -> list[WorkerFacts]:
+        return []

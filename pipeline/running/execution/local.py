@@ -20,6 +20,7 @@ import pipeline
 from pipeline.running.execution.driver import Driver
 from pipeline.running.execution.parts import Make, Part, Work
 from pipeline.running.execution.worker_errors import packed, unpacked
+from pipeline.running.execution.worker_facts import WorkerFacts, own_facts
 
 _ROOT = str(Path(pipeline.__file__).resolve().parents[1])
 _END_SECONDS = 5.0
@@ -55,6 +56,9 @@ class LocalProcesses:
         for worker in self._workers:
             worker.end()
 
+    def facts(self) -> list[WorkerFacts]:
+        return [worker.facts for worker in self._workers if worker.facts is not None]
+
 
 class _Worker:
     """One process, which is started again after it has died."""
@@ -64,6 +68,7 @@ class _Worker:
         self._process: Any = None
         self.connection: Connection | None = None
         self.part: Part[Any] | None = None
+        self.facts: WorkerFacts | None = None
 
     def begin(self, part: Part[Any], staging: Path) -> None:
         """Send a part. A worker that has died in the meantime is noticed when it is listened to."""
@@ -86,7 +91,7 @@ class _Worker:
         if kind == _ADVANCED:
             driver.advance(self.part, content)
         elif kind == _DONE:
-            part, self.part = self.part, None
+            part, self.part, self.facts = self.part, None, content
             driver.finished(part)
         else:
             raise unpacked(*content)
@@ -169,7 +174,7 @@ def _serve(connection: Connection, work: Work[Any], device: str) -> None:
         except Exception as error:
             connection.send((_FAILED, packed(error)))
             continue
-        connection.send((_DONE, None))
+        connection.send((_DONE, own_facts(device)))
 
 
 def _advance(connection: Connection, amount: float) -> None:

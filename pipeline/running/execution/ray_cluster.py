@@ -21,6 +21,7 @@ from pipeline.progress import Progress
 from pipeline.running.execution.driver import Driver
 from pipeline.running.execution.parts import Make, Part, Work
 from pipeline.running.execution.worker_errors import Packed, packed, unpacked
+from pipeline.running.execution.worker_facts import WorkerFacts, own_facts
 
 _ANSWER_SECONDS = 10.0
 _ROOT = str(Path(pipeline.__file__).resolve().parents[1])
@@ -60,6 +61,9 @@ class RayActors:
                 worker.kill()
             self._ray.shutdown()
             self._is_connected = False
+
+    def facts(self) -> list[WorkerFacts]:
+        return [worker.facts for worker in self._workers if worker.facts is not None]
 
     def actor(self, work: Work[Any], device: str) -> Any:
         """A new actor. It is not started again by Ray: the driver counts deaths."""
@@ -133,6 +137,7 @@ class _Worker:
         self._actor: Any = None
         self.answer: Any = None
         self.part: Part[Any] | None = None
+        self.facts: WorkerFacts | None = None
 
     def begin(self, part: Part[Any], staging: Path) -> None:
         if self._actor is None:
@@ -144,15 +149,16 @@ class _Worker:
         part, self.part = self.part, None
         assert part is not None  # it was asked for one
         try:
-            error: Packed | None = self._place.get(self.answer)
+            found: WorkerFacts | Packed = self._place.get(self.answer)
         except Exception as lost:
             if not self._place.is_death(lost):
                 raise
             self._actor = None
             driver.died(part, f"worker {self._number}", f"died ({' '.join(str(lost).split())[:300]})")
             return
-        if error is not None:
-            raise unpacked(*error)
+        if not isinstance(found, WorkerFacts):
+            raise unpacked(*found)
+        self.facts = found
         driver.finished(part)
 
     def kill(self) -> None:
@@ -168,7 +174,7 @@ class _Actor:
         self._work, self._device, self._version = work, device, version
         self._make: Make[Any] | None = None
 
-    def make(self, content: Any, out: Path) -> Packed | None:
+    def make(self, content: Any, out: Path) -> WorkerFacts | Packed:
         """Make a part; an error is returned, so that what Ray raises is Ray's."""
         try:
             if self._make is None:
@@ -179,7 +185,7 @@ class _Actor:
             self._make(content, out, _nobody)
         except Exception as error:
             return packed(error)
-        return None
+        return own_facts(self._device)
 
     def _require_same(self) -> None:
         if self._version != _version():

@@ -37,9 +37,10 @@ class Spread:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._place.close()
+        self._context.workers.extend(self._place.facts())
 
     def make(self, parts: Sequence[Part[Any]], label: str, unit: str) -> int:
-        """Make the parts that are missing, or those of the context's share of them, and wait for those that other tasks are making.
+        """Make the parts that are missing, or those of the context's share of them, and wait for those that other tasks make.
         `label` and `unit` of the progress line. Returns how many parts are still missing: of other shares.
 
         Raises what making a part raises; UnderstudyError for a part with which three workers died; FileNotFoundError where the

@@ -19,6 +19,7 @@ def context_of(store: Path, execution: ExecutionConfig, share: Share | None = No
         store=store,
         progress=Progress(False),
         share=share,
+        workers=[],
         resources=SimpleNamespace(execution=execution, device="cpu"),
     )
 

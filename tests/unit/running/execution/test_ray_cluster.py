@@ -14,6 +14,7 @@ from pipeline.distillation.workers import _free_port
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.running.execution import ray_cluster
 from pipeline.running.execution.ray_cluster import RayActors
+from pipeline.running.execution.worker_facts import WorkerFacts
 from tests.unit.running.execution.other_task import context_of, log_of, make
 from tests.unit.running.execution.work import contents, expected, times
 
@@ -164,14 +165,16 @@ def test_what_ray_is_asked_wrongly_is_no_death(ray: _Ray, context: Callable[...,
 def test_a_node_must_have_this_version_and_see_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Said by the actor, and by the node's name."""
     work: Any = SimpleNamespace(open=lambda task, device: lambda content, out, advance: None, task=None)
-    content, text = ray_cluster._Actor(work, "cpu", "0.0.9").make(1, tmp_path) or (b"", "")
+    found = ray_cluster._Actor(work, "cpu", "0.0.9").make(1, tmp_path)
+    assert not isinstance(found, WorkerFacts)
     with pytest.raises(UsageError, match=r"has Understudy .*, and the command 0\.0\.9; install the same version"):
-        raise ray_cluster.unpacked(content, text)
+        raise ray_cluster.unpacked(*found)
     own = ray_cluster._Actor(work, "cpu", ray_cluster._version())
-    assert own.make(1, tmp_path) is None
-    content, text = own.make(1, tmp_path / "elsewhere") or (b"", "")
+    assert isinstance(own.make(1, tmp_path), WorkerFacts)
+    found = own.make(1, tmp_path / "elsewhere")
+    assert not isinstance(found, WorkerFacts)
     with pytest.raises(UsageError, match="every node must see the store at this path"):
-        raise ray_cluster.unpacked(content, text)
+        raise ray_cluster.unpacked(*found)
 
 
 @pytest.mark.parametrize(

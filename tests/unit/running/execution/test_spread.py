@@ -1,6 +1,7 @@
 """One list of parts, in one process and in several: what is made, once, and what happens where a worker dies."""
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -52,6 +53,10 @@ def test_all_parts_are_made_once(context: Begin, execution: ExecutionConfig) -> 
     assert expected(range(9)) == contents(here.out)
     assert 9 == times(log_of(here), "made-*")
     assert [] == _left(here)
+    assert [f"cpu {platform.machine()}"] * (execution.local if execution.local > 1 else 0) == [
+        one.device for one in here.workers
+    ]
+    assert all(one.peak["process"] > 0 for one in here.workers)
 
 
 @pytest.mark.parametrize(("execution", "workers"), [(LOCAL["one process"], 1), (LOCAL["two"], 2)], ids=LOCAL)
@@ -171,6 +176,9 @@ def test_workers_end_before_the_directory_goes_that_they_write_to(
 
         def close(self) -> None:
             there.append(self.staging.is_dir())
+
+        def facts(self) -> list[Any]:
+            return []
 
     monkeypatch.setattr(module, "_place", lambda *_: Fails())
     with pytest.raises(UsageError, match="cannot be squared"):
