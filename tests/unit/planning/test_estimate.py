@@ -177,6 +177,24 @@ def test_one_more_node_shares_what_can_be_shared() -> None:
     assert pytest.approx((job_of(here, "generate").seconds or 0) / 2) == both.seconds_before - both.seconds_after
 
 
+def test_a_machine_whose_runs_were_on_a_cpu_gains_nothing_by_more_processes() -> None:
+    """`device: auto` does not say what there is; an earlier run's manifests do, and so do small runs."""
+    settings = ("plan.rows=1000", "plan.generate_tokens_per_second=100", "plan.flops=1.0e+12")
+    config = load_config(CONFIGS / "qwen3-8b.yaml", [*settings, "plan.draft_parameters=1.0e+9"])
+    job = earlier(Work(rate="other", amount=10.0, unit="rows"), 1.0)
+    cost = Cost(seconds=1.0, stored_bytes=1, memory_bytes=1, gpu_bytes=0)
+
+    def changed(device: str, measured: Cost | None) -> list[str]:
+        known = Measurements(jobs={"corpus": replace(job, device=device)}, differences={"r1": []})
+        found = measured and Measured(jobs={}, total=measured, serving_bytes={}, batch=1, context=1)
+        return [saving.job for saving in estimate(config, forecast(config), known, found).savings]
+
+    assert ["generate", "distill"] == changed("cuda H100", None)
+    assert ["generate", "distill"] == changed("cuda H100", replace(cost, gpu_bytes=1))
+    assert [] == changed("cpu x86_64 AVX512 bf16", None)
+    assert [] == changed("", cost)
+
+
 def test_one_more_worker_of_a_ray_cluster() -> None:
     """Which may have cores of its own, so a CPU does not forbid it."""
     found = estimated_here("execution.ray.workers=3", "device=cpu")

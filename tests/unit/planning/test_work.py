@@ -1,5 +1,6 @@
 """The work of each job, computed by hand."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,15 +8,20 @@ import pytest
 
 from pipeline.config.loading import load_config
 from pipeline.config.root import Config
+from pipeline.corpus.prompt_store import Prompt
+from pipeline.generation.completion_plan import plan_completions
 from pipeline.planning.work import (
     Amounts,
+    completions_of,
     dev_examinations,
     generated_by_split,
     is_scored_again,
     trained_tokens,
     training_flops,
+    training_steps,
     work_of,
 )
+from pipeline.speculation.settings import Sampling
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 AMOUNTS = Amounts(
@@ -97,6 +103,58 @@ def test_dev_examinations_of_every_phase(settings: tuple[str, ...], expected: in
     assert expected == dev_examinations(load_config(CONFIGS / "qwen3-8b.yaml", settings))
 
 
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        (("distill.learning_curve=[0.25, 0.5]",), 3 * 100),
+        (("distill.on_policy={rounds: 2, max_steps: 20}",), 100 + 2 * 20),
+        (("distill.on_policy={rounds: 2, max_steps: 20}", "distill.learning_curve=[0.5]"), 2 * (100 + 2 * 20)),
+    ],
+)
+def test_steps_of_every_training_and_phase(settings: tuple[str, ...], steps: int) -> None:
+    """A point of the learning curve is a training of its own, with all its rounds."""
+    config = load_config(CONFIGS / "qwen3-8b.yaml", ["distill.max_steps=100", "distill.evaluate_every=30", *settings])
+    rows = config.distill.batch * config.distill.accumulation * (2_000 + config.generate.max_new_tokens)
+
+    assert steps == training_steps(config)
+    assert steps * rows == trained_tokens(config, AMOUNTS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (("sampling={temperature: 0.6, top_k: 20}",), {"train": 600, "dev": 100, "examination": 2 * 300}),
+        (
+            ("sampling={temperature: 0, top_k: 20}", "generate.examination_samplings=[{temperature: 0, top_p: 0.5}]"),
+            {"train": 600, "dev": 100, "examination": 300},
+        ),
+        (
+            ("sampling={temperature: 0.6}", "generate.examination_samplings=[{temperature: 1}, {temperature: 0.6}]"),
+            {"train": 600, "dev": 100, "examination": 3 * 300},
+        ),
+        (("generate.train_temperatures=[0.6, 1.0, 1.0]",), {"train": 3 * 600, "dev": 100, "examination": 2 * 300}),
+    ],
+    ids=["deployed and greedy", "greedy once", "further ones", "several temperatures"],
+)
+def test_completions_of_each_split(settings: tuple[str, ...], expected: dict[str, float]) -> None:
+    """As they are generated (`generation/completion_plan.py`): at temperature 0 the filters have no effect."""
+    config = load_config(CONFIGS / "qwen3-8b.yaml", settings)
+    deployed = Sampling.from_config(config.sampling)
+    prompts = [
+        Prompt(f"{number:016x}", split, "code", 0, (1,), text_id=f"{number}", conversation=f"{number}")
+        for number, split in enumerate(split for split, count in AMOUNTS.prompts.items() for _ in range(int(count)))
+    ]
+    plan = plan_completions(
+        prompts,
+        deployed,
+        [Sampling.from_config(one) for one in config.generate.examination_samplings],
+        [replace(deployed, temperature=one) for one in config.generate.train_temperatures],
+    )
+
+    assert expected == completions_of(config, AMOUNTS.prompts, AMOUNTS.prompts)
+    assert expected == Counter(request.prompt.split for request in plan)
+
+
 def test_tokens_of_examinations() -> None:
     """Both kinds of completions of 300 examination prompts, with what lies past their ends; a variant is examined on dev prompts
     twice, before and after."""
@@ -116,6 +174,8 @@ def test_later_turns_of_chats_are_work_too() -> None:
 
     assert 2 * once["generate"].tokens_out == twice["generate"].tokens_out
     assert 2 * once["evaluate/base"].amount == twice["evaluate/base"].amount
+    assert 2 * once["quantize/int8"].amount == twice["quantize/int8"].amount
+    assert 2 * once["distill"].alone == twice["distill"].alone > 0
 
 
 def test_a_target_that_is_loaded_here_beside_served_ones_has_no_stated_throughput() -> None:
