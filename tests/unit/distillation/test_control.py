@@ -20,6 +20,7 @@ Join = Callable[..., Control]
 def join(monkeypatch: pytest.MonkeyPatch) -> Join:
     """A process of a launcher; rank 0 first. The others look every tenth of a second whether the first still answers."""
     monkeypatch.setattr(processes, "_LOOK", timedelta(seconds=0.1))
+    monkeypatch.setattr(processes, "_LEAVE_SECONDS", 3600.0)
     first = Launch(rank=0, size=2, local_rank=0, address="127.0.0.1", port=_free_port(), agent=False, attempt="0")
     return lambda rank, **changes: Control(replace(first, rank=rank, **changes))
 
@@ -30,9 +31,13 @@ def test_trainings_are_told_in_order_and_then_the_end(join: Join) -> None:
     first.tell("1 a")
     first.tell("1 b")
     assert ["1 a", "1 b"] == [other.next_task(), other.next_task()]
+    heard = list[str | None]()
     ending = threading.Thread(target=first.end, daemon=True)
+    listening = threading.Thread(target=lambda: heard.append(other.next_task()), daemon=True)
     ending.start()
-    assert other.next_task() is None
+    listening.start()
+    listening.join(30)
+    assert [None] == heard
     other.left()
     ending.join(30)
     assert not ending.is_alive()

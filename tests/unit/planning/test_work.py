@@ -12,6 +12,7 @@ from pipeline.corpus.prompt_store import Prompt
 from pipeline.generation.completion_plan import plan_completions
 from pipeline.planning.work import (
     Amounts,
+    bytes_per_token,
     completions_of,
     dev_examinations,
     generated_by_split,
@@ -22,6 +23,7 @@ from pipeline.planning.work import (
     work_of,
 )
 from pipeline.speculation.settings import Sampling
+from tests.fakes import stored_completion
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 AMOUNTS = Amounts(
@@ -185,3 +187,13 @@ def test_a_target_that_is_loaded_here_beside_served_ones_has_no_stated_throughpu
 
     assert ("generate", "other") == (works["generate"].rate, works["generate/before"].rate)
     assert 600 * 366 == works["generate/before"].tokens_out
+
+
+@pytest.mark.parametrize("kept", [1, 64])
+def test_bytes_of_a_stored_token(kept: int) -> None:
+    """As they are stored: id, log p, the kept tokens of its distribution, and what is left of it."""
+    config = load_config(CONFIGS / "qwen3-8b.yaml", [f"generate.distribution_tokens={kept}"])
+    stored = stored_completion([1], list(range(10)), kept=kept, vocabulary=128)
+    arrays = (stored.tokens, stored.log_p, stored.entries, stored.certain, stored.rest_log_p)
+
+    assert 10 * bytes_per_token(config) == sum(array.nbytes for array in arrays)
