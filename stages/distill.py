@@ -14,6 +14,7 @@ from pipeline.distillation.training_task import TrainingTask
 from pipeline.distillation.workers import train_in_processes
 from pipeline.errors import UnderstudyError
 from pipeline.generation.completion_store import StoredCompletion
+from pipeline.generation.stored_completions import column, distinct
 from pipeline.models.draft_directory import TrainedOn, trained_on_before
 from pipeline.models.files import model_digest
 from pipeline.models.loading import choose_device, load_tokenizer
@@ -33,7 +34,7 @@ def run(context: StageContext[DistillSettings]) -> Outcome:
     processes = _processes(context)
     model, log, train = _train(context, pair, processes, None, checkpoints / "whole")
     # A base draft that Understudy made was trained on prompts before; they count as seen too.
-    learnt = TrainedOn(*(frozenset(getattr(item, name) for item in train) for name in ("id", "text_id", "mode")))
+    learnt = TrainedOn(*(distinct(train, name) for name in ("id", "text_id", "mode")))
     _save(context, model, pair, learnt.begun_from(trained_on_before(pair.path("draft"))))
     write_json(context.out / "training.json", log)
     figures = _figures(train, log) | {"processes": float(processes)}
@@ -90,7 +91,7 @@ def _point(train: Sequence[StoredCompletion], log: Log) -> CurvePoint:
     found = best(log)
     return CurvePoint(
         len(train),
-        sum(item.length for item in train),
+        int(column(train, "length").sum()),
         found["dev_acceptance_rate"],
         found["dev_tokens_per_target_call"],
     )
@@ -106,7 +107,7 @@ def _figures(train: Sequence[StoredCompletion], log: Log) -> dict[str, float]:
         "dev_tokens_per_target_call_after": found["dev_tokens_per_target_call"],
         "best_step": found["step"],
         "train_completions": float(len(train)),
-        "train_tokens": float(sum(item.length for item in train)),
+        "train_tokens": float(column(train, "length").sum()),
     } | ({"last_loss": losses[-1]} if losses else {})  # a step with an examination on dev prompts logs no loss
 
 

@@ -13,7 +13,7 @@ from pipeline.distillation.mixing import training_rows
 from pipeline.distillation.segment_weights import segment_weights
 from pipeline.distillation.training import Training
 from pipeline.errors import BrokenDraft
-from pipeline.generation.completion_store import read_completions
+from pipeline.generation.stored_completions import StoredCompletions
 from pipeline.models.draft_directory import TRAINED_ON, find_draft
 from pipeline.models.files import code_files, copy_files, model_digest, tokenizer_files
 from pipeline.models.loading import choose_device, load_model
@@ -41,7 +41,7 @@ def _made(context: StageContext[QuantizeSettings], variant: QuantizedVariant) ->
     settings, resources = context.settings, context.resources
     source, out = find_draft(context.inputs["draft"], resources.models), context.out / "draft"
     completions = context.inputs["completions"]
-    dev = list(read_completions(completions, {"dev"}, Sampling.from_config(settings.training.sampling)))
+    dev = StoredCompletions.open(completions, {"dev"}, Sampling.from_config(settings.training.sampling))
     pair = read_pair(context.inputs["shared"], resources.models)
     training = Training(settings.training, pair, dev, context.progress, resources.device, resources.trust_remote_code)
     made = _quantize(context, variant, source, out)
@@ -96,7 +96,7 @@ def _recover(
             "lora": None,
         }
     )
-    train = list(read_completions(context.inputs["completions"], {"train"}))
+    train = StoredCompletions.open(context.inputs["completions"], {"train"})
     rows = training_rows(train, given.distill, given.seed)
     model = _load(context, find_draft(context.inputs["draft"], context.resources.models), "float32")
     with fake_quantization(model, variant, layers):

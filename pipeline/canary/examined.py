@@ -1,6 +1,7 @@
 """What the canary asks and compares with: the champion, a fixed slice of its examination, and log p of known tokens."""
 
 import hashlib
+import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -49,7 +50,7 @@ def examined_slice(subject: Subject, prompts: int, max_tokens: int) -> Examined:
 
 
 def _slice(completions: Iterable[StoredCompletion], prompts: int) -> list[StoredCompletion]:
-    return sorted(completions, key=lambda item: hashlib.sha256(item.id.encode()).digest())[:prompts]
+    return heapq.nsmallest(prompts, completions, key=lambda item: hashlib.sha256(item.id.encode()).digest())
 
 
 def _known(subject: Subject, greedy: Sequence[StoredCompletion], limit: int) -> list[Known]:

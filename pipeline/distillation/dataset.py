@@ -1,4 +1,4 @@
-"""Stored completions as packed training batches with teacher columns. Arrays are copied only when a batch is built."""
+"""Stored completions as packed training batches with teacher columns. They are read when a batch is built."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,10 +7,11 @@ import numpy as np
 import torch
 
 from pipeline.distillation.losses import SparseTargets
-from pipeline.distillation.packing import pack_rows
+from pipeline.distillation.packing import pack_rows, single_rows
 from pipeline.distillation.segment_labels import segment_tokens, token_labels
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack
+from pipeline.generation.stored_completions import column
 
 
 class PackedCompletions:
@@ -20,12 +21,13 @@ class PackedCompletions:
     def __init__(self, completions: Sequence[StoredCompletion], together: bool = True) -> None:
         """`together`: several completions may share a row, for models with document masking by `position_ids`."""
         self.completions, self.segments = completions, tuple(sorted(segment_tokens(completions)))
-        lengths = [len(item.prompt) + item.length for item in completions]
-        self.rows = pack_rows(lengths) if together else [[number] for number in range(len(lengths))]
+        self._length_N = column(completions, "length")
+        self._tokens_N = column(completions, "prompt_length") + self._length_N
+        self.rows = pack_rows(self._tokens_N) if together else single_rows(len(completions))
 
     def length(self, row: int) -> int:
         """Tokens of a row."""
-        return sum(len(self.completions[number].prompt) + self.completions[number].length for number in self.rows[row])
+        return int(self._tokens_N[self.rows[row]].sum())
 
     def collate(self, chosen: Sequence[dict[str, int]]) -> dict[str, torch.Tensor]:
         """A batch of B rows, padded on the right to T tokens, with N loss positions (in row order) and K entries.
@@ -70,7 +72,7 @@ class PackedCompletions:
         begin, end = len(chosen) * number // count, len(chosen) * (number + 1) // count
         batch: dict[str, Any] = dict(self.collate(chosen[begin:end] or chosen[:1]))
         batch["counted"] = len(batch["tokens"]) if end > begin else 0
-        batch["positions"] = sum(self.completions[item].length for row in chosen for item in self.rows[row["row"]])
+        batch["positions"] = sum(int(self._length_N[self.rows[row["row"]]].sum()) for row in chosen)
         if not batch["counted"]:
             batch.pop("segments", None)
         return batch

@@ -1,19 +1,15 @@
-"""The learning curve: dev acceptance after training on subsets of the completions, and its extrapolation. Pure."""
+"""The learning curve: dev acceptance after training on subsets of the completions (`subset.py`), and its extrapolation. Pure."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import log2
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Number
-
-if TYPE_CHECKING:  # reports import this module without torch
-    from pipeline.generation.completion_store import StoredCompletion
 
 CURVE = "learning_curve.json"
 
@@ -48,15 +44,6 @@ def find_curve(artifact: Path) -> LearningCurve | None:
     return LEARNING_CURVE.find(artifact / CURVE)
 
 
-def subset(completions: "Sequence[StoredCompletion]", share: float) -> "list[StoredCompletion]":
-    """The completions of a share of each domain's prompts. The subset of a smaller share is contained in that of a larger one."""
-    chosen: set[str] = set()
-    for domain in {item.domain for item in completions}:
-        prompts = sorted({item.id for item in completions if item.domain == domain}, key=_order)
-        chosen |= set(prompts[: max(1, round(share * len(prompts)))])
-    return [item for item in completions if item.id in chosen]
-
-
 def next_doubling(points: Sequence[CurvePoint]) -> float | None:
     """The predicted gain in dev acceptance from doubling the completions of the largest point, if the gains per doubling keep
     shrinking at the same rate. None with fewer than two points; with two points it is an upper estimate."""
@@ -75,8 +62,3 @@ def next_doubling(points: Sequence[CurvePoint]) -> float | None:
 def curve_json(points: Sequence[CurvePoint]) -> dict[str, Any]:
     """The content of `learning_curve.json`."""
     return asdict(LearningCurve(sorted(points, key=lambda point: point.completions), next_doubling(points)))
-
-
-def _order(prompt: str) -> bytes:
-    """Sort key of a prompt, independent of other prompts."""
-    return hashlib.sha256(f"learning curve {prompt}".encode()).digest()

@@ -1,16 +1,19 @@
 """Rows of a log whose requests had low acceptance are drawn more often in the training. Pure."""
 
-from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import UsageError
 from pipeline.generation.completion_store import StoredCompletion
+from pipeline.generation.stored_completions import chosen, column
 
 
-def repeat_low_acceptance(completions: Sequence[StoredCompletion], weight: float, seed: int) -> list[StoredCompletion]:
+def repeat_low_acceptance(
+    completions: Sequence[StoredCompletion], weight: float, seed: int
+) -> Sequence[StoredCompletion]:
     """`completions`, each at least once, and those of conversations with low acceptance more often, up to `weight` times.
 
     The expected number of copies falls linearly from `weight` for the conversation with the lowest acceptance to 1 for that with
@@ -19,10 +22,10 @@ def repeat_low_acceptance(completions: Sequence[StoredCompletion], weight: float
     of copies, so that their share stays. Fractions are rounded up or down by `seed`. UsageError where none is known.
     """
     if weight == 1:
-        return list(completions)
-    names = sorted({item.conversation for item in completions})
-    copies = dict(zip(names, _copies(_acceptance_C(completions, names), weight, seed).tolist(), strict=True))
-    return [item for item in completions for _ in range(copies[item.conversation])]
+        return completions
+    names, conversation_N = np.unique(column(completions, "conversation"), return_inverse=True)
+    copies_C = _copies(_acceptance_C(completions, conversation_N, len(names)), weight, seed)
+    return chosen(completions, np.repeat(np.arange(len(completions)), copies_C[conversation_N]))
 
 
 def not_known() -> UsageError:
@@ -33,15 +36,23 @@ def not_known() -> UsageError:
     )
 
 
-def _acceptance_C(completions: Sequence[StoredCompletion], names: Sequence[str]) -> NDArray[np.float64]:
-    """Of each of these C conversations, the mean over its prompts; NaN where no prompt has one."""
-    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    for item in completions:
-        if item.acceptance is not None:
-            found[item.conversation][item.id] = item.acceptance
-    if not found:
+def _acceptance_C(
+    completions: Sequence[StoredCompletion], conversation_N: NDArray[np.intp], count: int
+) -> NDArray[np.float64]:
+    """Of each of `count` conversations, the mean over its prompts; NaN where no prompt has one. `conversation_N`: that of each
+    completion."""
+    acceptance_N, id_N = column(completions, "acceptance").astype(np.float64), column(completions, "id")
+    known = np.flatnonzero(~np.isnan(acceptance_N))
+    if not len(known):
         raise not_known()
-    return np.array([np.mean(list(found[name].values())) if name in found else np.nan for name in names])
+    known = known[np.argsort(conversation_N[known], kind="stable")]
+    edges = np.flatnonzero(np.diff(conversation_N[known], prepend=-1, append=count))
+    found_C = np.full(count, np.nan)
+    for begin, end in pairwise(edges):
+        own = known[begin:end]
+        by_prompt = dict(zip(id_N[own].tolist(), acceptance_N[own].tolist(), strict=True))
+        found_C[conversation_N[own[0]]] = np.mean(list(by_prompt.values()))
+    return found_C
 
 
 def _copies(acceptance_C: NDArray[np.float64], weight: float, seed: int) -> NDArray[np.int64]:

@@ -3,25 +3,27 @@
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.config.distill import DistillConfig
 from pipeline.distillation.low_acceptance import repeat_low_acceptance
 from pipeline.errors import UsageError
 from pipeline.generation.completion_store import StoredCompletion
+from pipeline.generation.stored_completions import chosen, column
 
 _ROUNDING = 1e-6
 
 
 def training_rows(
     completions: Sequence[StoredCompletion], settings: DistillConfig, seed: int
-) -> list[StoredCompletion]:
+) -> Sequence[StoredCompletion]:
     """What a draft is trained on. Within a domain that has a share, low acceptance decides which completions it consists of;
     otherwise domains with low acceptance have more of the training."""
     drawn = repeat_low_acceptance(completions, settings.low_acceptance_weight, seed)
     return mix(drawn, settings.domain_shares, seed)
 
 
-def mix(completions: Sequence[StoredCompletion], shares: Mapping[str, float], seed: int) -> list[StoredCompletion]:
+def mix(completions: Sequence[StoredCompletion], shares: Mapping[str, float], seed: int) -> Sequence[StoredCompletion]:
     """`completions` resampled so that the domains of `shares` have these shares; the other domains are used once each.
 
     If a domain has fewer completions than its share needs, they are repeated; if it has more, a subset is chosen by `seed`. If
@@ -29,20 +31,20 @@ def mix(completions: Sequence[StoredCompletion], shares: Mapping[str, float], se
     when every domain has one.
     """
     if not shares:
-        return list(completions)
-    by_domain: dict[str, list[StoredCompletion]] = {}
-    for item in completions:
-        by_domain.setdefault(item.domain, []).append(item)
-    check_shares(by_domain, shares)
-    others = [item for item in completions if item.domain not in shares]
-    if others:
+        return completions
+    domains, domain_N = np.unique(column(completions, "domain"), return_inverse=True)
+    names = [domain.decode() for domain in domains.tolist()]
+    check_shares(names, shares)
+    by_domain = {name: np.flatnonzero(domain_N == number) for number, name in enumerate(names)}
+    others = np.flatnonzero(np.isin(domain_N, [number for number, name in enumerate(names) if name not in shares]))
+    if len(others):
         total = len(others) / (1 - sum(shares.values()))
     else:
         total = min(len(by_domain[domain]) / share for domain, share in shares.items())
-    mixed = others
+    mixed = [others]
     for number, (domain, share) in enumerate(sorted(shares.items())):
-        mixed += _repeat_or_sample(by_domain[domain], max(1, round(share * total)), [seed, number])
-    return mixed
+        mixed.append(_repeat_or_sample(by_domain[domain], max(1, round(share * total)), [seed, number]))
+    return chosen(completions, np.concatenate(mixed))
 
 
 def check_shares(domains: Collection[str], shares: Mapping[str, float]) -> None:
@@ -61,8 +63,8 @@ def check_shares(domains: Collection[str], shares: Mapping[str, float]) -> None:
         )
 
 
-def _repeat_or_sample(items: Sequence[StoredCompletion], count: int, seed: Sequence[int]) -> list[StoredCompletion]:
-    """Full passes over `items`, then a random subset."""
-    passes, rest = divmod(count, len(items))
-    chosen = np.random.default_rng(seed).permutation(len(items))[:rest]
-    return [*items] * passes + [items[number] for number in sorted(chosen)]
+def _repeat_or_sample(places: NDArray[np.intp], count: int, seed: Sequence[int]) -> NDArray[np.intp]:
+    """Full passes over `places`, then a random subset."""
+    passes, rest = divmod(count, len(places))
+    subset = np.random.default_rng(seed).permutation(len(places))[:rest]
+    return np.concatenate([np.tile(places, passes), places[np.sort(subset)]])

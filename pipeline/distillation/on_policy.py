@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.config.distill import DistillConfig
 from pipeline.distillation.processes import count, number, wait_for_all
 from pipeline.distillation.settings import RoundSettings
 from pipeline.distillation.training_log import Log
-from pipeline.generation.completion_store import StoredCompletion, read_completions, shard_exists, write_shard
+from pipeline.generation.completion_store import StoredCompletion, shard_exists, write_shard
 from pipeline.generation.scoring import DraftCompletion, score
+from pipeline.generation.stored_completions import Joined, StoredCompletions, chosen, column
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
@@ -25,7 +27,7 @@ from pipeline.speculation.settings import Sampling
 TrainFunction = Callable[
     [Sequence[StoredCompletion], DistillConfig, int, Path], Log
 ]  # (rows, settings, seed, work directory) -> log
-SampleFunction = Callable[[Sequence[StoredCompletion], int, Path], list[StoredCompletion]]  # (prompts, seed, out)
+SampleFunction = Callable[[Sequence[StoredCompletion], int, Path], Sequence[StoredCompletion]]  # (prompts, seed, out)
 
 
 def run_rounds(
@@ -46,14 +48,21 @@ def run_rounds(
             "evaluate_every": min(settings.evaluate_every, on_policy.max_steps),
         }
     )
-    prompts = list({item.id: item for item in train}.values())  # a prompt may have several completions
+    prompts = _prompts(column(train, "id"))
     for turn in range(1, on_policy.rounds + 1):
         chance, place = np.random.default_rng([seed, turn]), work / f"round-{turn}"
-        asked = [prompts[at] for at in chance.permutation(len(prompts))[: on_policy.prompts]]
-        replayed = [train[at] for at in chance.permutation(len(train))[: len(asked)]]
-        yield train_phase(
-            [*sample(asked, seed + turn, place / "written"), *replayed], round_settings, seed + turn, place
-        )
+        asked = chosen(train, prompts[chance.permutation(len(prompts))[: on_policy.prompts]])
+        replayed = chosen(train, chance.permutation(len(train))[: len(asked)])
+        written = sample(asked, seed + turn, place / "written")
+        yield train_phase(Joined(written, replayed), round_settings, seed + turn, place)
+
+
+def _prompts(id_N: NDArray[np.bytes_]) -> NDArray[np.intp]:
+    """Places of completions of different prompts, which may have several: each prompt's last, in the order of the first ones."""
+    _, first_P = np.unique(id_N, return_index=True)
+    _, back_P = np.unique(id_N[::-1], return_index=True)
+    found: NDArray[np.intp] = (len(id_N) - 1 - back_P)[np.argsort(first_P)]
+    return found
 
 
 def sample_round(
@@ -69,7 +78,7 @@ def sample_round(
     stop_tokens: Sequence[int],
     out: Path,
     progress: Progress,
-) -> list[StoredCompletion]:
+) -> StoredCompletions:
     """Completions of `prompts` sampled from `draft` at the deployment's `sampling`, with the target's distributions, written to
     `out` shard by shard, so that a resumed run skips finished shards; several processes divide the shards. `target` loads the
     target, if a shard is missing. `batch_tokens`: most tokens of a target pass.
@@ -78,7 +87,8 @@ def sample_round(
     none here.
     """
     out.mkdir(parents=True, exist_ok=True)
-    most, items = settings.max_new_tokens, sorted(prompts, key=lambda item: (len(item.prompt), item.id))
+    most = settings.max_new_tokens
+    items = chosen(prompts, np.lexsort((column(prompts, "id"), column(prompts, "prompt_length"))))
     parts = [items[begin : begin + settings.shard] for begin in range(0, len(items), settings.shard)]
     decoder = Decoder(draft, None, sampling=sampling, vocabulary=vocabulary, stop_tokens=stop_tokens)
     with progress.track("on-policy", len(items), "completions") as track:
@@ -102,7 +112,7 @@ def sample_round(
                 write_shard(out, name, scored)
             track.advance(len(part))
     wait_for_all()
-    return list(read_completions(out))
+    return StoredCompletions.open(out)
 
 
 def _sample(decoder: Decoder, items: Sequence[StoredCompletion], most: int, seed: int) -> list[DraftCompletion]:

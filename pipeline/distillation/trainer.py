@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
@@ -110,7 +111,7 @@ def _trainer(
         model=model,
         args=_arguments(settings, seed, work, device, bf16),
         data_collator=lambda chosen: documents.collate_part(chosen, number(), count()),
-        train_dataset=Dataset.from_dict({"row": list(range(len(documents.rows)))}),
+        train_dataset=Dataset.from_dict({"row": np.arange(len(documents.rows))}),
         processing_class=tokenizer,
     )
     trainer.prepare(documents, settings, vocabulary, SegmentLosses(documents.segments, weights, device))

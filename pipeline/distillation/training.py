@@ -119,7 +119,7 @@ class Training:
         def target() -> Any:
             return self._load("target", rounds.target_dtype)
 
-        def write(prompts: Sequence[StoredCompletion], seed: int, out: Path) -> list[StoredCompletion]:
+        def write(prompts: Sequence[StoredCompletion], seed: int, out: Path) -> Sequence[StoredCompletion]:
             return sample_round(
                 draft.eval(),
                 target,

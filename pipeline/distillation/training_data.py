@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.distillation.learning_curve import subset
 from pipeline.distillation.mixing import training_rows
 from pipeline.distillation.segment_weights import segment_weights
 from pipeline.distillation.settings import TrainingSettings
-from pipeline.generation.completion_store import StoredCompletion, read_completions
+from pipeline.distillation.subset import subset
+from pipeline.generation.completion_store import StoredCompletion
+from pipeline.generation.stored_completions import StoredCompletions
 from pipeline.speculation.settings import Sampling
 
 
@@ -26,8 +27,8 @@ def training_data(completions: Path, settings: TrainingSettings, share: float | 
     """What is trained on of all train completions, or of a `share` of them. A token weighs what it does in the whole: a part may
     lack a segment."""
     distill = settings.distill
-    train = list(read_completions(completions, {"train"}))
-    dev = list(read_completions(completions, {"dev"}, Sampling.from_config(settings.sampling)))
+    train: Sequence[StoredCompletion] = StoredCompletions.open(completions, {"train"})
+    dev = StoredCompletions.open(completions, {"dev"}, Sampling.from_config(settings.sampling))
     rows = training_rows(train, distill, settings.seed)
     weights = segment_weights(rows, distill.segment_shares)
     if share is not None:

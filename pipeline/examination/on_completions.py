@@ -1,12 +1,15 @@
 """Examines a draft on a generate artifact alone: no run and no store are needed, only the artifact, the draft and settings."""
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from pipeline.acceptance.baseline import Conditions, Examined
+from pipeline.acceptance.count_table import CountTable
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.pair import Dtype
@@ -95,19 +98,21 @@ def examine_on(completions: Artifact, draft: str, settings: Settings) -> Examine
         )
     path = find_model(draft, "draft")
     tokenizer = load_tokenizer(completions.path / TOKENIZER, settings.trust_remote_code)
-    stored = list(read_completions(completions.path, {"examination"}, sampling))
-    check_same_family(tokenizer, load_tokenizer(path, settings.trust_remote_code), stored[0].vocabulary)
+    stored = partial(read_completions, completions.path, {"examination"}, sampling)
+    vocabulary = next(stored()).vocabulary
+    check_same_family(tokenizer, load_tokenizer(path, settings.trust_remote_code), vocabulary)
     device = choose_device(settings.device)
     model = load_model(path, settings.dtype, device, settings.trust_remote_code)
-    examiner = Examiner(sampling, settings.evaluate, stored[0].vocabulary)
-    with batch_named("evaluate.batch_tokens", settings.evaluate.batch_tokens, examiner.attempt_batch(model, stored)):
-        counts = [item for window in examiner.counts(model, stored) for item in window]
+    examiner = Examiner(sampling, settings.evaluate, vocabulary)
+    with batch_named("evaluate.batch_tokens", settings.evaluate.batch_tokens, examiner.attempt_batch(model, stored())):
+        counts = CountTable.of(chain.from_iterable(examiner.counts(model, stored())))
+    before = trained_on_before(path)
     return Examined(
         counts=counts,
         conditions=conditions_of(completions, settings),
         hardware=hardware_class(device),
         digest=model_digest(path),
-        trained_on=trained_on_before(path).among({item.id: item.text_id for item in stored}),
+        trained_on=frozenset(name for item in stored() for name in before.among({item.id: item.text_id})),
     )
 
 

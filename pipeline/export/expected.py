@@ -1,7 +1,8 @@
 """What the engine's counters should show: the exported weights, examined on the run's stored completions as the engine counts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,16 @@ import numpy as np
 
 from pipeline.acceptance.intervals import Interval, ratio_gain
 from pipeline.acceptance.prediction import prediction_interval
-from pipeline.acceptance.profile import LengthCounts, PromptCounts, count_at_length
+from pipeline.acceptance.profile import LengthCounts, count_at_length
 from pipeline.acceptance.rounds import Convention, Floats
 from pipeline.acceptance.schema import SamplingSettings
 from pipeline.config.evaluate import Drafting, EvaluateConfig
 from pipeline.engines.facts import EngineFacts
 from pipeline.errors import UnderstudyError
-from pipeline.examination.examiner import Examiner, draft_independent
+from pipeline.examination.examiner import Examiner, OnDone, draft_independent
 from pipeline.export.schema import CounterFigures, ExpectedCounters, ServedFigures
 from pipeline.export.subject import Subject
-from pipeline.generation.completion_store import StoredCompletion, canonical, read_completions
+from pipeline.generation.completion_store import StoredCompletion, canonical, read_completions, stored_samplings
 from pipeline.models.loading import choose_device, load_model
 from pipeline.progress import Progress
 from pipeline.speculation.settings import GREEDY, Sampling
@@ -40,12 +41,14 @@ def expected_counters(
     device = choose_device(config.device)
     model = load_model(weights, config.pair.draft.dtype, device, config.pair.trust_remote_code)
     deployed = canonical(Sampling.from_config(config.sampling))
+    counted = stored_samplings(subject.completions, {"examination"})
 
     def examined(sampling: Sampling) -> ServedFigures | None:
-        stored = list(read_completions(subject.completions, {"examination"}, sampling))
-        if not stored:
+        if sampling not in counted:
             return None
-        return examine_as_served(model, stored, sampling, settings, subject.pair.vocabulary, gammas, progress)
+        stored = read_completions(subject.completions, {"examination"}, sampling)
+        with progress.track("export: examine", counted[sampling], "completions") as track:
+            return examine_as_served(model, stored, sampling, settings, subject.pair.vocabulary, gammas, track.advance)
 
     found = examined(deployed)
     if found is None:
@@ -74,17 +77,17 @@ def examined_lengths(max_gamma: int, lookahead: int, facts: EngineFacts, served:
 
 def examine_as_served(
     model: Any,
-    completions: Sequence[StoredCompletion],
+    completions: Iterable[StoredCompletion],
     sampling: Sampling,
     settings: EvaluateConfig,
     vocabulary: int,
     gammas: Sequence[int],
-    progress: Progress,
+    on_done: OnDone,
 ) -> ServedFigures:
     """Figures by draft length, of completions generated at `sampling`."""
     examiner = Examiner(sampling, settings, vocabulary)
     counts: dict[int, LengthCounts] = {}
-    prompts: list[PromptCounts] = []
+    prompts, tokens, accepted, examined = 0, 0, 0.0, 0.0
 
     def add(window: Sequence[StoredCompletion], a: Sequence[Floats]) -> None:
         facts = draft_independent(window)
@@ -92,13 +95,13 @@ def examine_as_served(
             found = count_at_length(facts, a, gamma, examiner.counting)
             counts[gamma] = counts[gamma] + found if gamma in counts else found
 
-    with progress.track("export: examine", len(completions), "completions") as track:
-        for window_counts in examiner.counts(model, completions, track.advance, add):
-            prompts += window_counts
+    for item in chain.from_iterable(examiner.counts(model, completions, on_done, add)):
+        prompts, tokens = prompts + 1, tokens + item.tokens
+        accepted, examined = accepted + item.accepted, examined + item.examined
     return ServedFigures(
-        len(prompts),
-        sum(item.tokens for item in prompts),
-        sum(item.accepted for item in prompts) / sum(item.examined for item in prompts),
+        prompts,
+        tokens,
+        accepted / examined,
         {gamma: counter_figures(rows, gamma, examiner.counting, settings.confidence) for gamma, rows in counts.items()},
     )
 

@@ -49,12 +49,10 @@ def other_version(path: Path) -> UnderstudyError:
     return UnderstudyError(f"{path}: written by another version; delete its directory and run again")
 
 
-def shard_facts(directory: Path, prefix: str = "") -> dict[str, Mapping[str, str]]:
-    """The facts of every complete shard, by its name, as given to `write_shard`. UnderstudyError names a damaged file."""
-    found: dict[str, Mapping[str, str]] = {}
+def shard_facts(directory: Path, prefix: str = "") -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The name of every complete shard, in order, with its facts, as given to `write_shard`. UnderstudyError names a damaged
+    file."""
     for path in completion_files(directory, prefix):
         metadata = open_batch(path).schema.metadata or {}
-        found[path.name.removesuffix(".completions.arrow")] = {
-            key.decode(): value.decode() for key, value in metadata.items()
-        }
-    return found
+        facts = {key.decode(): value.decode() for key, value in metadata.items()}
+        yield path.name.removesuffix(".completions.arrow"), facts

@@ -44,6 +44,7 @@ _COMPLETIONS = pa.schema(
         ("acceptance", pa.float32()),
     ]
 )
+_PLAIN = [name for name in _COMPLETIONS.names if name not in (*_TUPLE, "prompt")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,53 +173,54 @@ def read_completions(
     Arrays are views of the memory-mapped file, which stays mapped while one of its completions is referenced. Raises
     UnderstudyError that names a damaged file, or a file of another version.
     """
-    for path, batch in _shards(directory, splits, sampling, shards):
-        yield from _completions(path, batch)
+    for path, batch, rows in selected_rows(directory, splits, sampling, shards):
+        yield from _completions(path, batch, rows)
 
 
 def read_shard(
     path: Path, splits: Collection[str] | None = None, sampling: Sampling | None = None
 ) -> Iterator[StoredCompletion]:
     """`read_completions` of one shard, by its completion file."""
-    yield from _completions(path, _chosen(path, splits, sampling))
+    yield from _completions(path, *_selected(path, splits, sampling))
 
 
 def stored_shards(directory: Path, split: str, sampling: Sampling) -> dict[Path, int]:
     """The completion file of each shard that holds completions of a split at `sampling`, in order, with their number."""
-    return {path: batch.num_rows for path, batch in _shards(directory, {split}, sampling) if batch.num_rows}
+    return {path: len(rows) for path, _, rows in selected_rows(directory, {split}, sampling) if len(rows)}
 
 
-def _completions(path: Path, batch: Any) -> Iterator[StoredCompletion]:
-    """The completions that rows of the completion file `path` describe."""
-    if batch.num_rows:
-        tokens = _TokenColumns(path.with_name(path.name.replace(".completions.", ".tokens.")))
-        yield from map(tokens.completion, batch.to_pylist())
+def _completions(path: Path, batch: Any, rows: NDArray[np.intp]) -> Iterator[StoredCompletion]:
+    """The completions that these rows of the completion file `path` describe."""
+    if len(rows):
+        tokens, taken = TokenColumns(path), batch.take(pa.array(rows))
+        for row, sampling in zip(taken.to_pylist(), samplings_of(taken), strict=True):
+            prompt = np.array(row["prompt"], dtype=np.int32)
+            yield tokens.completion(**{name: row[name] for name in _PLAIN}, sampling=sampling, prompt=prompt)
 
 
 def stored_samplings(directory: Path, splits: Collection[str] | None = None) -> dict[Sampling, int]:
     """The number of completions of these splits for each sampling settings, in the order written."""
     found: Counter[Sampling] = Counter()
-    for _, batch in _shards(directory, splits):
-        found.update(map(_sampling, batch.select(_TUPLE).to_pylist()))
+    for _, batch, rows in selected_rows(directory, splits):
+        found.update(samplings_of(batch.select(_TUPLE).take(pa.array(rows))))
     return dict(found)
 
 
 def stored_conversations(directory: Path, split: str, sampling: Sampling) -> Iterator[str]:
     """The conversation of each completion of a split at `sampling`, in the order written."""
-    for _, batch in _shards(directory, {split}, sampling):
-        yield from batch["conversation"].to_pylist()
+    for _, batch, rows in selected_rows(directory, {split}, sampling):
+        yield from batch["conversation"].take(pa.array(rows)).to_pylist()
 
 
-def _shards(
+def selected_rows(
     directory: Path, splits: Collection[str] | None, sampling: Sampling | None = None, prefix: str = ""
-) -> Iterator[tuple[Path, Any]]:
-    """The completion file of each shard, with its selected rows."""
+) -> Iterator[tuple[Path, Any, NDArray[np.intp]]]:
+    """The completion file of each shard, all its rows, and which of them `read_completions` reads."""
     for path in completion_files(directory, prefix):
-        yield path, _chosen(path, splits, sampling)
+        yield path, *_selected(path, splits, sampling)
 
 
-def _chosen(path: Path, splits: Collection[str] | None, sampling: Sampling | None) -> Any:
-    """The selected rows of a completion file."""
+def _selected(path: Path, splits: Collection[str] | None, sampling: Sampling | None) -> tuple[Any, NDArray[np.intp]]:
     batch = open_batch(path)
     if batch.schema != _COMPLETIONS:
         raise other_version(path)
@@ -228,18 +230,21 @@ def _chosen(path: Path, splits: Collection[str] | None, sampling: Sampling | Non
     if sampling is not None:
         for name in _TUPLE:
             chosen_N &= batch[name].to_numpy() == getattr(canonical(sampling), name)
-    return batch.filter(pa.array(chosen_N))
+    return batch, np.flatnonzero(chosen_N)
 
 
-def _sampling(row: dict[str, Any]) -> Sampling:
-    return Sampling(*(row[name] for name in _TUPLE))
+def samplings_of(batch: Any) -> list[Sampling]:
+    """Of each row of a completion file."""
+    return [Sampling(*row) for row in zip(*(batch[name].to_pylist() for name in _TUPLE), strict=True)]
 
 
-class _TokenColumns:
-    """The columns of a token file as numpy views (zero-copy), for its N tokens: token, log_p, certain and rest_log_p (N,);
-    entries (N, K, ENTRY_BYTES). UnderstudyError for a file of another version."""
+class TokenColumns:
+    """The columns of a shard's token file as numpy views (zero-copy), for its N tokens: token, log_p, certain and rest_log_p
+    (N,); entries (N, K, ENTRY_BYTES). UnderstudyError for a file of another version."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, completions: Path) -> None:
+        """`completions`: the shard's completion file."""
+        path = completions.with_name(completions.name.replace(".completions.", ".tokens."))
         batch = open_batch(path)
         if "entries" not in batch.schema.names:
             raise other_version(path)
@@ -252,21 +257,11 @@ class _TokenColumns:
         self.shard = path.name.removesuffix(".tokens.arrow")
         self.segments = segments_of(path.parent, self.shard, batch.num_rows)
 
-    def completion(self, row: dict[str, Any]) -> StoredCompletion:
-        """The completion that `row`, a row of the completions file, describes: its tokens are first .. first + total - 1."""
-        rows = slice(row["first"], row["first"] + row["total"])
+    def completion(self, *, first: int, total: int, **facts: Any) -> StoredCompletion:
+        """The completion with these facts, whose tokens are first .. first + total - 1."""
+        rows = slice(first, first + total)
         return StoredCompletion(
-            id=row["id"],
-            text_id=row["text_id"],
-            conversation=row["conversation"],
-            split=row["split"],
-            domain=row["domain"],
-            mode=row["mode"],
-            acceptance=row["acceptance"],
-            sampling=_sampling(row),
-            prompt=np.array(row["prompt"], dtype=np.int32),
-            length=row["length"],
-            stopped=row["stopped"],
+            **facts,
             tokens=self.token[rows],
             log_p=self.log_p[rows],
             entries=self.entries[rows],

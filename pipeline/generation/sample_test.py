@@ -39,6 +39,11 @@ class SampleEvidence:
             firsts=self.firsts + other.firsts,
         )
 
+    @property
+    def sums(self) -> "SampleEvidence":
+        """Without the first tokens, of which there is one for each recorded answer."""
+        return replace(self, firsts=())
+
     def facts(self) -> dict[str, str]:
         """As it is stored with a completion or a shard."""
         found = {"recorded": self.recorded, "generated": self.generated}
@@ -53,8 +58,8 @@ class SampleEvidence:
 
 
 def stored_test(directory: Path, shards: str = "") -> SampleEvidence:
-    """Of all completions stored in `directory`, or those of shards whose names begin with `shards`."""
-    found = [SampleEvidence.of_facts(facts) for facts in shard_facts(directory, shards).values()]
+    """Of all completions stored in `directory`, or those of shards whose names begin with `shards`; without the first tokens."""
+    found = (SampleEvidence.of_facts(facts).sums for _, facts in shard_facts(directory, shards))
     return sum(found, start=SampleEvidence())
 
 
@@ -77,7 +82,7 @@ class SampleTest:
             self._waiting.setdefault(place, (places, tested))
         while self._next in self._waiting:
             count, one = self._waiting.pop(self._next)
-            self.found, self._next = self.found + replace(one, firsts=()), self._next + count
+            self.found, self._next = self.found + one.sums, self._next + count
             for first in one.firsts:
                 self.found += SampleEvidence(recorded=self._firsts.evidence(first, self.vocabulary))
             _require_samples(self.found)

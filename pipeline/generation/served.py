@@ -10,7 +10,6 @@ Shapes: N tokens, K likeliest tokens that the server lists.
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -112,13 +111,12 @@ class _Run:
 
     def _test_stored(self) -> None:
         """Add the shards that are stored to the test: those of earlier turns, then those of this one."""
-        known = {name: SampleEvidence.of_facts(facts) for name, facts in shard_facts(self._out).items()}
-        here = {shard.name for shard in self._shards}
-        earlier = sum((one for name, one in known.items() if name not in here), start=SampleEvidence())
-        self._test.found = replace(earlier, firsts=())
-        for shard in self._shards:
-            if shard.name in known:
-                self._test.add(shard.first, known[shard.name], len(shard.requests))
+        here = {shard.name: shard for shard in self._shards}
+        earlier = (facts for name, facts in shard_facts(self._out) if name not in here)
+        self._test.found = sum((SampleEvidence.of_facts(facts).sums for facts in earlier), start=SampleEvidence())
+        for name, facts in shard_facts(self._out):
+            if (shard := here.get(name)) is not None:
+                self._test.add(shard.first, SampleEvidence.of_facts(facts), len(shard.requests))
 
     async def _resume(self) -> None:
         """Open the shards that an earlier run has begun, and drop what was not made by the target's weights."""

@@ -15,7 +15,6 @@ from pipeline.engines.facts import FACTS
 from pipeline.export.expected import examine_as_served
 from pipeline.export.widths import resize_rows
 from pipeline.models.loading import load_model
-from pipeline.progress import Progress
 from pipeline.speculation.settings import GREEDY
 from tests.conformance.deterministic import TIE
 from tests.conformance.engines import Engine
@@ -139,7 +138,13 @@ def _predicted(exported: Exported, draft: Any) -> dict[str, Any]:
     """The examination of the exported weights on the stored completions of these prompts."""
     settings = exported.config.evaluate.model_copy(update={"convention": "vllm", "max_gamma": exported.gamma})
     found = examine_as_served(
-        draft, exported.completions, GREEDY, settings, exported.completions[0].vocabulary, [exported.gamma], Progress()
+        draft,
+        exported.completions,
+        GREEDY,
+        settings,
+        exported.completions[0].vocabulary,
+        [exported.gamma],
+        lambda done: None,
     ).by_draft_length[exported.gamma]
     per_position = [rate * found.drafts for rate in found.accepted_per_position]
     return {

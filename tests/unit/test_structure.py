@@ -183,3 +183,26 @@ def test_whatever_is_printed_is_escaped() -> None:
 
     assert [] == [line for path in files if path not in allowed for line in _prints(path)]
     assert all(_prints(path) for path in allowed)
+
+
+def _held(node: ast.AST) -> list[ast.expr]:
+    """What a call or a display makes a collection of."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("list", "tuple", "sorted", "dict", "set"):
+        return node.args
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return [one.value for one in node.elts if isinstance(one, ast.Starred)]
+    return []
+
+
+def test_nothing_holds_all_completions() -> None:
+    """A corpus of completions is larger than memory: they are read one after another, or in any order by `StoredCompletions`."""
+    readers = ("read_completions", "read_shard", "StoredCompletions.open")
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for package in (PIPELINE, STAGES)
+        for path in sorted(package.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for one in _held(node)
+        if isinstance(one, ast.Call) and ast.unparse(one.func) in readers and isinstance(node, ast.expr)
+    ]
+    assert [] == found

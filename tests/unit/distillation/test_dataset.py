@@ -34,7 +34,7 @@ def test_a_position_predicts_the_next_token(items: list[StoredCompletion]) -> No
     next one's first token."""
     batch = _batch(items, 0, 2)
 
-    assert [[0], [1], [2, 3]] == PackedCompletions(items).rows
+    assert [[0], [1], [2, 3]] == list(PackedCompletions(items).rows)
     assert [[5, 6, 7, 4, 8, 9], [21, 22, 23, 24, 25, 26]] == batch["input_ids"].tolist()
     assert [[0, 0, 0, 1, 1, 0], [0, 1, 0, 1, 1, 0]] == batch["predicts"].int().tolist()
     assert [8, 9, 23, 25, 26] == batch["tokens"].tolist()
@@ -45,7 +45,7 @@ def test_documents_that_may_not_share_have_a_row_each(items: list[StoredCompleti
     """For models without document masking."""
     documents = PackedCompletions(items, together=False)
 
-    assert [[0], [1], [2], [3]] == documents.rows
+    assert [[0], [1], [2], [3]] == list(documents.rows)
     assert "position_ids" not in documents.collate([{"row": row} for row in range(4)])
 
 
@@ -127,7 +127,7 @@ def test_rows_are_packed_without_the_lookahead() -> None:
         stored_completion([1], [2, 3, 4]),
     ]
 
-    assert [[0], [1, 2]] == PackedCompletions(items).rows
+    assert [[0], [1, 2]] == list(PackedCompletions(items).rows)
 
 
 def test_no_completion_is_cut() -> None:

@@ -6,24 +6,43 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import pytest
 
 from pipeline.config.distill import DistillConfig
 from pipeline.config.generate import SamplingConfig
-from pipeline.distillation import training_data as module
 from pipeline.distillation.training_data import training_data
+from pipeline.generation.completion_store import write_shard
+from pipeline.generation.segment_files import write_segments
+from pipeline.generation.stored_completions import StoredCompletions, distinct
 from tests.fakes import stored_completion
 
 
-def test_a_part_that_lacks_a_segment_is_trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_part_that_lacks_a_segment_is_trained(tmp_path: Path) -> None:
     """On a learning curve a token weighs what it does in the whole; one completion has both segments, and is in no small part."""
-    plain = [stored_completion([1], [2, 3], name=f"p{number}") for number in range(10)]
-    answers = [replace(item, segments=np.zeros(2, np.uint8), segment_names=("answer", "tool_call")) for item in plain]
-    calls = [replace(answers[-1], segments=np.array([0, 1], np.uint8))]
-    monkeypatch.setattr(module, "read_completions", lambda *asked: [*answers[:-1], *calls])
-    distill = DistillConfig(segment_shares={"tool_call": 0.2})
-    settings = cast(Any, SimpleNamespace(distill=distill, seed=0, sampling=SamplingConfig()))
+    write_shard(tmp_path, "shard-00000", [stored_completion([1], [2, 3], name=f"p{number}") for number in range(10)])
+    labels = np.zeros(20, np.uint8)
+    labels[-1] = 1
+    write_segments(tmp_path, "shard-00000", ("answer", "tool_call"), labels)
+    settings = _settings(DistillConfig(segment_shares={"tool_call": 0.2}))
     whole, *parts = [training_data(tmp_path, settings, share) for share in (None, 0.1, 0.5)]
     assert [10, 1, 5] == [len(one.rows) for one in (whole, *parts)]
     assert whole.weights["tool_call"] > whole.weights["answer"]
     assert [whole.weights] * 2 == [one.weights for one in parts]
+
+
+def test_rows_that_are_drawn_again_are_not_read(tmp_path: Path) -> None:
+    """Shares of domains, low acceptance and parts choose places of the store."""
+    rows = [
+        replace(stored_completion([1], [2, 3], name=f"p{n}", domain="chat" if n % 4 else "code"), acceptance=n / 20)
+        for n in range(20)
+    ]
+    write_shard(tmp_path, "shard-00000", rows)
+    settings = _settings(DistillConfig(domain_shares={"code": 0.5, "chat": 0.5}, low_acceptance_weight=2.0))
+    for share in (None, 0.5):
+        data = training_data(tmp_path, settings, share)
+        assert isinstance(data.rows, StoredCompletions)
+        assert len(data.rows) == 2 * sum(item.domain == "code" for item in data.rows)
+        assert distinct(data.rows, "id") <= distinct(data.train, "id")
+
+
+def _settings(distill: DistillConfig) -> Any:
+    return cast(Any, SimpleNamespace(distill=distill, seed=0, sampling=SamplingConfig()))

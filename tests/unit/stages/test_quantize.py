@@ -19,7 +19,7 @@ def test_out_of_memory_names_the_variant(tmp_path: Path, monkeypatch: pytest.Mon
 
     reference = {"target": {"source": "reference"}, "draft": {"source": "reference"}}
     config = parse_config({"name": "t", "pair": reference, "corpus": {"sources": [{"path": "reference"}]}}, "test")
-    for name in ("find_draft", "read_completions", "read_pair"):
+    for name in ("find_draft", "read_pair"):
         monkeypatch.setattr(stages.quantize, name, lambda *_: [])
     monkeypatch.setattr(stages.quantize, "quantize", full)
     inputs = dict.fromkeys(("draft", "completions", "shared"), tmp_path)
