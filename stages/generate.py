@@ -59,7 +59,7 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
     )
     stop_reasons = StopReasons()
 
-    def next_turn_of(requests: Sequence[CompletionRequest], turn: int) -> list[CompletionRequest]:
+    def next_turn_of(requests: Sequence[CompletionRequest], turn: int) -> Sequence[CompletionRequest]:
         return _next_turn(context, pair, requests, turn, stop_reasons) if prompts.has_chats else []
 
     if asked.api is not None:
@@ -82,7 +82,7 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
     return Outcome(counts | (chats if turns > 1 or any(asdict(stop_reasons).values()) else {}), notes=notes)
 
 
-NextTurn = Callable[[Sequence[CompletionRequest], int], list[CompletionRequest]]
+NextTurn = Callable[[Sequence[CompletionRequest], int], Sequence[CompletionRequest]]
 
 
 def _spread(
@@ -165,7 +165,7 @@ def _report_answers(
     context: StageContext[GenerateSettings], prompts: Sequence[Prompt], logged: LoggedAnswers, completions: float
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Say how many recorded answers are stored, why others are not, and what the test of them can find: figures and notes."""
-    ids = PromptColumns.of(prompts).id.astype(str).tolist()
+    ids = (name.decode() for name in PromptColumns.of(prompts).id.astype("S16", copy=False))
     found = count_answers(logged, ids, read_completions(context.out, sampling=logged.sampling))
     tested = stored_test(context.out).recorded
     context.progress.line(
@@ -184,7 +184,7 @@ def _next_turn(
     requests: Sequence[CompletionRequest],
     turn: int,
     stop_reasons: StopReasons,
-) -> list[CompletionRequest]:
+) -> Sequence[CompletionRequest]:
     """The next user turn of every chat that has one, after the completions of `turn`."""
     if all(item.prompt.chat is None for item in requests):
         return []
@@ -197,6 +197,7 @@ def _next_turn(
         pair.stop_tokens,
         asked.prompt_limit,
         stop_reasons,
+        context.out,
     )
 
 

@@ -3,7 +3,7 @@
 A plan holds indices, not prompts, so that its memory hardly grows with their number.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -62,7 +62,7 @@ def plan_completions(
     examination_samplings: Sequence[Sampling] = (),
     train_at: Sequence[Sampling] = (),
 ) -> CompletionPlan:
-    """The completions to generate for `prompts`, sorted as by `sort_requests`.
+    """The completions to generate for `prompts`, sorted as by `sorted_plan`.
 
     - A train prompt has one for each entry of `train_at`; if `train_at` is empty, one with the settings `deployed`.
     - A dev prompt has one with the settings `deployed`.
@@ -79,28 +79,33 @@ def plan_completions(
         for split, samplings in asked.items()
         for place, one in enumerate(samplings)
     ]
-    prompt_N = np.concatenate([rows for rows, _, _ in parts]).astype(np.int32)
+    prompt_N = np.concatenate([rows for rows, _, _ in parts])
     kind_N = np.concatenate([np.full(len(rows), kind, np.int16) for rows, kind, _ in parts])
     number_N = np.concatenate([np.full(len(rows), number, np.int16) for rows, _, number in parts])
+    return sorted_plan(prompts, kinds, prompt_N, kind_N, number_N)
+
+
+def sorted_plan(
+    prompts: Sequence[Prompt],
+    kinds: Sequence[Sampling],
+    prompt_N: NDArray[np.int_],
+    kind_N: NDArray[np.int_],
+    number_N: NDArray[np.int_],
+) -> CompletionPlan:
+    """N requests, sorted by sampling settings (in the order of `kinds`); then examination prompts before others; then by prompt
+    length.
+
+    The prompts of a batch then have similar lengths and need little padding.
+    """
+    columns = PromptColumns.of(prompts)
     is_other_N = columns.split[prompt_N] != SPLITS.index("examination")
     order_N = np.lexsort((number_N, columns.id[prompt_N], columns.length[prompt_N], is_other_N, kind_N))
-    return CompletionPlan(prompts, kinds, prompt_N[order_N], kind_N[order_N], number_N[order_N])
-
-
-def sort_requests(requests: Iterable[CompletionRequest], kinds: Sequence[Sampling]) -> list[CompletionRequest]:
-    """Sort by sampling settings (in the order of `kinds`); then examination prompts before others; then by prompt length.
-
-    The prompts of a batch then have similar lengths and need little padding. ValueError for settings that are not in `kinds`.
-    """
-    return sorted(
-        requests,
-        key=lambda item: (
-            kinds.index(item.sampling),
-            item.prompt.split != "examination",
-            len(item.prompt.tokens),
-            item.prompt.id,
-            item.number,
-        ),
+    return CompletionPlan(
+        prompts,
+        kinds,
+        prompt_N[order_N].astype(np.int32),
+        kind_N[order_N].astype(np.int16),
+        number_N[order_N].astype(np.int16),
     )
 
 

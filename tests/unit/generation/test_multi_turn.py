@@ -1,6 +1,8 @@
 """Multi-turn chats: the next prompt after an answer, and why a chat stops early."""
 
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -41,7 +43,11 @@ def _next(
     requests: list[CompletionRequest], said: list[StoredCompletion], most: int = 100, template: str = TEMPLATE
 ) -> tuple[list[CompletionRequest], StopReasons]:
     stop_reasons, tokenizer = StopReasons(), _tokenizer(template)
-    return next_turn(requests, said, tokenizer, Renderer(tokenizer, True, {}), [0], most, stop_reasons), stop_reasons
+    with TemporaryDirectory() as place:
+        renderer = Renderer(tokenizer, True, {})
+        found = next_turn(requests, said, tokenizer, renderer, [0], most, stop_reasons, Path(place))
+        assert [] == list(Path(place).iterdir())
+    return list(found), stop_reasons
 
 
 def test_the_answer_stands_before_the_next_question() -> None:

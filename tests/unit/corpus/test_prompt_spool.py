@@ -1,0 +1,53 @@
+"""Prompts in a file that has no name."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.corpus.prompt_spool import spooled
+from pipeline.corpus.prompt_store import Chat, Prompt
+
+
+def _prompt(number: int, chat: Chat | None = None) -> Prompt:
+    name = f"{number:016x}"
+    return Prompt(
+        name,
+        "examination" if number % 2 else "train",
+        "chat",
+        number,
+        (3, 4 + number),
+        chat,
+        text_id=name,
+        conversation=name,
+        mode="thinking=true",
+        acceptance=0.5 if number == 2 else None,
+    )
+
+
+def test_prompts_come_back_and_no_file_is_left(tmp_path: Path) -> None:
+    """Every field, over several batches; later messages of a chat with its tools and arguments."""
+    first = {"role": "user", "content": "é 🙂"}
+    chat = Chat((first, {"role": "assistant", "content": None}), ((first,), (first, first)), ({"name": "f"},), {"a": 1})
+    prompts = [_prompt(number, chat if number == 1 else None) for number in range(600)]
+    found = spooled(iter(prompts), tmp_path)
+
+    assert [] == list(tmp_path.iterdir())
+    assert prompts == list(found)
+    assert found.has_chats
+
+
+def test_none_are_a_sequence(tmp_path: Path) -> None:
+    assert 0 == len(spooled([], tmp_path))
+
+
+def test_an_error_leaves_no_file(tmp_path: Path) -> None:
+    """Of what makes the prompts."""
+
+    def broken() -> Iterator[Prompt]:
+        yield from map(_prompt, range(300))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        spooled(broken(), tmp_path)
+    assert [] == list(tmp_path.iterdir())
