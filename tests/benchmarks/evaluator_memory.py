@@ -10,14 +10,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tests.benchmarks.figures import ROOT, write
+
+if TYPE_CHECKING:
+    from pipeline.speculation.settings import Sampling
 
 COUNTS = (1_000, 10_000, 100_000)
 SHARD, TOKENS, LOOKAHEAD, KEPT, VOCABULARY = 128, 64, 16, 4, 64
@@ -39,13 +42,13 @@ def measure(counts: tuple[int, ...] = COUNTS) -> dict[str, Any]:
     return found
 
 
-def build(directory: Path, count: int) -> None:
-    """A store of random completions of about TOKENS tokens, shard by shard."""
+def build(directory: Path, count: int, split: str = "examination", samplings: "Sequence[Sampling]" = ()) -> None:
+    """A store of random completions of about TOKENS tokens, shard by shard; as many at each of `samplings`."""
     from pipeline.generation.completion_store import StoredCompletion, write_shard
     from pipeline.generation.distributions import ENTRY_BYTES
     from pipeline.speculation.settings import Sampling
 
-    generator = np.random.default_rng(0)
+    generator, kinds = np.random.default_rng(0), samplings or (Sampling(),)
     for number, first in enumerate(range(0, count, SHARD)):
         rows = []
         for index in range(first, min(first + SHARD, count)):
@@ -56,9 +59,9 @@ def build(directory: Path, count: int) -> None:
                     id=f"{index:016x}",
                     text_id=f"{index:016x}",
                     conversation=f"{index:016x}",
-                    split="examination",
+                    split=split,
                     domain=f"domain-{index % 4}",
-                    sampling=Sampling(),
+                    sampling=kinds[index * len(kinds) // count],
                     prompt=generator.integers(0, VOCABULARY, 16, dtype=np.int32),
                     length=length,
                     stopped=False,

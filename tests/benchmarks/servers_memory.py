@@ -42,27 +42,31 @@ def measure(counts: tuple[int, ...] = COUNTS) -> dict[str, Any]:
 
 def _build(place: Path, count: int) -> None:
     """A pair artifact and a corpus artifact, as their stages write them; every tenth prompt is for the examination."""
+    (place / "pair" / "tokenizer").mkdir(parents=True)
+    (place / "pair" / "tokenizer" / "tokenizer.json").write_text("{}")
+    (place / "corpus").mkdir()
+    build_prompts(place / "corpus", count, VOCABULARY)
+
+
+def build_prompts(corpus: Path, count: int, vocabulary: int) -> None:
+    """A corpus artifact of random prompts."""
     import pyarrow as pa
 
     from pipeline.corpus.prompt_store import PROMPTS, SCHEMA
 
-    (place / "pair" / "tokenizer").mkdir(parents=True)
-    (place / "pair" / "tokenizer" / "tokenizer.json").write_text("{}")
-    (place / "corpus").mkdir()
     generator = np.random.default_rng(0)
-    with pa.ipc.new_file(str(place / "corpus" / PROMPTS), SCHEMA) as out:
+    with pa.ipc.new_file(str(corpus / PROMPTS), SCHEMA) as out:
         for first in range(0, count, 256):
-            numbers = range(first, min(first + 256, count))
             rows = [
-                {
-                    "id": f"{number:016x}",
+                dict.fromkeys(("id", "text_id", "conversation"), f"{number:016x}")
+                | {
                     "split": "train" if number % 10 else "examination",
                     "domain": f"domain-{number % 4}",
+                    "mode": "",
                     "cluster": number,
-                    "tokens": generator.integers(10, VOCABULARY, TOKENS).tolist(),
-                    "chat": None,
+                    "tokens": generator.integers(10, vocabulary, TOKENS).tolist(),
                 }
-                for number in numbers
+                for number in range(first, min(first + 256, count))
             ]
             out.write_batch(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
 
