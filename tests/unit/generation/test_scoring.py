@@ -215,7 +215,7 @@ def test_a_round_trains_on_its_own_and_the_targets_completions(tmp_path: Path) -
 
     train = [stored_completion([3, 4], [5, 6], name=f"p{n // 2}", seed=n) for n in range(20)]
     settings = DistillConfig(
-        learning_rate=1.0, max_steps=50, on_policy=OnPolicyConfig(rounds=2, prompts=4, max_steps=7, learning_rate=0.5)
+        learning_rate=1.0, max_steps=50, on_policy=OnPolicyConfig(rounds=2, prompts=8, max_steps=7, learning_rate=0.5)
     )
     asked: list[list[str]] = []
     learnt: list[tuple[int, int, float, int, str]] = []
@@ -231,7 +231,7 @@ def test_a_round_trains_on_its_own_and_the_targets_completions(tmp_path: Path) -
 
     logs = list(run_rounds(train, settings, 5, tmp_path, write, learn))
 
-    assert [(8, 7, 0.5, 6, "round-1"), (8, 7, 0.5, 7, "round-2")] == learnt
-    assert [4, 4] == [len(set(ids)) for ids in asked]
+    assert [(16, 7, 0.5, 6, "round-1"), (16, 7, 0.5, 7, "round-2")] == learnt
+    assert [8, 8] == [len(set(ids)) for ids in asked]
     assert asked[0] != asked[1]
     assert [[{"step": 7.0}]] * 2 == logs
