@@ -254,6 +254,23 @@ def test_what_is_stated_goes_before_what_was_measured() -> None:
     assert 390_000 * 0.5 * 350 + 90_000 * 16 == stated.tokens_out  # the share that is kept was measured
 
 
+def test_lengths_that_are_stated_go_before_those_of_a_run() -> None:
+    """The next prompts may be longer."""
+    known = Measurements(lengths=LENGTHS)
+    stated = estimated("plan.prompt_tokens=400", "plan.completion_tokens=350", known=known)
+
+    assert 150_000 * 400 == job_of(stated, "corpus").tokens_out
+    assert 195_000 * 350 + 90_000 * 16 == job_of(stated, "generate").tokens_out
+    assert 150_000 * 100 == job_of(estimated(known=known), "corpus").tokens_out
+
+
+def test_chats_have_as_many_turns_as_in_the_last_run() -> None:
+    twice = estimated(known=Measurements(lengths=replace(LENGTHS, turns=2.0)))
+    once = estimated(known=Measurements(lengths=LENGTHS))
+
+    assert 2 * job_of(once, "generate").tokens_out == job_of(twice, "generate").tokens_out
+
+
 def test_a_resumed_job_has_no_throughput() -> None:
     """Its seconds are those of its last part, and it would look faster than it is."""
     work = Work(rate="train", amount=50_000.0, unit="tokens")
@@ -278,6 +295,13 @@ def test_settings_that_change_a_throughput_are_named() -> None:
     changed = planned("generate.server.concurrency=128", "distill.max_steps=9")
 
     assert ["generate.server.concurrency (was 64, now 128)"] == differences(planned(), changed)
+    (place,) = differences(planned(), planned("execution.local=2"))
+    assert place.startswith("execution (was local=1 ")
+    assert [
+        "distill.batch (was 8, now 4)",
+        "distill.processes (was auto, now 2)",
+        "evaluate.batch_tokens (was 32768, now 4096)",
+    ] == differences(planned(), planned("distill.batch=4", "distill.processes=2", "evaluate.batch_tokens=4096"))
     assert [] == differences(planned(), planned("plan.rows=5", "seed=3", "distill.learning_rate=1"))
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.loading import parse_config
+from pipeline.config.loading import load_config, parse_config
 from pipeline.planning.forecast import forecast
+
+CONFIG = Path(__file__).parents[3] / "configs" / "qwen3-8b.yaml"
 
 
 @pytest.mark.parametrize(
@@ -38,3 +40,28 @@ def _rows(path: Path, rows: Sequence[object], keys: dict[str, object]) -> int:
         "corpus": {"sources": [{"path": str(path), **keys}]},
     }
     return forecast(parse_config(raw, "t")).rows
+
+
+@pytest.mark.parametrize(("rows", "train"), [(1_000, 600), (100, 60)])
+def test_upper_bounds_of_what_is_generated(rows: int, train: int) -> None:
+    """Every row is a prompt and every completion as long as it may be; on-policy rounds have no more prompts than there are, and
+    each point of the learning curve has rounds of its own."""
+    settings = (
+        f"plan.rows={rows}",
+        "corpus.splits={train: 0.6, dev: 0.1, examination: 0.3}",
+        "distill.on_policy={rounds: 2, prompts: 100}",
+        "distill.learning_curve=[0.5]",
+        "generate.max_new_tokens=512",
+        "generate.lookahead=16",
+        "generate.distribution_tokens=50",
+    )
+    by_target, by_draft = forecast(load_config(CONFIG, settings)).generate
+
+    completions = 1.3 * rows
+    assert ("generate", completions, completions * 512 + 0.6 * rows * 16) == (
+        by_target.job,
+        by_target.completions,
+        by_target.tokens,
+    )
+    assert by_target.tokens * (11 + 3 * 50) == by_target.stored_bytes
+    assert (2 * min(100, train) * 2, 2 * min(100, train) * 2 * 512) == (by_draft.completions, by_draft.tokens)

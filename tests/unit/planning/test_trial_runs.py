@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pipeline.config.loading import load_config
-from pipeline.errors import UsageError
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.planning import trial_runs
 from pipeline.planning.forecast import forecast
 from pipeline.planning.trial_runs import Cost, Trial, _shares, cost_of, extrapolate, scaled
 from pipeline.store.artifacts import Artifact, FileEntry, Manifest
@@ -74,6 +77,8 @@ def test_shares_fill_a_batch_and_leave_examinations_whole() -> None:
     assert (0.01, 0.02) == _shares(long, forecast(long))
     on_policy = load_config(SMOKE, ["distill.on_policy={rounds: 1, max_steps: 20}", "pair.reference.prompts=48000"])
     assert (0.5, 1.0) == _shares(on_policy, forecast(on_policy))
+    short = load_config(SMOKE, ["distill.on_policy={rounds: 1, max_steps: 12}", "pair.reference.prompts=48000"])
+    assert (0.5, 1.0) == _shares(short, forecast(short))  # the larger run is not larger than the run itself
 
 
 def test_too_few_rows_are_one_line() -> None:
@@ -110,6 +115,8 @@ def test_of_files_the_first_rows_are_read(tmp_path: Path) -> None:
     small = scaled(load_config(SMOKE, [f"corpus.sources={sources}"]), 0.1, 0.05)
 
     assert [20, 5] == [source.limit for source in small.corpus.sources]
+    sampled = scaled(load_config(SMOKE, [f"corpus.sources=[{{path: {rows}, sample: 100}}]"]), 0.1, 0.05)
+    assert [(10, None)] == [(source.sample, source.limit) for source in sampled.corpus.sources]
 
 
 def test_memory_is_the_higher_of_both() -> None:
@@ -148,3 +155,31 @@ def test_every_training_has_a_share_of_its_steps() -> None:
     assert [None] == [source.limit for source in small.corpus.sources]
     assert 8 == scaled(load_config(SMOKE), 0.01, 0.04).pair.reference.prompts
     assert 1 == scaled(load_config(SMOKE), 0.001, 0.001).distill.max_steps
+
+
+def test_a_small_run_that_fails_says_why_and_is_seen_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its costs would be those of a part. It uploads to no server of the user's."""
+    seen: list[dict[str, str]] = []
+
+    def run(command: list[str], **options: Any) -> Any:
+        seen.append(options["env"])
+        return SimpleNamespace(
+            returncode=1, stderr="distill: 2 processes\nunderstudy: generate.batch = 8: out of memory\n"
+        )
+
+    monkeypatch.setattr(trial_runs.subprocess, "run", run)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    with pytest.raises(
+        UnderstudyError, match=r"with 25\.0% of its prompts and steps failed: generate\.batch = 8: out of"
+    ):
+        trial_runs._run(load_config(SMOKE), 0.25, 0.04, tmp_path / "1")
+    assert ["MLFLOW_TRACKING_URI" in environment for environment in seen] == [False]
+
+
+def test_a_pair_of_the_users_own_is_checked_once_whole() -> None:
+    """Only the reference pair is trained, for a share of its steps."""
+    models = ["pair.target.source=./target", "pair.draft.source=./draft", "corpus.sources=[{path: p.jsonl}]"]
+    own, reference = load_config(SMOKE, models), load_config(SMOKE)
+
+    assert (1.0, 0.04) == tuple(trial_runs._share("pair", config, 0.5, 0.04) for config in (own, reference))
+    assert (0.5, 0.5) == tuple(trial_runs._share("generate", config, 0.5, 0.04) for config in (own, reference))

@@ -1,0 +1,138 @@
+"""What earlier runs have measured: which of them, and how their figures are read."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.config.loading import load_config
+from pipeline.config.root import Config
+from pipeline.corpus.prompt_store import Prompt
+from pipeline.planning import earlier_runs
+from pipeline.planning.earlier_runs import Measurements, measurements
+from pipeline.planning.work import work_of
+
+CONFIG = Path(__file__).parents[3] / "configs" / "qwen3-8b.yaml"
+CORPUS = {"rows": 200.0, "prompts": 100.0, "tokens": 5_000.0, "train": 60.0, "dev": 10.0, "examination": 30.0}
+# 130 completions are planned: 60, 10, and 30 twice.
+GENERATED = {"completions": 260.0, "tokens": 26_000.0}
+
+
+def _config(*settings: str) -> Config:
+    return load_config(CONFIG, settings)
+
+
+class _Runs:
+    """Runs of a store, the oldest first. `add` gets the figures of each job that a run has built."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._configs: dict[str, Config] = {}
+        self._built: dict[str, dict[str, Any]] = {}
+        self._records: list[Any] = []
+        monkeypatch.setattr(earlier_runs, "read_runs", lambda store: self._records)
+        monkeypatch.setattr(earlier_runs, "run_config", lambda record: self._configs[record.id])
+        monkeypatch.setattr(earlier_runs, "_built", lambda store, record: self._built[record.id])
+        prompts = [Prompt("0", "train", "code", 0, (1,) * count, text_id="", conversation="") for count in (3, 70, 5)]
+        monkeypatch.setattr("pipeline.corpus.prompt_store.open_prompts", lambda path: prompts)
+
+    def add(self, name: str, config: Config, figures: dict[str, dict[str, float]], seconds: float = 10.0) -> None:
+        self._configs[name] = config
+        self._built[name] = {
+            job: SimpleNamespace(
+                figures=own,
+                path=Path(job),
+                manifest=SimpleNamespace(
+                    seconds=seconds,
+                    files={"a": SimpleNamespace(size=3), "b": SimpleNamespace(size=4)},
+                    environment={"device": "cuda H100"},
+                    resumed=False,
+                ),
+            )
+            for job, own in figures.items()
+        }
+        entry = SimpleNamespace(figures=None, seconds=1.0)
+        self._records.append(SimpleNamespace(id=name, name=config.name, jobs=dict.fromkeys(figures, entry)))
+
+    def found(self, *settings: str) -> Measurements:
+        return measurements(None, _config(*settings))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> _Runs:
+    return _Runs(monkeypatch)
+
+
+def test_lengths_are_those_of_the_stored_prompts_and_completions(runs: _Runs) -> None:
+    """Twice as many completions as are planned for the first turn: two turns a chat."""
+    runs.add("r1", _config(), {"corpus": CORPUS, "generate": GENERATED})
+    found = runs.found().lengths
+
+    assert found is not None
+    assert (0.5, 50.0, 70.0) == (found.kept, found.prompt_tokens, found.longest_prompt)
+    assert (100.0, 2.0, "run r1") == (found.completion_tokens, found.turns, found.source)
+
+
+def test_of_each_job_the_latest_run_counts(runs: _Runs) -> None:
+    """Another job may be of an older one. Runs of another name do not count."""
+    runs.add("r1", _config(), {"corpus": CORPUS, "generate": GENERATED}, seconds=1.0)
+    runs.add("r2", _config(), {"corpus": CORPUS | {"tokens": 9_000.0}}, seconds=2.0)
+    runs.add("r3", _config("name=other"), {"corpus": CORPUS, "generate": GENERATED}, seconds=3.0)
+    found = runs.found()
+
+    assert {"corpus": ("r2", 2.0), "generate": ("r1", 1.0)} == {
+        name: (job.run, job.seconds) for name, job in found.jobs.items()
+    }
+    assert ({7}, {"cuda H100"}) == tuple(
+        {getattr(job, name) for job in found.jobs.values()} for name in ("stored_bytes", "device")
+    )
+    assert found.lengths is not None
+    assert ("run r1", 50.0) == (found.lengths.source, found.lengths.prompt_tokens)  # the latest with completions
+
+
+def test_a_run_without_completions_has_lengths_of_prompts(runs: _Runs) -> None:
+    runs.add("r1", _config(), {"corpus": CORPUS})
+    found = runs.found().lengths
+
+    assert found is not None
+    assert (50.0, None, 1.0) == (found.prompt_tokens, found.completion_tokens, found.turns)
+
+
+def test_the_work_of_a_job_is_that_of_its_own_run(runs: _Runs) -> None:
+    """Of its config, its prompts, and the processes that trained its draft."""
+    earlier = _config("distill.max_steps=40", "execution.local=2")
+    runs.add("r1", earlier, {"corpus": CORPUS, "generate": GENERATED, "distill": {"processes": 4.0}})
+    found = runs.found("distill.max_steps=80", "distill.batch=2").jobs
+    amounts = earlier_runs.Amounts(
+        rows=200.0,
+        prompts={"train": 60.0, "dev": 10.0, "examination": 30.0},
+        prompt_tokens=50.0,
+        completion_tokens=100.0,
+        longest_prompt=70.0,
+        turns=2.0,
+        processes=4.0,
+    )
+
+    assert {name: work_of(earlier, amounts)[name] for name in found} == {name: job.work for name, job in found.items()}
+    assert (4.0, 2.0) == (found["distill"].work.workers, found["generate"].work.workers)
+
+
+def test_parameters_are_those_of_the_same_draft(runs: _Runs) -> None:
+    runs.add("r1", _config(), {"pair": {"draft_parameters": 6e8}})
+
+    assert 6e8 == runs.found().draft_parameters
+    assert runs.found("pair.draft.source=./other").draft_parameters is None
+
+
+def test_small_runs_go_before_earlier_ones(runs: _Runs) -> None:
+    runs.add("r1", _config(), {"pair": {"draft_parameters": 6e8}, "corpus": CORPUS})
+    known = runs.found()
+    assert known.lengths is not None
+    small = replace(known.lengths, source="two small runs")
+
+    assert known == earlier_runs.with_small_runs(known, None, None)
+    assert ("two small runs", 5e8) == (
+        earlier_runs.with_small_runs(known, small, 5e8).lengths.source,  # type: ignore[union-attr]
+        earlier_runs.with_small_runs(known, small, 5e8).draft_parameters,
+    )
