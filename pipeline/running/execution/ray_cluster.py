@@ -45,7 +45,7 @@ class RayActors:
     def make(self, driver: Driver) -> None:
         while True:
             for worker in self._workers:
-                if worker.part is None and (part := driver.next()) is not None:
+                if worker.part is None and (part := driver.next() or self._waiting_for(worker)) is not None:
                     self._connect()
                     worker.begin(part, driver.staging)
             busy = {worker.answer: worker for worker in self._workers if worker.part is not None}
@@ -53,6 +53,14 @@ class RayActors:
                 return
             for ready in self._ray.wait(list(busy))[0]:
                 busy[ready].end(driver)
+
+    def _waiting_for(self, idle: "_Worker") -> Part[Any] | None:
+        """For a worker that is there and has nothing to do: the part of one that the cluster has no room for, which would never
+        be made where `workers` are more than fit."""
+        if not idle.is_there:
+            return None
+        absent = next((one for one in self._workers if one.part is not None and not one.is_there), None)
+        return None if absent is None else absent.give_up()
 
     def close(self) -> None:
         """End the actors; a cluster of this machine alone ends too."""
@@ -89,15 +97,16 @@ class RayActors:
         with _own_signals():
             try:
                 self._ray.init(
-                    address=config.address,
+                    # Without an address Ray would join a cluster that runs here or that RAY_ADDRESS names.
+                    address=config.address or "local",
                     logging_level="ERROR",
                     runtime_env={} if config.address else {"env_vars": {"PYTHONPATH": _path()}},
                     **({} if config.address else here),
                 )
-            except (ConnectionError, ValueError) as error:
+            except (ConnectionError, ValueError, RuntimeError) as error:
                 reason = str(error).splitlines()[0]
                 raise UsageError(
-                    f"execution.ray.address = {config.address}: no Ray cluster answers: {reason}"
+                    f"execution.ray.address = {config.address or 'null'}: Ray cannot be used: {reason}"
                 ) from None
         self._is_connected = True
         self._require_room()
@@ -120,6 +129,10 @@ class RayActors:
         """What an actor has answered."""
         return self._ray.get(answer)
 
+    def has(self, answer: Any) -> bool:
+        """Whether an actor has answered, or is lost."""
+        return bool(self._ray.wait([answer], timeout=0)[0])
+
     def kill(self, actor: Any) -> None:
         """End an actor at once."""
         self._ray.kill(actor)
@@ -135,14 +148,28 @@ class _Worker:
     def __init__(self, number: int, work: Work[Any], device: str, place: RayActors) -> None:
         self._number, self._work, self._device, self._place = number, work, device, place
         self._actor: Any = None
+        self._begun: Any = None  # the actor's first answer
         self.answer: Any = None
         self.part: Part[Any] | None = None
         self.facts: WorkerFacts | None = None
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the cluster has had room for it."""
+        return self._actor is not None and self._place.has(self._begun)
+
     def begin(self, part: Part[Any], staging: Path) -> None:
         if self._actor is None:
             self._actor = self._place.actor(self._work, self._device)
+            self._begun = self._actor.begin.remote()
         self.part, self.answer = part, self._actor.make.remote(part.content(), staging)
+
+    def give_up(self) -> Part[Any]:
+        """Wait no longer for the actor. Its part, which nobody has begun to make."""
+        part, self.part = self.part, None
+        assert part is not None  # it was asked for one
+        self.kill()
+        return part
 
     def end(self, driver: Driver) -> None:
         """Take the answer. Raises what the worker raised."""
@@ -153,7 +180,7 @@ class _Worker:
         except Exception as lost:
             if not self._place.is_death(lost):
                 raise
-            self._actor = None
+            self.kill()  # it may still be there, as where it cannot read what it was sent
             driver.died(part, f"worker {self._number}", f"died ({' '.join(str(lost).split())[:300]})")
             return
         if not isinstance(found, WorkerFacts):
@@ -173,6 +200,9 @@ class _Actor:
     def __init__(self, work: Work[Any], device: str, version: str) -> None:
         self._work, self._device, self._version = work, device, version
         self._make: Make[Any] | None = None
+
+    def begin(self) -> None:
+        """Answers once the actor is there."""
 
     def make(self, content: Any, out: Path) -> WorkerFacts | Packed:
         """Make a part; an error is returned, so that what Ray raises is Ray's."""

@@ -31,6 +31,7 @@ class _Actor:
             return lambda: self._make(inner, content, out, lose)
 
         self.make, self.is_lost = SimpleNamespace(remote=remote), False
+        self.begin = SimpleNamespace(remote=lambda: lambda: None)
 
     def _make(self, inner: Any, content: Any, out: Path, lose: Callable[[Any], bool]) -> Any:
         self.is_lost = self.is_lost or lose(content)
@@ -69,7 +70,7 @@ class _Ray(ModuleType):
         self.inits.append(given)
         signal.signal(signal.SIGTERM, lambda *_: None)
 
-    def wait(self, answers: list[Any]) -> tuple[list[Any], list[Any]]:
+    def wait(self, answers: list[Any], timeout: float | None = None) -> tuple[list[Any], list[Any]]:
         return answers[-1:], answers[:-1]
 
     def get(self, answer: Any) -> Any:
@@ -111,7 +112,7 @@ def test_parts_are_made_by_actors(ray: _Ray, context: Callable[..., Any]) -> Non
     wanted = {"num_cpus": 1.5, "num_gpus": 0, "resources": {"a100": 1}, "max_restarts": 0, "max_task_retries": 0}
     assert [wanted] * 3 == ray.options
     (init,) = ray.inits
-    assert (6, None) == (init["num_cpus"], init["address"])  # 4.5 of the workers, and one more
+    assert (6, "local") == (init["num_cpus"], init["address"])  # 4.5 of the workers, and one more
 
 
 def test_where_nothing_is_missing_no_cluster_is_asked(ray: _Ray, context: Callable[..., Any]) -> None:
@@ -210,5 +211,5 @@ def test_a_cluster_that_refuses_is_said_in_one_line(ray: _Ray, context: Callable
         raise ConnectionError("Could not find any running Ray instance.\nPlease specify")
 
     ray.init = refuse  # type: ignore[method-assign]
-    with pytest.raises(UsageError, match=r"= auto: no Ray cluster answers: Could not find any running Ray instance\.$"):
+    with pytest.raises(UsageError, match=r"= auto: Ray cannot be used: Could not find any running Ray instance\.$"):
         make(context(address="auto"), 1)
