@@ -53,9 +53,11 @@ class Driver:
         self._track.advance(amount)
 
     def finished(self, part: Part[Any]) -> None:
-        """Put the files of a part in their place. FileNotFoundError where the place is gone: see `Spread.make`."""
-        for name in part.files:
-            (self.staging / name).replace(self._out / name)
+        """Put the files of a part in their place, unless another task was faster: files of two makers are not mixed, should they
+        differ. FileNotFoundError where the place is gone: see `Spread.make`."""
+        if not part.is_in(self._out):
+            for name in part.files:
+                (self.staging / name).replace(self._out / name)
         self._claims.release(part.name)
         if rest := part.amount - self._advanced.pop(part.name, 0.0):
             self._track.advance(rest)

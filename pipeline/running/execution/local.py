@@ -38,9 +38,15 @@ class LocalProcesses:
 
     def make(self, driver: Driver) -> None:
         while True:
-            for worker in self._workers:
-                if worker.part is None and (part := driver.next()) is not None:
-                    worker.begin(part, driver.staging)
+            given = [
+                (worker, part)
+                for worker in self._workers
+                if worker.part is None and (part := driver.next()) is not None
+            ]
+            for worker, _ in given:  # all at once: each reads its part only when it has imported what it needs
+                worker.start()
+            for worker, part in given:
+                worker.begin(part, driver.staging)
             busy = {
                 worker.connection: worker
                 for worker in self._workers
@@ -72,8 +78,6 @@ class _Worker:
 
     def begin(self, part: Part[Any], staging: Path) -> None:
         """Send a part. A worker that has died in the meantime is noticed when it is listened to."""
-        if self._process is None:
-            self._start()
         assert self.connection is not None  # started
         self.part = part
         with contextlib.suppress(BrokenPipeError):
@@ -107,7 +111,10 @@ class _Worker:
             self._process.join()
         self._forget()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the process, if there is none."""
+        if self._process is not None:
+            return
         context = multiprocessing.get_context("spawn")  # a forked process could not use a GPU
         self.connection, others = context.Pipe()
         with _surroundings_of_worker(self._threads):

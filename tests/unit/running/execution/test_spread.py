@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,21 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.running.execution import devices, local
 from pipeline.running.execution import spread as module
 from pipeline.running.execution.driver import Driver
-from pipeline.running.execution.parts import PARTS, Share, drop_parts, kept_parts
+from pipeline.running.execution.parts import PARTS, Part, Share, Work, drop_parts, kept_parts
 from pipeline.running.execution.spread import Spread
 from pipeline.store.processes import own_tag, running_process
 from tests.unit.running.execution.other_task import context_of, log_of, make
-from tests.unit.running.execution.work import Squares, contents, expected, squares, times, work
+from tests.unit.running.execution.work import (
+    BeginsWithOthers,
+    Large,
+    Squares,
+    contents,
+    expected,
+    open_large,
+    squares,
+    times,
+    work,
+)
 
 LOCAL = {"one process": ExecutionConfig(), "two": ExecutionConfig(local=2)}
 Begin = Callable[..., Any]
@@ -186,6 +197,17 @@ def test_workers_end_before_the_directory_goes_that_they_write_to(
     assert there[0]
 
 
+def test_workers_start_at_the_same_time(context: Begin) -> None:
+    """A part may be larger than a pipe takes at once; it is read when a worker has imported what it needs."""
+    here = context(LOCAL["two"])
+    parts = [Part(part.name, part.files, part.amount, partial(Large, int(part.name))) for part in squares(3)]
+    with Spread(here, Work(open_large, BeginsWithOthers(log_of(here)))) as spread:
+        assert 0 == spread.make(parts, "squares", "numbers")
+
+    assert expected(range(3)) == contents(here.out)
+    assert (2, 0) == (times(log_of(here), "begun-*"), times(log_of(here), "alone-*"))
+
+
 def test_shares_are_made_apart_and_all_of_them_are_all(context: Begin) -> None:
     """Each task makes its own parts and says how many of the others are missing; without a share, whatever is missing is made."""
     assert 6 == make(context(share=Share(3, 3)), 9)
@@ -286,6 +308,23 @@ def test_a_claim_that_cannot_be_read_counts_by_its_age(context: Begin, content: 
 
     assert 0 == make(here, 2)
     assert [] == _left(here)
+
+
+def test_a_part_that_another_task_has_finished_stays_as_it_is(context: Begin) -> None:
+    """Where two tasks have made one after all: of nodes that differ, files of both would not fit together."""
+    here = context()
+
+    def open_overtaken(task: Squares, device: str) -> Any:
+        def make(number: int, out: Path, advance: Callable[[float], None]) -> None:
+            for place, text in ((here.out, "first"), (out, "late")):
+                for name in (f"{number}.a", f"{number}.b"):
+                    (place / name).write_text(text)
+
+        return make
+
+    with Spread(here, Work(open_overtaken, Squares(log_of(here)))) as spread:
+        assert 0 == spread.make(squares(1), "squares", "numbers")
+    assert {"0.a": "first", "0.b": "first"} == contents(here.out)
 
 
 def test_a_part_that_is_finished_late_adds_nothing_to_what_is_committed(context: Begin) -> None:

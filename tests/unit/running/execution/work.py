@@ -73,3 +73,36 @@ def contents(out: Path) -> dict[str, str]:
 def expected(numbers: Sequence[int]) -> dict[str, str]:
     """What the parts of these numbers hold."""
     return {f"{n}.a": str(n) for n in numbers} | {f"{n}.b": str(n * n) for n in numbers}
+
+
+@dataclass(frozen=True)
+class Large:
+    """What is sent of a part that no pipe takes at once."""
+
+    number: int
+    rest: bytes = bytes(1 << 24)
+
+
+@dataclass(frozen=True)
+class BeginsWithOthers(Squares):
+    """A worker that gets it waits, before it reads its first part, until another has got it."""
+
+    def __reduce__(self) -> tuple[Callable[..., "BeginsWithOthers"], tuple[Path]]:
+        return _begin, (self.log,)
+
+
+def _begin(log: Path) -> BeginsWithOthers:
+    _note(log, "begun")
+    until = time.monotonic() + 20
+    while times(log, "begun-*") < 2:
+        if time.monotonic() > until:
+            _note(log, "alone")
+            break
+        time.sleep(0.01)
+    return BeginsWithOthers(log)
+
+
+def open_large(task: Squares, device: str) -> Callable[[Large, Path, Callable[[float], None]], None]:
+    """As `open_squares`, for large parts."""
+    make = open_squares(task, device)
+    return lambda content, out, advance: make(content.number, out, advance)
