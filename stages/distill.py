@@ -51,8 +51,10 @@ def run(context: StageContext[DistillSettings]) -> Outcome:
 def _processes(context: StageContext[DistillSettings]) -> int:
     import torch
 
-    resources = context.resources
-    gpus = torch.cuda.device_count() if choose_device(resources.device) == torch.device("cuda") else 0
+    resources, device = context.resources, choose_device(context.resources.device)
+    gpus = 0
+    if device.type == "cuda":
+        gpus = torch.cuda.device_count() if device.index is None else 1
     return process_count(resources.processes, context.settings.training.distill.batch, gpus, current())
 
 

@@ -22,8 +22,10 @@ _LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
 )
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "GROUP_WORLD_SIZE")
+_SETTINGS = ("TORCHELASTIC_", "ACCELERATE_")  # of a launcher: precision, FSDP and others are in our config
 _AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # torchrun itself listens at MASTER_PORT
 _PORT = 29500  # torch's
+_STEPS_PORT, _STEPS_PORTS = 15000, 17000  # of a Slurm step: below those that a system gives to connections
 
 Asked = int | Literal["auto"]
 
@@ -38,7 +40,7 @@ class Launch:
     address: str  # of the machine of rank 0
     port: int
     agent: bool  # whether the launcher listens at the port, and not rank 0
-    attempt: str  # of a launcher that starts its processes again after a failure
+    attempt: str  # differs where a launcher starts its processes again, and between steps of a Slurm job
 
 
 _current: list[Launch] = []
@@ -53,7 +55,7 @@ def take_launch(environment: MutableMapping[str, str]) -> Launch | None:
     """What the launcher says, which is taken out of `environment`. UsageError if it says something impossible."""
     launch = _launch(environment)
     taken = {*_RENDEZVOUS, *(name for names in _LAUNCHERS for name in names)}
-    for name in [name for name in environment if name in taken or name.startswith("TORCHELASTIC_")]:
+    for name in [name for name in environment if name in taken or name.startswith(_SETTINGS)]:
         del environment[name]
     _current[:] = [launch] if launch is not None else []
     return launch
@@ -67,6 +69,11 @@ def _launch(environment: Mapping[str, str]) -> Launch | None:
     rank, size, local_rank = (_number(environment, name) for name in found)
     if size < 2:
         return None
+    if found[0] not in environment:
+        raise UsageError(
+            f"{found[1]}={size} without {found[0]}: no launcher has started this process; unset {found[1]}, or set {found[0]} to "
+            "the number of each process"
+        )
     if not 0 <= rank < size:
         raise UsageError(f"{found[0]}={rank} and {found[1]}={size}: no process of a launcher; unset both variables")
     address = environment.get("MASTER_ADDR") or _first_host(environment.get("SLURM_STEP_NODELIST", ""))
@@ -77,8 +84,14 @@ def _launch(environment: Mapping[str, str]) -> Launch | None:
         address=address,
         port=_number(environment, "MASTER_PORT") or _port(environment),
         agent=environment.get(_AGENT) == "True",
-        attempt=environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        attempt=".".join(environment.get(name, "0") for name in _attempt(found[0])),
     )
+
+
+def _attempt(rank: str) -> tuple[str, ...]:
+    """Variables of the launcher that has this one for the rank. They are the same in all of its processes, and differ from step
+    to step and from one start to the next."""
+    return ("SLURM_JOB_ID", "SLURM_STEP_ID") if rank.startswith("SLURM") else ("TORCHELASTIC_RESTART_COUNT",)
 
 
 def _check_accelerate(environment: Mapping[str, str]) -> None:
@@ -104,19 +117,28 @@ def _first_host(nodes: str) -> str:
 
 
 def _port(environment: Mapping[str, str]) -> int:
-    """The same in every process of a step; jobs on one machine hardly ever share it."""
-    job = environment.get("SLURM_JOB_ID", "")
-    return 15000 + int(job) % 20000 if job.isascii() and job.isdecimal() else _PORT
+    """The same in every process of a step; steps and jobs on one machine hardly ever share it."""
+    job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "0")
+    if not (job.isascii() and job.isdecimal() and step.isascii() and step.isdecimal()):
+        return _PORT
+    return _STEPS_PORT + (8 * int(job) + int(step)) % _STEPS_PORTS
 
 
 def process_count(asked: Asked, batch: int, gpus: int, launch: Launch | None) -> int:
     """How many processes train a draft in micro-batches of `batch` rows, which are divided among them. `gpus`: those that a
-    training may use.
+    training may use; 0 on a CPU, or where it is not known yet.
 
-    UsageError if it must be the number of a launcher, and is not or does not divide the batch.
+    UsageError if there are fewer GPUs, or if it must be the number of a launcher, and is not or does not divide the batch.
     """
+    if launch is None and asked == "auto":
+        return max(number for number in divisors(batch) if number <= max(1, gpus))
     if launch is None:
-        return max(number for number in divisors(batch) if number <= max(1, gpus)) if asked == "auto" else asked
+        if asked > gpus > 0:
+            raise UsageError(
+                f"distill.processes is {asked}, and the training may use {gpus} GPU{'s' * (gpus > 1)}, one for each process; set "
+                "it to auto"
+            )
+        return asked
     if asked not in ("auto", launch.size):
         raise UsageError(
             f"distill.processes is {asked}, and the launcher has started {launch.size} processes; set it to auto, or start "

@@ -17,7 +17,7 @@ from pipeline.errors import UnderstudyError
 
 T = TypeVar("T")
 _NEVER = timedelta(days=30)  # a process that has died is noticed by whoever started it, not by a time limit
-_LOOK, _LEAVE_SECONDS = timedelta(seconds=60), 10.0
+_LOOK, _MEET_SECONDS, _LEAVE_SECONDS = timedelta(seconds=60), 300.0, 10.0
 
 
 def join(device: str) -> torch.device:
@@ -111,6 +111,20 @@ class Control:
                 f"({str(error).splitlines()[0]}); see MASTER_ADDR and MASTER_PORT"
             ) from None
         self._store = dist.PrefixStore(f"understudy/{launch.attempt}", store)  # type: ignore[attr-defined]
+        if launch.rank > 0:
+            self._store.add("there", 1)
+
+    def meet(self) -> None:
+        """Of the first process: wait until every other one is there. UnderstudyError where some do not come: without them a
+        training would wait for ever."""
+        until, size = time.monotonic() + _MEET_SECONDS, self._launch.size
+        while (there := 1 + self._store.add("there", 0)) < size:
+            if time.monotonic() > until:
+                raise UnderstudyError(
+                    f"distill: only {there} of the {size} processes of the launcher are there; the others have ended, or were "
+                    "never started (a shell within srun has the variables of its step)"
+                )
+            time.sleep(0.05)
 
     def tell(self, task: str) -> None:
         """To every other process: what to train."""

@@ -61,6 +61,7 @@ def train_in_processes(task: TrainingTask, processes: int, progress: Progress) -
     task.write(path := (task.work / FILE).absolute())
     progress.line(f"distill: {processes} processes on {task.device}")
     if _controls:
+        _controls[0].meet()
         port = _free_port()
         _controls[0].tell(f"{port} {path}")
         _work_here(path, port, _controls[0], progress)

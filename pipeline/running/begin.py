@@ -41,7 +41,7 @@ def begin(
     recorded.
     """
     process_count(
-        config.distill.processes, config.distill.batch, 1, current()
+        config.distill.processes, config.distill.batch, 0, current()
     )  # UsageError where a launcher's does not fit
     for warning in clear_text_warnings(config, store):
         progress.warn(warning)

@@ -112,3 +112,14 @@ def test_a_first_process_that_has_ended_is_said(join: Join) -> None:
     assert "the first process of the launcher has ended" == other.failure()
     (said,) = _answers(other.next_task)
     assert (UnderstudyError, "the first process of the launcher has ended") == (type(said), str(said))
+
+
+def test_the_first_process_waits_for_all_before_a_training(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a training of which a process is missing it would wait for ever. One of another start does not count."""
+    monkeypatch.setattr(processes, "_MEET_SECONDS", 0.2)
+    first, _ = join(0, size=3), join(1, size=3)
+    join(2, size=3, attempt="1")
+    with pytest.raises(UnderstudyError, match="only 2 of the 3 processes of the launcher are there"):
+        first.meet()
+    join(2, size=3)
+    first.meet()

@@ -17,6 +17,8 @@ TORCHRUN = {
     "MASTER_PORT": "1234",
     "TORCHELASTIC_USE_AGENT_STORE": "True",
     "TORCHELASTIC_RESTART_COUNT": "2",
+    "ACCELERATE_MIXED_PRECISION": "fp16",
+    "ACCELERATE_USE_FSDP": "true",
     "HOME": "/home/a",
 }
 SRUN = {
@@ -25,6 +27,7 @@ SRUN = {
     "SLURM_LOCALID": "0",
     "SLURM_STEP_NODELIST": "node[07-09,12].cluster",
     "SLURM_JOB_ID": "40001",
+    "SLURM_STEP_ID": "0",
 }
 LAUNCH = Launch(rank=0, size=4, local_rank=0, address="node1", port=1, agent=False, attempt="0")
 
@@ -36,7 +39,7 @@ def _forget() -> Any:
 
 
 def test_torchrun_is_seen_and_taken_out_of_the_environment() -> None:
-    """accelerate would otherwise join the other processes in every stage."""
+    """accelerate would otherwise join the other processes in every stage, and train as `accelerate launch` was told."""
     environment = dict(TORCHRUN)
     found = take_launch(environment)
 
@@ -58,7 +61,20 @@ def test_torchrun_is_seen_and_taken_out_of_the_environment() -> None:
 def test_srun_meets_at_its_first_machine(nodes: str, host: str) -> None:
     found = take_launch(SRUN | {"SLURM_STEP_NODELIST": nodes})
 
-    assert Launch(rank=0, size=4, local_rank=0, address=host, port=15001, agent=False, attempt="0") == found
+    assert Launch(rank=0, size=4, local_rank=0, address=host, port=29008, agent=False, attempt="40001.0") == found
+
+
+def test_steps_of_one_job_do_not_meet() -> None:
+    """Two at once on one machine; all processes of a step meet, whatever else Slurm says of them."""
+    steps = (("1", "0"), ("1", "3"), ("2", "0"))
+    launches = [take_launch(SRUN | {"SLURM_STEP_ID": step, "SLURM_PROCID": rank}) for step, rank in steps]
+    met = [(found.port, found.attempt) for found in launches if found is not None]
+
+    assert met[0] == met[1]
+    assert met[0][0] != met[2][0]
+    assert met[0][1] != met[2][1]
+    within = TORCHRUN | SRUN  # started by a step for each machine
+    assert take_launch(within | {"SLURM_STEP_ID": "1"}) == take_launch(within | {"SLURM_STEP_ID": "2"})
 
 
 def test_a_batch_script_without_srun_is_one_process() -> None:
@@ -94,6 +110,7 @@ def test_accelerate_that_started_one_of_several_is_noticed() -> None:
     [
         ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK=4 and WORLD_SIZE=4: no process of a launcher"),
         ({"RANK": "x", "WORLD_SIZE": "4"}, "RANK=x: not a number"),
+        ({"WORLD_SIZE": "4"}, "WORLD_SIZE=4 without RANK: no launcher has started this process; unset WORLD_SIZE"),
     ],
 )
 def test_a_launcher_that_contradicts_itself_is_refused(environment: dict[str, str], complaint: str) -> None:
@@ -108,6 +125,8 @@ def test_a_launcher_that_contradicts_itself_is_refused(environment: dict[str, st
         ("auto", 8, None, 6),
         ("auto", 2, None, 2),
         (3, 8, None, 3),
+        (3, 3, None, 3),
+        (3, 0, None, 3),
         ("auto", 1, LAUNCH, 4),
         (4, 1, LAUNCH, 4),
     ],
@@ -115,6 +134,14 @@ def test_a_launcher_that_contradicts_itself_is_refused(environment: dict[str, st
 def test_the_number_of_processes(asked: Any, gpus: int, launch: Launch | None, expected: int) -> None:
     """Of GPUs as many as divide a batch of 12; a launcher has decided already."""
     assert expected == process_count(asked, 12, gpus, launch)
+
+
+def test_more_processes_than_gpus_are_refused() -> None:
+    """NCCL would say it after all of them have loaded the draft."""
+    with pytest.raises(
+        UsageError, match=r"distill\.processes is 3, and the training may use 2 GPUs, one for each process; set it"
+    ):
+        process_count(3, 12, 2, None)
 
 
 def test_a_launcher_that_does_not_fit_is_refused() -> None:

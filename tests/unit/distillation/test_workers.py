@@ -218,8 +218,14 @@ class _Told:
 
     def __init__(self, *tasks: str) -> None:
         self.tasks, self.told, self.failed, self.ended, self.has_left = list(tasks), list[str](), "", False, False
+        self.met = False
+
+    def meet(self) -> None:
+        assert not self.told, "before they are told"
+        self.met = True
 
     def tell(self, task: str) -> None:
+        assert self.met
         self.told.append(task)
 
     def next_task(self) -> str | None:
