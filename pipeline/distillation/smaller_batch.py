@@ -10,9 +10,11 @@ from pipeline.distillation.processes import count
 
 
 def remedy(settings: DistillConfig) -> Callable[[int], str]:
-    """What to do where a micro-batch of n rows fits. A step of more micro-batches has the same rows."""
+    """What to do where a micro-batch of n rows fits: so many, or as many fewer as divide among the processes. A step of more
+    micro-batches has the same rows."""
 
     def text(rows: int) -> str:
+        rows -= rows % count()
         parts, rest = divmod(settings.batch, rows)
         if rest:
             return f"set distill.batch to {rows}"
