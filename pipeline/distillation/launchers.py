@@ -130,9 +130,9 @@ def process_count(asked: Asked, batch: int, gpus: int, launch: Launch | None) ->
 
     UsageError if there are fewer GPUs, or if it must be the number of a launcher, and is not or does not divide the batch.
     """
-    if launch is None and asked == "auto":
-        return max(number for number in divisors(batch) if number <= max(1, gpus))
     if launch is None:
+        if asked == "auto":
+            return max(number for number in divisors(batch) if number <= max(1, gpus))
         if asked > gpus > 0:
             raise UsageError(
                 f"distill.processes is {asked}, and the training may use {gpus} GPU{'s' * (gpus > 1)}, one for each process; set "

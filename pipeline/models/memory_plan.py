@@ -43,7 +43,8 @@ def require_memory(
     free = _free(places)
     if free is None:
         return
-    where, weights = f"{_gib(free)} are free on {', '.join(places)}", _weights(path, dtype)
+    on_disk = "disk" in places  # which takes what is too large elsewhere
+    where, weights = f"{_gib(free)} are free on {', '.join(places)}", 0 if on_disk else _weights(path, dtype)
     if weights > free:
         form = "they are quantized" if _is_quantized(path) else dtype
         raise UsageError(f"{path}: its weights take {_gib(weights)} as {form}, and {where}; {_elsewhere(device_map)}")
@@ -54,8 +55,9 @@ def require_memory(
     if weights + batch.rows * (caches + logits) > free:
         fits = (free - weights) // (caches + logits)
         remedy = f"set {batch.key} to {fits} or fewer" if fits else _elsewhere(device_map)
+        held = "" if on_disk else f"weights of {_gib(weights)}, "
         raise UsageError(
-            f"{batch.key} = {batch.rows}: weights of {_gib(weights)}, KV caches of {batch.rows} x {batch.tokens:,} tokens of "
+            f"{batch.key} = {batch.rows}: {held}KV caches of {batch.rows} x {batch.tokens:,} tokens of "
             f"{_gib(batch.rows * caches)} and logits of {_gib(batch.rows * logits)} do not fit: {where}; {remedy}"
         )
 
@@ -77,12 +79,12 @@ def _places(device: torch.device, device_map: DeviceMap | None) -> list[str]:
         return [str(device)]
     if isinstance(device_map, Mapping):
         return sorted({place if isinstance(place, str) else f"cuda:{place}" for place in device_map.values()})
-    return [*(f"cuda:{number}" for number in range(torch.cuda.device_count())), "cpu"]
+    return [*(f"cuda:{number}" for number in range(torch.cuda.device_count())), "cpu", "disk"]
 
 
 def _free(places: Iterable[str]) -> int | None:
-    """Bytes; None where it is not known, and for the disk, which is not looked at."""
-    found = [_free_on(place) for place in places]
+    """Bytes, without those of the disk, which is not looked at; None where it is not known."""
+    found = [_free_on(place) for place in places if place != "disk"]
     return None if None in found else sum(one for one in found if one is not None)
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoConfig
 
@@ -17,6 +18,7 @@ _QUANTIZED = (_PACKED, "I8", "F8_E4M3", "F8_E5M2")
 # What bitsandbytes and FP8 checkpoints store beside a quantized weight `W`: scales, tables, the layout.
 _BESIDE = re.compile(r"(?P<weight>.+)(\.absmax|\.quant_map|\.nested_absmax|\.nested_quant_map|_scale_inv|_format)")
 _STATE = ".quant_state."
+_WITHOUT_CACHE = ("linear_attention", "conv", "moe", "mlp")  # kinds of layers without keys and values
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,22 @@ def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
             raise ValueError(f"a `text_config`, which models of type {config.model_type} do not have")
         heads = getattr(text, "num_attention_heads", None)
         width = getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0)
-        elements = int(2 * text.num_hidden_layers * (getattr(text, "num_key_value_heads", None) or heads or 0) * width)
+        elements = int(2 * _cached_layers(text) * _key_heads(text) * width)
         return Shape(int(text.vocab_size), int(getattr(text, "max_position_embeddings", None) or 2**31), elements)
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon
         raise unsupported(path, error, trust_remote_code) from error
+
+
+def _cached_layers(text: Any) -> int:
+    """Layers with a KV cache of their own: none that is recurrent, and none that uses the cache of an earlier layer."""
+    layers = int(text.num_hidden_layers)
+    shared = int(getattr(text, "num_kv_shared_layers", None) or 0)
+    kinds = getattr(text, "layer_types", None) or []
+    return sum(kind not in _WITHOUT_CACHE for kind in kinds[: layers - shared]) if kinds else layers - shared
+
+
+def _key_heads(text: Any) -> int:
+    """Heads of keys and values; of older models with one for all, `multi_query` says so."""
+    if getattr(text, "multi_query", False) and not getattr(text, "new_decoder_architecture", False):
+        return 1
+    return int(getattr(text, "num_key_value_heads", None) or getattr(text, "num_attention_heads", None) or 0)

@@ -112,7 +112,7 @@ def test_logits_of_a_large_vocabulary_count(saved: Path, free: dict[str, int]) -
     ("device_map", "free_on", "fits"),
     [
         ("auto", {"cpu": 0, "cuda:0": 0.6, "cuda:1": 0.6}, True),
-        ("auto", {"cpu": 0, "cuda:0": 0.4, "cuda:1": 0.4}, False),
+        ("auto", {"cpu": 0, "cuda:0": 0.4, "cuda:1": 0.4}, True),
         ("auto", {"cpu": 0.5, "cuda:0": 0.6}, True),
         ({"model": 0, "lm_head": 1}, {"cpu": 9, "cuda:0": 0.4, "cuda:1": 0.4}, False),
         ({"model": "cpu", "lm_head": 1}, {"cpu": 0.7, "cuda:0": 0, "cuda:1": 0.4}, True),
@@ -122,7 +122,8 @@ def test_logits_of_a_large_vocabulary_count(saved: Path, free: dict[str, int]) -
 def test_a_target_on_several_devices_has_the_memory_of_all(
     saved: Path, free: dict[str, int], device_map: Any, free_on: dict[str, float], fits: bool
 ) -> None:
-    """As shares of its weights; what a disk holds is not looked at. The remedy is not what was done already."""
+    """As shares of its weights; the disk takes what is too large elsewhere, with `auto` too. The remedy is not what was done
+    already."""
     free.clear()
     free |= {place: int(share * _weights(saved, "float32")) for place, share in free_on.items()}
     if fits:
@@ -143,7 +144,7 @@ def test_a_target_on_several_devices_has_the_memory_of_all(
                 "/proc/self/cgroup": "0::/a/b",
                 "/sys/fs/cgroup/a/memory.max": str(3 * MIB),
                 "/sys/fs/cgroup/a/memory.current": str(2 * MIB),
-                "/sys/fs/cgroup/a/memory.stat": f"active_file 5\ninactive_file {MIB}",
+                "/sys/fs/cgroup/a/memory.stat": f"anon 7\nactive_file {MIB // 2}\ninactive_file {MIB // 2}",
                 "/sys/fs/cgroup/a/b/memory.max": "max",
                 "/sys/fs/cgroup/a/b/memory.current": str(9 * MIB),
             },
@@ -158,11 +159,23 @@ def test_a_target_on_several_devices_has_the_memory_of_all(
             },
             0,
         ),
+        (
+            {
+                "/proc/meminfo": MEMINFO,
+                "/proc/self/cgroup": "5:memory:/a",
+                "/sys/fs/cgroup/memory/a/memory.limit_in_bytes": str(3 * MIB),
+                "/sys/fs/cgroup/memory/a/memory.usage_in_bytes": str(3 * MIB),
+                "/sys/fs/cgroup/memory/a/memory.stat": f"active_file 5\ninactive_file 6\ntotal_active_file {MIB}\n"
+                f"total_inactive_file {MIB}",
+            },
+            2 * MIB,
+        ),
     ],
-    ids=["machine", "not Linux", "control group", "control group of version 1"],
+    ids=["machine", "not Linux", "control group", "full control group of version 1", "files in one of version 1"],
 )
 def test_free_memory_of_the_host(monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int | None) -> None:
-    """Swap counts; a control group around the process limits it, and files in its cache do not count as used."""
+    """Swap counts; a control group around the process limits it, and files in its cache do not count as used, however often they
+    were read."""
     monkeypatch.setattr(host_memory, "read_text", lambda path: files.get(path, ""))
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert expected == free_host_memory()
@@ -190,3 +203,17 @@ def test_this_machine_says_what_is_free() -> None:
     if Path("/proc/meminfo").exists():
         assert re.search("MemAvailable", Path("/proc/meminfo").read_text())
         assert (free_host_memory() or 0) > MIB
+
+
+def test_the_disk_takes_weights_and_no_caches(saved: Path, free: dict[str, int]) -> None:
+    """With `auto`: what a batch needs beside the weights must be free on GPUs and host."""
+    free["cpu"] = 10 * (4 * 2 * 128 * 4 * 1000 + 8 * 4096)
+
+    def check(rows: int) -> None:
+        require_memory(saved, "float32", CPU, "auto", False, Batch(key="generate.batch", rows=rows, tokens=1000))
+
+    check(10)
+    with pytest.raises(
+        UsageError, match=r"^generate\.batch = 11: KV caches of .*on cpu, disk; set generate\.batch to 10 or"
+    ):
+        check(11)

@@ -180,6 +180,34 @@ def test_what_a_config_says(directory: Path) -> None:
     assert (2, 4) == (dtype_bytes("bfloat16"), dtype_bytes("float32"))
 
 
+@pytest.mark.parametrize(
+    ("config", "elements"),
+    [
+        (
+            {"model_type": "qwen3_next", "num_hidden_layers": 8, "num_key_value_heads": 2, "head_dim": 16},
+            2 * 2 * 2 * 16,
+        ),
+        (
+            {
+                "model_type": "gemma3n_text",
+                "num_hidden_layers": 10,
+                "num_kv_shared_layers": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 16,
+            },
+            2 * 6 * 2 * 16,
+        ),
+        ({"model_type": "falcon", "num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 64}, 2 * 3 * 16),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)
+def test_only_caches_that_there_are_count(config: dict[str, Any], elements: int, tmp_path: Path) -> None:
+    """Recurrent layers have none, layers that share one have one together, and `multi_query` has one head."""
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    assert elements == read_shape(tmp_path).cache_elements_per_token
+
+
 def test_devices_that_are_not_there_are_usage_errors() -> None:
     """A misspelt one, a GPU that no machine has, and Apple's; `cpu` and `auto` always work."""
     for name in ("cup", "cuda:977", "mps"):
