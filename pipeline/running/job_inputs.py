@@ -1,12 +1,15 @@
 """What a job reads: artifacts that are in the store, and pinned inputs from outside. Builds nothing."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.config.root import Config
+from pipeline.errors import UsageError
 from pipeline.registry.registry import Registry
 from pipeline.running.digests import digest_of
+from pipeline.running.execution.parts import drop_parts
 from pipeline.running.inputs import PinnedInputs
 from pipeline.running.jobs import Job
 from pipeline.store.artifacts import Artifact, Store
@@ -53,6 +56,16 @@ class JobInputs:
             source, _, name = reference.partition("#")
             if source in ("outside", "pair") and name in self._outside:
                 self._pinned.check(name)
+
+    def check_still_outside(self, job: Job, work: Path) -> None:
+        """As `check_outside`, once the job has read them. Where one has changed, `work` is deleted: it was made from other files
+        than its key says, and nothing may resume from it."""
+        try:
+            self.check_outside(job)
+        except UsageError as error:
+            shutil.rmtree(work, ignore_errors=True)
+            drop_parts(self._store.root, work.name)
+            raise UsageError(f"{job.id}: while it was running, {error}") from None
 
     def _path(self, reference: str) -> Path:
         source, _, name = reference.partition("#")

@@ -3,7 +3,6 @@
 Does not depend on what a stage does: it is given the stages as functions, and the stage list says how to treat each.
 """
 
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from pipeline.config.credentials import masked
 from pipeline.config.stored import given_config
-from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
+from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError
 from pipeline.escaping.secrets import without_secrets
 from pipeline.progress import Progress
 from pipeline.registry.registry import registry_for
@@ -168,12 +167,7 @@ class Runner:
             context = self._context(job, digests, work)
             with peak_memory() as peak:
                 outcome = self._call(job.stage, context)
-            try:
-                self._inputs.check_outside(job)
-            except UsageError as error:
-                shutil.rmtree(work)  # made from other files than its key says; nothing may resume from it
-                drop_parts(self.store.root, work.name)
-                raise UsageError(f"{job.id}: while it was running, {error}") from None
+            self._inputs.check_still_outside(job, work)
             manifest = {
                 "stage": job.stage,
                 "part": job.part,

@@ -1,8 +1,8 @@
 """Makes a share of the parts of one stage: what one of many tasks of a scheduler does.
 
-Such a task takes no lock of the artifact and writes nothing of the run: neither its record nor MLflow. Of a stage with several
-artifacts, such as an examination of each draft, it makes a share of each. The stage without a share makes what is missing, and
-commits.
+Such a task takes no file lock, neither of the artifact nor of the run, and writes neither the run's record nor MLflow. Of a stage
+with several artifacts, such as an examination of each draft, it makes a share of each. The stage without a share makes what is
+missing, and commits.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from pipeline.running.stage_list import STAGE_NAMES, STAGES, stage_named
 from pipeline.store.artifacts import Store
 from pipeline.store.presence import Presence
 from pipeline.store.processes import signs_of_life
-from pipeline.store.runs import RunRecord, run_directory, run_lock
+from pipeline.store.runs import RunRecord, run_directory
 
 IN_PARTS = tuple(stage.name for stage in STAGES if stage.in_parts)
 
@@ -46,7 +46,7 @@ class ShareRun:
     def make(self, name: str) -> None:
         """Make the share in each job of the stage; the artifacts of the stages before it must be in the store."""
         alive = signs_of_life(run_directory(self._store, self._record.id))  # `store gc` sees that the run is worked on
-        with Presence(self._store.root), alive, self._store.lock(run_lock(self._record.id), shared=True):
+        with Presence(self._store.root), alive:
             jobs, place = expand(self._config, self._record.outside), 0
             while STAGE_NAMES.index(jobs[place].stage) <= STAGE_NAMES.index(name):
                 self._take(jobs[place], jobs[place].stage == name)
@@ -95,7 +95,9 @@ class ShareRun:
             share=self._share,
         )
         try:
-            self._say(job, self._run(context))
+            outcome = self._run(context)
+            self._inputs.check_still_outside(job, work)
+            self._say(job, outcome)
         except FileNotFoundError:
             if self._store.find(job.stage, key) is None:
                 raise

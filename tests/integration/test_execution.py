@@ -1,5 +1,6 @@
 """Completions generated, and drafts examined, in several processes are those of one, to the byte."""
 
+import errno
 import json
 import shutil
 from typing import Any
@@ -76,6 +77,24 @@ def test_tasks_of_a_scheduler_generate_what_one_process_does(smoke: Smoke, ungen
     assert made == {name: kept[name] for name in made} != {}
     assert "generate: already in the store" in late.err
     assert [] == [*(ungenerated.store / "parts").iterdir(), *(ungenerated.store / "work").iterdir()]
+
+
+def test_a_task_needs_no_file_locks(ungenerated: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes may have mounted the store without them; the command that merges needs them."""
+    begun = ungenerated.understudy("run", SMOKE, "--until", "corpus", "--run", "tasks")
+    assert 0 == begun.code, begun.err
+    monkeypatch.setattr("fcntl.flock", _no_locks)
+    ended = ungenerated.understudy(*task(ungenerated, "1/9"))
+    merging = ungenerated.understudy("stage", "generate", SMOKE, "--run", "tasks")
+
+    assert 0 == ended.code, ended.err
+    assert "generate: shards 1/9 are there" in ended.err
+    assert 2 == merging.code
+    assert "this file system has no file locks" in merging.complaint
+
+
+def _no_locks(*arguments: object) -> None:
+    raise OSError(errno.ENOLCK, "No locks available")
 
 
 @pytest.mark.parametrize(

@@ -744,6 +744,20 @@ def test_a_share_of_what_is_committed_is_nothing_to_do(world: _World, capsys: py
     assert [] == list((world.store.root / "work").iterdir())
 
 
+def test_a_share_of_a_target_that_changes_meanwhile_is_dropped(
+    world: _World, own: tuple[str, ...], tmp_path: Path
+) -> None:
+    """As the stage itself does: its parts would be committed once the old file is back."""
+    world.run(*own, last="corpus", run_id="r")
+    stage = _share_of_the_stage(world, missing=0)
+    world.stages["generate"] = lambda context: (stage(context), _replace(tmp_path / "target/model.safetensors"))[0]
+    with pytest.raises(
+        UsageError, match=r"^generate: while it was running, target .* has changed since this run began"
+    ):
+        _share_run(world, Share(1, 2)).make("generate")
+    assert [] == list((world.store.root / "work").glob("generate-*"))
+
+
 def test_a_share_needs_the_stages_before_it(world: _World) -> None:
     """They are made once, by the run."""
     world.run(last="pair", run_id="r")
