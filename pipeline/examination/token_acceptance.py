@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline.acceptance.rounds import Floats
 from pipeline.errors import UnderstudyError
+from pipeline.store.atomic import sync
 
 FILE = "acceptance_by_token.arrow"
 _SCHEMA = pa.schema([("id", pa.string()), ("a", pa.list_(pa.float16()))])
@@ -31,7 +32,8 @@ class TokenAcceptanceFile:
     """Writes the file window by window. `with TokenAcceptanceFile(path) as file: file.add(completions, a)`."""
 
     def __init__(self, path: Path) -> None:
-        self._writer: Any = pa.ipc.new_file(str(path), _SCHEMA)
+        self._path, self._file = path, pa.OSFile(str(path), "wb")
+        self._writer: Any = pa.ipc.new_file(self._file, _SCHEMA)
 
     def __enter__(self) -> "TokenAcceptanceFile":
         return self
@@ -40,6 +42,9 @@ class TokenAcceptanceFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._writer.close()
+        self._file.close()  # the writer does not; a network file system tells here, or in `sync`, that its disk is full
+        if kind is None:
+            sync(self._path)
 
     def add(self, completions: Sequence[_Completion], a: Sequence[Floats]) -> None:
         """Add completions with the a_t of each; what lies past a completion's length is left out."""
