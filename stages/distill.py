@@ -51,11 +51,12 @@ def run(context: StageContext[DistillSettings]) -> Outcome:
 def _processes(context: StageContext[DistillSettings]) -> int:
     import torch
 
-    resources, device = context.resources, choose_device(context.resources.device)
-    gpus = 0
+    training, resources = context.settings.training, context.resources
+    device, gpus = choose_device(resources.device), 0
     if device.type == "cuda":
         gpus = torch.cuda.device_count() if device.index is None else 1
-    return process_count(resources.processes, context.settings.training.distill.batch, gpus, current())
+    alone = training.rounds is not None and resources.target_device_map is not None
+    return process_count(resources.processes, training.distill.batch, gpus, current(), alone)
 
 
 def _train(

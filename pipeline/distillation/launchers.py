@@ -124,12 +124,20 @@ def _port(environment: Mapping[str, str]) -> int:
     return _STEPS_PORT + (8 * int(job) + int(step)) % _STEPS_PORTS
 
 
-def process_count(asked: Asked, batch: int, gpus: int, launch: Launch | None) -> int:
+def process_count(asked: Asked, batch: int, gpus: int, launch: Launch | None, alone: bool = False) -> int:
     """How many processes train a draft in micro-batches of `batch` rows, which are divided among them. `gpus`: those that a
-    training may use; 0 on a CPU, or where it is not known yet.
+    training may use; 0 on a CPU, or where it is not known yet. `alone`: it scores on-policy rounds by a target that is placed
+    over all devices, of which there can be only one.
 
     UsageError if there are fewer GPUs, or if it must be the number of a launcher, and is not or does not divide the batch.
     """
+    if alone:
+        if launch is not None or asked not in ("auto", 1):
+            raise UsageError(
+                "distill.on_policy.rounds: each process of a training holds the target, and pair.target.device_map places one "
+                "over several devices: set distill.processes to 1 and start no launcher, or leave pair.target.device_map out"
+            )
+        return 1
     if launch is None:
         if asked == "auto":
             return max(number for number in divisors(batch) if number <= max(1, gpus))

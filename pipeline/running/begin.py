@@ -36,13 +36,11 @@ def begin(
     An existing run keeps its pinned inputs, but for prompts that were not read yet. The champion is looked up again, because the
     registry may have changed.
     `verify`: hash the inputs instead of trusting remembered digests. `even_if_refused`: go on where the gate must refuse.
-    Raises UsageError if a launcher started a number of processes that cannot train, if `run_id` exists with a config that
+    Raises UsageError for a number of processes that cannot train, such as a launcher's, if `run_id` exists with a config that
     differs in more than resources, if a pinned input has changed since, or for a new run that cannot work; then nothing is
     recorded.
     """
-    process_count(
-        config.distill.processes, config.distill.batch, 0, current()
-    )  # UsageError where a launcher's does not fit
+    _check_processes(config)
     for warning in clear_text_warnings(config, store):
         progress.warn(warning)
     store.create()
@@ -73,6 +71,12 @@ def begin(
         record.save(store)
     close_abandoned(store, progress)
     return record
+
+
+def _check_processes(config: Config) -> None:
+    """UsageError for a number of processes that cannot train, such as a launcher's."""
+    alone = config.distill.on_policy.rounds > 0 and config.pair.target.device_map is not None
+    process_count(config.distill.processes, config.distill.batch, 0, current(), alone)
 
 
 def join(config: Config, store: Store, run_id: str) -> RunRecord:

@@ -144,6 +144,16 @@ def test_more_processes_than_gpus_are_refused() -> None:
         process_count(3, 12, 2, None)
 
 
+def test_a_target_over_several_devices_scores_for_one_process() -> None:
+    """Other processes would hold whole targets on one device each."""
+    assert [1, 1] == [process_count(asked, 12, 4, None, alone=True) for asked in ("auto", 1)]
+    for asked, launch in ((4, None), ("auto", LAUNCH)):
+        with pytest.raises(
+            UsageError, match=r"pair\.target\.device_map places one .* set distill\.processes to 1 and start no"
+        ):
+            process_count(asked, 12, 4, launch, alone=True)  # type: ignore[arg-type]
+
+
 def test_a_launcher_that_does_not_fit_is_refused() -> None:
     """With the numbers that do."""
     with pytest.raises(
