@@ -1,6 +1,11 @@
 """Parts on a real Ray cluster of this machine. Needs `understudy[ray]`; `make test-scale` has an environment with it."""
 
-from collections.abc import Callable
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +88,49 @@ def test_what_ray_cannot_give_is_said_in_one_line(context: Begin, ray: dict[str,
     """In place of waiting for ever."""
     with pytest.raises(UsageError, match=f"^{complaint}"):
         make(context(**ray), 1)
+
+
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    """The address of a cluster that runs already, with room for one worker."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    start = [
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--head",
+        "--block",
+        "--num-cpus=1",
+        f"--port={port}",
+    ]
+    node = subprocess.Popen(
+        [*start, "--include-dashboard=false", "--disable-usage-stats"],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.2)
+    yield f"127.0.0.1:{port}"
+    node.terminate()  # with all that it has started
+    node.wait(60)
+
+
+def test_workers_without_room_hold_up_no_part(
+    context: Callable[..., Any], cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three workers where there is room for one. Without an address it is not joined, whatever the environment says."""
+    here = context(address=cluster, workers=3)
+    assert 0 == make(here, 6)
+    assert expected(range(6)) == contents(here.out)
+    assert 6 == times(log_of(here), "made-*")
+
+    monkeypatch.setenv("RAY_ADDRESS", cluster)
+    assert 0 == make(context(), 8)
