@@ -104,11 +104,12 @@ class _Worker:
         """End the process, if there is one."""
         if self._process is None:
             return
-        self._process.terminate()
-        self._process.join(_END_SECONDS)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        if self._process.pid is not None:  # else its start was interrupted
+            self._process.terminate()
+            self._process.join(_END_SECONDS)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join()
         self._forget()
 
     def start(self) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,21 @@ def test_an_interruption_ends_command_and_workers(context: Begin) -> None:
 
     assert 1 == said.count(b"KeyboardInterrupt"), said.decode()
     assert [] == [running_process(worker) for worker in workers if running_process(worker)]
+    assert [] == _left(here)
+
+
+def test_an_interruption_while_a_worker_starts_is_an_interruption(
+    context: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler's SIGTERM may come at any moment."""
+
+    def interrupted(process: SpawnProcess) -> None:
+        raise KeyboardInterrupt
+
+    here = context(LOCAL["two"])
+    monkeypatch.setattr(SpawnProcess, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make(here, 2)
     assert [] == _left(here)
 
 
