@@ -1,5 +1,6 @@
 """Multi-turn chats: the next prompt after an answer, and why a chat stops early."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,12 +41,16 @@ def _said(*tokens: int, stopped: bool = True) -> StoredCompletion:
 
 
 def _next(
-    requests: list[CompletionRequest], said: list[StoredCompletion], most: int = 100, template: str = TEMPLATE
+    requests: list[CompletionRequest],
+    said: list[StoredCompletion],
+    most: int = 100,
+    template: str = TEMPLATE,
+    stop_tokens: Sequence[int] = (0,),
 ) -> tuple[list[CompletionRequest], StopReasons]:
     stop_reasons, tokenizer = StopReasons(), _tokenizer(template)
     with TemporaryDirectory() as place:
         renderer = Renderer(tokenizer, True, {})
-        found = next_turn(requests, said, tokenizer, renderer, [0], most, stop_reasons, Path(place))
+        found = next_turn(requests, said, tokenizer, renderer, stop_tokens, most, stop_reasons, Path(place))
         assert [] == list(Path(place).iterdir())
     return list(found), stop_reasons
 
@@ -66,6 +71,30 @@ def test_the_answer_stands_before_the_next_question() -> None:
     assert "t" == found.prompt.conversation != found.prompt.text_id
     assert found.prompt.chat is not None
     assert CHAT.follow_ups[1:] == found.prompt.chat.follow_ups
+
+
+def test_tokens_past_the_end_are_no_part_of_an_answer() -> None:
+    """Of an examination prompt, whose chat stays one; nobody has seen them."""
+    request = _request("a")
+    request = replace(request, prompt=replace(request.prompt, split="examination"))
+    (found,), _ = _next([request], [replace(_said(6, 7, 0, 11), length=3, stopped=True)])
+
+    assert ((3, 6, 7, 4, 9), "examination") == (found.prompt.tokens, found.prompt.split)
+
+
+def test_a_stop_token_that_is_an_ordinary_one_is_no_part_of_an_answer() -> None:
+    """As the end of a turn is in some tokenizers: the template writes its own."""
+    (found,), _ = _next(
+        [_request("a")], [replace(stored_completion([3, 9], [6, 20, 20]), stopped=True)], stop_tokens=[0, 20]
+    )
+
+    assert (3, 6, 4, 9) == found.prompt.tokens
+
+
+def test_a_prompt_may_be_as_long_as_the_limit() -> None:
+    """As those of the first turn may be."""
+    assert 1 == len(_next([_request("a")], [_said(6)], most=4)[0])
+    assert ([], StopReasons(too_long=1)) == _next([_request("a")], [_said(6, 7)], most=4)
 
 
 def test_a_chat_ends_with_its_last_question() -> None:
