@@ -1,5 +1,6 @@
 """A worker of shards: what cannot fit is refused before the target is loaded, and a batch without memory is named."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.generation import shard_worker
+from pipeline.generation import generate, shard_worker
 from pipeline.generation.completion_plan import CompletionRequest
 from pipeline.generation.shard_worker import Shard, ShardWork, open_target
 from pipeline.models import memory_plan
@@ -76,3 +77,48 @@ def test_a_batch_without_memory_is_named_with_one_that_fits(
     with pytest.raises(UnderstudyError, match=r"^generate\.batch = 4: out of memory; 1 fits: set generate\.batch to 1"):
         make(Shard("shard-00001", _shard().requests), tmp_path, lambda tokens: None)
     assert written == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_a_shard_that_is_smaller_than_a_batch_needs_less(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is planned is what is decoded at once."""
+    weights = memory_plan._weights(target, "float32")
+    monkeypatch.setattr(memory_plan, "_free_on", lambda place: weights + 2 * (50 * 2 * 2 * 8 * 4 + 32 * 8) + 9)
+    open_target(replace(_work(target), completions=2), "cpu")
+    with pytest.raises(UsageError, match=r"generate\.batch = 3: "):
+        open_target(replace(_work(target), completions=3), "cpu")
+
+
+def test_a_target_over_several_devices_is_planned_and_loaded_as_one(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory is that of all of them."""
+    maps = list[Any]()
+    monkeypatch.setattr(shard_worker, "require_memory", lambda path, dtype, place, map, *_: maps.append(map))
+    monkeypatch.setattr(shard_worker, "load_model", lambda path, dtype, place, trusted, map: maps.append(map))
+    open_target(replace(_work(target), device_map="auto"), "cpu")
+    assert ["auto", "auto"] == maps
+
+
+@pytest.mark.parametrize(("longest", "prefill"), [(9, 9), (700, 512)])
+def test_what_is_tried_is_the_end_of_the_longest_completions(
+    longest: int, prefill: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Caches as long as they become, the tokens past the end included; prompts are processed in pieces, as they are."""
+    found, pieces = list[tuple[int, int]](), list[int]()
+
+    def complete(decoder: Any, requests: Any, settings: Any) -> None:
+        found.extend((len(item.prompt.tokens), settings.max_new_tokens + settings.lookahead) for item in requests)
+
+    monkeypatch.setattr(generate, "PREFILL", 512)
+    monkeypatch.setattr(generate, "Decoder", lambda *_, prefill, **__: pieces.append(prefill))
+    monkeypatch.setattr(generate, "_complete", complete)
+    requests = [
+        replace(one, prompt=replace(one.prompt, tokens=(1, 2) * count))
+        for one, count in zip(_shard().requests, [1, 3, 2, 1], strict=True)
+    ]
+    requests[1] = replace(requests[1], prompt=replace(requests[1].prompt, tokens=tuple(range(longest))))
+    settings = generation_settings(sampling=Sampling(), max_new_tokens=20, lookahead=5)
+    generate.attempt_batch(None, requests, settings, 32, [])(2)
+
+    assert [(longest + 23, 2), (4 + 23, 2)] == found
+    assert [prefill] == pieces
