@@ -315,3 +315,15 @@ def test_a_worker_trains_what_its_task_says(
     assert [SETTINGS, task.pair, dev] == asked[1:4]
     assert "cuda:3" in asked
     assert [rows, {"answer": 1.0}, task.work] == asked[-3:]
+
+
+def test_only_the_first_process_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All go through the same steps."""
+    for number in (0, 1):
+        monkeypatch.setattr(worker, "is_first", lambda number=number: number == 0)
+        worker._ToStarter().line(f"step of {number}")
+    said = capsys.readouterr()
+    assert "step of 0" in said.out + said.err
+    assert "step of 1" not in said.out + said.err
