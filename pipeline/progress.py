@@ -80,11 +80,10 @@ class _Plain:
             return
         self.printed = now
         rate = (self.done - self.before) / (now - self.began)
-        left = (self.total - self.done) / rate if rate > 0 else float("inf")
-        self.progress.line(
-            f"  {self.label}: {self.done:,.0f} of {self.total:,.0f} {self.unit}, "
-            f"{_rate(rate)} {self.unit}/s, {left:,.0f} s left{', ' + note if note else ''}"
-        )
+        told = [f"  {self.label}: {self.done:,.0f} of {self.total:,.0f} {self.unit}"]
+        if rate > 0:  # else nothing is done yet, such as while a model is loaded, and nothing can be foreseen
+            told.append(f"{_rate(rate)} {self.unit}/s, {(self.total - self.done) / rate:,.0f} s left")
+        self.progress.line(", ".join([*told, note] if note else told))
 
 
 @contextmanager
@@ -111,6 +110,7 @@ def _bar(label: str, total: float, unit: str, done: float) -> Iterator[Track]:
                 nonlocal advanced
                 advanced += amount
                 rate = advanced / max(time.monotonic() - began, 1e-9)
-                progress.update(task, advance=amount, rate=f"{_rate(rate)}/s", note=printable(note))
+                shown = f"{_rate(rate)}/s" if rate > 0 else ""
+                progress.update(task, advance=amount, rate=shown, note=printable(note))
 
         yield _Bar()

@@ -44,13 +44,32 @@ def test_work_of_an_earlier_run_has_no_rate(
     assert "  train: 101 of 104 steps, 0.05 steps/s, 60 s left\n" == capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("note", "expected"), [("", ""), ("1,200 tokens paid", ", 1,200 tokens paid")], ids=["alone", "with a note"]
+)
+def test_nothing_is_foreseen_before_anything_is_done(
+    note: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as while servers read the first prompts: neither a rate of 0 nor endless seconds."""
+    clock = itertools.count(0, 20)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with Progress(False).track("generate", 104, "tokens") as track:
+        track.advance(0, note)
+
+    assert f"  generate: 0 of 104 tokens{expected}\n" == capsys.readouterr().err
+
+
 def test_a_bar_has_the_same_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two digits below 10 a second on a terminal too."""
     clock, seen = itertools.count(0, 20), []
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(rich.progress.Progress, "update", lambda self, task, **shown: seen.append(shown))
     with Progress(True).track("train", 4, "steps") as track:
+        track.advance(0)
         track.advance(1, "loss 2")
 
-    expected: dict[str, Any] = {"advance": 1, "rate": "0.05/s", "note": "loss 2"}
-    assert [expected] == seen
+    expected: list[dict[str, Any]] = [
+        {"advance": 0, "rate": "", "note": ""},
+        {"advance": 1, "rate": "0.025/s", "note": "loss 2"},
+    ]
+    assert expected == seen

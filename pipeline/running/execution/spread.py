@@ -81,7 +81,9 @@ def _missing(parts: Sequence[Part[Any]], out: Path) -> list[Part[Any]]:
 def _tell(missing: Sequence[Part[Any]], claims: Claims, progress: Progress) -> None:
     holders = sorted({holder for part in missing if (holder := claims.holder(part.name))})
     if holders:
-        progress.line(f"  {len(missing)} parts are being made by other tasks ({', '.join(holders[:5])}); waiting")
+        tasks = ", ".join(holders[:5])
+        shards = "1 shard is" if len(missing) == 1 else f"{len(missing)} shards are"
+        progress.line(f"  {shards} being made by {'other tasks' if len(holders) > 1 else 'another task'} ({tasks}); waiting")
 
 
 def _place(context: StageContext[Any], work: Work[Any]) -> Place:

@@ -238,7 +238,9 @@ def test_two_tasks_make_no_part_twice(context: Begin, capsys: pytest.CaptureFixt
 
     assert expected(range(4)) == contents(here.out)
     assert 4 == times(log_of(here), "made-*")
-    assert f"(process {other.pid})); waiting" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "  1 shard is being made by another task (" in said
+    assert f"(process {other.pid})); waiting" in said
     assert [] == _left(here)
 
 
