@@ -83,7 +83,9 @@ def _tell(missing: Sequence[Part[Any]], claims: Claims, progress: Progress) -> N
     if holders:
         tasks = ", ".join(holders[:5])
         shards = "1 shard is" if len(missing) == 1 else f"{len(missing)} shards are"
-        progress.line(f"  {shards} being made by {'other tasks' if len(holders) > 1 else 'another task'} ({tasks}); waiting")
+        progress.line(
+            f"  {shards} being made by {'other tasks' if len(holders) > 1 else 'another task'} ({tasks}); waiting"
+        )
 
 
 def _place(context: StageContext[Any], work: Work[Any]) -> Place:
