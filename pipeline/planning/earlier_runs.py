@@ -45,7 +45,7 @@ class MeasuredJob:
     seconds: float
     stored_bytes: int
     device: str  # class of the machine's device; empty where no manifest says it
-    resumed: bool  # `seconds` are of the last part of it only
+    resumed: bool  # `seconds` leave out what tasks of a scheduler, or a killed run, had made of it before
     work: Work
 
 
@@ -64,7 +64,7 @@ class Lengths:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """Of all runs of one name: the latest of each."""
+    """Of all runs of one name: the latest of each; of a job the latest that was made in one go, if there is one."""
 
     jobs: Mapping[str, MeasuredJob] = field(default_factory=dict)
     differences: Mapping[str, Sequence[str]] = field(
@@ -75,14 +75,15 @@ class Measurements:
 
 
 def measurements(store: Store, config: Config) -> Measurements:
-    """Of the runs of `config`, by its name: of each job the latest that was built, and the lengths of the latest run with
-    completions. A run of another version, whose config or figures cannot be read, is left out."""
+    """Of the runs of `config`, by its name: of each job the latest that was built in one go, else the latest, and the lengths of
+    the latest run with completions. A run of another version, whose config or figures cannot be read, is left out."""
     found, wanted = Measurements(), {job.id for job in expand(config, {})}
     for record in reversed(read_runs(store)):
         if record.name == config.name:
             with contextlib.suppress(UsageError, KeyError):
                 found = _with_run(found, record, store, config)
-        if found.lengths is not None and found.lengths.completion_tokens and wanted <= set(found.jobs):
+        timed = {name for name, job in found.jobs.items() if not job.resumed}
+        if found.lengths is not None and found.lengths.completion_tokens and wanted <= timed:
             break
     return found
 
@@ -97,11 +98,14 @@ def _with_run(found: Measurements, record: RunRecord, store: Store, planned: Con
         return replace(found, draft_parameters=parameters)
     lengths = _lengths(record.id, config, built)
     jobs = _measured(record, built, work_of(config, _amounts(config, lengths, built)))
+    better = {
+        name for name, job in jobs.items() if name not in found.jobs or (found.jobs[name].resumed and not job.resumed)
+    }
     known = found.lengths
     if known is None or (known.completion_tokens is None and lengths.completion_tokens is not None):
         known = lengths
     return Measurements(
-        jobs={**jobs, **found.jobs},
+        jobs={**found.jobs, **{name: jobs[name] for name in better}},
         differences={**found.differences, record.id: differences(config, planned)},
         lengths=known,
         draft_parameters=parameters,

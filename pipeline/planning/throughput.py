@@ -54,7 +54,7 @@ def _stated(work: Work, config: Config) -> tuple[float | None, str]:
 
 
 def _remedy(work: Work, key: str, resumed: bool) -> str:
-    why = (
-        "the last run was killed and continued, and has only the time of its last part" if resumed else "never measured"
-    )
+    why = "never measured"
+    if resumed:
+        why = "only the last part was timed: tasks of a scheduler, or a run that was killed, had made the rest"
     return f"{why}; {f'state {key}, or ' if key else ''}measure it with --measure"

@@ -70,7 +70,7 @@ class Manifest:
     created: Annotated[Text, AfterValidator(_time)] = "1970-01-01T00:00:00Z"
     seed: StrictInt = 0
     seconds: Number = 0.0
-    resumed: StrictBool = False  # `seconds` leaves out what a killed run had done before
+    resumed: StrictBool = False  # `seconds` leaves out what tasks of a scheduler, or a killed run, had done before
     peak_memory: dict[Text, Number] = field(default_factory=dict)  # bytes: process, gpu
     environment: dict[Text, Text] = field(default_factory=dict)  # versions and machine
     notes: dict[Text, Any] = field(default_factory=dict)

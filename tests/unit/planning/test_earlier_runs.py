@@ -37,7 +37,14 @@ class _Runs:
         prompts = [Prompt("0", "train", "code", 0, (1,) * count, text_id="", conversation="") for count in (3, 70, 5)]
         monkeypatch.setattr("pipeline.corpus.prompt_store.open_prompts", lambda path: prompts)
 
-    def add(self, name: str, config: Config, figures: dict[str, dict[str, float]], seconds: float = 10.0) -> None:
+    def add(
+        self,
+        name: str,
+        config: Config,
+        figures: dict[str, dict[str, float]],
+        seconds: float = 10.0,
+        resumed: tuple[str, ...] = (),
+    ) -> None:
         self._configs[name] = config
         self._built[name] = {
             job: SimpleNamespace(
@@ -47,7 +54,7 @@ class _Runs:
                     seconds=seconds,
                     files={"a": SimpleNamespace(size=3), "b": SimpleNamespace(size=4)},
                     environment={"device": "cuda H100"},
-                    resumed=False,
+                    resumed=job in resumed,
                 ),
             )
             for job, own in figures.items()
@@ -89,6 +96,37 @@ def test_of_each_job_the_latest_run_counts(runs: _Runs) -> None:
     )
     assert found.lengths is not None
     assert ("run r1", 50.0) == (found.lengths.source, found.lengths.prompt_tokens)  # the latest with completions
+
+
+def test_a_job_that_was_made_in_one_go_goes_before_a_later_one_that_was_not(runs: _Runs) -> None:
+    """Whose seconds are those of its last part. The lengths are those of the latest run in any case."""
+    built = {"corpus": CORPUS, "generate": GENERATED, "distill": {"processes": 1.0}}
+    runs.add("r1", _config(), built, seconds=1.0, resumed=("distill",))
+    runs.add("r2", _config(), built, seconds=2.0, resumed=("distill",))
+    runs.add("r3", _config(), built, seconds=3.0, resumed=("generate", "distill"))
+    found = runs.found()
+
+    assert {"corpus": ("r3", False), "generate": ("r2", False), "distill": ("r3", True)} == {
+        name: (job.run, job.resumed) for name, job in found.jobs.items()
+    }
+    assert found.lengths is not None
+    assert "run r3" == found.lengths.source
+
+
+def test_one_look_back_suffices_where_all_was_made_in_one_go(runs: _Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs before it are read only for a job that was not."""
+    wanted = ("corpus", "generate")
+    monkeypatch.setattr(earlier_runs, "expand", lambda *_: [SimpleNamespace(id=job) for job in wanted])
+    read = list[str]()
+    monkeypatch.setattr(earlier_runs, "differences", lambda *_: read.append("run") or [])
+    runs.add("r1", _config(), {"corpus": CORPUS, "generate": GENERATED})
+    runs.add("r2", _config(), {"corpus": CORPUS, "generate": GENERATED})
+    runs.found()
+    once = len(read)
+    runs.add("r3", _config(), {"corpus": CORPUS, "generate": GENERATED}, resumed=("generate",))
+    runs.found()
+
+    assert (1, 3) == (once, len(read))
 
 
 def test_a_run_without_completions_has_lengths_of_prompts(runs: _Runs) -> None:

@@ -272,12 +272,15 @@ def test_chats_have_as_many_turns_as_in_the_last_run() -> None:
 
 
 def test_a_resumed_job_has_no_throughput() -> None:
-    """Its seconds are those of its last part, and it would look faster than it is."""
+    """Its seconds are those of its last part, and it would look faster than it is. A manifest does not tell tasks from a kill."""
     work = Work(rate="train", amount=50_000.0, unit="tokens")
     job = job_of(estimated(known=Measurements(jobs={"distill": earlier(work, 1.0, resumed=True)})), "distill")
 
     assert (None, "unknown") == (job.seconds, job.origin)
-    assert "the last run was killed and continued" in job.why
+    assert job.why.startswith(
+        "only the last part was timed: tasks of a scheduler, or a run that was killed, had made the rest"
+    )
+    assert "state plan.train_tokens_per_second" in job.why
 
 
 def test_lengths_under_another_limit_do_not_hold() -> None:
