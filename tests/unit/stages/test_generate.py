@@ -1,0 +1,32 @@
+"""generate: what it leaves among the files of its artifact."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.generation.multi_turn import StopReasons
+from stages import generate
+
+
+def test_later_turns_are_spooled_beside_the_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is deleted while it is read. NFS then keeps it under another name, which a commit would take for one of the
+    artifact's files, and which is gone later."""
+    given = list[Any]()
+    monkeypatch.setattr(generate, "load_tokenizer", lambda *_: None)
+    monkeypatch.setattr(generate, "Renderer", lambda *_: None)
+    monkeypatch.setattr(generate, "next_turn", lambda *arguments: given.extend(arguments) or [])
+    asked = SimpleNamespace(chat_template=None, chat_template_arguments={}, prompt_limit=9)
+    context: Any = SimpleNamespace(
+        settings=asked,
+        resources=SimpleNamespace(trust_remote_code=False),
+        out=tmp_path / "work/generate-1",
+        store=tmp_path,
+    )
+    pair: Any = SimpleNamespace(tokenizer=None, vocabulary=9, stop_tokens=[0])
+    chat: Any = SimpleNamespace(prompt=SimpleNamespace(chat="chat"))
+    generate._next_turn(context, pair, [chat], 1, StopReasons())
+
+    assert tmp_path / "parts" == given[-1]
+    assert given[-1].is_dir()
