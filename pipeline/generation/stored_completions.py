@@ -1,6 +1,6 @@
 """Completions as sequences that hold little of each: for a training, which reads them in any order.
 
-Of each completion about 100 bytes are in memory: where its tokens are, and what completions are chosen, counted and packed by
+Of each completion some 150 bytes are in memory: where its tokens are, and what completions are chosen, counted and packed by
 (`column`). Prompts and tokens stay in the files, which are memory-mapped: the system's file cache holds what was read of them.
 """
 
@@ -35,6 +35,7 @@ _DTYPES: Mapping[str, Any] = {
     "mode": np.int32,
     "sampling": np.int32,
 }
+_JOINED = 64  # shards whose columns are joined at once: arrays of one shard would take more than what they hold
 _NAMES, _WORDS = ("id", "text_id", "conversation"), ("split", "domain", "mode")
 
 
@@ -76,6 +77,8 @@ class StoredCompletions(Sequence[StoredCompletion]):
                 parts[name].append(values)
             parts["shard"].append(np.full(len(rows), len(shards), np.int32))
             shards.append(_Shard(TokenColumns(path), batch["prompt"].values.to_numpy()))
+            if len(shards) % _JOINED == 0:
+                parts = {name: [_concatenated(values, name)] for name, values in parts.items()}
         columns = {name: _concatenated(parts.pop(name), name) for name in _DTYPES}
         table = _Table(shards, columns, {name: list(found) for name, found in words.items()})
         return cls(table, np.arange(len(columns["shard"]), dtype=np.int32))

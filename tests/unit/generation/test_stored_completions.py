@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UnderstudyError
+from pipeline.generation import stored_completions
 from pipeline.generation.completion_store import StoredCompletion, read_completions, shard_files, write_shard
 from pipeline.generation.segment_files import write_segments
 from pipeline.generation.stored_completions import Joined, StoredCompletions, chosen, column, distinct
@@ -72,6 +73,17 @@ def test_each_is_what_is_read_in_order(tmp_path: Path) -> None:
     for place in (len(rows), -len(rows) - 1):
         with pytest.raises(IndexError):
             found[place]
+
+
+@pytest.mark.parametrize("joined", [1, 2])
+def test_columns_that_are_joined_now_and_then_hold_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, joined: int
+) -> None:
+    """Also where the names of a later shard are longer."""
+    monkeypatch.setattr(stored_completions, "_JOINED", joined)
+    _write(tmp_path, _rows())
+
+    assert _same(list(read_completions(tmp_path)), StoredCompletions.open(tmp_path))
 
 
 @pytest.mark.parametrize(
