@@ -44,7 +44,9 @@ class Estimate:
     savings: list[Saving]
     seconds: float  # of the jobs whose time is known
     unknown: list[str]  # the other jobs
-    critical: str | None  # the job with the most time of those that are known
+    critical: (
+        str | None
+    )  # the job with the most time; None while that of a generation, training or examination is not known
     stored_bytes: float
     peak_bytes: float
     unknown_bytes: list[str]
@@ -109,7 +111,9 @@ def _whole(
     measured: Measured | None,
 ) -> Estimate:
     timed = [job for job in jobs if job.seconds is not None]
-    critical = max(timed, key=lambda job: job.seconds or 0.0, default=None)
+    large = {job.job for job in jobs if works[job.job].rate in ("generate", "train", "examine")}
+    all_large = large <= {job.job for job in timed}
+    critical = max(timed, key=lambda job: job.seconds or 0.0, default=None) if all_large else None
     endpoints, budget = len(config.generate.server.endpoints), config.generate.server.token_budget
     of_endpoints = endpoints * served if endpoints and (served := _seconds_of(jobs, "generate")) is not None else None
     gpus = config.plan.gpus_per_endpoint

@@ -102,7 +102,7 @@ def _total_row(found: "Estimate", measured: "Measured | None") -> list[str]:
         "",
         "",
         _size(found.stored_bytes),
-        _time(found.seconds if found.critical else None),
+        _time(found.seconds if _has_times(found) else None),
         "",
         "",
     ]
@@ -118,13 +118,8 @@ def _memory(measured: "Measured | None", cost: "Cost | None") -> list[str]:
 
 def _totals(found: "Estimate") -> Iterator[str]:
     least = "at least " if found.unknown else ""
-    critical = next((job for job in found.jobs if job.job == found.critical), None)
-    if critical is not None and critical.seconds is not None:
-        share = critical.seconds / found.seconds if found.seconds else 1.0
-        yield (
-            f"time: {least}{_time(found.seconds)}, one job after another; most of it is {critical.job} "
-            f"({_time(critical.seconds)}, {share:.0%})"
-        )
+    if _has_times(found):
+        yield f"time: {least}{_time(found.seconds)}, one job after another{_bottleneck(found)}"
     if found.unknown:
         yield f"time not known: {', '.join(found.unknown)}"
     more = f", without {', '.join(found.unknown_bytes)}" if found.unknown_bytes else ""
@@ -142,6 +137,19 @@ def _totals(found: "Estimate") -> Iterator[str]:
         yield (
             f"generate.server.token_budget: the requests need {found.budget_share:.1f} times the budget, so as many executions"
         )
+
+
+def _has_times(found: "Estimate") -> bool:
+    return len(found.unknown) < len(found.jobs)
+
+
+def _bottleneck(found: "Estimate") -> str:
+    """Empty while a job that may be it has no time."""
+    critical = next((job for job in found.jobs if job.job == found.critical), None)
+    if critical is None or critical.seconds is None:
+        return ""
+    share = critical.seconds / found.seconds if found.seconds else 1.0
+    return f"; most of it is {critical.job} ({_time(critical.seconds)}, {share:.0%})"
 
 
 def _savings(found: "Estimate") -> Iterator[str]:

@@ -347,6 +347,20 @@ def test_a_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "  FLOP/s of one device: 1e+14 (stated; a parameter and a token take 6 FLOPs in training (Kaplan" in said
 
 
+@pytest.mark.parametrize(
+    "missing", ["plan.generate_tokens_per_second=null", "plan.flops=null"], ids=["generation", "training"]
+)
+def test_no_job_takes_the_most_while_a_large_one_has_no_time(missing: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The longest of the others would be named, such as the measurement of speed, whose time is always known."""
+    found = estimated(*STATED, missing, "evaluate.speed.turns=1")
+    print_estimate(found, None)
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("time: "))
+
+    assert found.critical is None
+    assert line.startswith("time: at least ")
+    assert line.endswith(", one job after another")
+
+
 @pytest.mark.parametrize("gpu", [0, 9_000_000_000])
 def test_a_measured_plan_in_words(gpu: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Memory of each job, and of the GPU where there is one; serving memory by variant."""
