@@ -44,9 +44,7 @@ class Estimate:
     savings: list[Saving]
     seconds: float  # of the jobs whose time is known
     unknown: list[str]  # the other jobs
-    critical: (
-        str | None
-    )  # the job with the most time; None while that of a generation, training or examination is not known
+    critical: str | None  # the job with the most time; None while a generation, training or examination has none
     stored_bytes: float
     peak_bytes: float
     unknown_bytes: list[str]

@@ -131,6 +131,8 @@ def _totals(found: "Estimate") -> Iterator[str]:
             f"machine hours: {found.endpoints} {_endpoints(found.endpoints)} x {_hours(each)} = {_hours(found.endpoint_seconds)} "
             f"({gpu}); this machine {least}{_hours(found.seconds)}, of which {_hours(found.seconds - each)} without the endpoints"
         )
+    elif not found.endpoints and _has_times(found):
+        yield f"machine hours: {least}{_process_hours(found)}"
     splits = ", ".join(f"{_count(tokens)} {split}" for split, tokens in found.generated_by_split.items())
     yield f"generated tokens by split: {splits} (corpus.splits; an examination prompt has several completions)"
     if found.budget_share is not None and found.budget_share > 1:
@@ -150,6 +152,20 @@ def _bottleneck(found: "Estimate") -> str:
         return ""
     share = critical.seconds / found.seconds if found.seconds else 1.0
     return f"; most of it is {critical.job} ({_time(critical.seconds)}, {share:.0%})"
+
+
+def _process_hours(found: "Estimate") -> str:
+    """Of all processes, Ray workers and tasks, each from the start of its stage to the end."""
+    timed = [(job.job.partition("/")[0], job.workers, job.seconds) for job in found.jobs if job.seconds is not None]
+    shared = dict.fromkeys((stage, workers) for stage, workers, _ in timed if workers > 1)
+    parts = [
+        f"{stage} {workers:.0f} x {_hours(sum(seconds for *of, seconds in timed if of == [stage, workers]))}"
+        for stage, workers in shared
+    ]
+    rest = sum(seconds for _, workers, seconds in timed if workers == 1)
+    counted = f" ({', '.join(parts)}, other jobs {_hours(rest)})" if parts else ""
+    whole = _hours(sum(workers * seconds for _, workers, seconds in timed))
+    return f"{whole}{counted}; GPU hours, where each process has a GPU"
 
 
 def _savings(found: "Estimate") -> Iterator[str]:

@@ -348,6 +348,28 @@ def test_a_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("processes", "expected"),
+    [
+        (("distill.processes=1",), "machine hours: at least 77.1; GPU hours, where each process has a GPU\n"),
+        (
+            ("execution.local=16", "distill.processes=2"),
+            "machine hours: at least 81.7 (generate 16 x 1.2, distill 2 x 11.4, evaluate 16 x 2.1, other jobs 5.7); GPU hours,",
+        ),
+    ],
+    ids=["one process", "tasks"],
+)
+def test_hours_of_processes_where_the_target_is_loaded_here(
+    processes: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sixteen tasks of a scheduler, each with its own target, are planned as sixteen processes: a sixteenth of the time, and the
+    same hours of all of them. The training's second process waits while the first one examines."""
+    stated = ("plan.rows=100000", "plan.train_tokens_per_second=5000", "plan.examine_tokens_per_second=5000")
+    print_estimate(estimated_here(*stated, "plan.generate_tokens_per_second=1000", *processes), None)
+
+    assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     "missing", ["plan.generate_tokens_per_second=null", "plan.flops=null"], ids=["generation", "training"]
 )
 def test_no_job_takes_the_most_while_a_large_one_has_no_time(missing: str, capsys: pytest.CaptureFixture[str]) -> None:
