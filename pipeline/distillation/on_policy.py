@@ -19,6 +19,7 @@ from pipeline.distillation.training_log import Log
 from pipeline.generation.completion_store import StoredCompletion, shard_exists, write_shard
 from pipeline.generation.scoring import DraftCompletion, score
 from pipeline.generation.stored_completions import Joined, StoredCompletions, chosen, column
+from pipeline.models.out_of_memory import batch_named
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
@@ -95,11 +96,12 @@ def sample_round(
         for place, part in enumerate(parts):
             mine = place % count() == number()
             if mine and not shard_exists(out, name := f"shard-{place:05d}"):
-                sampled = [
-                    one
-                    for begin in range(0, len(part), settings.batch)
-                    for one in _sample(decoder, part[begin : begin + settings.batch], most, seed)
-                ]
+                with batch_named("generate.batch", settings.batch, _attempt_batch(decoder, items, most)):
+                    sampled = [
+                        one
+                        for begin in range(0, len(part), settings.batch)
+                        for one in _sample(decoder, part[begin : begin + settings.batch], most, seed)
+                    ]
                 scored = score(
                     target(),
                     sampled,
@@ -113,6 +115,11 @@ def sample_round(
             track.advance(len(part))
     wait_for_all()
     return StoredCompletions.open(out)
+
+
+def _attempt_batch(decoder: Decoder, items: Sequence[StoredCompletion], most: int) -> Callable[[int], object]:
+    """A function that samples n completions of the longest prompts, which are the last of `items`."""
+    return lambda rows: _sample(decoder, items[max(0, len(items) - rows) :], most, 0)
 
 
 def _sample(decoder: Decoder, items: Sequence[StoredCompletion], most: int, seed: int) -> list[DraftCompletion]:

@@ -206,6 +206,44 @@ def test_rounds_leave_a_store(tmp_path: Path) -> None:
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
 
 
+def test_a_round_without_memory_names_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With as many of the longest prompts as fit; nothing of the shard is written."""
+    from pipeline.distillation import on_policy
+    from pipeline.distillation.settings import RoundSettings
+    from tests.fakes import stored_completion
+
+    whole, asked = on_policy._sample, list[list[int]]()
+
+    def limited(decoder: Any, items: Any, most: int, seed: int) -> Any:
+        asked.append([len(item.prompt) for item in items])
+        if len(items) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(decoder, items, most, seed)
+
+    monkeypatch.setattr(on_policy, "_sample", limited)
+    draft = tiny_llama(1, layers=1, dtype=torch.float32)
+    prompts = [stored_completion(range(2, 4 + n), [3, 4], name=f"p{n}", seed=n) for n in range(5)]
+    settings = RoundSettings(target_dtype="float32", max_new_tokens=6, distribution_tokens=4, batch=4, shard=4)
+    with pytest.raises(
+        UnderstudyError, match=r"^generate\.batch = 4: out of memory; 2 fits: set generate\.batch to 2 "
+    ):
+        on_policy.sample_round(
+            draft,
+            lambda: draft,
+            prompts,
+            GREEDY,
+            settings,
+            batch_tokens=64,
+            seed=9,
+            vocabulary=32,
+            stop_tokens=[0],
+            out=tmp_path,
+            progress=quiet(),
+        )
+    assert [[2, 3, 4, 5], [5, 6]] == asked
+    assert [] == list(tmp_path.iterdir())
+
+
 def test_a_round_trains_on_its_own_and_the_targets_completions(tmp_path: Path) -> None:
     """A prompt with several completions is sampled once per round; every round samples anew, with its own steps and
     learning rate."""
