@@ -32,12 +32,17 @@ def run(context: StageContext[DistillSettings]) -> Outcome:
     pair = read_pair(context.inputs["draft"], context.resources.models)
     checkpoints = context.out / "checkpoints"
     processes = _processes(context)
+    if context.resources.shard and processes == 1:
+        context.progress.line("distill: one process trains, so distill.shard has nothing to divide")
     model, log, train = _train(context, pair, processes, None, checkpoints / "whole")
     # A base draft that Understudy made was trained on prompts before; they count as seen too.
     learnt = TrainedOn(*(distinct(train, name) for name in ("id", "text_id", "mode")))
     _save(context, model, pair, learnt.begun_from(trained_on_before(pair.path("draft"))))
     write_json(context.out / "training.json", log)
-    figures = _figures(train, log) | {"processes": float(processes)}
+    figures = _figures(train, log) | {
+        "processes": float(processes),
+        "shard": float(context.resources.shard and processes > 1),
+    }
     if shares := context.settings.training.distill.learning_curve:
         # The drafts that are trained on parts of the completions are not kept.
         parts = [_train(context, pair, processes, share, checkpoints / f"share-{share!r}")[1:] for share in shares]
@@ -74,6 +79,7 @@ def _train(
         work=work.absolute(),
         device=choose_device(resources.device).type,
         trust_remote_code=resources.trust_remote_code,
+        shard=resources.shard,
     )
     train_in_processes(task, processes, context.progress)
     data = training_data(task.completions, settings, share)
@@ -86,6 +92,8 @@ def _train(
         resources.trust_remote_code,
         resources.target_device_map,
     )
+    if processes == 1:
+        training.require_memory()
     model, log = training.run(data.rows, data.weights, work)
     return model, log, data.train
 

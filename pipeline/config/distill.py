@@ -114,6 +114,11 @@ class DistillConfig(Section):
         description="Processes that train one draft together; each micro-batch is divided among them. auto: one for each GPU, or "
         "one without a GPU; under torchrun, srun or `accelerate launch` as many as it started.",
     )
+    shard: bool = Field(
+        default=False,
+        description="Divide the draft among these processes: each holds a part of its weights, gradients and optimizer state "
+        "(FSDP2). For drafts that are too large for one GPU.",
+    )
     lora: LoraConfig | None = Field(
         default=None, description="Train LoRA adapters on the linear layers only; null trains all weights."
     )
@@ -128,6 +133,10 @@ class DistillConfig(Section):
 
     @model_validator(mode="after")
     def _batch_is_divisible(self) -> "DistillConfig":
+        if self.shard and self.processes == 1:
+            raise ValueError(
+                "shard divides the draft among processes, and processes is 1: set it to auto or to a number of GPUs"
+            )
         if self.processes != "auto" and (self.processes < 1 or self.batch % self.processes):
             raise ValueError(indivisible(self.processes, self.batch))
         return self

@@ -6,6 +6,7 @@ from typing import Any
 RESOURCES = (
     "device",
     "distill.processes",
+    "distill.shard",
     "execution",
     "generate.server.endpoints",
     "pair.target.device_map",

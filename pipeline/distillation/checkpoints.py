@@ -1,18 +1,27 @@
-"""The files of one phase of a training: checkpoints that a killed run resumes from, and the best weights so far."""
+"""The files of one phase of a training: checkpoints that a killed run resumes from, and the best weights so far.
 
-from collections.abc import Sequence
+They are the same whether the model is divided among processes or not, and whatever the number of processes. Functions that read
+or write weights are called by every process; the first one writes.
+"""
+
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_model
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from transformers import TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 
 from pipeline.config.distill import DistillConfig
+from pipeline.distillation.processes import is_first
+from pipeline.distillation.sharding import part, part_of_state, whole, whole_state
 from pipeline.distillation.training_log import best_step, out_of_patience
 from pipeline.store.atomic import replacing
 
 _COMPLETE = "checkpoint_complete"  # written last: a checkpoint without it is incomplete
+_WEIGHTS = "weights.safetensors"
 
 
 def mark_complete(work: Path, step: int) -> None:
@@ -36,23 +45,78 @@ def history_of(checkpoint: Path) -> list[dict[str, Any]]:
     return history
 
 
-def best_file(work: Path, step: int) -> Path:
-    return work / f"best-{step}.safetensors"
-
-
 def keep_best(model: Any, work: Path, history: Sequence[dict[str, Any]]) -> None:
     """After an examination of `model`: write its weights if they are the best so far, and delete those that are no longer the
     best, except those that the last checkpoint refers to."""
     step, best = max(entry["step"] for entry in history), best_step(history)
     if best == step:
-        work.mkdir(parents=True, exist_ok=True)
-        with replacing(best_file(work, step)) as partial:
-            save_model(model, str(partial))
+        _write_weights(model, _best_file(work, step))
+    if not is_first():
+        return
     checkpoint, needed = last_checkpoint(work), {best}
     needed |= {0} if checkpoint is None else {best_step(history_of(checkpoint))}
     for path in work.glob("best-*.safetensors"):
-        if path not in {best_file(work, step) for step in needed}:
+        if path not in {_best_file(work, step) for step in needed}:
             path.unlink()
+
+
+def read_best(model: Any, work: Path, history: Sequence[dict[str, Any]]) -> None:
+    """Give `model` its best weights."""
+    _read_weights(model, _best_file(work, best_step(history)))
+
+
+def write_model(model: Any, checkpoint: Path) -> None:
+    """Write the weights that are trained."""
+    _write_weights(model, checkpoint / _WEIGHTS)
+
+
+def read_model(model: Any, checkpoint: Path) -> None:
+    """Give `model` the weights of a checkpoint."""
+    _read_weights(model, checkpoint / _WEIGHTS)
+
+
+def write_optimizer(optimizer: Any, scheduler: Any, checkpoint: Path) -> None:
+    """Write the states of an optimizer and of its learning rate."""
+    state = whole_state(optimizer.state_dict())
+    if is_first():
+        torch.save(state, checkpoint / OPTIMIZER_NAME)
+        torch.save(scheduler.state_dict(), checkpoint / SCHEDULER_NAME)
+
+
+def read_optimizer(optimizer: Any, scheduler: Any, checkpoint: Path) -> None:
+    """Give them the states of a checkpoint. The file is mapped, so that a process reads no more than its part at once."""
+    state = torch.load(checkpoint / OPTIMIZER_NAME, map_location="cpu", weights_only=True, mmap=True)
+    optimizer.load_state_dict(part_of_state(state, optimizer))
+    scheduler.load_state_dict(torch.load(checkpoint / SCHEDULER_NAME, weights_only=True))
+
+
+def _best_file(work: Path, step: int) -> Path:
+    return work / f"best-{step}.safetensors"
+
+
+def _write_weights(model: Any, path: Path) -> None:
+    weights = dict[str, torch.Tensor]()
+    for name, weight in _trained(model):
+        found = whole(weight)
+        if is_first():
+            weights[name] = found.cpu().contiguous()
+    if is_first():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as partial:
+            save_file(weights, partial)
+
+
+def _read_weights(model: Any, path: Path) -> None:
+    with safe_open(path, framework="pt") as file:
+        for name, weight in _trained(model):
+            weight.copy_(part(file.get_tensor(name), weight))
+
+
+def _trained(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights that a training changes; those that are one only once."""
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            yield name, weight.detach()
 
 
 def _step(checkpoint: Path) -> int:

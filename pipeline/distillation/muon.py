@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from pipeline.distillation.processes import count, one_each
+from pipeline.distillation.sharding import is_part, part, whole
 from pipeline.models.loading import supports_bf16
 
 _AT_ONCE = 1 << 24  # elements orthogonalised in one batch: small matrices get faster, large ones only need memory
@@ -12,7 +14,10 @@ _AT_ONCE = 1 << 24  # elements orthogonalised in one batch: small matrices get f
 
 class BatchedMuon(torch.optim.Muon):
     """torch's Muon at AdamW's step size (arXiv 2502.16982), with matrices of equal shape orthogonalised in one batch. One by one,
-    the fifteen matmuls of each small matrix are mostly overhead and take three times as long."""
+    the fifteen matmuls of each small matrix are mostly overhead and take three times as long.
+
+    Of a divided model the momentum is divided too, and whole only in batches that are worked on: each process orthogonalises one,
+    and sends the others what comes of it."""
 
     def __init__(self, matrices: list[torch.Tensor], lr: float, weight_decay: float) -> None:
         super().__init__(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
@@ -22,12 +27,24 @@ class BatchedMuon(torch.optim.Muon):
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             trainable = [weight for weight in group["params"] if weight.grad is not None]
-            for some in _by_shape(trainable):
-                updates = [self._momentum(weight, group) for weight in some]
-                for weight, update in zip(some, _orthogonal(updates, group), strict=True):
+            for some, updates in self._orthogonalised(list(_by_shape(trainable)), group):
+                for weight, update in zip(some, updates, strict=True):
                     weight.mul_(1 - group["lr"] * group["weight_decay"])
-                    weight.add_(update, alpha=-group["lr"] * 0.2 * max(weight.shape) ** 0.5)
+                    weight.add_(part(update, weight), alpha=-group["lr"] * 0.2 * max(weight.shape) ** 0.5)
         return loss
+
+    def _orthogonalised(
+        self, batches: list[list[torch.Tensor]], group: dict[str, Any]
+    ) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        """Batches of weights with their whole updates."""
+        at_once = count() if any(is_part(weight) for some in batches for weight in some) else 1
+        for begin in range(0, len(batches), at_once):
+            several = batches[begin : begin + at_once]
+            updates = [[whole(self._momentum(weight, group)) for weight in some] for some in several]
+            if at_once == 1:
+                yield several[0], _orthogonal(updates[0], group)
+            else:
+                yield from zip(several, one_each(updates, lambda some: _orthogonal(some, group)), strict=True)
 
     def _momentum(self, weight: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
         """Nesterov momentum."""

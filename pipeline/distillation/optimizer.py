@@ -19,30 +19,30 @@ class MuonWithAdamW(torch.optim.Optimizer):
         trainable = [weight for weight in model.parameters() if weight.requires_grad]
         matrices = [weight for weight in trainable if weight.ndim == 2 and not any(weight is end for end in ends)]
         others = [weight for weight in trainable if not any(weight is matrix for matrix in matrices)]
-        self._parts: list[torch.optim.Optimizer] = []
+        self.parts: list[torch.optim.Optimizer] = []
         if matrices:
-            self._parts.append(BatchedMuon(matrices, lr=learning_rate, weight_decay=weight_decay))
+            self.parts.append(BatchedMuon(matrices, lr=learning_rate, weight_decay=weight_decay))
         if others:
-            self._parts.append(
+            self.parts.append(
                 torch.optim.AdamW(others, lr=learning_rate, betas=betas, weight_decay=weight_decay, fused=True)
             )
         super().__init__(self._groups(), {"lr": learning_rate})
 
     def _groups(self) -> list[dict[str, Any]]:
         """The parameter groups of both optimizers (not copies), so that a scheduler changes them directly."""
-        return [group for part in self._parts for group in part.param_groups]
+        return [group for part in self.parts for group in part.param_groups]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         loss = None if closure is None else torch.enable_grad()(closure)()
-        for part in self._parts:
+        for part in self.parts:
             part.step()
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        return {"parts": [part.state_dict() for part in self._parts]}
+        return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for part, state in zip(self._parts, state_dict["parts"], strict=True):
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self.param_groups = self._groups()

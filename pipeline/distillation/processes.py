@@ -1,11 +1,11 @@
-"""The processes of one training, and what they tell each other. The only module that knows torch.distributed.
+"""The processes of one training, and what they tell each other. Only this module and `sharding.py` know torch.distributed.
 
-In one process every function does what its name says of one process, without torch.distributed. Several processes must call
-`from_first`, `summed` and `wait_for_all` in the same order.
+In one process every function does what its name says of one process, without torch.distributed. Several processes must call the
+functions that exchange something in the same order.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -64,6 +64,45 @@ def wait_for_all() -> None:
         dist.barrier()
 
 
+def in_turn(make: Callable[[], T]) -> T:
+    """What `make` returns in this process. One process calls it at a time."""
+    for turn in range(count()):
+        if turn == number():
+            made = make()
+        wait_for_all()
+    return made
+
+
+def spread(groups: Sequence[Sequence[int]], work: Callable[[list[int]], Sequence[T]]) -> list[T]:
+    """`work(numbers)`, a result a number, for 0 to n - 1: each process does some of the groups, which hold each number once. The
+    results of all numbers, in order, in every process."""
+    mine = sorted(one for place, group in enumerate(groups) if place % count() == number() for one in group)
+    found = dict(zip(mine, work(mine), strict=True))
+    if count() > 1:
+        parts: list[Any] = [None] * count()
+        dist.all_gather_object(parts, found)
+        found = {one: result for part in parts for one, result in part.items()}
+    return [found[one] for one in range(len(found))]
+
+
+def one_each(
+    inputs: Sequence[list[torch.Tensor]], work: Callable[[list[torch.Tensor]], list[torch.Tensor]]
+) -> list[list[torch.Tensor]]:
+    """`work` on each of at most as many inputs as there are processes: each process does one, and sends the others the tensors
+    that come of it, which have the shapes and the dtype of the input."""
+    mine = [
+        found.to(one.dtype).contiguous()
+        for some in inputs[number() : number() + 1]
+        for one, found in zip(some, work(some), strict=True)
+    ]
+    results = list[list[torch.Tensor]]()
+    for place, some in enumerate(inputs):
+        results.append(mine if place == number() else [torch.empty_like(one) for one in some])
+        for one in results[-1]:
+            dist.broadcast(one, place)
+    return results
+
+
 def summed(values: torch.Tensor) -> torch.Tensor:
     """The sum of `values` over the processes."""
     if count() > 1:
@@ -72,9 +111,10 @@ def summed(values: torch.Tensor) -> torch.Tensor:
 
 
 def inside_forward(wrapper: Any, model: Any, compute: Callable[[Any], torch.Tensor]) -> torch.Tensor:
-    """`compute(model)` inside the forward of `wrapper` around it, whose hooks synchronise the gradients (DDP): what is computed
-    outside has gradients of its own process alone."""
-    if wrapper is model:
+    """`compute(model)` inside the forward of `wrapper` around it (DDP), or of itself where it is divided (FSDP2). Its hooks
+    exchange weights and gradients: what is computed outside has gradients of its own process alone, and no whole
+    weights."""
+    if count() == 1:
         return compute(model)
     before = vars(model).get("forward")  # accelerate may have put one over that of the class
 

@@ -7,6 +7,7 @@ from typing import Any
 from pipeline.config.distill import DistillConfig
 from pipeline.distillation.dataset import PackedCompletions
 from pipeline.distillation.processes import count
+from pipeline.distillation.sharding import is_divided
 
 
 def remedy(settings: DistillConfig) -> Callable[[int], str]:
@@ -24,12 +25,24 @@ def remedy(settings: DistillConfig) -> Callable[[int], str]:
     return text
 
 
+def otherwise(model: Any) -> str:
+    """What to do where no batch fits."""
+    if is_divided(model):
+        return "train in more processes, or on devices with more memory"
+    if count() > 1:
+        return "set distill.shard to true, so that the processes divide weights, gradients and optimizer state"
+    return "train adapters (distill.lora), or on several GPUs with distill.shard, or use a device with more memory"
+
+
 def attempt(trainer: Any, documents: PackedCompletions) -> Callable[[int], None]:
-    """A function that does a step on the longest n rows, in this process alone. The trainer's weights are spoiled by it."""
+    """A function that does a step on the longest n rows, in this process alone. The trainer's weights are spoiled by it. A model
+    that is divided cannot be tried alone: then it says only whether each process has a row."""
 
     def step(rows: int) -> None:
         if rows < count():
             raise MemoryError("fewer rows than processes")
+        if is_divided(trainer.model):
+            return
         longest = heapq.nlargest(rows, range(len(documents.rows)), key=documents.length)
         # The model itself, not what exchanges gradients with the other processes.
         trainer.training_step(trainer.model, trainer.data_collator([{"row": row} for row in longest]))

@@ -3,11 +3,13 @@
 Knows completions and models, no stage. Training is deterministic for a seed, and a resumed run gives the same result as an
 uninterrupted one. The result is the draft with the most tokens per target call on dev prompts, not the lowest loss.
 
-In several processes (`processes.py`) each optimiser step has the rows that it has in one; the first process examines and writes.
+In several processes (`processes.py`) each optimiser step has the rows that it has in one, and the first process writes. They may
+divide the model (`sharding.py`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +17,20 @@ import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
-from safetensors.torch import load_model
 from torch.utils.data import DataLoader, RandomSampler
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
 from pipeline.config.distill import DistillConfig
 from pipeline.distillation.checkpoints import (
-    best_file,
     history_of,
     is_finished,
-    keep_best,
     last_checkpoint,
-    mark_complete,
+    read_best,
+    read_model,
+    read_optimizer,
+    write_model,
+    write_optimizer,
 )
 from pipeline.distillation.chunked_loss import mean_loss, mean_loss_of_logits
 from pipeline.distillation.dataset import PackedCompletions, stored_targets
@@ -35,26 +38,19 @@ from pipeline.distillation.document_masking import supports_document_masking
 from pipeline.distillation.losses import LOSSES, MERGED, SparseTargets, cross_entropy, sparse_columns
 from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.distillation.precision import fast_attention
-from pipeline.distillation.processes import count, from_first, inside_forward, is_first, number, wait_for_all
+from pipeline.distillation.processes import count, from_first, inside_forward, number, wait_for_all
 from pipeline.distillation.segment_losses import SegmentLosses
-from pipeline.distillation.smaller_batch import attempt, remedy
-from pipeline.distillation.training_log import (
-    LOSS,
-    Log,
-    add_losses,
-    best_step,
-    examination_entry,
-    kept,
-    note,
-    out_of_patience,
-)
+from pipeline.distillation.sharding import complete, is_divided
+from pipeline.distillation.smaller_batch import attempt, otherwise, remedy
+from pipeline.distillation.training_callback import TrainingCallback
+from pipeline.distillation.training_log import Log, kept
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.loading import supports_bf16
 from pipeline.models.out_of_memory import batch_named
 from pipeline.models.output_head import linear_head
-from pipeline.progress import Progress, Track
+from pipeline.progress import Progress
 
 
 def distill(
@@ -70,7 +66,8 @@ def distill(
     examine: Callable[[Any], AcceptanceSummary],
     progress: Progress,
 ) -> Log:
-    """Train `model` in place on `completions`; it ends with the weights that were best by `examine(model)`.
+    """Train `model` in place on `completions`; it ends with the weights that were best by `examine(model)`,
+    which every process calls, and where it returns the same.
 
     `weights`: of a token in the loss, by its segment (`segment_weights.py`). Checkpoints are written to `work`, and training
     resumes from them. Returns the log: step with loss, or with dev_acceptance_rate and dev_tokens_per_target_call; where there
@@ -83,13 +80,20 @@ def distill(
             track.advance(settings.max_steps)
         else:
             trainer = _trainer(model, tokenizer, completions, settings, weights, seed, vocabulary, work)
-            trainer.add_callback(_TrainingCallback(trainer, settings, examine, track, work))
-            tried = batch_named("distill.batch", settings.batch, attempt(trainer, trainer.documents), remedy(settings))
+            trainer.add_callback(TrainingCallback(trainer, settings, trainer.by_segment, examine, track, work))
+            tried = batch_named(
+                "distill.batch",
+                settings.batch,
+                attempt(trainer, trainer.documents),
+                remedy(settings),
+                otherwise(model),
+                tried=not is_divided(model),
+            )
             with fast_attention(model, trainer.args.bf16), tried:
                 trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             history = trainer.state.log_history
     wait_for_all()  # the first process has written the best weights
-    load_model(model, best_file(work, best_step(history)), device=str(model.device))
+    read_best(model, work, history)
     model.config.use_cache = False  # as the trainer's library leaves it, also where a finished phase is only loaded
     return kept(history)
 
@@ -104,7 +108,9 @@ def _trainer(
     vocabulary: int,
     work: Path,
 ) -> "_Trainer":
-    documents = PackedCompletions(completions, supports_document_masking(model, vocabulary))
+    with complete(model) as whole_model:
+        documents = PackedCompletions(completions, supports_document_masking(whole_model, vocabulary))
+        has_head = linear_head(whole_model) is not None
     device = torch.device(model.device)
     bf16 = supports_bf16(device) if settings.bf16 is None else settings.bf16
     trainer = _Trainer(
@@ -114,7 +120,7 @@ def _trainer(
         train_dataset=Dataset.from_dict({"row": np.arange(len(documents.rows))}),
         processing_class=tokenizer,
     )
-    trainer.prepare(documents, settings, vocabulary, SegmentLosses(documents.segments, weights, device))
+    trainer.prepare(documents, settings, vocabulary, SegmentLosses(documents.segments, weights, device), has_head)
     trainer.remove_callback(PrinterCallback)  # it prints a dictionary per step
     return trainer
 
@@ -176,10 +182,17 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
     loss_is_scaled_for_ga = True  # `compute_loss` divides by the positions of all micro-batches of a step
 
     def prepare(
-        self, documents: PackedCompletions, settings: DistillConfig, vocabulary: int, by_segment: SegmentLosses
+        self,
+        documents: PackedCompletions,
+        settings: DistillConfig,
+        vocabulary: int,
+        by_segment: SegmentLosses,
+        has_head: bool,
     ) -> None:
         self.documents, self._settings, self._vocabulary, self.by_segment = documents, settings, vocabulary, by_segment
-        self._head = linear_head(self.model)
+        self._head = self.model.get_output_embeddings() if has_head else None
+        if is_divided(self.model):  # accelerate would wrap it in DDP
+            self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
 
     def get_train_dataloader(self) -> Any:
         """Every process goes through the same batches and takes its rows of each. accelerate would deal batches to the processes,
@@ -229,7 +242,9 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
         feed = {name: inputs[name] for name in ("input_ids", "position_ids") if name in inputs} | {"use_cache": False}
 
         def loss_in(model: Any) -> torch.Tensor:
-            with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16):
+            with torch.autocast(
+                self.args.device.type, torch.bfloat16, enabled=self.args.bf16, cache_enabled=not is_divided(self.model)
+            ):
                 if self._head is None:
                     logits_NV = model(**feed).logits[..., : self._vocabulary][inputs["predicts"]]
                     return mean_loss_of_logits(logits_NV, loss_of)
@@ -254,58 +269,25 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
             self.optimizer = MuonWithAdamW(self.model, settings.learning_rate, settings.weight_decay, betas)
         return super().create_optimizer(model)  # keeps `self.optimizer` if it is set
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """The weights of a checkpoint."""
+        assert output_dir is not None
+        write_model(self.model, Path(output_dir))
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        write_optimizer(self._own_optimizer, self.lr_scheduler, Path(output_dir))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        read_model(self.model, Path(resume_from_checkpoint))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            read_optimizer(self._own_optimizer, self.lr_scheduler, Path(checkpoint))
+
+    @property
+    def _own_optimizer(self) -> Any:
+        """Without accelerate's wrapper."""
+        return getattr(self.optimizer, "optimizer", self.optimizer)
+
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """No model card: checkpoints are not published."""
-
-
-class _TrainingCallback(TrainerCallback):  # type: ignore[misc]
-    """Progress, evaluation on dev prompts, the best weights so far, and the marker file of complete checkpoints."""
-
-    def __init__(
-        self,
-        trainer: _Trainer,
-        settings: DistillConfig,
-        examine: Callable[[Any], AcceptanceSummary],
-        track: Track,
-        work: Path,
-    ) -> None:
-        self._trainer, self._settings, self._examine_draft, self._track = trainer, settings, examine, track
-        self._work, self._last = work, ""
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # accelerate wraps the model's forward in autocast permanently. Undo it: `compute_loss` has its own autocast, and
-        # examination, sampling and later phases need the plain forward.
-        self._trainer.accelerator.unwrap_model(self._trainer.model, keep_fp32_wrapper=False)
-        if state.global_step:
-            self._track.advance(state.global_step)
-        else:
-            self._examine(control)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step % self._settings.evaluate_every == 0 or state.global_step == state.max_steps:
-            self._examine(control)
-        self._track.advance(1, self._last)
-
-    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if LOSS in state.log_history[-1]:
-            add_losses(state.log_history[-1], self._trainer.by_segment.take())
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        wait_for_all()  # each process writes a file of its own
-        if is_first():
-            mark_complete(Path(args.output_dir), state.global_step)
-
-    def _examine(self, control: Any) -> None:
-        """Evaluate on dev prompts. The log, which is restored from checkpoints, stores the result and gives the best step."""
-        model, state = self._trainer.model, self._trainer.state
-        model.eval()
-        found = from_first(lambda: self._examine_draft(model))
-        model.train()
-        self._last = note(found)
-        # Not Trainer.log(): within a step it would replace that step's loss.
-        state.log_history.append(examination_entry(state.global_step, found))
-        if is_first():
-            keep_best(model, self._work, state.log_history)
-        if out_of_patience(state.log_history, self._settings):
-            control.should_training_stop = True
-            control.should_save = True  # a phase is finished where there is a checkpoint of its end

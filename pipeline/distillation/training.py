@@ -6,17 +6,23 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from pipeline.acceptance.rounds import Floats
 from pipeline.config.distill import DistillConfig
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.pair import DeviceMap
 from pipeline.distillation.adapters import add_adapters, merge_adapters
 from pipeline.distillation.on_policy import SampleFunction, run_rounds, sample_round
+from pipeline.distillation.processes import count, spread
 from pipeline.distillation.settings import TrainingSettings
+from pipeline.distillation.sharding import complete, divided
 from pipeline.distillation.trainer import distill
 from pipeline.distillation.training_log import Log
 from pipeline.examination.examiner import AcceptanceSummary, Examiner
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
+from pipeline.models.memory_plan import require_training_memory
 from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.models.stored_pair import Pair
 from pipeline.progress import Progress
@@ -36,16 +42,26 @@ class Training:
     device: str
     trust_remote_code: bool
     target_device_map: DeviceMap | None = None
+    shard: bool = False  # whether the processes divide the draft among them
 
     def run(self, rows: Sequence[StoredCompletion], weights: Mapping[str, float], work: Path) -> tuple[Any, Log]:
         """The base draft trained on `rows`, with its best weights on dev prompts, and the log. `weights`: of a token in the loss,
         by its segment, in every phase. Checkpoints are written to `work`; an interrupted training resumes from them, a finished
         one is only loaded."""
+        model, log = self.run_phases(rows, weights, work)
+        return (model if self.settings.distill.lora is None else merge_adapters(model)), log
+
+    def require_memory(self) -> None:
+        """UsageError where weights, gradients and optimizer state cannot fit, before anything is loaded."""
+        settings, device = self.settings.distill, choose_device(self.device)
+        if settings.lora is None:
+            parts = count() if self.shard else 1
+            require_training_memory(self.pair.path("draft"), device, settings.optimizer, parts)
+
+    def run_phases(self, rows: Sequence[StoredCompletion], weights: Mapping[str, float], work: Path) -> tuple[Any, Log]:
+        """The same, but for adapters, which stay beside the weights."""
         settings, seed = self.settings.distill, self.settings.seed
-        # fp32 regardless of the serving dtype: small updates are lost in bf16 weights.
-        model = self._load("draft", "float32")
-        if settings.lora is not None:
-            model = add_adapters(model, settings.lora, seed)
+        model = self._draft()
 
         def train(rows: Sequence[StoredCompletion], settings: DistillConfig, seed: int, place: Path) -> Log:
             return self.train(model, rows, weights, settings, seed, place)
@@ -55,7 +71,7 @@ class Training:
             for phase in run_rounds(rows, settings, seed, work, self._sampler(model), train):
                 done = max(entry["step"] for entry in log)
                 log += [entry | {"step": done + entry["step"]} for entry in phase]
-        return (model if settings.lora is None else merge_adapters(model)), log
+        return model, log
 
     def train(
         self,
@@ -100,8 +116,15 @@ class Training:
         return Sampling.from_config(self.settings.sampling)
 
     def examine(self, draft: Any) -> AcceptanceSummary:
-        """Acceptance rate and tokens per target call of `draft` on dev prompts."""
-        return self._batches.run(lambda batch_tokens: self.examiner.in_batches(batch_tokens).summary(draft, self.dev))
+        """Acceptance rate and tokens per target call of `draft` on dev prompts, of which each process examines some."""
+        examiner = self.examiner
+
+        def acceptance(numbers: list[int]) -> list[Floats]:
+            return self._batches.run(
+                lambda batch_tokens: examiner.in_batches(batch_tokens).acceptance_of(draft, self.dev, set(numbers))
+            )
+
+        return examiner.summary_of(self.dev, spread(examiner.groups(self.dev), acceptance))
 
     @cached_property
     def _batches(self) -> SmallerBatches:
@@ -120,21 +143,33 @@ class Training:
             return self._load("target", rounds.target_dtype)
 
         def write(prompts: Sequence[StoredCompletion], seed: int, out: Path) -> Sequence[StoredCompletion]:
-            return sample_round(
-                draft.eval(),
-                target,
-                prompts,
-                self.sampling,
-                rounds,
-                batch_tokens=self.settings.batch_tokens,
-                seed=seed,
-                vocabulary=self.pair.vocabulary,
-                stop_tokens=self.pair.stop_tokens,
-                out=out,
-                progress=self.progress,
-            )
+            with complete(draft) as whole_draft:
+                return sample_round(
+                    whole_draft.eval(),
+                    target,
+                    prompts,
+                    self.sampling,
+                    rounds,
+                    batch_tokens=self.settings.batch_tokens,
+                    seed=seed,
+                    vocabulary=self.pair.vocabulary,
+                    stop_tokens=self.pair.stop_tokens,
+                    out=out,
+                    progress=self.progress,
+                )
 
         return write
+
+    def _draft(self) -> Any:
+        """The base draft, with adapters where they are trained."""
+        lora, device = self.settings.distill.lora, choose_device(self.device)
+
+        def load(place: torch.device) -> Any:
+            # fp32 regardless of the serving dtype: small updates are lost in bf16 weights.
+            model = load_model(self.pair.path("draft"), "float32", place, self.trust_remote_code)
+            return model if lora is None else add_adapters(model, lora, self.settings.seed)
+
+        return divided(lambda: load(torch.device("cpu")), device) if self.shard else load(device)
 
     def _load(self, role: str, dtype: str) -> Any:
         placed = self.target_device_map if role == "target" else None

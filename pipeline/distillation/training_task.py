@@ -28,6 +28,7 @@ class TrainingTask:
     work: Path  # of the training: checkpoints
     device: str  # cpu or cuda
     trust_remote_code: bool
+    shard: bool = False  # whether the processes divide the draft among them
 
     def write(self, path: Path) -> None:
         with replacing(path) as partial:

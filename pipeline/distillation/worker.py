@@ -27,7 +27,14 @@ def work(path: Path) -> None:
     device = join(task.device)
     data = training_data(task.completions, task.settings, task.share)
     training = Training(
-        task.settings, read_pair(task.pair, task.places), data.dev, progress, str(device), task.trust_remote_code
+        task.settings,
+        read_pair(task.pair, task.places),
+        data.dev,
+        progress,
+        str(device),
+        task.trust_remote_code,
+        shard=task.shard,
     )
-    training.run(data.rows, data.weights, task.work)
+    training.require_memory()
+    training.run_phases(data.rows, data.weights, task.work)
     leave()

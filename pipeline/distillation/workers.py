@@ -59,7 +59,7 @@ def train_in_processes(task: TrainingTask, processes: int, progress: Progress) -
         return
     task.work.mkdir(parents=True, exist_ok=True)
     task.write(path := (task.work / FILE).absolute())
-    progress.line(f"distill: {processes} processes on {task.device}")
+    progress.line(f"distill: {processes} processes on {task.device}{', which divide the draft' if task.shard else ''}")
     if _controls:
         _controls[0].meet()
         port = _free_port()

@@ -5,9 +5,10 @@ depend neither on the machine nor on what else is examined.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from pipeline.acceptance.examine import ScoredCompletion, acceptance_probabiliti
 from pipeline.acceptance.profile import Completions, PromptCounts, count_completions
 from pipeline.acceptance.repetition import repetition_mask
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, Floats, expected_rounds
-from pipeline.acceptance.teacher_forced import TeacherForced
+from pipeline.acceptance.teacher_forced import TeacherForced, batches
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import BrokenDraft
 from pipeline.examination.windows import windows
@@ -153,11 +154,36 @@ class Examiner:
             if not remaining:
                 return
 
-    def summary(self, draft: Any, completions: Iterable[StoredCompletion]) -> AcceptanceSummary:
+    def summary(self, draft: Any, completions: Sequence[StoredCompletion]) -> AcceptanceSummary:
         """Acceptance rate and tokens per target call at settings.gamma. Raises BrokenDraft if the draft cannot be examined."""
-        passes, accepted, tokens, calls, segments = TeacherForced(draft), 0.0, 0, 0.0, _SegmentRates()
+        return self.summary_of(completions, self.acceptance_of(draft, completions, range(len(completions))))
+
+    def groups(self, completions: Sequence[StoredCompletion]) -> list[list[int]]:
+        """The numbers of the completions in each batch: processes may examine some of these each."""
+        found, first = list[list[int]](), 0
         for window in windows(completions):
-            a = self._acceptance(passes, window)
+            lengths = [len(item.prompt) + len(item.tokens) for item in window]
+            found += [[first + number for number in group] for group in batches(lengths, self.settings.batch_tokens)]
+            first += len(window)
+        return found
+
+    def acceptance_of(
+        self, draft: Any, completions: Sequence[StoredCompletion], numbers: Collection[int]
+    ) -> list[Floats]:
+        """a_t of the completions with these numbers, in their order. Of whole `groups` the batches, and so the last digits, are
+        those of an examination of all. Raises BrokenDraft."""
+        passes, found, first = TeacherForced(draft), list[Floats](), 0
+        for window in windows(completions):
+            wanted = [item for number, item in enumerate(window, first) if number in numbers]
+            found += self._acceptance(passes, wanted)
+            first += len(window)
+        return found
+
+    def summary_of(self, completions: Sequence[StoredCompletion], acceptance: Iterable[Floats]) -> AcceptanceSummary:
+        """Of the a_t of all completions."""
+        accepted, tokens, calls, segments, of_each = 0.0, 0, 0.0, _SegmentRates(), iter(acceptance)
+        for window in windows(completions):
+            a = list(islice(of_each, len(window)))
             lengths_B = np.array([item.length for item in window], dtype=np.int64)
             a_BT = np.zeros((len(window), lengths_B.max()))
             for row, (values_T, length) in enumerate(zip(a, lengths_B, strict=True)):

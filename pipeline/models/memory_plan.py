@@ -6,6 +6,7 @@ A lower bound: activations, copies and what an allocator keeps come on top. Wher
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -14,6 +15,7 @@ from pipeline.errors import UsageError
 from pipeline.models.host_memory import free_host_memory
 from pipeline.models.model_json import read_config
 from pipeline.models.shape import measure_weights, read_shape
+from pipeline.models.training_memory import training_bytes
 
 _GIB = 1 << 30
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -60,6 +62,22 @@ def require_memory(
             f"{batch.key} = {batch.rows}: {held}KV caches of {batch.rows} x {batch.tokens:,} tokens of "
             f"{_gib(batch.rows * caches)} and logits of {_gib(batch.rows * logits)} do not fit: {where}; {remedy}"
         )
+
+
+def require_training_memory(path: Path, device: torch.device, optimizer: Literal["adamw", "muon"], parts: int) -> None:
+    """UsageError with the numbers where a training of all weights of the model in `path` cannot fit on `device`. `parts`: of the
+    processes that divide it; 1: each holds all of it. Reads headers only."""
+    free = _free([str(device)])
+    parameters = measure_weights(path).parameters
+    needed = round(training_bytes(parameters, optimizer, parts))
+    if free is None or needed <= free:
+        return
+    held = "" if parts == 1 else f" in each of {parts} processes that divide it"
+    remedy = "divide it among several GPUs (distill.shard)" if parts == 1 else "use more processes"
+    raise UsageError(
+        f"{path}: a training of its {parameters:,} parameters takes {_gib(needed)}{held} (float32 weights, gradients, optimizer "
+        f"state), and {_gib(free)} are free on {device}; {remedy}, train adapters (distill.lora), or take a smaller draft"
+    )
 
 
 def _weights(path: Path, dtype: str) -> int:

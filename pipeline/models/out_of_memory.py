@@ -15,6 +15,7 @@ from typing import TypeVar
 from pipeline.errors import UnderstudyError
 
 T = TypeVar("T")
+_OTHERWISE = "free memory, use a device with more, or smaller or quantized models"
 
 _SAID = (
     "can't allocate memory",  # torch's allocator on a CPU
@@ -39,12 +40,18 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 @contextmanager
 def batch_named(
-    key: str, size: int, attempt: Callable[[int], object], remedy: Callable[[int], str] | None = None
+    key: str,
+    size: int,
+    attempt: Callable[[int], object],
+    remedy: Callable[[int], str] | None = None,
+    otherwise: str = _OTHERWISE,
+    tried: bool = True,
 ) -> Iterator[None]:
     """Work in batches of `size`, by the config key `key`. Where memory runs out, UnderstudyError with a size that fits.
 
     `attempt(n)` does what takes the most memory of a batch of n. It is called for size/2, size/4 and so on until one fits. It may
-    spoil what it uses: the work has failed. `remedy(n)` says what to do; by default, to set the key to n.
+    spoil what it uses: the work has failed. `remedy(n)` says what to do; by default, to set the key to n. `otherwise`: what to do
+    where none fits. `tried`: whether `attempt` works; if not, it only says by an error of memory that a batch cannot do.
     """
     try:
         yield
@@ -53,7 +60,9 @@ def batch_named(
             raise
         _release(error)
         fits = _largest(size // 2, attempt)
-        raise UnderstudyError(f"{key} = {size}: out of memory{_advice(key, size, fits, remedy)}") from error
+        raise UnderstudyError(
+            f"{key} = {size}: out of memory{_advice(key, size, fits, remedy, otherwise, tried)}"
+        ) from error
 
 
 @contextmanager
@@ -68,11 +77,12 @@ def remedy_named(what: str, remedy: str) -> Iterator[None]:
         raise UnderstudyError(f"{what}: out of memory; {remedy}, or use a device with more") from error
 
 
-def _advice(key: str, size: int, fits: int, remedy: Callable[[int], str] | None) -> str:
+def _advice(key: str, size: int, fits: int, remedy: Callable[[int], str] | None, otherwise: str, tried: bool) -> str:
     if not fits:
-        also = "" if size == 1 else ", and with 1 too"
-        return f"{also}; free memory, use a device with more, or smaller or quantized models"
-    return f"; {fits} fits: {f'set {key} to {fits}' if remedy is None else remedy(fits)} and run again"
+        also = "" if size == 1 or not tried else ", and in smaller batches too"
+        return f"{also}; {otherwise}"
+    todo = f"set {key} to {fits}" if remedy is None else remedy(fits)
+    return f"; {fits} {'fits' if tried else 'may fit'}: {todo} and run again"
 
 
 def _largest(size: int, attempt: Callable[[int], object]) -> int:

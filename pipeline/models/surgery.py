@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from pipeline.errors import UsageError
+from pipeline.models.decoder_layers import decoder_layers
 from pipeline.models.tokenizers import check_same_family, split_difference, tokens_below
 
 
@@ -59,13 +60,11 @@ def _renamed(weights: dict[str, Any], wanted: Sequence[str], stack: str, chosen:
 
 def _layers(model: Any) -> tuple[str, torch.nn.ModuleList]:
     """The list of the model's decoder layers, and its name in the model. UsageError if there is no such list."""
-    count, decoder = model.config.get_text_config().num_hidden_layers, set(model.get_decoder().modules())
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.ModuleList) and len(module) == count and module in decoder:
-            return name, module
-    raise UsageError(
-        f"pair.draft.source = target: the layers of a {type(model).__name__} are not one list; set a draft model instead"
-    )
+    if (found := decoder_layers(model)) is None:
+        raise UsageError(
+            f"pair.draft.source = target: the layers of a {type(model).__name__} are not one list; set a draft model instead"
+        )
+    return found
 
 
 def _spread(count: int, kept: int) -> list[int]:

@@ -29,6 +29,7 @@ _SPEED = (
     "generate.server.concurrency",
     "distill.batch",
     "distill.processes",
+    "distill.shard",
     "distill.bf16",
     "distill.gradient_checkpointing",
     "distill.lora",

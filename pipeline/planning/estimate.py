@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.config.root import Config
+from pipeline.models.training_memory import training_bytes
 from pipeline.planning.assumptions import Assumption, amounts_of, assumptions_of
 from pipeline.planning.disk import disk_of
 from pipeline.planning.earlier_runs import Measurements
@@ -53,6 +54,8 @@ class Estimate:
     endpoint_seconds: float | None  # of all of them together
     endpoint_gpu_seconds: float | None
     budget_share: float | None  # of generate.server.token_budget that the requests need
+    training_bytes: float | None  # of memory, in each process that trains all weights of the draft
+    sharded_bytes: float | None  # the same with distill.shard, where that is off and there are several processes
 
 
 def estimate(config: Config, counted: Forecast, known: Measurements, measured: Measured | None) -> Estimate:
@@ -90,7 +93,7 @@ def estimate(config: Config, counted: Forecast, known: Measurements, measured: M
     assumed = assumptions_of(config, counted, known, amounts, parameters)
     used = {known.jobs[job.job].run for job in jobs if job.origin == "earlier"}
     differences = {run: list(known.differences[run]) for run in sorted(used) if known.differences[run]}
-    return _whole(config, jobs, works, amounts, assumed, differences, measured)
+    return _whole(config, jobs, works, amounts, assumed, differences, measured, parameters)
 
 
 def _least_seconds(config: Config, work: Work) -> float:
@@ -107,6 +110,7 @@ def _whole(
     assumptions: list[Assumption],
     differences: dict[str, list[str]],
     measured: Measured | None,
+    parameters: float | None,
 ) -> Estimate:
     timed = [job for job in jobs if job.seconds is not None]
     large = {job.job for job in jobs if works[job.job].rate in ("generate", "train", "examine")}
@@ -115,6 +119,7 @@ def _whole(
     endpoints, budget = len(config.generate.server.endpoints), config.generate.server.token_budget
     of_endpoints = endpoints * served if endpoints and (served := _seconds_of(jobs, "generate")) is not None else None
     gpus = config.plan.gpus_per_endpoint
+    training, sharded = _training_memory(config, parameters, round(amounts.processes))
     return Estimate(
         jobs=jobs,
         assumptions=assumptions,
@@ -137,11 +142,21 @@ def _whole(
         endpoint_seconds=of_endpoints,
         endpoint_gpu_seconds=None if of_endpoints is None or gpus is None else gpus * of_endpoints,
         budget_share=(works["generate"].tokens_in + works["generate"].tokens_out) / budget if budget else None,
+        training_bytes=training,
+        sharded_bytes=sharded,
     )
 
 
 def _seconds_of(jobs: Sequence[JobEstimate], name: str) -> float | None:
     return next(job.seconds for job in jobs if job.job == name)
+
+
+def _training_memory(config: Config, parameters: float | None, processes: int) -> tuple[float | None, float | None]:
+    """Bytes as the config says, and with distill.shard where that changes them."""
+    if parameters is None or config.distill.lora is not None:
+        return None, None
+    whole, part = (training_bytes(parameters, config.distill.optimizer, parts) for parts in (1, processes))
+    return (part, None) if config.distill.shard or processes == 1 else (whole, part)
 
 
 def _peak(jobs: Sequence[JobEstimate]) -> float:

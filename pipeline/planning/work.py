@@ -46,11 +46,10 @@ class Work:
     unit: str = ""  # of `amount`; empty for a job that is the same in every run
     size: float = 1.0  # bytes grow with it
     workers: float = 1.0  # endpoints of weight 1, or processes, that share it
-    alone: float = 0.0  # part of `amount` that one of them does while the others wait
 
     def of_one(self, workers: float) -> float:
-        """What the busiest of so many workers does."""
-        return self.alone + (self.amount - self.alone) / workers
+        """What each of so many workers does."""
+        return self.amount / workers
 
 
 def work_of(config: Config, amounts: Amounts) -> dict[str, Work]:
@@ -183,16 +182,14 @@ def trained_tokens(config: Config, amounts: Amounts) -> float:
 
 
 def _training(config: Config, amounts: Amounts) -> Work:
-    """An examined token counts by its FLOPs. The first process examines, and the others wait."""
+    """An examined token counts by its FLOPs."""
     trained, examined = trained_tokens(config, amounts), dev_examinations(config) * _dev_tokens(amounts)
-    alone = examined * FORWARD / training_flops(config)
     return Work(
         rate="train",
         tokens_in=trained + examined,
-        amount=trained + alone,
+        amount=trained + examined * FORWARD / training_flops(config),
         unit="tokens",
         workers=amounts.processes,
-        alone=alone,
     )
 
 

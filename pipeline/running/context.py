@@ -30,6 +30,7 @@ class Resources:
     registry: Registry
     execution: ExecutionConfig  # where parts are made
     processes: int | Literal["auto"] = 1  # that train a draft
+    shard: bool = False  # whether they divide it among them
 
     def device_map(self, role: str) -> DeviceMap | None:
         """Where the layers of a role's model are placed; None: on `device`."""
@@ -47,6 +48,7 @@ def resources_of(config: Config, registry: Registry) -> Resources:
         registry=registry,
         execution=config.execution,
         processes=config.distill.processes,
+        shard=config.distill.shard,
     )
 
 

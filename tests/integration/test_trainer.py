@@ -144,7 +144,7 @@ def test_a_checkpoint_without_its_mark_is_not_resumed_from(
     """A checkpoint that a kill cut short is passed over for the one before it, and the end is the same."""
     work = shutil.copytree(killed, tmp_path / "work")
     (work / "checkpoint-4" / "checkpoint_complete").unlink()
-    for name in ("model.safetensors", "optimizer.pt"):
+    for name in ("weights.safetensors", "optimizer.pt"):
         (work / "checkpoint-4" / name).write_bytes(b"half")
     model, _ = _train(work)
 
@@ -337,20 +337,21 @@ def test_a_kill_while_the_best_is_written_leaves_the_one_before(
     """A resumed run that finds nothing better would otherwise end on half a file."""
     from pipeline.distillation import checkpoints
 
-    own, sizes = checkpoints.save_model, []
+    own, sizes = checkpoints.save_file, list[int]()
 
-    def save_model(model: Any, path: str) -> None:
-        if sizes:
-            Path(path).write_bytes(b"half")
+    def save_file(weights: Any, path: Path) -> None:
+        if sizes and "best" in path.name:
+            path.write_bytes(b"half")
             raise _Killed
-        own(model, path)
-        sizes.append(Path(path).stat().st_size)
+        own(weights, path)
+        sizes.append(path.stat().st_size)
 
-    monkeypatch.setattr(checkpoints, "save_model", save_model)
+    monkeypatch.setattr(checkpoints, "save_file", save_file)
     with pytest.raises(_Killed):
         _train(tmp_path, examine=_judged(1.0, 2.0))
 
-    assert sizes == [(tmp_path / "best-0.safetensors").stat().st_size]
+    assert sizes[0] == (tmp_path / "best-0.safetensors").stat().st_size
+    assert ["best-0.safetensors"] == [path.name for path in tmp_path.glob("best-*.safetensors")]
 
 
 def test_a_draft_is_examined_as_it_will_run_and_trained_as_it_learns(tmp_path: Path) -> None:

@@ -15,15 +15,12 @@ import pytest
 import torch
 
 import understudy_cli
-from pipeline.config.distill import DistillConfig, LoraConfig
+from pipeline.config.distill import LoraConfig
 from pipeline.distillation import trainer
-from pipeline.distillation.adapters import add_adapters
 from pipeline.errors import UnderstudyError
 from tests.integration.conftest import NOBODY, SMOKE, Ended, Place
-from tests.integration.trained import in_processes, rows_of, start, train, weights_of
+from tests.integration.trained import SETTINGS, flat, in_processes, start, trained
 
-# 7 rows in batches of 4: the second batch of an epoch has 3 rows; with 5 rows it has one, and a process has none.
-SETTINGS = DistillConfig(bf16=False, max_steps=6, batch=4, save_every=2, evaluate_every=3, learning_rate=1e-2)
 CASES: dict[str, tuple[dict[str, Any], int]] = {
     "plain": ({}, 7),
     "no row for a process": ({"loss": "forward_kl"}, 5),
@@ -32,47 +29,69 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "muon": ({"optimizer": "muon", "accumulation": 2, "batch": 2}, 7),
     "adapters": ({"lora": LoraConfig(rank=2)}, 7),
     "two phases": ({}, 7),
+    "tied embeddings": ({}, 7),
+    "logits by the model": ({"loss": "total_variation"}, 7),
+    "bfloat16": ({"bf16": True, "gradient_checkpointing": True}, 7),
 }
+BOUNDS = {"muon": 1e-4, "bfloat16": 2e-2}
 KILLED = SETTINGS.model_copy(update={"max_steps": 60, "save_every": 10, "evaluate_every": 20})
 
 
-def _case(name: str, work: Path) -> list[Any]:
+def _case(name: str, work: Path, shard: bool = False) -> list[Any]:
     changes, rows = CASES[name]
-    return _trained(SETTINGS.model_copy(update=changes), rows, work / name, 2 if name == "two phases" else 1)
+    settings, phases = SETTINGS.model_copy(update=changes), 2 if name == "two phases" else 1
+    return trained(settings, rows, work / name, phases, shard, lambda model: _prepared(name, model))
 
 
-def _trained(settings: DistillConfig, rows: int, work: Path, phases: int = 1) -> list[Any]:
-    wrap = (lambda model: add_adapters(model, settings.lora, 5)) if settings.lora is not None else (lambda model: model)
-    model, log = train(work, settings, rows_of(rows), wrap=wrap, phases=phases)
-    return [weights_of(model), log]
+def _prepared(name: str, model: Any) -> Any:
+    if name == "tied embeddings":
+        model.config.tie_word_embeddings = True
+        model.tie_weights()
+    if name == "logits by the model":
+        model.config.final_logit_softcapping = 1e6  # this model does not know it
+    return model
+
+
+def _all_cases(place: Path, shard: bool) -> Any:
+    """In one start of two processes."""
+    out = place / "out.json"
+    assert [0, 0] == in_processes(2, lambda: {name: _case(name, place, shard) for name in CASES}, out)
+    return json.loads(out.read_text())
 
 
 @pytest.fixture(scope="module")
-def in_two(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """All cases, in one start of two processes."""
-    place = tmp_path_factory.mktemp("two")
-    assert [0, 0] == in_processes(2, lambda: {name: _case(name, place) for name in CASES}, place / "out.json")
-    return json.loads((place / "out.json").read_text())
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """All cases where each process holds the whole draft."""
+    return _all_cases(tmp_path_factory.mktemp("copied"), shard=False)
 
 
-def _flat(log: Any) -> dict[str, float]:
-    """The figures of a log by place."""
-    if isinstance(log, dict | list):
-        items = log.items() if isinstance(log, dict) else enumerate(log)
-        return {f"{name}.{inner}": value for name, part in items for inner, value in _flat(part).items()}
-    return {"": log}
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """All cases where each holds a part of it."""
+    return _all_cases(tmp_path_factory.mktemp("sharded"), shard=True)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_train_as_one(name: str, in_two: Any, tmp_path: Path) -> None:
-    """The curve, also by segment, and the weights; where the rows of an epoch do not suffice for all processes too."""
-    weights, log = _case(name, tmp_path)
-    found_weights, found_log = in_two[name]
-    bound = 1e-4 if name == "muon" else 1e-5
+def test_two_processes_train_as_one(name: str, copied: Any, sharded: Any, tmp_path: Path) -> None:
+    """The curve, also by segment, and the weights; where the rows of an epoch do not suffice for all processes too; and where the
+    draft is divided."""
+    one = _case(name, tmp_path)
+    for found in (copied[name], sharded[name]):
+        _same(one, found, BOUNDS.get(name, 1e-5))
 
-    assert _flat(log) == pytest.approx(_flat(found_log), rel=bound, abs=bound)
-    assert _flat(log).keys() == _flat(found_log).keys()
-    assert any("loss_by_segment.thinking" in place for place in _flat(log))
+
+def test_a_draft_divided_among_four_is_trained_as_one(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert [0] * 4 == in_processes(4, lambda: _case("plain", tmp_path / "four", shard=True), out)
+    _same(_case("plain", tmp_path / "one"), json.loads(out.read_text()), 1e-5)
+
+
+def _same(one: Any, found: Any, bound: float) -> None:
+    (weights, log), (found_weights, found_log) = one, found
+
+    assert flat(log) == pytest.approx(flat(found_log), rel=bound, abs=bound)
+    assert flat(log).keys() == flat(found_log).keys()
+    assert any("loss_by_segment.thinking" in place for place in flat(log))
     for part, values in weights.items():
         assert values == pytest.approx(found_weights[part], abs=10 * bound), part
 
@@ -88,7 +107,7 @@ def _without_memory(work: Path, most: int) -> str:
 
     trainer.mean_loss = limited
     try:
-        _trained(SETTINGS, 7, work)
+        trained(SETTINGS, 7, work)
     except UnderstudyError as error:
         return str(error)
     finally:
@@ -109,16 +128,16 @@ def test_out_of_memory_is_named_as_one_process_does(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    return _trained(KILLED, 7, tmp_path_factory.mktemp("unbroken"))
+    return trained(KILLED, 7, tmp_path_factory.mktemp("unbroken"))
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 20))])
 def test_a_killed_process_ends_all_and_the_training_resumes(seed: int, unbroken: list[Any], tmp_path: Path) -> None:
-    """One of two is killed at a random moment; the other ends too. Resumed by one, two or four processes, curve and weights are
-    those of an undisturbed training."""
+    """One of two is killed at a random moment, where they divide the draft and where not; the other ends too. Resumed by one, two
+    or four processes, which divide it or not, curve and weights are those of an undisturbed training."""
     chance = random.Random(seed)
     work, killed = tmp_path / "work", chance.randrange(2)
-    ranks = start(2, lambda: _trained(KILLED, 7, work), tmp_path / "killed.json")
+    ranks = start(2, lambda: trained(KILLED, 7, work, shard=seed % 2 == 0), tmp_path / "killed.json")
     reached = chance.choice(["best-0.safetensors", "checkpoint-10", "checkpoint-20/checkpoint_complete"])
     until = time.monotonic() + 60
     while not (work / "0" / reached).exists() and time.monotonic() < until:
@@ -130,22 +149,23 @@ def test_a_killed_process_ends_all_and_the_training_resumes(seed: int, unbroken:
 
     assert -signal.SIGKILL == ranks[killed].exitcode
     assert ranks[1 - killed].exitcode not in (0, None)
-    again = chance.choice([1, 2, 4])
+    again, shard = chance.choice([(1, False), (2, False), (2, True), (4, False), (4, True)])
     out = tmp_path / "out.json"
-    assert [0] * again == in_processes(again, lambda: _trained(KILLED, 7, work), out)
+    assert [0] * again == in_processes(again, lambda: trained(KILLED, 7, work, shard=shard), out)
     weights, log = json.loads(out.read_text())
-    assert _flat(unbroken[1]) == pytest.approx(_flat(log), rel=1e-5, abs=1e-5)
+    assert flat(unbroken[1]) == pytest.approx(flat(log), rel=1e-5, abs=1e-5)
     for part, values in unbroken[0].items():
         assert values == pytest.approx(weights[part], abs=1e-4), part
 
 
 FP32 = ("--until", "distill", "--set", "distill.bf16=false", "--set", "distill.max_steps=20")
 TWO = ("--set", "distill.processes=2")
+ROUNDS = ("--set", "distill.on_policy={rounds: 1, prompts: 12, max_steps: 4}")
 
 
 def _set_aside(place: Place, run: str) -> Path:
     """The artifact of a run's draft, out of the store."""
-    return place.artifact("distill", run).rename(place.root / "set-aside")
+    return place.artifact("distill", run).rename(place.root / f"aside-{run}")
 
 
 def _alike(one: Path, two: Path, processes: tuple[int, int] = (1, 2)) -> None:
@@ -153,7 +173,7 @@ def _alike(one: Path, two: Path, processes: tuple[int, int] = (1, 2)) -> None:
     names = [sorted(str(path.relative_to(place)) for path in place.rglob("*")) for place in (one, two)]
     assert names[0] == names[1]
     assert (one / "draft" / "config.json").read_bytes() == (two / "draft" / "config.json").read_bytes()
-    logs = [_flat(json.loads((place / "training.json").read_text())) for place in (one, two)]
+    logs = [flat(json.loads((place / "training.json").read_text())) for place in (one, two)]
     assert logs[0] == pytest.approx(logs[1], rel=1e-4, abs=1e-5)
     manifests = [json.loads((place / "manifest.json").read_text()) for place in (one, two)]
     assert manifests[0]["key"] == manifests[1]["key"]
@@ -161,16 +181,21 @@ def _alike(one: Path, two: Path, processes: tuple[int, int] = (1, 2)) -> None:
 
 
 def test_the_command_trains_in_two_processes(loop: Place) -> None:
-    """Same key, same draft; the number of processes is in the artifact, and nothing of the training is left behind."""
-    first = loop.understudy("run", SMOKE, *FP32, "--run", "one", MLFLOW_TRACKING_URI=NOBODY)
-    assert 0 == first.code, first.err
-    one = _set_aside(loop, "one")
-    ended = loop.understudy("run", SMOKE, *FP32, *TWO, "--run", "two", MLFLOW_TRACKING_URI=NOBODY)
-
-    assert 0 == ended.code, ended.err
-    assert "distill: 2 processes on cpu" in ended.err.splitlines()
-    _alike(one, loop.artifact("distill", "two"))
-    assert [] == list((loop.store / "work").glob("distill-*"))
+    """Same key, same draft, also after on-policy rounds and where the processes divide the draft; how it was trained is in the
+    artifact, and nothing of the training is left behind."""
+    said: dict[str, list[str]] = {}
+    for run, more in {"one": (), "two": TWO, "parts": (*TWO, "--set", "distill.shard=true")}.items():
+        ended = loop.understudy("run", SMOKE, *FP32, *ROUNDS, *more, "--run", run, MLFLOW_TRACKING_URI=NOBODY)
+        assert 0 == ended.code, ended.err
+        said[run] = ended.err.splitlines()
+        assert [] == list((loop.store / "work").glob("distill-*"))
+        artifact = _set_aside(loop, run)
+        if run != "one":
+            _alike(loop.root / "aside-one", artifact)
+        figures = json.loads((artifact / "manifest.json").read_text())["figures"]
+        assert float(run == "parts") == figures["shard"]
+    assert "distill: 2 processes on cpu" in said["two"]
+    assert "distill: 2 processes on cpu, which divide the draft" in said["parts"]
 
 
 def _workers_of(pid: int) -> list[int]:

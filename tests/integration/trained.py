@@ -15,7 +15,9 @@ import torch
 
 from pipeline.config.distill import DistillConfig
 from pipeline.distillation import processes
+from pipeline.distillation.adapters import add_adapters
 from pipeline.distillation.segment_weights import segment_weights
+from pipeline.distillation.sharding import complete, divided
 from pipeline.distillation.trainer import distill
 from pipeline.distillation.training_log import Log
 from pipeline.examination.examiner import AcceptanceSummary
@@ -23,6 +25,8 @@ from pipeline.generation.completion_store import StoredCompletion
 from tests.fakes import quiet, stored_completion, tiny_llama, tiny_tokenizer
 
 Weights = dict[str, list[float]]
+# 7 rows in batches of 4: the second batch of an epoch has 3 rows; with 5 rows it has one, and a process has none.
+SETTINGS = DistillConfig(bf16=False, max_steps=6, batch=4, save_every=2, evaluate_every=3, learning_rate=1e-2)
 
 
 def rows_of(count: int) -> list[StoredCompletion]:
@@ -81,6 +85,37 @@ def train(
     return model, log
 
 
+def trained(
+    settings: DistillConfig,
+    rows: int,
+    work: Path,
+    phases: int = 1,
+    shard: bool = False,
+    prepared: Callable[[Any], Any] = lambda model: model,
+    before: Callable[[], None] = lambda: None,
+) -> list[Any]:
+    """Weights and log of `train`. `shard`: the processes divide the draft."""
+
+    def wrap(model: Any) -> Any:
+        found = prepared(model)
+        return found if settings.lora is None else add_adapters(found, settings.lora, 5)
+
+    def wrap_part(model: Any) -> Any:
+        return divided(lambda: wrap(model), torch.device("cpu"))
+
+    model, log = train(work, settings, rows_of(rows), before, wrap_part if shard else wrap, phases)
+    with complete(model) as whole_model:
+        return [weights_of(whole_model), log]
+
+
+def flat(log: Any) -> dict[str, float]:
+    """The figures of a log by place."""
+    if isinstance(log, dict | list):
+        items = log.items() if isinstance(log, dict) else enumerate(log)
+        return {f"{name}.{inner}": value for name, part in items for inner, value in flat(part).items()}
+    return {"": log}
+
+
 def weights_of(model: Any) -> Weights:
     return {name: weight.flatten().tolist() for name, weight in model.state_dict().items()}
 
@@ -90,7 +125,7 @@ def in_processes(count: int, body: Callable[[], Any], out: Path) -> list[int | N
     their exit codes."""
     started = start(count, body, out)
     for one in started:
-        one.join(120)
+        one.join(600)
     return [one.exitcode for one in started]
 
 

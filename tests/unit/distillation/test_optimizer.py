@@ -124,7 +124,7 @@ def test_learned_positions_are_an_embedding() -> None:
     model = family_model("Llama", torch.float32)
     model.model.positions = torch.nn.Embedding(8, 16)
     matrices, others = (
-        {id(weight) for group in part.param_groups for weight in group["params"]} for part in _optimizer(model)._parts
+        {id(weight) for group in part.param_groups for weight in group["params"]} for part in _optimizer(model).parts
     )
 
     assert id(model.model.positions.weight) in others

@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ from pipeline.config.loading import parse_config
 from pipeline.distillation.training import Training
 from pipeline.examination.examiner import Examiner
 from pipeline.running.jobs import training_settings
-from tests.fakes import quiet
+from tests.fakes import quiet, stored_completion
 
 
 def _examiner(**evaluate: Any) -> Any:
@@ -23,7 +24,7 @@ def _training(**evaluate: Any) -> Training:
     raw = {"name": "t", "pair": models, "corpus": {"sources": [{"path": "reference"}]}, "evaluate": evaluate}
     pair = cast(Any, SimpleNamespace(vocabulary=8, tokenizer=Path("nowhere")))
     settings = training_settings(parse_config(raw, "test"))
-    return Training(settings, pair, [], quiet(), "cpu", False)
+    return Training(settings, pair, [stored_completion([1], [2, 3])], quiet(), "cpu", False)
 
 
 def test_an_examination_on_dev_prompts_goes_on_in_smaller_batches(
@@ -32,15 +33,15 @@ def test_an_examination_on_dev_prompts_goes_on_in_smaller_batches(
     """With a line; the next one begins with the batch that fitted."""
     asked = list[int]()
 
-    def summary(self: Examiner, draft: Any, completions: Any) -> str:
+    def acceptance_of(self: Examiner, draft: Any, completions: Any, numbers: Any) -> list[Any]:
         asked.append(self.settings.batch_tokens)
         if asked[-1] > 3000:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return "figures"
+        return [np.full(len(completions[number].tokens), 0.5) for number in numbers]
 
-    monkeypatch.setattr(Examiner, "summary", summary)
+    monkeypatch.setattr(Examiner, "acceptance_of", acceptance_of)
     training = _training()
-    assert ["figures"] * 2 == [training.examine(None) for _ in range(2)]
+    assert [0.5] * 2 == [training.examine(None).acceptance for _ in range(2)]
     assert [8192, 4096, 2048, 2048] == asked
     assert (
         "examination on dev prompts: tokens of a batch: out of memory; going on with 2,048" in capsys.readouterr().err

@@ -83,6 +83,24 @@ def test_a_window_ends_where_a_shard_does(rows: list[StoredCompletion], monkeypa
     assert dev.acceptance == pytest.approx(accepted / tokens)
 
 
+def test_batches_examined_apart_give_the_same_to_the_last_digit(
+    rows: list[StoredCompletion], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As several processes do, each some of the groups: also where windows end between them."""
+    monkeypatch.setattr("pipeline.examination.windows.WINDOW", 7)
+    model = tiny_llama(3, vocabulary=8, dtype=torch.float32)
+    examiner = replace(EXAMINER, count_as="user").in_batches(60)
+    groups = examiner.groups(rows)
+    found = dict[int, Any]()
+    for part in (groups[::2], groups[1::2], []):
+        numbers = sorted(number for group in part for number in group)
+        found |= dict(zip(numbers, examiner.acceptance_of(model, rows, numbers), strict=True))
+
+    assert len(groups) > 3
+    assert list(range(len(rows))) == sorted(number for group in groups for number in group)
+    assert examiner.summary(model, rows) == examiner.summary_of(rows, [found[number] for number in range(len(rows))])
+
+
 def test_several_drafts_and_a_damaged_one(rows: list[StoredCompletion], monkeypatch: pytest.MonkeyPatch) -> None:
     """The window in which a draft fails has its reason, later ones leave it out; the others are counted to the end.
     Where all are broken, reading stops."""

@@ -14,7 +14,7 @@ from pipeline.errors import UsageError
 from pipeline.models import host_memory, memory_plan
 from pipeline.models.host_memory import free_host_memory
 from pipeline.models.loading import load_model
-from pipeline.models.memory_plan import Batch, require_memory
+from pipeline.models.memory_plan import Batch, require_memory, require_training_memory
 from tests.fakes import tiny_llama
 
 CPU, MIB, GIB = torch.device("cpu"), 1 << 20, 1 << 30
@@ -217,3 +217,21 @@ def test_the_disk_takes_weights_and_no_caches(saved: Path, free: dict[str, int])
         UsageError, match=r"^generate\.batch = 11: KV caches of .*on cpu, disk; set generate\.batch to 10 or"
     ):
         check(11)
+
+
+@pytest.mark.parametrize(("optimizer", "parts", "a_parameter"), [("adamw", 1, 16), ("adamw", 4, 7), ("muon", 8, 5)])
+def test_a_training_that_does_not_fit_is_refused(
+    optimizer: Any, parts: int, a_parameter: int, saved: Path, free: dict[str, int]
+) -> None:
+    """Weights, gradients and optimizer state; of processes that divide them each holds its part, and in an examination the whole
+    weights beside it."""
+    needed = _weights(saved, "float32") // 4 * a_parameter
+    free["cpu"] = needed
+    require_training_memory(saved, CPU, optimizer, parts)
+    free["cpu"] = needed - 1
+    said = (
+        r"a training of its 4,\d+,\d+ parameters takes \d+\.\d MiB( in each of \d processes that divide it)? \(float32 "
+    )
+    with pytest.raises(UsageError, match=said) as refused:
+        require_training_memory(saved, CPU, optimizer, parts)
+    assert ("divide it among several GPUs (distill.shard)" in str(refused.value)) == (parts == 1)

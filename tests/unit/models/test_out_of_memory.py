@@ -63,7 +63,12 @@ def test_other_errors_are_not_of_memory() -> None:
     [
         (64, 20, "generate.batch = 64: out of memory; 16 fits: set generate.batch to 16 and run again", [64, 32, 16]),
         (3, 1, "generate.batch = 3: out of memory; 1 fits: set generate.batch to 1 and run again", [3, 1]),
-        (4, 0, "generate.batch = 4: out of memory, and with 1 too; free memory, use a device with more", [4, 2, 1]),
+        (
+            4,
+            0,
+            "generate.batch = 4: out of memory, and in smaller batches too; free memory, use a device with more",
+            [4, 2, 1],
+        ),
         (1, 0, "generate.batch = 1: out of memory; free memory, use a device with more", [1]),
     ],
 )

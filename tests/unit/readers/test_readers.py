@@ -26,6 +26,8 @@ NOT_LISTED = {
         "pipeline/corpus/answer_store:write_answers",
         "pipeline/corpus/prompt_store:write_prompts",
         "pipeline/canary/examined:_of_distributions",  # of the completion store, by `distributions`
+        "pipeline/distillation/checkpoints:_read_weights",  # of the training that goes on
+        "pipeline/distillation/checkpoints:read_optimizer",
         "pipeline/distillation/dataset:_teacher",
         "pipeline/distillation/training_task:TASK",  # of the process that starts the reader
         "pipeline/models/tokenizers:_merges",  # of a tokenizer that was loaded

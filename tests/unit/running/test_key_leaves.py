@@ -86,6 +86,7 @@ KNOWN_BY: dict[str, str] = {
     "generate.shard": "generate distill",
     "distill": "distill quantize",  # a variant may be trained further
     "distill.processes": "",
+    "distill.shard": "",
     "quantize": "quantize",
     "quantize.engine": "quantize evaluate gate",  # which variants are made, and examined
     "quantize.variants": "quantize evaluate gate",
