@@ -86,6 +86,9 @@ def _print_stages(out: Report, summary: Summary) -> None:
     for label, jobs in (("completed", done), ("reused from earlier runs", skipped)):
         if jobs:
             out.text(f"{label}: {', '.join(jobs)}", indent=2)
+    if resumed := [line.job for line in summary.stages if line.resumed]:
+        before = "not in these times: what tasks of a scheduler, or a run that was killed, had made before"
+        out.text(f"{before} ({', '.join(resumed)})", indent=2)
 
 
 def _print_drafts(out: Report, summary: Summary) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pipeline.acceptance.schema import Figure, SegmentFigures, read_profile
@@ -13,7 +14,7 @@ from pipeline.judgement.schema import BriefDecision
 from pipeline.registry.registry import naming
 from pipeline.registry.tracking import PAGE, ui_link
 from pipeline.running.jobs import expand
-from pipeline.store.artifacts import Artifact, Store
+from pipeline.store.artifacts import MANIFEST, Artifact, Store, read_manifest
 from pipeline.store.run_state import state_of
 from pipeline.store.runs import RunRecord, run_directory
 
@@ -28,6 +29,7 @@ class StageLine:
     job: str
     state: str
     seconds: float
+    resumed: bool = False  # `seconds` leave out what tasks of a scheduler, or a killed run, had made of it before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +76,8 @@ def summarise(store: Store, record: RunRecord) -> Summary:
     curve, examination = None, None
     for job in sorted(record.jobs, key=_order(record)):  # the file's own order is alphabetical
         entry = record.jobs[job]
-        stages.append(StageLine(job, entry.state, entry.seconds))
         directory = store.directory(entry.stage, entry.key)
+        stages.append(StageLine(job, entry.state, entry.seconds, entry.state == "done" and _was_resumed(directory)))
         task = entry.task
         if entry.stage in _DIRECTORIES and task.get("target") != "target_before" and directory.exists():
             directories[_DIRECTORIES[entry.stage]] = str(directory)
@@ -116,6 +118,10 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         naming=naming(run_config(record)) if promotion else "",
         page=str(page) if (page := run_directory(store, record.id) / PAGE).is_file() else None,
     )
+
+
+def _was_resumed(directory: Path) -> bool:
+    return (directory / MANIFEST).exists() and read_manifest(directory).resumed
 
 
 def _source(model: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from pipeline.store.artifacts import Store
 from pipeline.store.processes import is_alive, signs
 from pipeline.store.runs import RunRecord, run_directory, run_lock
 
-RUNNING, INTERRUPTED = "running", "interrupted"
+RUNNING, INTERRUPTED, STOPPED = "running", "interrupted", "stopped"
 
 
 def is_worked_on(store: Store, run_id: str) -> bool:
@@ -19,7 +19,10 @@ def has_sign_of_life(store: Store, run_id: str) -> bool:
 
 
 def state_of(store: Store, record: RunRecord) -> str:
-    """`record.state`, but `interrupted` for a run that is recorded as running and that no process works on."""
+    """`record.state`, but `interrupted` for a run that is recorded as running and that no process works on, and `running` for one
+    that has stopped before a stage of which tasks of a scheduler make shards: these leave the record as it is."""
+    if record.state == STOPPED and has_sign_of_life(store, record.id):
+        return RUNNING
     if record.state != RUNNING or is_worked_on(store, record.id):
         return record.state
     return INTERRUPTED

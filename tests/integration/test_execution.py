@@ -164,4 +164,8 @@ def test_tasks_of_a_scheduler_examine_what_one_process_does(loop: Place, monkeyp
         json.loads((loop.store / "artifacts" / name / "manifest.json").read_text())["resumed"] for name in before
     )
     assert "evaluate/prompt-lookup: already in the store" in late.err
+    shown = " ".join(loop.understudy("show", "tasks").out.split())
+    assert (
+        "not in these times: what tasks of a scheduler, or a run that was killed, had made before (evaluate/" in shown
+    )
     assert [] == [*(loop.store / "parts").iterdir(), *(loop.store / "work").iterdir()]

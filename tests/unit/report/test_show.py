@@ -71,6 +71,17 @@ def test_the_level_of_the_intervals_is_said(capsys: pytest.CaptureFixture[str]) 
     assert "Temperature 1, 0 examination prompts, 99.5% intervals\n" in capsys.readouterr().out
 
 
+def test_times_that_leave_something_out_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a job of which tasks of a scheduler have made the shards, the seconds are those of adding them up."""
+    stages = [StageLine("corpus", "done", 4.0), StageLine("generate", "done", 5.0, resumed=True)]
+    print_summary(make_summary(stages=stages))
+    said = " ".join(capsys.readouterr().out.split())
+    print_summary(make_summary(stages=stages[:1]))
+
+    assert "not in these times: what tasks of a scheduler, or a run that was killed, had made before (generate)" in said
+    assert "not in these times" not in capsys.readouterr().out
+
+
 def test_printed_commands_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
     """Names with spaces and other characters of the shell are quoted."""
     directories = {"target": "/my models/it's", "draft": "org/name@main", "completions": "/a/$b"}

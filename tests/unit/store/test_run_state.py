@@ -80,6 +80,20 @@ def test_a_killed_run_that_nobody_waits_for_is_interrupted(run: tuple[Store, Run
         process.communicate()
 
 
+def test_a_stopped_run_is_running_while_tasks_work_on_it(run: tuple[Store, RunRecord]) -> None:
+    """They write no record. A run that has ended is not waiting for any."""
+    store, record = run
+    seen = list[tuple[str, str, str]]()
+    for state in ("stopped", "finished", "failed"):
+        record.state = state
+        before = state_of(store, record)
+        with signs_of_life(run_directory(store, "r")):
+            during = state_of(store, record)
+        seen.append((before, during, state_of(store, record)))
+
+    assert [("stopped", "running", "stopped"), ("finished",) * 3, ("failed",) * 3] == seen
+
+
 def test_where_start_times_are_not_known_the_age_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a system without /proc: a run would otherwise take its own process for dead. A sign that was removed is none."""
     monkeypatch.setattr(processes, "running_process", lambda _: "")
