@@ -163,12 +163,12 @@ TWO = ("--set", "distill.processes=2")
 ROUNDS = ("--set", "distill.on_policy={rounds: 1, prompts: 12, max_steps: 4}")
 
 
-def _set_aside(place: Place, run: str) -> Path:
+def set_aside(place: Place, run: str) -> Path:
     """The artifact of a run's draft, out of the store."""
     return place.artifact("distill", run).rename(place.root / f"aside-{run}")
 
 
-def _alike(one: Path, two: Path, processes: tuple[int, int] = (1, 2)) -> None:
+def alike(one: Path, two: Path, processes: tuple[int, int] = (1, 2)) -> None:
     """Both drafts are the same, but for rounding, and so is the rest of their artifacts."""
     names = [sorted(str(path.relative_to(place)) for path in place.rglob("*")) for place in (one, two)]
     assert names[0] == names[1]
@@ -189,9 +189,9 @@ def test_the_command_trains_in_two_processes(loop: Place) -> None:
         assert 0 == ended.code, ended.err
         said[run] = ended.err.splitlines()
         assert [] == list((loop.store / "work").glob("distill-*"))
-        artifact = _set_aside(loop, run)
+        artifact = set_aside(loop, run)
         if run != "one":
-            _alike(loop.root / "aside-one", artifact)
+            alike(loop.root / "aside-one", artifact)
         figures = json.loads((artifact / "manifest.json").read_text())["figures"]
         assert float(run == "parts") == figures["shard"]
     assert "distill: 2 processes on cpu" in said["two"]
@@ -211,7 +211,7 @@ def test_a_killed_worker_of_the_command_costs_one_line(loop: Place) -> None:
     """Exit code 1 and what to do; run again, the training goes on from its checkpoint to the same draft."""
     longer = (*FP32, "--set", "distill.max_steps=400")
     assert 0 == loop.understudy("run", SMOKE, *longer, *TWO, "--run", "whole", MLFLOW_TRACKING_URI=NOBODY).code
-    whole = _set_aside(loop, "whole")
+    whole = set_aside(loop, "whole")
     command = loop.start("run", SMOKE, *longer, *TWO, "--run", "two", MLFLOW_TRACKING_URI=NOBODY)
     until = time.monotonic() + 300
     while not list((loop.store / "work").glob("distill-*/**/checkpoint_complete")) and time.monotonic() < until:
@@ -226,14 +226,14 @@ def test_a_killed_worker_of_the_command_costs_one_line(loop: Place) -> None:
     )
     again = loop.understudy("run", SMOKE, *longer, *TWO, "--run", "two", MLFLOW_TRACKING_URI=NOBODY)
     assert 0 == again.code, again.err
-    _alike(whole, loop.artifact("distill", "two"), processes=(2, 2))
+    alike(whole, loop.artifact("distill", "two"), processes=(2, 2))
 
 
 @pytest.mark.long
 def test_under_torchrun_the_first_process_runs_and_the_others_train(loop: Place) -> None:
     """One run, whose draft is that of one process; and a number of processes that does not fit stops it before it begins."""
     assert 0 == loop.understudy("run", SMOKE, *FP32, "--run", "one", MLFLOW_TRACKING_URI=NOBODY).code
-    one, entry = _set_aside(loop, "one"), Path(understudy_cli.__file__)
+    one, entry = set_aside(loop, "one"), Path(understudy_cli.__file__)
     torchrun = [
         sys.executable,
         "-m",
@@ -263,7 +263,7 @@ def test_under_torchrun_the_first_process_runs_and_the_others_train(loop: Place)
     ended = run("--run", "two")
     assert 0 == ended.code, ended.err
     assert runs + 1 == len(loop.records())
-    _alike(one, loop.artifact("distill", "two"))
+    alike(one, loop.artifact("distill", "two"))
 
 
 _FULL = """

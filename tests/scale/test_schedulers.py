@@ -27,29 +27,28 @@ sys.exit(f"failed: {{failed}}" if failed else 0)
 """
 
 
-def _commands(place: Place) -> dict[str, str]:
-    """An environment in which `understudy` and `sbatch` are on the PATH."""
-    bin_ = place.root / "bin"
-    bin_.mkdir()
-    call = " ".join(map(repr, command_line()))
-    for name, text in {
-        "understudy": f'#!/bin/sh\nexec {call} "$@"\n',
-        "sbatch": SBATCH.format(python=sys.executable),
-    }.items():
-        (bin_ / name).write_text(text)
-        (bin_ / name).chmod(0o755)
-    here = place.environment(PYTHONPATH=str(ROOT))
-    return here | {"PATH": f"{bin_}:{os.environ['PATH']}"}
+def commands(place: Place) -> dict[str, str]:
+    """An environment in which `understudy` is on the PATH."""
+    _program(place, "understudy", f'#!/bin/sh\nexec {" ".join(map(repr, command_line()))} "$@"\n')
+    return place.environment(PYTHONPATH=str(ROOT)) | {"PATH": f"{place.root / 'bin'}:{os.environ['PATH']}"}
+
+
+def _program(place: Place, name: str, text: str) -> None:
+    (place.root / "bin").mkdir(exist_ok=True)
+    (place.root / "bin" / name).write_text(text)
+    (place.root / "bin" / name).chmod(0o755)
 
 
 def test_the_slurm_script_makes_a_run(smoke: Smoke, ungenerated: Place) -> None:
     """Four tasks at once, twice: the completions and examinations of one process."""
     stopped = ungenerated.root / "config.yaml"
     stopped.write_text(SMOKE.read_text())
+    _program(ungenerated, "sbatch", SBATCH.format(python=sys.executable))
+    _program(ungenerated, "srun", '#!/bin/sh\nshift\nexec "$@"\n')  # one task, without its only option
     there = {"CONFIG": str(stopped), "STORE": str(ungenerated.store), "RUN": "slurm", "TASKS": "4"}
     ended = subprocess.run(
         [EXAMPLES / "slurm/run.sh"],
-        env=_commands(ungenerated) | there,
+        env=commands(ungenerated) | there,
         cwd=ungenerated.cwd,
         capture_output=True,
         text=True,
@@ -71,7 +70,7 @@ def test_the_kubernetes_job_makes_all_shards(smoke: Smoke, ungenerated: Place) -
     (container,) = job["template"]["spec"]["containers"]
     given = {one["name"]: one["value"] for one in container["env"]}
     assert given["SHARES"] == str(job["completions"])
-    environment = _commands(ungenerated) | {"RUN": "pods", "SHARES": "4", "STAGE": given["STAGE"]}
+    environment = commands(ungenerated) | {"RUN": "pods", "SHARES": "4", "STAGE": given["STAGE"]}
     assert 0 == ungenerated.understudy("run", SMOKE, "--until", "corpus", "--run", "pods").code
     line = container["command"][-1].replace("/etc/understudy/config.yaml", str(SMOKE))
     line = line.replace("/var/lib/understudy", str(ungenerated.store))
