@@ -6,7 +6,7 @@ import typer
 
 from pipeline.commands.options import DEFAULT_STORE, ConfigPath, EvenIfRefused, ForcePromote, Overrides, StorePath
 from pipeline.errors import UsageError
-from pipeline.running.stage_list import STAGE_NAMES
+from pipeline.running.stage_list import STAGE_NAMES, STAGES
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config
@@ -93,6 +93,8 @@ def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool
     from pipeline.planning.forecast import source_readers
     from pipeline.progress import Progress
     from pipeline.report.dry_run import print_config, print_jobs
+    from pipeline.running.device_check import require_device
+    from pipeline.running.execution.ray_cluster import require_ray
     from pipeline.running.inputs import require_inputs
     from pipeline.running.jobs import expand
     from pipeline.running.local_pair import check_local_pair
@@ -101,6 +103,8 @@ def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool
 
     mistake, notes, resolved = None, list[str](), given
     try:
+        if given.execution.ray is not None:
+            require_ray()
         require_inputs(given)
         resolved, notes = check_local_pair(given)
     except UnderstudyError as error:
@@ -114,4 +118,8 @@ def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool
         [*(reader.line for reader in source_readers(resolved).values()), *notes],
         store.root,
     )
+    try:
+        require_device(given.device, STAGES)
+    except UnderstudyError as error:  # it may be looked at on a machine that runs nothing
+        Progress().warn(str(error))
     require_prompts(resolved, Progress(), go_on)

@@ -31,12 +31,12 @@ def mark_complete(work: Path, step: int) -> None:
 
 def last_checkpoint(work: Path) -> Path | None:
     """The newest complete checkpoint."""
-    return max((path.parent for path in work.glob(f"checkpoint-*/{_COMPLETE}")), key=_step, default=None)
+    return max((path.parent for path in work.glob(f"checkpoint-*/{_COMPLETE}")), key=step_of, default=None)
 
 
 def is_finished(checkpoint: Path, settings: DistillConfig) -> bool:
     """Whether the run was finished at `checkpoint`."""
-    return _step(checkpoint) >= settings.max_steps or out_of_patience(history_of(checkpoint), settings)
+    return step_of(checkpoint) >= settings.max_steps or out_of_patience(history_of(checkpoint), settings)
 
 
 def history_of(checkpoint: Path) -> list[dict[str, Any]]:
@@ -119,5 +119,6 @@ def _trained(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, weight.detach()
 
 
-def _step(checkpoint: Path) -> int:
+def step_of(checkpoint: Path) -> int:
+    """Optimiser steps that were done when it was written."""
     return int(checkpoint.name.rpartition("-")[2])

@@ -29,6 +29,7 @@ from pipeline.distillation.checkpoints import (
     read_best,
     read_model,
     read_optimizer,
+    step_of,
     write_model,
     write_optimizer,
 )
@@ -79,6 +80,8 @@ def distill(
             history = history_of(checkpoint)
             track.advance(settings.max_steps)
         else:
+            if checkpoint is not None:
+                progress.line(f"distill: goes on from step {step_of(checkpoint)} of {settings.max_steps}")
             trainer = _trainer(model, tokenizer, completions, settings, weights, seed, vocabulary, work)
             trainer.add_callback(TrainingCallback(trainer, settings, trainer.by_segment, examine, track, work))
             tried = batch_named(

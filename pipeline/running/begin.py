@@ -13,6 +13,7 @@ from pipeline.running import certain_refusals
 from pipeline.running.abandoned import close_abandoned
 from pipeline.running.certain_refusals import stop_or_warn
 from pipeline.running.clear_text import clear_text_warnings
+from pipeline.running.execution.ray_cluster import require_ray
 from pipeline.running.inputs import is_prompts, resolve_inputs
 from pipeline.running.jobs import expand
 from pipeline.running.local_pair import check_local_pair
@@ -41,6 +42,8 @@ def begin(
     recorded.
     """
     _check_processes(config)
+    if config.execution.ray is not None:
+        require_ray()
     for warning in clear_text_warnings(config, store):
         progress.warn(warning)
     store.create()

@@ -50,7 +50,9 @@ def preview(config: Config, store: Store, first: str = STAGE_NAMES[0], last: str
 
 def not_built(job: Job, store: Store) -> UsageError:
     """Of a job before the first one that was asked for."""
-    return UsageError(f"{job.id} is not in {store.root} for this config; run it first (leave --from out)")
+    return UsageError(
+        f"{job.id} is not in {store.root} for this config; make it first: leave --from out, or `understudy stage {job.stage}`"
+    )
 
 
 def _champion(config: Config, store: Store) -> dict[str, OutsideInput]:

@@ -4,10 +4,12 @@ import json
 import re
 import shutil
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from transformers import AutoTokenizer
 
@@ -391,3 +393,23 @@ def _change(model: Path, **settings: Any) -> None:
 
 def _truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1000])
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
+def test_ray_is_asked_for_before_anything_is_made(place: Place) -> None:
+    """Not by the first job that needs it, an hour later."""
+    for command in (("run", SMOKE), ("run", SMOKE, "--dry-run")):
+        ended = place.understudy(*command, "--set", "execution.ray={workers: 2}")
+        assert (2, "execution.ray: Ray is not installed; install understudy[ray], or use execution.local") == (
+            ended.code,
+            ended.complaint,
+        )
+    assert not (place.store / "runs").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_here_is_said_by_a_dry_run(place: Place) -> None:
+    """Which may be made on a machine that runs nothing."""
+    ended = place.understudy("run", SMOKE, "--dry-run", "--set", "device=cuda:3")
+    assert 0 == ended.code, ended.err
+    assert "warning: device = 'cuda:3' cannot be used here" in ended.err

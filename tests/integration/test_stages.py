@@ -26,7 +26,10 @@ def test_stage_without_its_predecessors_is_refused(place: Place) -> None:
     """A stage whose inputs are not in the store exits 2 and names the first that is missing."""
     ended = place.understudy("run", SMOKE, "--from", "distill", "--run", "early", MLFLOW_TRACKING_URI=NOBODY)
     assert 2 == ended.code, ended.err
-    assert f"pair is not in {place.store} for this config; run it first (leave --from out)" == ended.complaint
+    assert (
+        f"pair is not in {place.store} for this config; make it first: leave --from out, or `understudy stage pair`"
+        == ended.complaint
+    )
 
 
 def test_a_stage_of_an_unknown_run_is_refused(place: Place) -> None:

@@ -17,6 +17,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.output_head import linear_head
+from pipeline.progress import Progress
 from tests.fakes import quiet, stored_completion, tiny_llama, tiny_tokenizer
 
 SETTINGS = DistillConfig(bf16=False, max_steps=6, batch=2, save_every=2, evaluate_every=5, learning_rate=1e-2)
@@ -61,6 +62,7 @@ def _train(
     vocabulary: int = 32,
     seed: int = 3,
     wrap: Callable[[Any], Any] = lambda model: model,
+    progress: Progress | None = None,
 ) -> tuple[Any, Log]:
     from pipeline.distillation.segment_weights import segment_weights
     from pipeline.distillation.trainer import distill
@@ -77,7 +79,7 @@ def _train(
         vocabulary=vocabulary,
         work=work,
         examine=examine or _later_is_better(),
-        progress=quiet(),
+        progress=progress or quiet(),
     )
 
 
@@ -122,8 +124,11 @@ def test_training_moves_the_draft_towards_the_target(unbroken: tuple[Any, Log]) 
     assert _length(model) == next(entry["dev_acceptance_rate"] for entry in log[::-1] if "dev_acceptance_rate" in entry)
 
 
-def test_a_killed_run_ends_as_an_unbroken_one(unbroken: tuple[Any, Log], killed: Path, tmp_path: Path) -> None:
-    """Killed at step 5 and started again, it resumes from step 4 and ends with the same weights and log, bit by bit."""
+def test_a_killed_run_ends_as_an_unbroken_one(
+    unbroken: tuple[Any, Log], killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed at step 5 and started again, it resumes from step 4, which it says, and ends with the same weights and log, bit by
+    bit."""
     work = shutil.copytree(killed, tmp_path / "work")
     asked: list[float] = []
 
@@ -131,8 +136,9 @@ def test_a_killed_run_ends_as_an_unbroken_one(unbroken: tuple[Any, Log], killed:
         asked.append(_length(model))
         return AcceptanceSummary(asked[-1], 1.0 + len(asked))
 
-    model, log = _train(work, examine=examine)
+    model, log = _train(work, examine=examine, progress=Progress(False))
 
+    assert "distill: goes on from step 4 of 6" in capsys.readouterr().err.splitlines()
     assert 2 == len(asked)  # at steps 5 and 6, not at the beginning: it did not start over
     assert _weights(unbroken[0]) == _weights(model)
     assert unbroken[1] == log

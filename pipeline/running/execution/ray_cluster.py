@@ -27,17 +27,22 @@ _ANSWER_SECONDS = 10.0
 _ROOT = str(Path(pipeline.__file__).resolve().parents[1])
 
 
+def require_ray() -> Any:
+    """The package. UsageError where it is not installed."""
+    try:
+        import ray
+    except ImportError:
+        raise UsageError(
+            "execution.ray: Ray is not installed; install understudy[ray], or use execution.local"
+        ) from None
+    return ray
+
+
 class RayActors:
     """Actors, started with their first part. Each loads what the parts need once."""
 
     def __init__(self, work: Work[Any], device: str, config: RayConfig, progress: Progress) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise UsageError(
-                "execution.ray: Ray is not installed; install understudy[ray], or use execution.local"
-            ) from None
-        self._ray, self._config, self._progress = ray, config, progress
+        self._ray, self._config, self._progress = require_ray(), config, progress
         on = "cpu" if device == "auto" and not config.gpus else device
         self._workers = [_Worker(number, work, on, self) for number in range(1, config.workers + 1)]
         self._is_connected = False
