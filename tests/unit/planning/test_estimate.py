@@ -379,7 +379,7 @@ def test_hours_of_processes_where_the_target_is_loaded_here(
     processes: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Sixteen tasks of a scheduler, each with its own target, are planned as sixteen processes: a sixteenth of the time, and the
-    same hours of all of them. The training's second process waits while the first one examines."""
+    same hours of all of them."""
     stated = ("plan.rows=100000", "plan.train_tokens_per_second=5000", "plan.examine_tokens_per_second=5000")
     print_estimate(estimated_here(*stated, "plan.generate_tokens_per_second=1000", *processes), None)
 
