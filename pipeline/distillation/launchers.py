@@ -111,9 +111,10 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 
 def _first_host(nodes: str) -> str:
-    """The first of Slurm's list of machines, such as `a` of `a,b` and `node07` of `node[07-09,12]`."""
-    found = re.match(r"([^\[,]+)(?:\[([0-9]+)[^\]]*\]([^,]*))?", nodes)
-    return "127.0.0.1" if found is None else "".join(part or "" for part in found.groups())
+    """The first of Slurm's list of machines, such as `a` of `a,b` and `r1n3` of `r[1-2]n[3,5]`."""
+    first = re.match(r"(?:[^\[,]|\[[^\]]*\])*", nodes)
+    assert first is not None  # it may be empty
+    return re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", first[0]) or "127.0.0.1"
 
 
 def _port(environment: Mapping[str, str]) -> int:

@@ -52,6 +52,7 @@ def test_torchrun_is_seen_and_taken_out_of_the_environment() -> None:
     ("nodes", "host"),
     [
         ("node[07-09,12].cluster", "node07.cluster"),
+        ("r[1-2]n[3,5],q7", "r1n3"),
         ("a,b", "a"),
         ("n[3,5],m1", "n3"),
         ("one", "one"),
