@@ -84,7 +84,7 @@ def test_a_task_needs_no_file_locks(ungenerated: Place, monkeypatch: pytest.Monk
     begun = ungenerated.understudy("run", SMOKE, "--until", "corpus", "--run", "tasks")
     assert 0 == begun.code, begun.err
     monkeypatch.setattr("fcntl.flock", _no_locks)
-    ended = ungenerated.understudy(*task(ungenerated, "1/9"))
+    ended = ungenerated.understudy(*task("1/9"))
     merging = ungenerated.understudy("stage", "generate", SMOKE, "--run", "tasks")
 
     assert 0 == ended.code, ended.err
