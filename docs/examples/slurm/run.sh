@@ -39,6 +39,7 @@ case ${1:-submit} in
     ;;
   draft)
     understudy stage generate "$config" --run "$run" --store "$store"
+    export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}  # which srun no longer takes over by itself, since 22.05
     srun --kill-on-bad-exit understudy stage distill "$config" --run "$run" --store "$store"
     understudy stage quantize "$config" --run "$run" --store "$store"
     ;;
