@@ -90,6 +90,7 @@ ENTRIES = (
     Entry("What does the watch cost?", ["watch_load"], "watch", speed.watching),
     Entry("What does a second process give in training?", ["training_processes"], "scale", scale.training),
     Entry("What does a second Ray worker give?", ["spread"], "scale", scale.shards),
+    Entry("Does memory grow with the completions?", ["completions_memory"], "scale", scale.completions_memory),
     Entry("How much memory does the gate take?", ["gate_memory"], "scale", scale.gate_memory),
     Entry("How long does the quickstart take?", ["quickstart"], "quickstart", speed.quickstart),
     Entry("How long do commands take to start?", ["light_paths", "check"], "quickstart", speed.start),

@@ -8,6 +8,7 @@ from types import ModuleType
 from tests.benchmarks import (
     architectures,
     check,
+    completions_memory,
     conformance,
     coverage,
     decoder_batch,
@@ -106,7 +107,12 @@ TOPICS = {
     "watch": Topic("In service", {"watch_alarms": watch_alarms, "watch_load": watch_load}),
     "scale": Topic(
         "More than one process, large corpora",
-        {"training_processes": training_processes, "spread": spread, "gate_memory": gate_memory},
+        {
+            "training_processes": training_processes,
+            "spread": spread,
+            "completions_memory": completions_memory,
+            "gate_memory": gate_memory,
+        },
     ),
     "architectures": Topic("Architectures", {"architectures": architectures}),
 }

@@ -36,3 +36,17 @@ def gate_memory(results: Results) -> Answer:
         + missed("1 GiB was the aim.", peak >= 1024)
     )
     return found, "the libraries alone. Three drafts are examined, with three segments and 16 draft lengths."
+
+
+def completions_memory(results: Results) -> Answer:
+    ways = results.figure("completions_memory")
+    counts = [int(count) for count in next(iter(ways.values()))]
+    few, many = min(counts), max(counts)
+    growth = {name: rows[str(many)]["anonymous_mib"] - rows[str(few)]["anonymous_mib"] for name, rows in ways.items()}
+    most = max(growth, key=lambda name: growth[name])
+    stages = " and ".join(f"{growth[name]:+.0f} MiB in `{name}`" for name in ("generate", "evaluate"))
+    found = (
+        f"From {few:,} to {many:,} completions: **{stages}**; at the most {growth[most]:+.0f} MiB, in `{most}`, of all ways that "
+        "go through completions."
+    )
+    return found, f"the same at {few:,} completions. The process's own memory, without the system's file cache."
