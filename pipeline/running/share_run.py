@@ -107,5 +107,6 @@ class ShareRun:
 
     def _say(self, job: Job, outcome: Outcome) -> None:
         missing = outcome.notes["missing"]
-        rest = f"; {missing} of other tasks are not there yet" if missing else ""
+        others = "1 shard of other tasks is" if missing == 1 else f"{missing} shards of other tasks are"
+        rest = f"; {others} not there yet" if missing else ""
         self._progress.line(f"{job.id}: shards {self._share} are there{rest}")

@@ -6,12 +6,11 @@ with the block.
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
@@ -68,26 +67,44 @@ def cluster(root: Path) -> Iterator[dict[str, str]]:
     munge = {"key-file": key, "socket": root / "munge.sock", "pid-file": root / "munged.pid"}
     munge |= {"log-file": root / "munged.log", "seed-file": root / "munge.seed"}
     environment = {"SLURM_CONF": str(config)}
-    try:
-        _start("munged", "--force", *(f"--{name}={path}" for name, path in munge.items()))
-        _start("slurmctld", "-f", str(config))
+    with ExitStack() as ends:
+        ends.enter_context(
+            _running("munged", "--foreground", "--force", *(f"--{key}={path}" for key, path in munge.items()))
+        )
+        _wait_for(root / "munge.sock")
+        ends.enter_context(_running("slurmctld", "-D", "-f", str(config)))
         for node in NODES:
-            _start("slurmd", "-N", node, "-f", str(config))
+            ends.enter_context(_running("slurmd", "-D", "-N", node, "-f", str(config)))
         _wait_for_nodes(environment)
         yield environment
-    finally:
-        for file in ("slurmctld.pid", *(f"slurmd-{node}.pid" for node in NODES), "munged.pid"):
-            _end(root / file)
 
 
-def _start(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+@contextmanager
+def _running(*command: str) -> Iterator[None]:
+    """A daemon that is a child of this process; what it says is in its log."""
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as daemon:
+        try:
+            yield
+        finally:
+            daemon.terminate()
+            try:
+                daemon.wait(20)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
 
 
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _wait_for(path: Path) -> None:
+    until = time.monotonic() + _UP_SECONDS
+    while not path.exists():
+        assert time.monotonic() < until, f"{path} is not there"
+        time.sleep(0.05)
 
 
 def _wait_for_nodes(environment: dict[str, str]) -> None:
@@ -99,14 +116,3 @@ def _wait_for_nodes(environment: dict[str, str]) -> None:
             return
         time.sleep(0.2)
     raise AssertionError(f"Slurm's nodes are {said}")
-
-
-def _end(pid_file: Path) -> None:
-    try:
-        pid = int(pid_file.read_text())
-        os.kill(pid, signal.SIGTERM)
-    except (OSError, ValueError):
-        return
-    until = time.monotonic() + 20
-    while time.monotonic() < until and Path(f"/proc/{pid}").exists():
-        time.sleep(0.05)

@@ -14,6 +14,7 @@ from pipeline.config.resources import differing
         ({"execution": {"local": 1, "ray": None}}, {"execution": {"local": 1, "ray": {"workers": 2}}}, []),
         ({}, {"plan": {"rows": 3}}, []),
         ({"distill": {"processes": 1, "batch": 8}}, {"distill": {"processes": 2, "batch": 16}}, ["distill.batch"]),
+        ({"distill": {"shard": False}}, {"distill": {"shard": True}}, []),
         ({"generate": {"server": None}}, {"generate": {"server": {"endpoints": []}}}, ["generate.server"]),
         ({"devices": 1, "seed": 2}, {"devices": 2, "seed": 3}, ["devices", "seed"]),
         ({"sources": [{"path": "a"}]}, {"sources": [{"path": "b"}]}, ["sources"]),

@@ -718,7 +718,7 @@ def test_a_share_is_made_in_every_job_of_the_stage(world: _World, capsys: pytest
     assert ["generate 3/4", "generate/before 3/4"] == world.calls
     assert before == (run_directory(world.store, "r") / "run.json").read_bytes()
     assert 2 == len(list((world.store.root / "work").glob("generate-*/part-3")))
-    assert "generate: shards 3/4 are there; 2 of other tasks are not there yet\n" in capsys.readouterr().err
+    assert "generate: shards 3/4 are there; 2 shards of other tasks are not there yet\n" in capsys.readouterr().err
 
 
 def test_a_share_of_what_is_committed_is_nothing_to_do(world: _World, capsys: pytest.CaptureFixture[str]) -> None:
