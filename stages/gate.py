@@ -10,7 +10,7 @@ from pipeline.acceptance.decoding_speed import find_decoding_speed
 from pipeline.acceptance.profile_file import read_examination
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import read_profile
-from pipeline.config.quantize import Variant
+from pipeline.config.quantize import UNQUANTIZED, Variant
 from pipeline.judgement.at_load import StatedLoad, latency, mean_seconds
 from pipeline.judgement.benefit import benefit_at_load
 from pipeline.judgement.choice import Contender, choose, chosen, not_made
@@ -28,7 +28,7 @@ from pipeline.registry.run_content import decision_figures
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.pair_checks import left_out_variants
 from pipeline.running.settings import GateSettings
-from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input, profile_input
+from pipeline.running.tasks import draft_input, examination_input, profile_input
 from pipeline.store.artifacts import age_in_days, read_manifest
 from pipeline.store.files import write_json
 

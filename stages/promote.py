@@ -74,12 +74,12 @@ def _check_export(context: StageContext[PromoteSettings], chosen: Variant) -> No
     """What the engine cannot load is found before the draft is registered."""
     settings = context.settings.promote.export
     if settings is not None:
-        from pipeline.export.subject import run_subject
         from pipeline.handover.champion_export import check_export
+        from pipeline.registry.named import run_draft
         from pipeline.store.runs import require_run
 
         store = Store(context.store)
-        check_export(settings, run_subject(store, require_run(store, context.run_id), chosen, "the candidate"))
+        check_export(settings, run_draft(store, require_run(store, context.run_id), chosen, "the candidate"))
 
 
 def _already_champion(context: StageContext[PromoteSettings], registry: Registry, digest: str) -> Outcome:

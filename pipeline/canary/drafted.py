@@ -37,11 +37,11 @@ def draft_evidence(asked: Asked, examined: Examined, model: Any, api: Api, gamma
 
     `gamma`: the draft length with which the engine was exported, where its counts do not say it. Raises BrokenDraft.
     """
-    config, subject = examined.subject.config, examined.subject
-    exact = is_exact(config.pair.target.dtype, config.pair.draft.dtype, subject.variant)
+    config, draft = examined.draft.config, examined.draft
+    exact = is_exact(config.pair.target.dtype, config.pair.draft.dtype, draft.variant)
     pairs = zip(examined.completions, asked.emitted, strict=True)
     texts = [_Text(item.prompt, np.array(one.tokens, dtype=np.int32)) for item, one in pairs]
-    drafted = argmax_on(model, texts, subject.pair.vocabulary, config.evaluate.batch_tokens)
+    drafted = argmax_on(model, texts, draft.pair.vocabulary, config.evaluate.batch_tokens)
     spoken = [number for number, one in enumerate(asked.emitted) if len(one.tokens) > 1]  # the prefill emits the first
     counts = {number: found for number in spoken if (found := asked.emitted[number].counts) is not None}
     pooled = asked.counters.counts if asked.counters is not None and not counts else None

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import UsageError
-from pipeline.export.subject import Subject
 from pipeline.generation.completion_store import StoredCompletion, canonical, read_completions
 from pipeline.generation.distributions import step, unpack
+from pipeline.registry.named import Draft
 from pipeline.servers.identity import Identity
 from pipeline.speculation.settings import GREEDY, Sampling
 
@@ -31,42 +31,42 @@ class Known:
 class Examined:
     """Of the run that trained the draft. `completions`: greedy ones, by prompt."""
 
-    subject: Subject
+    draft: Draft
     completions: list[StoredCompletion]
     known: list[Known]
     max_tokens: int
 
 
-def examined_slice(subject: Subject, prompts: int, max_tokens: int) -> Examined:
+def examined_slice(draft: Draft, prompts: int, max_tokens: int) -> Examined:
     """The same prompts each time: those whose ids have the lowest hashes. UsageError where nothing is stored for them."""
-    greedy = _slice(read_completions(subject.completions, {"examination"}, GREEDY), prompts)
+    greedy = _slice(read_completions(draft.completions, {"examination"}, GREEDY), prompts)
     if not greedy:
         raise UsageError(
-            f"{subject.completions}: it holds no greedy examination completions; run the config again (corpus.splits.examination "
+            f"{draft.completions}: it holds no greedy examination completions; run the config again (corpus.splits.examination "
             "above 0)"
         )
-    limit = min(max_tokens, subject.config.generate.max_new_tokens)
-    return Examined(subject=subject, completions=greedy, known=_known(subject, greedy, limit), max_tokens=limit)
+    limit = min(max_tokens, draft.config.generate.max_new_tokens)
+    return Examined(draft=draft, completions=greedy, known=_known(draft, greedy, limit), max_tokens=limit)
 
 
 def _slice(completions: Iterable[StoredCompletion], prompts: int) -> list[StoredCompletion]:
     return heapq.nsmallest(prompts, completions, key=lambda item: hashlib.sha256(item.id.encode()).digest())
 
 
-def _known(subject: Subject, greedy: Sequence[StoredCompletion], limit: int) -> list[Known]:
+def _known(draft: Draft, greedy: Sequence[StoredCompletion], limit: int) -> list[Known]:
     """From the most exact record that there is: answers of a served target; log p of what was sampled at temperature 1; the
     stored distributions."""
-    served = subject.pair.facts.get("served")
+    served = draft.pair.facts.get("served")
     if served is not None:
         golden = Identity.from_facts(served).golden
         return [
             Known(list(ids), len(ids) - len(log_p), np.array(log_p), np.zeros(len(log_p)))
             for ids, log_p in zip(golden.sequences, golden.log_p, strict=True)
         ]
-    deployed = canonical(Sampling.from_config(subject.config.sampling))
+    deployed = canonical(Sampling.from_config(draft.config.sampling))
     if deployed.unchanged:
         chosen = {item.id for item in greedy}
-        stored = read_completions(subject.completions, {"examination"}, deployed)
+        stored = read_completions(draft.completions, {"examination"}, deployed)
         return [_sampled(item, limit) for item in stored if item.id in chosen]
     return [_of_distributions(item, limit) for item in greedy]
 

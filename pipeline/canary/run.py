@@ -14,9 +14,9 @@ from pipeline.config.root import Config
 from pipeline.config.server import Api, EndpointConfig, ServerConfig
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.export.schema import Expected
-from pipeline.export.subject import Subject, registered_subject
 from pipeline.progress import Progress
 from pipeline.registry.drafts import RegisteredDraft
+from pipeline.registry.named import Draft, version_draft
 from pipeline.registry.registry import registry_for
 from pipeline.servers.endpoint import Endpoint, RequestRefused
 from pipeline.servers.engines import APIS, asking_of
@@ -51,7 +51,7 @@ class Question:
     @property
     def gamma(self) -> int:
         """The draft length that the engine was exported with, else that of the examination."""
-        return self.expected.gamma if self.expected else self.examined.subject.config.evaluate.gamma
+        return self.expected.gamma if self.expected else self.examined.draft.config.evaluate.gamma
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def question(config: Config, store: Store) -> Question:
     if draft is None:
         raise UsageError(f"{registry.name} has no champion; promote a draft first (`understudy run CONFIG`)")
     settings = config.watch.canary
-    examined = examined_slice(registered_subject(store, registry, draft), settings.prompts, settings.max_tokens)
+    examined = examined_slice(version_draft(store, registry, draft).fetched(), settings.prompts, settings.max_tokens)
     return Question(config=config, store=store, draft=draft, examined=examined, api=api, expected=expected)
 
 
@@ -118,7 +118,7 @@ async def _ask_one(asked: Question, settings: ServerConfig, place: EndpointConfi
     endpoint = Endpoint(place, settings, _SECTION)
     await endpoint.open()
     try:
-        pair = asked.examined.subject.pair
+        pair = asked.examined.draft.pair
         model = await retried(lambda: read_model(endpoint, asked.config.watch.model, f"{_SECTION}.model"))
         asking = asking_of(asked.api, model.name, pair.vocabulary).waiting(TIMING)
         engine = Engine(endpoint, asking, settings.concurrency)
@@ -139,14 +139,14 @@ def _look(asked: Question, place: EndpointConfig) -> Look:
     return look
 
 
-def examined_draft(subject: Subject) -> Any:
+def examined_draft(draft: Draft) -> Any:
     """The draft as it was examined. Raises as `load_draft`."""
     from pipeline.examination.load_draft import load_draft
     from pipeline.models.loading import choose_device
 
-    config = subject.config
+    config = draft.config
     device, trusted = choose_device(config.device), config.pair.trust_remote_code
-    return load_draft(subject.pair, subject.draft, config.pair.draft.dtype, device, trusted)
+    return load_draft(draft.pair, draft.directory, config.pair.draft.dtype, device, trusted)
 
 
 def drafts_on(asked: Question, answers: Answers, model: Any) -> "dict[str, DraftEvidence]":
@@ -181,7 +181,7 @@ def judge(asked: Question, answers: Answers, drafts: "Mapping[str, DraftEvidence
 
 def _endpoint(asked: Question, url: str, found: Asked, draft: "DraftEvidence") -> EndpointResult:
     target = TargetEvidence(
-        dtype=asked.examined.subject.config.pair.target.dtype,
+        dtype=asked.examined.draft.config.pair.target.dtype,
         log_p_tokens=found.scored,
         log_p_difference=found.difference,
         problem=found.problem,
@@ -216,7 +216,7 @@ def run_canary(config: Config, store: Store, progress: Progress) -> CanaryResult
         progress.warn(f"canary: {problem}")
     if not answers.asked:
         raise UnderstudyError(f"canary: no engine could be asked: {'; '.join(list(answers.unasked.values())[:3])}")
-    drafts = drafts_on(asked, answers, examined_draft(asked.examined.subject))
+    drafts = drafts_on(asked, answers, examined_draft(asked.examined.draft))
     result = judge(asked, answers, drafts, fallen(store, asked.draft.name))
     write_canary(store, result)
     return result

@@ -13,11 +13,11 @@ from pipeline.canary.verified import Verification, write_verification
 from pipeline.config.root import Config
 from pipeline.engines.counts import Counts
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.export.subject import registered_subject
 from pipeline.handover.rollback import Rollback, roll_back
 from pipeline.handover.settle import Handover, handover, tell_again
 from pipeline.progress import Progress
 from pipeline.registry.drafts import RegisteredDraft
+from pipeline.registry.named import version_draft
 from pipeline.registry.registry import registry_for
 from pipeline.store.artifacts import Store
 from pipeline.store.times import utc_now
@@ -65,7 +65,7 @@ def verify(config: Config, store: Store, progress: Progress, seconds: float) -> 
     draft became champion meanwhile: nothing that was seen is of it.
     """
     asked = question(config, store)
-    look = _Look(asked=asked, model=examined_draft(asked.examined.subject), seconds=seconds)
+    look = _Look(asked=asked, model=examined_draft(asked.examined.draft), seconds=seconds)
     while True:
         production = _look(look, progress)
         decision = _decide(look, production)
@@ -176,9 +176,9 @@ def _fits(look: _Look) -> str:
     wrong = {one.url for one in canary.endpoints if one.about_draft.verdict == "not_as_examined"}
     some = Answers({url: one for url, one in answers.asked.items() if url in wrong}, {})
     try:
-        subject = registered_subject(asked.store, registry, registry.champion_at(version))
-        other = replace(asked, examined=replace(asked.examined, subject=subject))
-        found = drafts_on(other, some, examined_draft(subject))
+        draft = version_draft(asked.store, registry, registry.champion_at(version))
+        other = replace(asked, examined=replace(asked.examined, draft=draft))
+        found = drafts_on(other, some, examined_draft(draft))
     except UnderstudyError:  # its run is gone, or it is of another pair
         return ""
     return version if all(about_draft(one).verdict == "as_examined" for one in found.values()) else ""

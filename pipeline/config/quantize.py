@@ -9,6 +9,7 @@ from pipeline.engines.facts import FACTS, Engine, loads
 
 QuantizedVariant = Literal["int8", "int4", "fp8"]
 Variant = Literal["unquantized", "int8", "int4", "fp8"]  # of a draft: as it was trained, or quantized
+UNQUANTIZED: Variant = "unquantized"
 
 DEFAULT_VARIANTS: tuple[QuantizedVariant, ...] = ("int8", "int4")
 

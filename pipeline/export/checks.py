@@ -5,8 +5,9 @@ from typing import Any
 
 from pipeline.engines.facts import FACTS, EngineFacts, loads
 from pipeline.errors import UsageError
-from pipeline.export.subject import Subject
+from pipeline.export.target import target_config, target_width
 from pipeline.models.model_json import config_values
+from pipeline.registry.named import Draft
 
 _STATE_SPACE = ("mamba", "rwkv", "xlstm")  # model types whose state cannot be taken back after a rejection
 _FP8_BLOCK = 128
@@ -21,44 +22,44 @@ def require_engine(engine: str) -> EngineFacts:
     return facts
 
 
-def require_loadable(subject: Subject, engine: str, tensor_parallel: int) -> None:
+def require_loadable(draft: Draft, engine: str, tensor_parallel: int) -> None:
     """UsageError for a draft, a sampling or a parallelism that the engine refuses."""
     facts = require_engine(engine)
-    if not loads(engine, subject.variant):
+    if not loads(engine, draft.variant):
         raise UsageError(
-            f"--engine {engine}: {facts.title} does not load a draft in {subject.variant} (it loads "
+            f"--engine {engine}: {facts.title} does not load a draft in {draft.variant} (it loads "
             f"{', '.join(facts.loads)}); choose another --variant"
         )
-    _check_dtype(subject, engine, facts)
-    if engine == "vllm" and subject.config.sampling.min_p:
+    _check_dtype(draft, engine, facts)
+    if engine == "vllm" and draft.config.sampling.min_p:
         raise UsageError(
-            f"sampling.min_p = {subject.config.sampling.min_p:g}: vLLM does not apply min_p while it speculates "
+            f"sampling.min_p = {draft.config.sampling.min_p:g}: vLLM does not apply min_p while it speculates "
             "(vLLM issue 42744); serve without min_p, and examine again with sampling.min_p 0"
         )
-    draft = config_values(subject.draft)
-    _check_architecture(draft, facts.title)
-    if facts.equal_widths and subject.target_width is None:
+    of_draft = config_values(draft.directory)
+    _check_architecture(of_draft, facts.title)
+    if facts.equal_widths and target_width(draft) is None:
         raise UsageError(
             f"--engine {engine}: it compares the logits' widths of target and draft, and the target's is not known; put the "
-            f"target's config.json into {subject.pair.path('target')}"
+            f"target's config.json into {draft.pair.path('target')}"
         )
     if engine != "llama.cpp" and tensor_parallel > 1:
         if engine == "transformers":
             raise UsageError("--tensor-parallel: transformers places models with device_map; leave the option out")
-        for role, config in (("target", subject.target_config), ("draft", draft)):
+        for role, config in (("target", target_config(draft)), ("draft", of_draft)):
             for problem in (
-                [] if config is None else _indivisible(text_config(config), tensor_parallel, subject.variant, role)
+                [] if config is None else _indivisible(text_config(config), tensor_parallel, draft.variant, role)
             ):
                 raise UsageError(f"--tensor-parallel {tensor_parallel}: {problem}")
 
 
-def _check_dtype(subject: Subject, engine: str, facts: EngineFacts) -> None:
+def _check_dtype(draft: Draft, engine: str, facts: EngineFacts) -> None:
     """A variant whose layers do not compute in the dtype that the engine would run the draft in."""
-    served, possible = subject.pair.dtype("target"), facts.computes_in.get(subject.variant)
+    served, possible = draft.pair.dtype("target"), facts.computes_in.get(draft.variant)
     if not facts.in_target_dtype or possible is None or served not in NUMBERS or served in possible:
         return
     raise UsageError(
-        f"--engine {engine}: {facts.title} runs the draft in the target's dtype, {served}, and refuses {subject.variant} in it "
+        f"--engine {engine}: {facts.title} runs the draft in the target's dtype, {served}, and refuses {draft.variant} in it "
         f"(it takes {' or '.join(possible)}); choose another --variant, or set pair.target.dtype to the dtype that is served and "
         "run again"
     )

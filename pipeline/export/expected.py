@@ -18,10 +18,10 @@ from pipeline.engines.facts import EngineFacts
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import Examiner, OnDone, draft_independent
 from pipeline.export.schema import CounterFigures, ExpectedCounters, ServedFigures
-from pipeline.export.subject import Subject
 from pipeline.generation.completion_store import StoredCompletion, canonical, read_completions, stored_samplings
 from pipeline.models.loading import choose_device, load_model
 from pipeline.progress import Progress
+from pipeline.registry.named import Draft
 from pipeline.speculation.settings import GREEDY, Sampling
 
 FRESH_PROMPTS = (100, 1_000, 10_000)  # that prediction intervals are given for
@@ -29,33 +29,33 @@ _MOST_DIFFERENCE = 0.01  # of the acceptance rate: rounding on another machine c
 
 
 def expected_counters(
-    subject: Subject, weights: Path, facts: EngineFacts, drafting: Drafting, served: Sequence[int], progress: Progress
+    draft: Draft, weights: Path, facts: EngineFacts, drafting: Drafting, served: Sequence[int], progress: Progress
 ) -> ExpectedCounters:
     """Counters at the draft lengths `served`, ascending, and at every other that the run examines.
 
     Raises UnderstudyError if the weights do not have the acceptance rate of the stored examination.
     """
-    config = subject.config
+    config = draft.config
     gammas = examined_lengths(config.evaluate.max_gamma, config.generate.lookahead, facts, served)
     settings, note = _as_the_engine(config.evaluate, facts, drafting, gammas[-1], config.generate.lookahead)
     device = choose_device(config.device)
     model = load_model(weights, config.pair.draft.dtype, device, config.pair.trust_remote_code)
     deployed = canonical(Sampling.from_config(config.sampling))
-    counted = stored_samplings(subject.completions, {"examination"})
+    counted = stored_samplings(draft.completions, {"examination"})
 
     def examined(sampling: Sampling) -> ServedFigures | None:
         if sampling not in counted:
             return None
-        stored = read_completions(subject.completions, {"examination"}, sampling)
+        stored = read_completions(draft.completions, {"examination"}, sampling)
         with progress.track("export: examine", counted[sampling], "completions") as track:
-            return examine_as_served(model, stored, sampling, settings, subject.pair.vocabulary, gammas, track.advance)
+            return examine_as_served(model, stored, sampling, settings, draft.pair.vocabulary, gammas, track.advance)
 
     found = examined(deployed)
     if found is None:
         raise UnderstudyError(
-            f"{subject.completions}: no examination completions at the deployment's sampling settings; run the config again"
+            f"{draft.completions}: no examination completions at the deployment's sampling settings; run the config again"
         )
-    _check_unchanged(subject, found, drafting)
+    _check_unchanged(draft, found, drafting)
     return ExpectedCounters(
         convention=settings.convention,
         sampling=SamplingSettings.of(config.sampling),
@@ -183,14 +183,14 @@ def _as_the_engine(
     return EvaluateConfig.model_validate(settings.model_dump() | changes), notes
 
 
-def _check_unchanged(subject: Subject, found: ServedFigures, drafting: Drafting) -> None:
+def _check_unchanged(draft: Draft, found: ServedFigures, drafting: Drafting) -> None:
     """The weights as exported must be those that were promoted."""
-    profile, config = subject.profile, subject.config
+    profile, config = draft.profile, draft.config
     alike = config.sampling.top_k == 0 and config.sampling.top_p == 1 and config.sampling.min_p == 0
     if alike and (drafting == config.evaluate.draft_sampling or config.sampling.temperature == 0):
         before, now = profile.examined[0].acceptance_rate.value, found.acceptance_rate
         if abs(now - before) > _MOST_DIFFERENCE:
             raise UnderstudyError(
-                f"{subject.label}: the exported weights have the acceptance rate {now:.4f}, and {before:.4f} was examined; "
+                f"{draft.label}: the exported weights have the acceptance rate {now:.4f}, and {before:.4f} was examined; "
                 "the files were changed, or this machine computes otherwise; examine the draft again (`understudy run`)"
             )

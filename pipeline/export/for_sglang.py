@@ -3,22 +3,23 @@
 from pipeline.export.plan import ExportPlan
 from pipeline.export.schema import ExpectedCounters
 from pipeline.export.shell import HERE, launch_script
+from pipeline.export.target import needs_code, target_name
 
 _QUANTIZATION = {"unquantized": "unquant", "int8": "bitsandbytes", "int4": "bitsandbytes", "fp8": "fp8"}
 
 
 def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
     """By name: the launch script."""
-    gamma, source = plan.lengths.gamma, plan.subject.config.pair.target
+    gamma, source = plan.lengths.gamma, plan.draft.config.pair.target
     words = ["${PYTHON:-python3}", "-m", "sglang.launch_server", "--model-path", "$TARGET"]
     if source.is_hub and not source.is_served and source.revision:
         words += ["--revision", source.revision]
-    if plan.subject.needs_code:
+    if needs_code(plan.draft):
         words.append("--trust-remote-code")
     words += [
         *("--speculative-algorithm", "STANDALONE"),
         *("--speculative-draft-model-path", f"{HERE}/draft"),
-        *("--speculative-draft-model-quantization", _QUANTIZATION[plan.subject.variant]),
+        *("--speculative-draft-model-quantization", _QUANTIZATION[plan.draft.variant]),
         *("--speculative-num-steps", str(gamma)),
         *("--speculative-eagle-topk", "1"),
         *("--speculative-num-draft-tokens", str(gamma + 1)),
@@ -26,4 +27,4 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
         "--enable-metrics",
     ]
     comment = f"Serves the target with this draft. Read in SGLang's source ({plan.facts.checked})."
-    return {"launch.sh": launch_script(comment, plan.subject.target_name, words)}
+    return {"launch.sh": launch_script(comment, target_name(plan.draft), words)}

@@ -7,6 +7,7 @@ import yaml
 from pipeline.export.plan import ExportPlan
 from pipeline.export.schema import ExpectedCounters
 from pipeline.export.shell import HERE, launch_script
+from pipeline.export.target import needs_code, target_name
 from pipeline.latency.load.schedule import for_tensorrt
 
 CONFIG = "config.yaml"
@@ -16,14 +17,14 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
     """By name: the launch script, and the YAML file that it passes."""
     words = ["trtllm-serve", "$TARGET", "--extra_llm_api_options", f"{HERE}/{CONFIG}"]
     words += ["--tp_size", str(plan.tensor_parallel)]
-    if plan.subject.needs_code:
+    if needs_code(plan.draft):
         words.append("--trust_remote_code")
-    if plan.subject.config.gate.load is not None:
-        words += ["--max_batch_size", str(plan.subject.config.gate.load.max_batch)]
+    if plan.draft.config.gate.load is not None:
+        words += ["--max_batch_size", str(plan.draft.config.gate.load.max_batch)]
     comment = f"Serves the target with this draft. Read in TensorRT-LLM's documentation ({plan.facts.checked})."
     note = "# The path of the draft is absolute: after moving this directory, edit speculative_model.\n"
     return {
-        "launch.sh": launch_script(comment, plan.subject.target_name, words),
+        "launch.sh": launch_script(comment, target_name(plan.draft), words),
         CONFIG: note + yaml.safe_dump(llm_options(plan), sort_keys=False),
     }
 

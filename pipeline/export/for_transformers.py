@@ -4,18 +4,19 @@ from typing import Any
 
 from pipeline.export.plan import ExportPlan
 from pipeline.export.schema import ExpectedCounters
+from pipeline.export.target import target_name
 
 
 def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
     """By name: the lines of Python that use the draft."""
-    sampled = plan.subject.config.sampling.temperature > 0
+    sampled = plan.draft.config.sampling.temperature > 0
     return {
         "launch.txt": "\n".join(
             [
                 f"# Checked with transformers {plan.facts.checked}. Batch size 1.",
                 "from transformers import AutoModelForCausalLM, AutoTokenizer",
                 "",
-                f'target = AutoModelForCausalLM.from_pretrained({plan.subject.target_name!r}, dtype="auto")',
+                f'target = AutoModelForCausalLM.from_pretrained({target_name(plan.draft)!r}, dtype="auto")',
                 f'draft = AutoModelForCausalLM.from_pretrained({str(plan.out / "draft")!r}, dtype="auto")',
                 f"tokenizer = AutoTokenizer.from_pretrained({str(plan.out / 'draft')!r})",
                 'inputs = tokenizer("...", return_tensors="pt")',

@@ -7,6 +7,7 @@ from pipeline.export.checks import NUMBERS
 from pipeline.export.plan import ExportPlan
 from pipeline.export.schema import ExpectedCounters
 from pipeline.export.shell import HERE, launch_script
+from pipeline.export.target import needs_code, target_name
 from pipeline.latency.load.schedule import for_vllm
 
 CONFIG, SYNTHETIC = "speculative-config.json", "speculative-config-synthetic.json"
@@ -18,7 +19,7 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
     return {
         "launch.sh": launch_script(
             f"Serves the target with this draft. Checked with vLLM {plan.facts.checked}.",
-            plan.subject.target_name,
+            target_name(plan.draft),
             [*arguments(plan), "--speculative-config", json.dumps(speculative_config(plan, draft))],
         ),
         CONFIG: json.dumps(speculative_config(plan, str(plan.out / "draft")), indent=1) + "\n",
@@ -29,12 +30,12 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
 def arguments(plan: ExportPlan) -> list[str]:
     """The command without the speculative config."""
     words = ["${PYTHON:-python3}", "-m", "vllm.entrypoints.openai.api_server", "--model", "$TARGET"]
-    source, load = plan.subject.config.pair.target, plan.subject.config.gate.load
+    source, load = plan.draft.config.pair.target, plan.draft.config.gate.load
     if source.is_hub and not source.is_served and source.revision:
         words += ["--revision", source.revision]
-    if (dtype := plan.subject.pair.dtype("target")) in NUMBERS:
+    if (dtype := plan.draft.pair.dtype("target")) in NUMBERS:
         words += ["--dtype", dtype]
-    if plan.subject.needs_code:
+    if needs_code(plan.draft):
         words.append("--trust-remote-code")
     if plan.tensor_parallel > 1:
         words += ["--tensor-parallel-size", str(plan.tensor_parallel)]

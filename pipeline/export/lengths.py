@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.errors import UsageError
-from pipeline.export.subject import Subject
 from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.load.prediction import draft_option
 from pipeline.latency.load.schedule import Schedule, make_schedule
 from pipeline.latency.load.workload import read_workload
+from pipeline.registry.named import Draft
 
 ZERO_WARNING = (
     "the schedule has batch sizes with 0 draft tokens. An engine's 0 is not plain decoding: vLLM's throughput falls at the "
@@ -32,28 +32,28 @@ class DraftLengths:
         return sorted({self.gamma, *self.by_batch} - {0})
 
 
-def choose_lengths(subject: Subject, schedules: bool, given: int | None = None) -> DraftLengths:
+def choose_lengths(draft: Draft, schedules: bool, given: int | None = None) -> DraftLengths:
     """The length that is `given`; else `evaluate.gamma` of the run, or with `gate.load` and step times of the variant the
     schedule, if the engine has `schedules`."""
     if given is not None:
         return DraftLengths(given)
-    config = subject.config
+    config = draft.config
     plain = config.evaluate.gamma
-    profile = config.gate.profile.get(subject.variant)
+    profile = config.gate.profile.get(draft.variant)
     if config.gate.load is None or profile is None:
         return DraftLengths(plain)
     if not Path(profile).is_file():
         raise UsageError(
-            f"gate.profile.{subject.variant}: {profile}: not there, and the draft lengths for gate.load need it; restore it"
+            f"gate.profile.{draft.variant}: {profile}: not there, and the draft lengths for gate.load need it; restore it"
         )
-    costs, workload = read_step_costs(Path(profile)), read_workload(subject.examination)
+    costs, workload = read_step_costs(Path(profile)), read_workload(draft.examination.path)
     if not costs.plain:
         return DraftLengths(plain, notes=(f"{profile} has no measurement of plain decoding, so there is no schedule",))
     cap = config.gate.load.max_batch
     workload = workload.up_to(min(costs.max_gamma, workload.max_gamma))
-    schedule = make_schedule([draft_option(subject.variant, workload, costs, cap)])
+    schedule = make_schedule([draft_option(draft.variant, workload, costs, cap)])
     found = _from_schedule(schedule.lengths_N.tolist(), plain, schedules)
-    return replace(found, notes=(*found.notes, *_said_of_times(schedule, f"gate.profile.{subject.variant}")))
+    return replace(found, notes=(*found.notes, *_said_of_times(schedule, f"gate.profile.{draft.variant}")))
 
 
 def _said_of_times(schedule: Schedule, where: str) -> list[str]:

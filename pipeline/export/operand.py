@@ -9,7 +9,7 @@ from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.config.stored import run_config
 from pipeline.errors import UsageError
-from pipeline.export.subject import Subject, registered_subject
+from pipeline.registry.named import Draft, version_draft
 from pipeline.registry.named_config import find_config
 from pipeline.registry.registry import registry_for
 from pipeline.running.operands import registered_draft
@@ -22,7 +22,7 @@ _VERSION = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(@(?P<alias>[a-z]+|\d+)|/(?P<ve
 
 def find_subject(
     given: str | None, store: Store, variant: Variant | None, require_registry: Callable[[Config, Store], None]
-) -> Subject:
+) -> Draft:
     """`given`: a config file, NAME, NAME@ALIAS or NAME/VERSION; None: the champion that the store's latest run compared with or
     made. UsageError if it names no draft."""
     if given is None or Path(given).expanduser().is_file() or _NAME.fullmatch(given):
@@ -32,20 +32,18 @@ def find_subject(
         champion = registry.champion()
         if champion is None:
             raise UsageError(f"{registry.name} has no champion: nothing was promoted yet; run `understudy run CONFIG`")
-        return registered_subject(store, registry, champion, variant)
+        return version_draft(store, registry, champion, variant)
     found = _VERSION.fullmatch(given)
     if found is None:
         raise UsageError(f"{given}: no such config file, and no version; give CONFIG, NAME, NAME@ALIAS or NAME/VERSION")
-    return registered_subject(
-        store, *registered_draft(found["name"], found["alias"] or found["version"], store), variant
-    )
+    return version_draft(store, *registered_draft(found["name"], found["alias"] or found["version"], store), variant)
 
 
-def changed_gamma(given: str | None, subject: Subject) -> list[str]:
+def changed_gamma(given: str | None, draft: Draft) -> list[str]:
     """A note if `given` is a config with another draft length than the run that trained the draft."""
     if given is None or not Path(given).expanduser().is_file():
         return []
-    now, then = load_config(Path(given).expanduser()).evaluate.gamma, subject.config.evaluate.gamma
+    now, then = load_config(Path(given).expanduser()).evaluate.gamma, draft.config.evaluate.gamma
     if now == then:
         return []
     return [

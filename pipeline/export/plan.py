@@ -10,7 +10,7 @@ from pipeline.errors import UsageError
 from pipeline.export.checks import NUMBERS, require_engine, require_loadable
 from pipeline.export.gguf import find_converter
 from pipeline.export.lengths import DraftLengths, choose_lengths
-from pipeline.export.subject import Subject
+from pipeline.registry.named import Draft
 
 _IMPOSSIBLE = "\"'\\$`\n*?[]"  # in a path
 _SCHEDULED = ("vllm", "tensorrt-llm")
@@ -20,7 +20,7 @@ _SCHEDULED = ("vllm", "tensorrt-llm")
 class ExportPlan:
     """One export."""
 
-    subject: Subject
+    draft: Draft
     engine: ExportEngine
     out: Path
     tensor_parallel: int
@@ -46,7 +46,7 @@ def require_free(out: Path) -> None:
 
 
 def plan_export(
-    subject: Subject,
+    draft: Draft,
     engine: ExportEngine,
     out: Path,
     tensor_parallel: int = 1,
@@ -58,30 +58,30 @@ def plan_export(
     UsageError says what the engine does not take.
     """
     facts = require_engine(engine)
-    require_loadable(subject, engine, tensor_parallel)
-    lengths = choose_lengths(subject, engine in _SCHEDULED, gamma)
-    drafting, notes = _drafting(subject, facts)
+    require_loadable(draft, engine, tensor_parallel)
+    lengths = choose_lengths(draft, engine in _SCHEDULED, gamma)
+    drafting, notes = _drafting(draft, facts)
     return ExportPlan(
-        subject=subject,
+        draft=draft,
         engine=engine,
         out=out.absolute(),
         tensor_parallel=tensor_parallel,
         lengths=lengths,
         drafting=drafting,
-        notes=(*lengths.notes, *notes, *_dtype_notes(subject, engine), *_layout_notes(subject.variant, facts)),
+        notes=(*lengths.notes, *notes, *_dtype_notes(draft, engine), *_layout_notes(draft.variant, facts)),
         converter=find_converter(converter) if engine == "llama.cpp" else None,
     )
 
 
-def _drafting(subject: Subject, facts: EngineFacts) -> tuple[Drafting, list[str]]:
+def _drafting(draft: Draft, facts: EngineFacts) -> tuple[Drafting, list[str]]:
     """How draft tokens are chosen: as examined, if the engine can."""
-    wanted = subject.config.evaluate.draft_sampling
-    if facts.drafts_as_sampled and subject.config.sampling.temperature > 0 and wanted == "greedy":
+    wanted = draft.config.evaluate.draft_sampling
+    if facts.drafts_as_sampled and draft.config.sampling.temperature > 0 and wanted == "greedy":
         return "probabilistic", [
             f"the draft was examined with greedy draft tokens, and {facts.title} samples them where it samples the target's: "
             "expected.json is for sampled draft tokens"
         ]
-    if wanted in facts.drafting or subject.config.sampling.temperature == 0:
+    if wanted in facts.drafting or draft.config.sampling.temperature == 0:
         return (wanted if wanted in facts.drafting else "greedy"), []
     return "greedy", [
         f"the draft was examined with sampled draft tokens, and {facts.title} drafts greedily: expected.json is for "
@@ -89,8 +89,8 @@ def _drafting(subject: Subject, facts: EngineFacts) -> tuple[Drafting, list[str]
     ]
 
 
-def _dtype_notes(subject: Subject, engine: ExportEngine) -> list[str]:
-    served, examined = subject.pair.dtype("target"), subject.config.pair.draft.dtype
+def _dtype_notes(draft: Draft, engine: ExportEngine) -> list[str]:
+    served, examined = draft.pair.dtype("target"), draft.config.pair.draft.dtype
     if not FACTS[engine].in_target_dtype or served not in NUMBERS or served == examined:
         return []
     return [f"{FACTS[engine].title} runs the draft in the target's dtype, {served}, and it was examined in {examined}"]

@@ -7,6 +7,7 @@ from pipeline.escaping.markdown import code, markdown
 from pipeline.export.plan import ExportPlan
 from pipeline.export.reload import reloading
 from pipeline.export.schema import FILE, ExpectedCounters
+from pipeline.export.target import target_name
 from pipeline.judgement.headline import interval
 
 _FRESH = 1_000
@@ -25,11 +26,11 @@ _WHAT = {
 
 def readme(plan: ExportPlan, expected: ExpectedCounters, names: Sequence[str]) -> str:
     """The page. `names`: the files and directories beside it."""
-    subject, facts = plan.subject, plan.facts
-    target = subject.pair.facts["target"]
+    draft, facts = plan.draft, plan.facts
+    target = draft.pair.facts["target"]
     pinned = f"revision {code(target['revision'])}" if target["revision"] else f"digest `{target['digest']}`"
     lines = [
-        f"# {markdown(subject.label)}, for {facts.title}",
+        f"# {markdown(draft.label)}, for {facts.title}",
         "",
         f"A draft model for speculative decoding with {code(target['source'])} ({pinned}). The facts about {facts.title} are "
         f"those of version {facts.checked}.",
@@ -68,10 +69,10 @@ def _serving(plan: ExportPlan) -> list[str]:
         "",
         f"{drafting}. The expected figures hold for this setting only.",
     ]
-    if plan.subject.config.pair.target.is_served and plan.engine != "transformers":
+    if plan.draft.config.pair.target.is_served and plan.engine != "transformers":
         found += [
             "",
-            f"The target is loaded from {code(str(plan.subject.target_name))}, the name that the server of the completions uses. "
+            f"The target is loaded from {code(str(target_name(plan.draft)))}, the name that the server of the completions uses. "
             "Set `TARGET` if it is in another place. Later runs need a server that does not speculate: keep one running.",
         ]
     if plan.engine == "vllm":

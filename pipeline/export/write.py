@@ -12,6 +12,7 @@ from pipeline.export.gguf import convert
 from pipeline.export.plan import ExportPlan, require_free
 from pipeline.export.readme import readme
 from pipeline.export.schema import Expected, ExpectedCounters, ExportedDraft, write_expected
+from pipeline.export.target import target_width
 from pipeline.export.widths import resize_rows
 from pipeline.judgement.schema import TargetSource
 from pipeline.models.files import copy_files, model_digest, model_files
@@ -37,8 +38,8 @@ def write_export(plan: ExportPlan, progress: Progress) -> Path:
     require_free(plan.out)
     with _beside(plan.out) as work:
         resized = _write_draft(plan, work)
-        weights = plan.subject.draft if plan.engine == "llama.cpp" else work / "draft"
-        figures = expected_counters(plan.subject, weights, plan.facts, plan.drafting, plan.lengths.used, progress)
+        weights = plan.draft.directory if plan.engine == "llama.cpp" else work / "draft"
+        figures = expected_counters(plan.draft, weights, plan.facts, plan.drafting, plan.lengths.used, progress)
         write_expected(work, _expected(plan, weights, resized, figures))
         for name, text in _FILES[plan.engine](plan, figures).items():
             (work / name).write_text(text, encoding="utf-8")
@@ -51,37 +52,37 @@ def write_export(plan: ExportPlan, progress: Progress) -> Path:
 def _write_draft(plan: ExportPlan, work: Path) -> bool:
     """The weights in the engine's form; whether rows were added or cut."""
     if plan.converter is not None:
-        convert(plan.converter, plan.subject.draft, work / for_llama_cpp.DRAFT)
+        convert(plan.converter, plan.draft.directory, work / for_llama_cpp.DRAFT)
         return False
     draft = work / "draft"
     draft.mkdir()
-    copy_files(model_files(plan.subject.draft), plan.subject.draft, draft)
+    copy_files(model_files(plan.draft.directory), plan.draft.directory, draft)
     if plan.engine == "transformers":
         kept = find_generation_config(draft).model_dump(exclude_unset=True)
         write_json(draft / GENERATION_CONFIG, kept | for_transformers.assistant_settings(plan))
-    width = plan.subject.target_width
+    width = target_width(plan.draft)
     if not plan.facts.equal_widths or width is None:
         return False
-    pair = plan.subject.pair.facts
-    return resize_rows(draft, int(pair["tokens"]), width, plan.subject.config.pair.trust_remote_code)
+    pair = plan.draft.pair.facts
+    return resize_rows(draft, int(pair["tokens"]), width, plan.draft.config.pair.trust_remote_code)
 
 
 def _expected(plan: ExportPlan, weights: Path, resized: bool, figures: ExpectedCounters) -> Expected:
-    subject, target = plan.subject, plan.subject.pair.facts["target"]
+    draft, target = plan.draft, plan.draft.pair.facts["target"]
     return Expected(
         **vars(figures),
         engine=plan.engine,
         checked_version=plan.facts.checked,
         counters=plan.facts.counters,
         draft=ExportedDraft(
-            label=subject.label,
-            digest=subject.digest,
+            label=draft.label,
+            digest=draft.digest,
             exported_digest=model_digest(weights),
-            variant=subject.variant,
+            variant=draft.variant,
             resized_to_target=resized,
         ),
         target=TargetSource(target["source"], target["revision"], target["digest"], target["dtype"]),
-        completions=subject.completions.name,
+        completions=draft.completions.name,
         draft_lengths_by_batch=list(plan.lengths.by_batch),
     )
 

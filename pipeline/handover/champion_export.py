@@ -13,14 +13,14 @@ from pipeline.registry.registry import Registry
 from pipeline.store.artifacts import Store
 
 if TYPE_CHECKING:
-    from pipeline.export.subject import Subject
+    from pipeline.registry.named import Draft
 
 
-def check_export(settings: ExportConfig, subject: "Subject") -> None:
+def check_export(settings: ExportConfig, draft: "Draft") -> None:
     """UsageError if the engine does not take the draft; before a promotion, which could not be exported otherwise."""
     from pipeline.export.plan import plan_export
 
-    plan_export(subject, settings.engine, Path(settings.out), settings.tensor_parallel, settings.converter)
+    plan_export(draft, settings.engine, Path(settings.out), settings.tensor_parallel, settings.converter)
 
 
 def export_version(
@@ -41,11 +41,11 @@ def export_version(
             )
     else:
         from pipeline.export.plan import plan_export
-        from pipeline.export.subject import registered_subject
         from pipeline.export.write import write_export
+        from pipeline.registry.named import version_draft
 
-        subject = registered_subject(store, registry, draft)
-        plan = plan_export(subject, settings.engine, out, settings.tensor_parallel, settings.converter)
+        exported = version_draft(store, registry, draft)
+        plan = plan_export(exported, settings.engine, out, settings.tensor_parallel, settings.converter)
         for note in plan.notes:
             progress.warn(f"export: {note}")
         write_export(plan, progress)

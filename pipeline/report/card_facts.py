@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from pipeline.config.quantize import Variant
+from pipeline.config.quantize import UNQUANTIZED, Variant
 from pipeline.errors import UnderstudyError
 from pipeline.judgement.schema import Decision
 from pipeline.models.stored_pair import read_pair
 from pipeline.report.card import examined
 from pipeline.running.context import StageContext
 from pipeline.running.settings import PromoteSettings
-from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input
+from pipeline.running.tasks import draft_input, examination_input
 from pipeline.store.artifacts import Store, read_manifest
 
 

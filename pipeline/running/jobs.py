@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.config.evaluate import SpeedConfig
 from pipeline.config.pair import NumberFormat
-from pipeline.config.quantize import Variant
+from pipeline.config.quantize import UNQUANTIZED, Variant
 from pipeline.config.root import Config
 from pipeline.distillation.settings import RoundSettings, TrainingSettings
 from pipeline.judgement.schema import ChampionVersion
@@ -31,7 +31,6 @@ from pipeline.running.settings import (
 )
 from pipeline.running.stage_list import stage_named
 from pipeline.running.tasks import (
-    UNQUANTIZED,
     EvaluateTask,
     GenerateTask,
     QuantizeTask,

@@ -10,6 +10,7 @@ from pipeline.acceptance.baseline import Conditions, Examined, read_baseline
 from pipeline.acceptance.profile_file import read_examination
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.pair import Dtype
+from pipeline.config.quantize import UNQUANTIZED
 from pipeline.config.stored import run_config
 from pipeline.errors import UsageError
 from pipeline.examination.on_completions import Settings, conditions_of, examine_on, open_completions
@@ -20,7 +21,6 @@ from pipeline.models.draft_directory import trained_on_before
 from pipeline.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS
 from pipeline.registry.drafts import RegisteredDraft
 from pipeline.registry.registry import Registry, registry_for
-from pipeline.running.tasks import UNQUANTIZED
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_user_json
 from pipeline.store.runs import RunRecord, find_built, is_built, list_runs, readable_run, require_run

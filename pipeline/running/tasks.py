@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from pipeline.config.quantize import QuantizedVariant, Variant
 
-UNQUANTIZED: Variant = "unquantized"
 TargetRole = Literal["target", "target_before"]
 DraftRole = Literal["base", "candidate", "champion"]
 Split = Literal["train", "dev", "examination"]

@@ -37,7 +37,7 @@ def examined(prompts: int = 3) -> Examined:
     ]
     known = [_known(item.prompt.tolist(), item.tokens.tolist()) for item in stored]
     nothing: Any = None
-    return Examined(subject=nothing, completions=stored, known=known, max_tokens=LIMIT)
+    return Examined(draft=nothing, completions=stored, known=known, max_tokens=LIMIT)
 
 
 def _known(prompt: list[int], tokens: list[int]) -> Known:

@@ -37,9 +37,9 @@ def _evidence(
         pair=SimpleNamespace(target=SimpleNamespace(dtype=dtype), draft=SimpleNamespace(dtype=dtype)),
         evaluate=SimpleNamespace(batch_tokens=100),
     )
-    subject = SimpleNamespace(config=known, variant="unquantized", pair=SimpleNamespace(vocabulary=10))
+    draft = SimpleNamespace(config=known, variant="unquantized", pair=SimpleNamespace(vocabulary=10))
     completions = [SimpleNamespace(prompt=np.arange(3), id=f"p{number}") for number in range(len(lengths))]
-    examined: Any = SimpleNamespace(subject=subject, completions=completions, max_tokens=limit)
+    examined: Any = SimpleNamespace(draft=draft, completions=completions, max_tokens=limit)
     asked = Asked(
         model=ServedModel("target", "/t", None, None),
         emitted=[Emitted(list(range(length)), one) for length, one in zip(lengths, counts, strict=True)],

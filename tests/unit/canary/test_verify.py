@@ -22,7 +22,7 @@ def test_another_champion_meanwhile_is_not_judged(
     monkeypatch: pytest.MonkeyPatch, action: Any, champion: str, said: str
 ) -> None:
     """A person promoted or rolled back while the engines were asked: the new one is not banned for the one before."""
-    asked = SimpleNamespace(draft=SimpleNamespace(name="d", version="2"), examined=SimpleNamespace(subject=None))
+    asked = SimpleNamespace(draft=SimpleNamespace(name="d", version="2"), examined=SimpleNamespace(draft=None))
     scope = SimpleNamespace(registry=SimpleNamespace(entry=lambda: SimpleNamespace(champion=champion)))
 
     def look(state: Any, progress: Any) -> Production:

@@ -102,31 +102,31 @@ def test_rows_of_a_quantized_head_are_not_extended(tmp_path: Path) -> None:
         resize_rows(tmp_path, TOKENS, 40)
 
 
-def _subject(tmp_path: Path, draft: Mapping[str, Any] = {}, **more: Any) -> Any:
+def _draft(tmp_path: Path, own: Mapping[str, Any] = {}, **more: Any) -> Any:
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "num_attention_heads": 4,
         "intermediate_size": 256,
     }
-    (tmp_path / "config.json").write_text(json.dumps(config | dict(draft)))
-    dtype = more.pop("dtype", "bfloat16")
-    pair = SimpleNamespace(path=lambda role: tmp_path / "target", dtype=lambda role: dtype)
-    target = SimpleNamespace(is_hub=True, is_served=False, revision="c" * 40)
+    (tmp_path / "config.json").write_text(json.dumps(config | dict(own)))
+    dtype, is_served = more.pop("dtype", "bfloat16"), more.pop("is_served", False)
+    (tmp_path / "target").mkdir(exist_ok=True)
+    if not is_served:
+        (tmp_path / "target" / "config.json").write_text(json.dumps(config))
+    facts = {"target": {"source": "org/it's", "revision": "c" * 40, "digest": "d", "logits_width": 64}}
+    pair = SimpleNamespace(path=lambda role: tmp_path / "target", dtype=lambda role: dtype, facts=facts)
+    target = SimpleNamespace(is_hub=True, is_served=is_served, source="org/it's", revision="c" * 40)
     settings = SimpleNamespace(
         sampling=SamplingConfig(**more.pop("sampling", {})),
-        pair=SimpleNamespace(target=target),
+        pair=SimpleNamespace(target=target, trust_remote_code=more.pop("needs_code", False)),
         gate=SimpleNamespace(load=SimpleNamespace(max_batch=8)),
     )
     found = {
-        "draft": tmp_path,
+        "directory": tmp_path,
         "variant": "unquantized",
         "config": settings,
         "pair": pair,
-        "target_width": 64,
-        "target_config": config,
-        "target_name": "org/it's",
-        "needs_code": False,
     }
     return SimpleNamespace(**(found | more))
 
@@ -144,7 +144,7 @@ def _subject(tmp_path: Path, draft: Mapping[str, Any] = {}, **more: Any) -> Any:
         ("transformers", 2, {}, {}, "device_map"),
         ("tensorrt-llm", 1, {}, {"variant": "int4"}, "does not load a draft in int4"),
         ("llama.cpp", 1, {}, {"variant": "fp8"}, "does not load a draft in fp8"),
-        ("vllm", 1, {}, {"target_width": None}, "the target's is not known"),
+        ("vllm", 1, {}, {"is_served": True}, "the target's is not known"),
         ("vllm", 1, {"architectures": None}, {}, "names no architecture"),
         ("vllm", 1, {"model_type": "mamba2"}, {}, "cannot take back its state"),
     ],
@@ -154,17 +154,17 @@ def test_what_an_engine_cannot_load_or_shard(
 ) -> None:
     """UsageError before a file is written."""
     with pytest.raises(UsageError, match=complaint):
-        require_loadable(_subject(tmp_path, draft, **more), engine, parallel)
+        require_loadable(_draft(tmp_path, draft, **more), engine, parallel)
 
 
 def test_a_draft_that_divides_is_taken(tmp_path: Path) -> None:
     """Key-value heads may be repeated on several ranks; min_p is no matter to other engines, and the target's dtype none to other
     variants or to an engine that chooses the dtype itself."""
-    require_loadable(_subject(tmp_path, variant="fp8", dtype="float16"), "vllm", 1)
-    require_loadable(_subject(tmp_path, variant="int8", dtype="float32"), "vllm", 1)
-    require_loadable(_subject(tmp_path, variant="fp8", dtype="float32"), "sglang", 1)
-    require_loadable(_subject(tmp_path, {"num_key_value_heads": 1}), "vllm", 4)
-    require_loadable(_subject(tmp_path, sampling={"min_p": 0.1}), "sglang", 2)
+    require_loadable(_draft(tmp_path, variant="fp8", dtype="float16"), "vllm", 1)
+    require_loadable(_draft(tmp_path, variant="int8", dtype="float32"), "vllm", 1)
+    require_loadable(_draft(tmp_path, variant="fp8", dtype="float32"), "sglang", 1)
+    require_loadable(_draft(tmp_path, {"num_key_value_heads": 1}), "vllm", 4)
+    require_loadable(_draft(tmp_path, sampling={"min_p": 0.1}), "sglang", 2)
 
 
 @pytest.mark.parametrize("engine", ["tgi", "specinfer", "openvino"])
@@ -176,11 +176,11 @@ def test_an_engine_without_an_export_says_what_it_takes(engine: str) -> None:
 
 
 def example_plan(
-    tmp_path: Path, lengths: DraftLengths, drafting: str = "probabilistic", engine: Any = "vllm", **subject: Any
+    tmp_path: Path, lengths: DraftLengths, drafting: str = "probabilistic", engine: Any = "vllm", **differing: Any
 ) -> ExportPlan:
-    """An export of a draft of a hub's target, on two GPUs. `subject`: what differs of the draft."""
+    """An export of a draft of a hub's target, on two GPUs. `differing`: what differs of the draft."""
     return ExportPlan(
-        subject=cast(Any, _subject(tmp_path, **subject)),
+        draft=cast(Any, _draft(tmp_path, **differing)),
         engine=engine,
         out=tmp_path / "out",
         tensor_parallel=2,
@@ -208,7 +208,7 @@ def test_vllm_gets_every_setting_that_was_assumed(tmp_path: Path) -> None:
 def test_the_start_command_states_what_the_pair_needs(tmp_path: Path) -> None:
     """Revision, dtype, parallelism, the batch of the load, and code that ships with a model."""
     plan = example_plan(tmp_path, DraftLengths(3))
-    words = for_vllm.arguments(dataclasses.replace(plan, subject=cast(Any, _subject(tmp_path, needs_code=True))))
+    words = for_vllm.arguments(dataclasses.replace(plan, draft=cast(Any, _draft(tmp_path, needs_code=True))))
     options = ["--revision", "c" * 40, "--dtype", "bfloat16", "--trust-remote-code"]
     assert [*options, "--tensor-parallel-size", "2", "--max-num-seqs", "8"] == words[5:]
     assert "--trust-remote-code" not in for_vllm.arguments(plan)
@@ -259,14 +259,13 @@ def test_expected_counters_survive_their_file(tmp_path: Path) -> None:
 def test_the_readme_names_counters_and_warnings(tmp_path: Path) -> None:
     """Every file is explained; a schedule's figures are said to be a mixture."""
     expected = _expected(2, [0.8, 0.7])
-    subject = _subject(tmp_path, label="d version 1")
-    subject.pair.facts = {"target": {"source": "org/t", "revision": "c" * 40, "digest": "d"}}
+    draft = _draft(tmp_path, label="d version 1")
     plan = example_plan(tmp_path, DraftLengths(2, (2, 0)))
-    plan = dataclasses.replace(plan, subject=cast(Any, subject), notes=(ZERO_WARNING,))
+    plan = dataclasses.replace(plan, draft=cast(Any, draft), notes=(ZERO_WARNING,))
     text = readme(plan, expected, ["draft", "launch.sh", "expected.json"])
     counter = "vllm:spec_decode_num_drafts_total"
     assert "Set `TARGET`" not in text
-    subject.config.pair.target.is_served = True
+    draft.config.pair.target.is_served = True
     assert "from `org/it's`, the name that the server of the completions uses" in " ".join(
         readme(plan, expected, []).split()
     )
@@ -460,12 +459,14 @@ def test_transformers_samples_draft_tokens_where_it_samples(
     """`do_sample` decides both, so it follows the sampling temperature, whatever was examined."""
     plan = example_plan(tmp_path, DraftLengths(3))
     config = SimpleNamespace(
-        evaluate=SimpleNamespace(draft_sampling=examined), sampling=SimpleNamespace(temperature=temperature)
+        evaluate=SimpleNamespace(draft_sampling=examined),
+        sampling=SimpleNamespace(temperature=temperature),
+        pair=plan.draft.config.pair,
     )
-    subject = cast(Any, SimpleNamespace(**{**vars(plan.subject), "config": config}))
-    found, notes = _drafting(subject, FACTS["transformers"])
+    draft = cast(Any, SimpleNamespace(**{**vars(plan.draft), "config": config}))
+    found, notes = _drafting(draft, FACTS["transformers"])
     assert (drafting, noted) == (found, bool(notes))
-    files = for_transformers.files(dataclasses.replace(plan, subject=subject, engine="transformers"), {})
+    files = for_transformers.files(dataclasses.replace(plan, draft=draft, engine="transformers"), {})
     assert f"do_sample={temperature > 0})" in files["launch.txt"]
 
 

@@ -1,0 +1,38 @@
+"""What an export knows of the target that a draft belongs to."""
+
+from typing import Any
+
+from pipeline.models.model_json import config_values
+from pipeline.models.shape import read_shape
+from pipeline.registry.named import Draft
+
+
+def needs_code(draft: Draft) -> bool:
+    """Whether target or draft is computed by code that ships with it."""
+    return draft.config.pair.trust_remote_code
+
+
+def target_config(draft: Draft) -> dict[str, Any] | None:
+    """config.json of the target; None for a served target without one."""
+    path = draft.pair.path("target")
+    return config_values(path) if (path / "config.json").is_file() else None
+
+
+def target_width(draft: Draft) -> int | None:
+    """Columns of the target's logits; None if they are not known."""
+    if not draft.config.pair.target.is_served:
+        return int(draft.pair.facts["target"]["logits_width"])
+    # A served target's config.json may have been put beside its tokenizer after the run.
+    path = draft.pair.path("target")
+    known = (path / "config.json").is_file()
+    return read_shape(path, needs_code(draft)).logits_width if known else None
+
+
+def target_name(draft: Draft) -> str:
+    """As a server takes it: a directory, a hub id, or the name under which it is served."""
+    source = draft.config.pair.target
+    if source.is_hub and not source.is_served:
+        return source.source
+    if source.is_served:
+        return str(draft.pair.facts["target"]["source"])
+    return str(draft.pair.path("target").absolute())
