@@ -21,6 +21,10 @@ PYTEST := $(BIN)/python -m pytest
 # Tests run in WORKERS processes with one computing thread each; a worker that is done takes tests from the other.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist worksteal
+# Wall seconds that `make test` should take. What it took is printed against them; nothing fails.
+BUDGET ?= 300
+# Compiled test files are kept: rewriting the assertions of all of them takes longer than the imports.
+unexport PYTHONDONTWRITEBYTECODE
 FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
@@ -40,7 +44,7 @@ quickstart: $(VENV)/.installed  ## the whole loop on the reference pair, no GPU 
 	$(BIN)/understudy run configs/quickstart.yaml
 
 test: $(VENV)/.installed  ## unit and integration tests (about 5 minutes on 2 cores)
-	$(PYTEST) $(PARALLEL) -m "not long" tests/unit tests/integration
+	$(PYTEST) $(PARALLEL) -p tests.budget --budget $(BUDGET) -m "not long" tests/unit tests/integration
 
 test-unit: $(VENV)/.installed  ## unit tests alone
 	$(PYTEST) $(PARALLEL) -m "not long" tests/unit

@@ -1,6 +1,5 @@
 """Signals that end a command: each becomes a KeyboardInterrupt, as Ctrl-C does, and none is lost."""
 
-import _thread
 import contextlib
 import signal
 import sys
@@ -44,7 +43,6 @@ def _not_raised(error: "UnraisableHookArgs") -> None:
 
 
 def _interrupt() -> None:
-    if callable(signal.getsignal(signal.SIGINT)):
-        _thread.interrupt_main()
-    else:
-        signal.raise_signal(signal.SIGTERM)
+    """By a real signal to the main thread: `_thread.interrupt_main` would wait until a blocking call there has returned."""
+    number = signal.SIGINT if callable(signal.getsignal(signal.SIGINT)) else signal.SIGTERM
+    signal.pthread_kill(threading.main_thread().ident or 0, number)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import resource
 import socket
@@ -445,14 +446,17 @@ async def _endless(request: web.Request, raw: bytes) -> web.StreamResponse:
     return answer
 
 
-def _packed(megabytes: int, packing: str, wbits: int = 31) -> Any:
-    pack = zlib.compressobj(wbits=wbits)  # 31: gzip; made without the whole of it in memory
+@functools.cache
+def _spaces(megabytes: int, wbits: int) -> bytes:
+    pack = zlib.compressobj(1, wbits=wbits)  # 31: gzip; made without the whole of it in memory
     spaces = b"".join(pack.compress(b" " * 1_000_000) for _ in range(megabytes))
-    body = spaces + pack.compress(b'{"choices": []}') + pack.flush()
+    return spaces + pack.compress(b'{"choices": []}') + pack.flush()
 
+
+def _packed(megabytes: int, packing: str, wbits: int = 31) -> Any:
     async def fault(request: web.Request, raw: bytes) -> web.StreamResponse:
         assert "identity" == request.headers["Accept-Encoding"]
-        return web.Response(body=body, headers={"Content-Encoding": packing})
+        return web.Response(body=_spaces(megabytes, wbits), headers={"Content-Encoding": packing})
 
     return fault
 

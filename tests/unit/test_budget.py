@@ -1,0 +1,52 @@
+"""What `make test` prints about its time."""
+
+import pytest
+
+from tests.budget import Seconds, summary
+
+pytest_plugins = ("pytester",)
+
+
+def test_time_is_summed_by_folder_and_listed_by_test() -> None:
+    """Folders by CPU time, tests by wall time."""
+    waits, computes = Seconds(20.0, 0.25), Seconds(3.0, 2.5)
+    tests = {"tests/unit/a/test_a.py::test_waits": waits, "tests/unit/b/test_b.py::test_computes[1]": computes}
+    assert [
+        "wall time 310 s of a budget of 300 s, 10 s over",
+        "CPU time 25 s: tests 3 s, collection 11 + 11 s",
+        "",
+        "  wall s   CPU s  folder",
+        "     3.0     2.5  tests/unit/b",
+        "    20.0     0.2  tests/unit/a",
+        "",
+        "  wall s   CPU s  slowest tests",
+        "    20.0     0.2  tests/unit/a/test_a.py::test_waits",
+        "     3.0     2.5  tests/unit/b/test_b.py::test_computes[1]",
+    ] == summary(310.0, 300.0, [11.0, 11.0], tests)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "two workers"])
+def test_every_test_is_timed_wherever_it_runs(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
+    """With the CPU time of processes that it started; a session over its budget passes."""
+    pytester.makepyfile(
+        test_one="""
+        import subprocess, sys
+        def test_starts_a_process():
+            subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.5: pass"], check=True)
+        """,
+        test_other="def test_does_nothing(): pass",
+    )
+    done = pytester.runpytest_subprocess("-p", "tests.budget", "--budget", "0", *workers)
+    done.assert_outcomes(passed=2)
+    collected = r" \+ ".join([r"\d+"] * max(1, len(workers)))
+    done.stdout.re_match_lines(
+        [
+            r"wall time \d+ s of a budget of 0 s, \d+ s over",
+            rf"CPU time \d+ s: tests \d+ s, collection {collected} s",
+            r"  wall s   CPU s  folder",
+            r" +\d+\.\d +(0\.[5-9]|[1-9]\d*\.\d)  test_one\.py",
+            r" +\d+\.\d +\d+\.\d  test_other\.py",
+            r"  wall s   CPU s  slowest tests",
+            r" .*  test_one\.py::test_starts_a_process",
+        ]
+    )
