@@ -26,6 +26,7 @@ from pipeline.servers.target_facts import log_probability_facts, served_facts
 from pipeline.speculation.choice import check_logits, proved_way
 from pipeline.speculation.settings import Sampling
 from pipeline.store.files import content_key, file_sha256, write_json
+from pipeline.store.own_files import reads_own_files
 
 
 def run(context: StageContext[PairSettings]) -> Outcome:
@@ -93,6 +94,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     return Outcome(figures, provides, {"differences": facts["differences"], "memory": facts["memory"]})
 
 
+@reads_own_files("written by the same process")
 def _make_reference(context: StageContext[PairSettings]) -> dict[str, float]:
     """Train the reference pair, if that is the pair, and return its figures."""
     recipe, seed = context.settings.reference, context.settings.seed

@@ -14,6 +14,7 @@ from pipeline.generation.distributions import step, unpack
 from pipeline.registry.named import Draft
 from pipeline.servers.identity import Identity
 from pipeline.speculation.settings import GREEDY, Sampling
+from pipeline.store.own_files import reads_own_files
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def _sampled(item: StoredCompletion, limit: int) -> Known:
     return Known(_ids(item, count), len(item.prompt), log_p_N, np.zeros(count))
 
 
+@reads_own_files("numbers of the completion store: nothing is parsed")
 def _of_distributions(item: StoredCompletion, limit: int) -> Known:
     """A token that is not among the stored ones may have any log p."""
     rows = slice(min(item.length, limit))

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from pipeline.config.base import Section
 from pipeline.config.pair import REFERENCE
 from pipeline.store.files import canonical_json
+from pipeline.store.own_files import reads_own_files
 
 DOMAIN_FIELD = "domain"
 SourceFormat = Literal["auto", "jsonl", "json", "csv", "tsv", "text", "parquet", "dataset"]
@@ -168,6 +169,7 @@ class PromptSource(Section):
         return self.path == REFERENCE
 
 
+@reads_own_files("its own JSON text, to see whether it comes back")
 def _template_arguments(value: dict[str, Any]) -> dict[str, Any]:
     """ValueError for arguments of a chat template that cannot be stored, or that are not the user's."""
     try:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import UnderstudyError
 from pipeline.store.json_text import parse_json
+from pipeline.store.own_files import reads_own_files
 
 ANSWERS = "answers.arrow"
 ANSWER = pa.struct(
@@ -29,6 +30,7 @@ class StoredAnswer:
     exact: bool = True  # the log has the token ids; else they are those of its text, tokenised again
 
 
+@reads_own_files("written by the same process")
 def write_answers(path: Path, accepted: Path, ids: NDArray[np.uint64], kept: NDArray[np.bool_]) -> int:
     """Write the answers of the kept rows of the row buffer's `accepted` file, batch by batch, and return their number. No file
     where there is none. `ids` and `kept` are [rows]."""
@@ -51,6 +53,7 @@ def write_answers(path: Path, accepted: Path, ids: NDArray[np.uint64], kept: NDA
 class StoredAnswers:
     """The answers of a corpus, each read when it is asked for."""
 
+    @reads_own_files("an Arrow file of an artifact: a stage compares its SHA-256 before it reads it")
     def __init__(self, artifact_dir: Path) -> None:
         """UnderstudyError for a damaged file; a corpus without answers has none."""
         self._names = np.zeros(0, "S16")
@@ -87,5 +90,6 @@ class StoredAnswers:
             yield from map(_answer, self._reader.get_batch(number).column("answer").to_pylist())
 
 
+@reads_own_files("an Arrow file of an artifact: a stage compares its SHA-256 before it reads it")
 def _answer(found: Mapping[str, Any]) -> StoredAnswer:
     return StoredAnswer(tuple(found["tokens"]), found["cut"], parse_json(found["stated"]), found["exact"])

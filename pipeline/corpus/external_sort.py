@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.store.own_files import reads_own_files
+
 RECORD = np.dtype([("key", "<u8"), ("row", "<u8")])
 CHUNK = 1 << 20  # records in memory: 16 MB, and the same again while sorting
 
@@ -66,6 +68,7 @@ def _write_runs(blocks: Iterable[NDArray[np.void]], path: Path, chunk: int) -> l
     return lengths
 
 
+@reads_own_files("written by the same process")
 def _merge(path: Path, lengths: list[int], chunk: int) -> Iterator[NDArray[np.void]]:
     if not lengths:
         return

@@ -18,6 +18,7 @@ from pipeline.corpus.near_duplicates import Clusters
 from pipeline.corpus.splits import SPLITS
 from pipeline.errors import UnderstudyError
 from pipeline.store.json_text import parse_json
+from pipeline.store.own_files import reads_own_files
 
 PROMPTS = "prompts.arrow"
 SCHEMA = pa.schema(
@@ -102,6 +103,7 @@ class CorpusCounts:
         return {domain: count for domain, count in found.items() if count < self.prompts[domain, "examination"]}
 
 
+@reads_own_files("written by the same process")
 def write_prompts(
     path: Path, accepted: Path, hashes: NDArray[np.void], clusters: Clusters, splits: NDArray[np.uint8]
 ) -> CorpusCounts:
@@ -179,6 +181,7 @@ class StoredPrompts(Sequence[Prompt]):
     """The prompts of a corpus artifact in file order. Each is read when it is asked for, so the memory hardly grows with their
     number."""
 
+    @reads_own_files("an Arrow file of an artifact: a stage compares its SHA-256 before it reads it")
     def __init__(self, path: Path, splits: Collection[str] | None) -> None:
         """Only those of `splits` (None: all). FileNotFoundError, or ArrowInvalid for a damaged file."""
         self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
@@ -248,6 +251,7 @@ def read_prompts(artifact_dir: Path, splits: Collection[str] | None = None) -> l
     return list(open_prompts(artifact_dir, splits))
 
 
+@reads_own_files("an Arrow file of an artifact: a stage compares its SHA-256 before it reads it")
 def _prompts(batch: Any) -> Iterator[Prompt]:
     for row in batch.to_pylist():
         chat = None if row["chat"] is None else _chat(parse_json(row["chat"]))

@@ -20,6 +20,7 @@ from pipeline.corpus.rows import BadRow, prompt_columns
 from pipeline.corpus.sources import TITLES, SourceFiles, compression, find_files, jq_command
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
+from pipeline.store.own_files import reads_own_files
 
 _SHOWN = 12  # columns in a message
 _BY_LINE: tuple[SourceFormat, ...] = ("jsonl", "csv", "tsv", "text")
@@ -158,6 +159,7 @@ class SourceReader:
             return text_files.count_lines(file)
         return sum(1 for _ in self._read(file, None))
 
+    @reads_own_files("calls readers of text_files.py and tables.py, which are tried one by one")
     def _read(self, file: Path, columns: list[str] | None) -> Iterator[tuple[int, Any]]:
         """The rows of a file; of columnar files `columns` only, all of them if None."""
         match self._found.format:

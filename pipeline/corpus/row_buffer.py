@@ -18,6 +18,7 @@ from pipeline.corpus.minhash import PERMUTATIONS, signatures
 from pipeline.corpus.modes import mode_of
 from pipeline.corpus.rows import ParsedPrompt
 from pipeline.store.files import canonical_json
+from pipeline.store.own_files import reads_own_files
 
 # 64-bit hashes: `id` of the token ids, `text` of the words (`same_text.text_id`), `conversation` of the words that open the chat,
 # `group` of source and group, `group_name` of the group alone (independent of the order of the sources), `place` of turn and
@@ -120,10 +121,12 @@ class RowBuffer:
         self._tokens.write_batch(pa.record_batch(columns, schema=ACCEPTED))
         self.rows += len(prompts)
 
+    @reads_own_files("written by the same process")
     def hashes(self) -> NDArray[np.void]:
         """ROW_HASHES of every row, [rows], memory-mapped."""
         return np.memmap(self.folder / "hashes.bin", dtype=ROW_HASHES, mode="r")
 
+    @reads_own_files("written by the same process")
     def signatures(self) -> NDArray[np.uint32]:
         """Signatures [rows, 128], memory-mapped."""
         flat = np.memmap(self.folder / "signatures.bin", dtype=np.uint32, mode="r")

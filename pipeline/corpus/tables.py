@@ -12,6 +12,7 @@ from pipeline.corpus.signatures import LENGTH, check_start
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.store.json_text import regular_file
+from pipeline.store.own_files import reads_own_files
 
 _BATCH = 256
 _FEW = 64  # rows of all columns, some of which may be images
@@ -60,6 +61,7 @@ def read_dataset(path: Path, columns: list[str] | None) -> Iterator[tuple[int, A
     yield from _numbered(rows.iter(batch_size=_BATCH if columns is not None else _FEW))
 
 
+@reads_own_files("read by the datasets library, whose errors are caught (tests/integration/test_bad_input.py)")
 def _dataset(path: Path) -> Any:
     """A memory-mapped Dataset; for a DatasetDict its only split (UsageError if there are several)."""
     import datasets

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from pipeline.store.own_files import reads_own_files
+
 SECONDS = 10.0  # of computing, for one prompt; a template takes a tenth of a millisecond
 BYTES = 1 << 30  # beside what the process has
 CHARACTERS = 32_000_000  # of a rendered prompt; its messages have at most a million
@@ -76,6 +78,7 @@ class TemplateLimits:
                 resource.setrlimit(resource.RLIMIT_AS, self._own)
 
 
+@reads_own_files("of the kernel")
 def _address_space() -> int:
     """Bytes of this process; 0 where the system does not say."""
     try:

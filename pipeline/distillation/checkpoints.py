@@ -19,6 +19,7 @@ from pipeline.distillation.processes import is_first
 from pipeline.distillation.sharding import part, part_of_state, whole, whole_state
 from pipeline.distillation.training_log import best_step, out_of_patience
 from pipeline.store.atomic import replacing
+from pipeline.store.own_files import reads_own_files
 
 _COMPLETE = "checkpoint_complete"  # written last: a checkpoint without it is incomplete
 _WEIGHTS = "weights.safetensors"
@@ -83,6 +84,7 @@ def write_optimizer(optimizer: Any, scheduler: Any, checkpoint: Path) -> None:
         torch.save(scheduler.state_dict(), checkpoint / SCHEDULER_NAME)
 
 
+@reads_own_files("a checkpoint of the training that goes on")
 def read_optimizer(optimizer: Any, scheduler: Any, checkpoint: Path) -> None:
     """Give them the states of a checkpoint. The file is mapped, so that a process reads no more than its part at once."""
     state = torch.load(checkpoint / OPTIMIZER_NAME, map_location="cpu", weights_only=True, mmap=True)
@@ -106,6 +108,7 @@ def _write_weights(model: Any, path: Path) -> None:
             save_file(weights, partial)
 
 
+@reads_own_files("a checkpoint of the training that goes on")
 def _read_weights(model: Any, path: Path) -> None:
     with safe_open(path, framework="pt") as file:
         for name, weight in _trained(model):

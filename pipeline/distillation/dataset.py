@@ -12,6 +12,7 @@ from pipeline.distillation.segment_labels import segment_tokens, token_labels
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack
 from pipeline.generation.stored_completions import column
+from pipeline.store.own_files import reads_own_files
 
 
 class PackedCompletions:
@@ -78,6 +79,7 @@ class PackedCompletions:
         return batch
 
 
+@reads_own_files("numbers of the completion store: nothing is parsed")
 def _teacher(items: Sequence[StoredCompletion]) -> dict[str, torch.Tensor]:
     certain_N = np.concatenate([item.certain[: item.length] for item in items])
     rest_log_p_N = np.concatenate([item.rest_log_p[: item.length] for item in items])

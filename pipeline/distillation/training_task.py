@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.models.places import ModelPlace
 from pipeline.store.atomic import replacing
+from pipeline.store.own_files import reads_own_files
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Format
 
 FILE = "training_task.json"
@@ -35,4 +36,6 @@ class TrainingTask:
             partial.write_bytes(TypeAdapter(TrainingTask).dump_json(self))
 
 
-TASK = Format(name="task of a training", content=TypeAdapter(TrainingTask))
+TASK = reads_own_files("of the process that starts the reader")(
+    Format(name="task of a training", content=TypeAdapter(TrainingTask))
+)

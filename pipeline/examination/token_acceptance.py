@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pipeline.acceptance.rounds import Floats
 from pipeline.errors import UnderstudyError
 from pipeline.store.atomic import sync
+from pipeline.store.own_files import reads_own_files
 
 FILE = "acceptance_by_token.arrow"
 _SCHEMA = pa.schema([("id", pa.string()), ("a", pa.list_(pa.float16()))])
@@ -51,6 +52,7 @@ class TokenAcceptanceFile:
         rows = [values_T[: item.length].astype(np.float16) for item, values_T in zip(completions, a, strict=True)]
         self._writer.write_batch(pa.record_batch([[item.id for item in completions], rows], schema=_SCHEMA))
 
+    @reads_own_files("a shard, written by a worker of the same job")
     def append(self, path: Path) -> None:
         """Add the completions of another such file."""
         with pa.memory_map(str(path)) as source:
@@ -59,6 +61,7 @@ class TokenAcceptanceFile:
                 self._writer.write_batch(reader.get_batch(number))
 
 
+@reads_own_files("an Arrow file of an artifact: a stage compares its SHA-256 before it reads it")
 def read_token_acceptance(directory: Path, ids: Collection[str]) -> dict[str, NDArray[np.float16]]:
     """a_t of the completions of these prompts, (tokens,) each; prompts that are not in the file are left out.
 

@@ -17,6 +17,7 @@ from pipeline.errors import UsageError
 from pipeline.models.files import weight_files
 from pipeline.models.model_json import INDEX, INDEX_FORMAT, config_values
 from pipeline.store.files import write_json
+from pipeline.store.own_files import reads_own_files
 
 _NEVER = -1e4  # a bias; float16 holds it
 
@@ -51,6 +52,7 @@ def padding_rows(rows_VH: torch.Tensor, tokens: int, count: int) -> torch.Tensor
     return mean_H.repeat(count, 1)
 
 
+@reads_own_files("a model directory that check_directory has read")
 def _vocabulary_tensors(directory: Path, trust_remote_code: bool) -> frozenset[str]:
     """Names of the tensors that have a row for each token: embedding, head and the head's bias."""
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -64,6 +66,7 @@ def _vocabulary_tensors(directory: Path, trust_remote_code: bool) -> frozenset[s
     return frozenset(f"{name}.{tensor}" for name in names for tensor in ("weight", "bias"))
 
 
+@reads_own_files("a model directory that check_directory has read")
 def _resize_file(path: Path, names: frozenset[str], known: int, tokens: int, width: int) -> None:
     with safe_open(path, framework="pt") as file:
         present = set(file.keys())

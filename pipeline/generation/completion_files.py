@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import UnderstudyError
+from pipeline.store.own_files import reads_own_files
 
 
 def completion_files(directory: Path, prefix: str = "") -> list[Path]:
@@ -34,6 +35,7 @@ def _rows(directory: Path, splits: Collection[str], *columns: str) -> Iterator[A
         yield from (row for row, split in zip(rows, batch["split"].to_pylist(), strict=True) if split in splits)
 
 
+@reads_own_files("an Arrow file of an artifact: a stage compares its SHA-256 before it reads it")
 def open_batch(path: Path) -> Any:
     """The rows of one file, memory-mapped. UnderstudyError if it is missing or damaged."""
     try:

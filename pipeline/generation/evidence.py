@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.store.json_text import parse_json
+from pipeline.store.own_files import reads_own_files
 
 FALSE_ALARM = 1e-4
 """The most probable false alarm: a right log is ever refused with at most this probability."""
@@ -135,6 +136,7 @@ class Evidence:
         return json.dumps({**known, **arrays})
 
     @classmethod
+    @reads_own_files("metadata of a shard, which the manifest hashes, or a journal's record, which has a checksum")
     def from_json(cls, text: str | bytes) -> "Evidence":
         """The reverse of `to_json`."""
         found = parse_json(text)

@@ -22,6 +22,7 @@ from pipeline.generation.evidence import (
     power,
 )
 from pipeline.store.json_text import parse_json
+from pipeline.store.own_files import reads_own_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,7 @@ class SampleEvidence:
         return texts | ({"firsts": json.dumps(self.firsts)} if self.firsts else {})
 
     @classmethod
+    @reads_own_files("metadata of a shard, which the manifest hashes, or a journal's record, which has a checksum")
     def of_facts(cls, facts: Mapping[str, Any]) -> "SampleEvidence":
         """The reverse of `facts`, which may have others beside it."""
         found = {name: Evidence.from_json(facts[name]) for name in ("recorded", "generated") if name in facts}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline.generation.completion_files import open_batch, other_version
 from pipeline.store.atomic import replacing
+from pipeline.store.own_files import reads_own_files
 
 _NAMES = b"names"
 
@@ -40,6 +41,7 @@ class ShardSegments(NamedTuple):
     names: tuple[str, ...]
 
 
+@reads_own_files("an Arrow file of an artifact: a stage compares its SHA-256 before it reads it")
 def segments_of(directory: Path, shard: str, tokens: int) -> ShardSegments | None:
     """None where the shard has no labels. UnderstudyError for a damaged file, or of another number of tokens."""
     path = segment_file(directory, shard)

@@ -5,9 +5,12 @@ import re
 import resource
 from pathlib import Path
 
+from pipeline.store.own_files import reads_own_files
+
 _CGROUPS = "/sys/fs/cgroup"
 
 
+@reads_own_files("of the kernel")
 def free_host_memory() -> int | None:
     """Bytes, swap included; None where the system does not say."""
     meminfo = dict(re.findall(r"^(\w+):\s+(\d+) kB$", read_text("/proc/meminfo"), re.MULTILINE))
@@ -41,6 +44,7 @@ def _cached(stat: str) -> int:
     return sum(figures.get(f"total_{name}", figures.get(name, 0)) for name in names)
 
 
+@reads_own_files("of the kernel")
 def cgroup_files(controller: str, name: str) -> list[str]:
     """What file `name` says in this process's control group and those around it, each of which limits; "" where there is none."""
     found = []
@@ -54,6 +58,7 @@ def cgroup_files(controller: str, name: str) -> list[str]:
     return found
 
 
+@reads_own_files("of the kernel")
 def read_text(path: str) -> str:
     """The content of a file of the system; "" if there is none."""
     try:

@@ -23,6 +23,7 @@ from pipeline.models.memory_plan import require_memory
 from pipeline.models.model_json import CONFIG, ModelConfig, read_config
 from pipeline.models.out_of_memory import is_out_of_memory
 from pipeline.models.placement import check_covers
+from pipeline.store.own_files import reads_own_files
 
 transformers_logging.disable_progress_bar()  # only our own progress bars are shown
 transformers_logging.set_verbosity_error()
@@ -75,6 +76,9 @@ def hardware_class(device: torch.device) -> str:
     return " ".join(filter(None, [device.type, platform.machine(), vectors, "bf16" if supports_bf16(device) else ""]))
 
 
+@reads_own_files(
+    "a model directory that check_directory has read; its weights: tests/unit/models/test_strange_models.py"
+)
 def load_model(
     path: Path,
     dtype: str,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.segments import Marker, SegmentRule, SegmentsConfig
 from pipeline.engines.chat_markers import ANSWER, STRUCTURED, Family, Marked, family_named, family_of
+from pipeline.store.own_files import reads_own_files
 
 _OPENING_TOKENS = 32  # at the end of a prompt, in which its template may have begun a segment
 _GAP = -1
@@ -144,6 +145,7 @@ class Segmenter:
                 found_T[begin:end] = near if blank else 0
             begin = end
 
+    @reads_own_files("text of the target, which need not be JSON")
     def _is_json(self, text: _Text, chosen_T: NDArray[np.bool_], stopped: bool) -> bool:
         """Whether the chosen tokens are one JSON object or array, or the beginning of one that was cut."""
         answer = "".join(

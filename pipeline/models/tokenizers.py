@@ -6,6 +6,7 @@ from typing import Any
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.model_json import stop_tokens_of
 from pipeline.store.json_text import parse_json
+from pipeline.store.own_files import reads_own_files
 
 
 def columns_for(tokenizer: Any) -> int:
@@ -75,6 +76,7 @@ def split_difference(target: Any, draft: Any) -> str | None:
     return None if same else "another normaliser or special tokens"
 
 
+@reads_own_files("text of a tokenizer that was loaded")
 def _merges(tokenizer: Any) -> list[Any]:
     """The merge rules of a BPE tokenizer by rank; empty for other tokenizers."""
     backend = getattr(tokenizer, "backend_tokenizer", None)

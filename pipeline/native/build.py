@@ -21,6 +21,7 @@ import torch
 
 from pipeline.native.compiler import SWITCH, cache_directory, compiler, processor, switched_off, version
 from pipeline.native.layout import check_layout
+from pipeline.store.own_files import reads_own_files
 
 FLAGS = ["-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"]
 SOURCES = Path(__file__).parent
@@ -82,6 +83,7 @@ def _log_not_kept(error: OSError) -> None:
     _log_once(f"Compiled code cannot be kept, so each process compiles it again: {error}")
 
 
+@reads_own_files("compiled by this installation")
 def _built(source: Path, command: list[str], keep: bool) -> ctypes.CDLL:
     """The library that `command` builds. In the cache it is known by its source, flags and compiler with its version, the
     processor, and torch's version. Raises OSError or SubprocessError."""
@@ -107,6 +109,7 @@ def _built(source: Path, command: list[str], keep: bool) -> ctypes.CDLL:
     return library
 
 
+@reads_own_files("compiled by this installation; compares a SHA-256")
 def _is_whole(path: Path) -> bool:
     """Whether the file ends with the digest of what is before it. Loading a truncated library would kill the process."""
     try:
@@ -116,6 +119,7 @@ def _is_whole(path: Path) -> bool:
     return hashlib.sha256(content[:-_DIGEST_BYTES]).digest() == content[-_DIGEST_BYTES:]
 
 
+@reads_own_files("compiled by this installation")
 def _keep(made: Path, place: Path) -> None:
     """Copies the library into the cache, whole or not at all, with its digest at the end, which the loader ignores."""
     try:
@@ -133,6 +137,7 @@ def _keep(made: Path, place: Path) -> None:
         _log_not_kept(error)
 
 
+@reads_own_files("of the kernel")
 def _openmp() -> list[str]:
     """The OpenMP runtime that torch has loaded. With a second one, two pools of threads would wait for each other."""
     try:

@@ -8,6 +8,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+from pipeline.store.own_files import reads_own_files
+
 SWITCH = "UNDERSTUDY_NATIVE"  # "0" switches compiled code off
 
 
@@ -23,6 +25,7 @@ def version(path: str) -> str:
     return subprocess.run([path, "--version"], check=True, capture_output=True, text=True, timeout=30).stdout
 
 
+@reads_own_files("of the kernel")
 def processor() -> str:
     """What `-march=native` depends on: a home directory may be shared between machines."""
     try:

@@ -15,6 +15,7 @@ from typing import Literal
 import pipeline
 from pipeline.errors import UsageError
 from pipeline.store.files import write_user_text
+from pipeline.store.own_files import reads_own_files
 
 _SOURCE = Path(pipeline.__file__).parent / "dags"
 _HEADER = re.compile(
@@ -33,6 +34,7 @@ class Written:
     before: str = ""
 
 
+@reads_own_files("a DAG file of this installation")
 def write_dags(out: Path, overwrite: bool) -> list[Written]:
     """Write the files into the directory `out`, which is made if it is not there.
 
@@ -55,6 +57,7 @@ def _with_header(text: str) -> str:
     return f"# Written by `understudy dags`, version {version}; sha256 of the rest: {digest}\n{text}"
 
 
+@reads_own_files("a DAG file; its text is only hashed (test_dag_files.py)")
 def _require_unchanged(paths: Iterable[Path]) -> None:
     changed = [path for path in paths if path.exists() and _written_by(path.read_text(errors="replace")) is None]
     if changed:
@@ -72,6 +75,7 @@ def _written_by(text: str) -> str | None:
     return header["version"]
 
 
+@reads_own_files("a DAG file; its text is only hashed (test_dag_files.py)")
 def _write(path: Path, text: str) -> Written:
     if not path.exists():
         write_user_text(path, text, "--out")

@@ -14,6 +14,7 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 from pipeline.config.quantize import QuantizedVariant
 from pipeline.errors import UnderstudyError
 from pipeline.quantization.fp8 import BLOCK, quantizable_layers
+from pipeline.store.own_files import reads_own_files
 
 Sizes = tuple[int, int]  # inputs, outputs
 
@@ -38,6 +39,7 @@ def obstacle(variant: QuantizedVariant, layers: Mapping[str, Sizes]) -> str | No
     return None
 
 
+@reads_own_files("a model directory that check_directory has read")
 def impossible_variants(directory: Path, trust_remote_code: bool = False) -> dict[QuantizedVariant, str]:
     """By variant that cannot be made of the model in `directory`, the reason. Builds the model without its weights.
 

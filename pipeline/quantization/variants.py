@@ -15,6 +15,7 @@ from pipeline.config.quantize import QuantizedVariant
 from pipeline.errors import UnderstudyError
 from pipeline.quantization.block_sizes import obstacle, sizes_fit
 from pipeline.quantization.fp8 import quantizable_layers, save
+from pipeline.store.own_files import reads_own_files
 
 
 class Quantized(NamedTuple):
@@ -53,6 +54,7 @@ def quantize(
     )
 
 
+@reads_own_files("a model directory that check_directory has read")
 def _quantize_fp8(
     source: Path, variant: QuantizedVariant, out: Path, device: torch.device, head: bool, load_options: dict[str, Any]
 ) -> dict[str, Any]:
@@ -63,6 +65,7 @@ def _quantize_fp8(
     return layers
 
 
+@reads_own_files("a model directory that check_directory has read")
 def _quantize_bitsandbytes(
     source: Path, variant: QuantizedVariant, out: Path, device: torch.device, head: bool, load_options: dict[str, Any]
 ) -> dict[str, Any]:
@@ -108,6 +111,7 @@ def _bitsandbytes_config(variant: QuantizedVariant, head: bool) -> Any:
     )
 
 
+@reads_own_files("written by the same process")
 def _tensors(directory: Path) -> dict[str, int]:
     """Bytes of every tensor stored in `directory`."""
     from safetensors import safe_open

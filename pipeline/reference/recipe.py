@@ -23,6 +23,7 @@ from pipeline.models.loading import supports_bf16
 from pipeline.progress import Progress
 from pipeline.reference.text import Document, ReferenceText
 from pipeline.store.atomic import replacing, replacing_directory
+from pipeline.store.own_files import reads_own_files
 
 END_OF_TEXT, PAD = "<|endoftext|>", "<|pad|>"
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
@@ -210,6 +211,7 @@ def write_prompts(
         partial.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
+@reads_own_files("written by the same process")
 def _part(
     directory: Path, build: Callable[[], LlamaForCausalLM], tokenizer: PreTrainedTokenizerFast, device: torch.device
 ) -> LlamaForCausalLM:

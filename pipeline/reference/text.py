@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.store.own_files import reads_own_files
+
 _TEST_DIRECTORIES = frozenset({"test", "tests", "idle_test"})
 _UNREAD_DIRECTORIES = frozenset({"site-packages", "dist-packages", "__pycache__", "ensurepip"})
 _SKIPPED_DIRECTORIES = _UNREAD_DIRECTORIES | {"pydoc_data"}
@@ -52,6 +54,7 @@ def read_text(library: Path, megabytes: float) -> ReferenceText:
     return ReferenceText(tuple(modules), tuple(tests))
 
 
+@reads_own_files("the standard library of this interpreter")
 def text_digest(library: Path, megabytes: float) -> str:
     """Digest of exactly the text that `read_text` returns."""
     digest = hashlib.sha256()
@@ -74,6 +77,7 @@ def library_stamp(library: Path) -> str:
     return digest.hexdigest()[:20]
 
 
+@reads_own_files("the standard library of this interpreter")
 def _source_files(library: Path, tests: bool) -> Iterator[Document]:
     for path in sorted(library.rglob("*.py"), key=lambda path: _fraction(str(path.relative_to(library)))):
         parts = path.relative_to(library).parts
@@ -86,6 +90,7 @@ def _source_files(library: Path, tests: bool) -> Iterator[Document]:
                 continue  # some files test other encodings
 
 
+@reads_own_files("the standard library of this interpreter")
 def _help_topics(library: Path) -> Iterator[Document]:
     path = library / "pydoc_data" / "topics.py"
     if not path.exists():

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from pipeline.errors import RegistryUnavailable, UnderstudyError
 from pipeline.store.json_text import parse_json
+from pipeline.store.own_files import reads_own_files
 
 # Alembic's revision of a database, by the MLflow versions that create it. Relocation was tried with each of them.
 TRIED = {
@@ -103,6 +104,7 @@ def _move_column(
     connection.executemany(f'UPDATE "{table}" SET "{column}" = ? WHERE rowid = ?', changed)
 
 
+@reads_own_files("a value of MLflow's database")
 def _moved(value: str, roots: list[Path], store: Path) -> str | None:
     """A path, a file URI or a dataset's source within one of `roots`, as it is in `store`; None for anything else."""
     if value.startswith("{"):

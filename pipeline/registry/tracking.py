@@ -46,6 +46,7 @@ from pipeline.registry.run_content import (
 from pipeline.registry.shared_view import publish_view, view_path
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import content_key, file_sha256
+from pipeline.store.own_files import reads_own_files
 from pipeline.store.runs import RunRecord, Uploaded, run_directory
 from pipeline.store.times import seconds_of
 
@@ -139,6 +140,7 @@ class Tracker:
         record.save(self.store)
         return record.mlflow
 
+    @reads_own_files("the card that promote wrote")
     def _upload_job(self, client: Any, record: RunRecord, run_id: str, job_id: str) -> list[Point]:
         """Upload the job's files; returns its figures."""
         entry, directory = record.jobs[job_id], self._directory(record, job_id)

@@ -26,6 +26,7 @@ from pipeline.judgement.headline import (
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, Benefit, Decision, Side
 from pipeline.judgement.speed import conditions, drafts, not_measurable, per_second, speedup_text, with_length
 from pipeline.report.charts import Charts
+from pipeline.store.own_files import reads_own_files
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 _ELEMENTS = {ACCEPTED: "b", CORRECTED: "i", BONUS: "u"}  # as short as HTML has them: there is one for each token
@@ -53,6 +54,7 @@ def review_page(
         shown = shown[: int(len(shown) * 0.9 * min(1.0, _MOST_BYTES / size))]
 
 
+@reads_own_files("a template of this installation")
 def _render(
     decision: Decision,
     examples: Sequence[Mapping[str, Any]],

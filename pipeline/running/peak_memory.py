@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from pipeline.store.own_files import reads_own_files
+
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -39,6 +41,7 @@ def _gpu() -> Any:
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
+@reads_own_files("of the kernel")
 def _peak() -> int:
     """Peak so far. Not from getrusage on Linux: there a process inherits the peak of its parent."""
     if _STATUS.exists():

@@ -23,6 +23,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.servers import answer_bytes
 from pipeline.servers.answer_bytes import TooMuch
 from pipeline.store.json_text import parse_json
+from pipeline.store.own_files import reads_own_files
 
 _QUOTED = 200  # characters of an answer that is quoted in a message
 _READ = 1 << 16  # bytes of an answer that is not JSON, and of an error
@@ -159,6 +160,7 @@ class Endpoint:
                 if _REUSED not in trace or not _is_stale(error):
                     raise
 
+    @reads_own_files("an answer of a server, not a file (tests/unit/servers)")
     def _json(self, raw: bytes) -> Any:
         try:
             return parse_json(raw, foreign=True)
@@ -197,6 +199,7 @@ class Endpoint:
         self._token = token
         return {"Authorization": f"Bearer {token}"}
 
+    @reads_own_files("an answer of a server, not a file (tests/unit/servers)")
     def _message(self, raw: bytes) -> str:
         """The message in an error as OpenAI's API sends it; else the beginning of the answer."""
         try:

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from pipeline.store.own_files import reads_own_files
+
 SILENT_SECONDS = 600.0  # after which a process of another machine that gives no sign of life is taken for dead
 _BEAT_SECONDS = 30.0
 _UNKNOWN = "unknown"  # when a process began, on a system without /proc
@@ -91,6 +93,7 @@ def is_alive(sign: Path) -> bool:
     return not is_gone(sign.name.removeprefix(_SIGN), sign, SILENT_SECONDS)
 
 
+@reads_own_files("of the kernel")
 def machine() -> str:
     """Identifies the set of visible process ids: host, boot and process namespace. Unique where that is not known."""
     try:
@@ -100,6 +103,7 @@ def machine() -> str:
         return f"unknown {time.time_ns()}"  # equal to no other: then only the age decides
 
 
+@reads_own_files("of the kernel")
 def running_process(pid: int) -> str:
     """A process id with its start time, so that a reused id is recognised as another process; empty if it has ended."""
     try:

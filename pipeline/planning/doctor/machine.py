@@ -8,6 +8,7 @@ import sys
 
 from pipeline.models.host_memory import cgroup_files, read_text
 from pipeline.planning.doctor.check import GIB, Check, first_line, installed
+from pipeline.store.own_files import reads_own_files
 
 _MEMORY_WANTED_GIB = 4.0
 _FAST_BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
@@ -52,6 +53,7 @@ def _cgroup(controller: str, name: str) -> list[str]:
     return [text for text in dict.fromkeys(cgroup_files(controller, name)) if text]
 
 
+@reads_own_files("of the kernel")
 def _cpu_flags() -> Check:
     if platform.system() != "Linux":
         return Check("cpu bf16", "note", f"not checked on {platform.system()}")

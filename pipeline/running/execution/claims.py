@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.store.atomic import replacing
+from pipeline.store.own_files import reads_own_files
 from pipeline.store.processes import is_gone, own_tag, repeating
 
 SILENT_SECONDS = 120.0  # after which a claim from another machine or container is taken over
@@ -75,6 +76,7 @@ class Claims:
                 os.utime(path)
 
 
+@reads_own_files("a claim; where it cannot be read, its age alone counts (test_spread.py)")
 def _read(path: Path) -> tuple[str, str, str]:
     """Tag, host and process id of a claim; empty where it is gone or cannot be read: then its age decides."""
     try:

@@ -4,10 +4,12 @@ import pickle
 import traceback
 
 from pipeline.errors import UnderstudyError
+from pipeline.store.own_files import reads_own_files
 
 Packed = tuple[bytes, str]
 
 
+@reads_own_files("an error of a worker, in its own process")
 def packed(error: Exception) -> Packed:
     """An error to send, and its traceback as text, which is all that is left of one that cannot be sent."""
     text = "".join(traceback.format_exception(error))
@@ -19,6 +21,7 @@ def packed(error: Exception) -> Packed:
     return content, text
 
 
+@reads_own_files("an error of a worker, through a pipe or Ray")
 def unpacked(content: bytes, text: str) -> Exception:
     """The error, to be raised. That of a user is shown in one line, as elsewhere; any other has the worker's traceback as its
     cause."""

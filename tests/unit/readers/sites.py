@@ -1,7 +1,11 @@
-"""Where the source reads files and answers: calls that open or parse one, and formats of files, found in its syntax."""
+"""Where the source reads files and answers: calls that open or parse one, and formats of files, found in its syntax.
+
+`@reads_own_files("why")` exempts a function, a method or a class.
+"""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pipeline
@@ -24,32 +28,50 @@ OF_MODULES = {"json": {"load", "loads"}, "yaml": {"load", "load_all", "full_load
               "tomllib": {"load", "loads"}, "pickle": {"load", "loads"}, "configparser": {"ConfigParser"}}  # fmt: skip
 
 
-def sites() -> dict[str, str]:
-    """By place (`module:function` or `module:NAME` of an assignment), the names that are called there."""
-    found: dict[str, set[str]] = {}
+@dataclass(frozen=True)
+class Site:
+    """Calls that read, in one place: `module:function`, or `module:NAME` of an assignment."""
+
+    place: str
+    calls: frozenset[str]  # names
+    exempt: bool  # by `@reads_own_files`
+
+
+def sites() -> list[Site]:
+    """All places that read, and all exemptions, also those that exempt nothing."""
+    found = []
     for root in ROOTS:
         for path in sorted(root.rglob("*.py")):
             module = path.relative_to(root.parent).as_posix()
-            if module in MECHANISM:
-                continue
-            for place, name in _calls(ast.parse(path.read_text(encoding="utf-8"))):
-                found.setdefault(f"{module.removesuffix('.py')}:{place}", set()).add(name)
-    return {place: ", ".join(sorted(names)) for place, names in found.items()}
+            if module not in MECHANISM:
+                found += _sites(module.removesuffix(".py"), ast.parse(path.read_text(encoding="utf-8")))
+    return found
 
 
-def _calls(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Each parsing call with the definition or assignment at module level that it is in."""
+def _sites(module: str, tree: ast.Module) -> Iterator[Site]:
     for statement in tree.body:
-        place = _name(statement)
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Call) and (name := _parser(node.func)):
-                yield place, name
+        exempt = [node for node in ast.walk(statement) if _is_exempt(node)]
+        within = {id(inner) for node in exempt for inner in ast.walk(node)}
+        for node in exempt:
+            yield Site(f"{module}:{_name(node)}", _calls(ast.walk(node)), exempt=True)
+        if calls := _calls(node for node in ast.walk(statement) if id(node) not in within):
+            yield Site(f"{module}:{_name(statement)}", calls, exempt=False)
 
 
-def _name(statement: ast.stmt) -> str:
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return statement.name
-    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+def _is_exempt(node: ast.AST) -> bool:
+    """A definition with the decorator, or a call of what the decorator returns."""
+    marks = getattr(node, "decorator_list", [node.func] if isinstance(node, ast.Call) else [])
+    return any(isinstance(mark, ast.Call) and getattr(mark.func, "id", "") == "reads_own_files" for mark in marks)
+
+
+def _calls(nodes: Iterable[ast.AST]) -> frozenset[str]:
+    return frozenset(name for node in nodes if isinstance(node, ast.Call) and (name := _parser(node.func)))
+
+
+def _name(node: ast.AST) -> str:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return node.name
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     return ", ".join(target.id for target in targets if isinstance(target, ast.Name)) or "module"
 
 
