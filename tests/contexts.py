@@ -6,14 +6,14 @@ from typing import Any
 from pipeline.config.root import Config
 from pipeline.registry.registry import registry_for
 from pipeline.running.context import StageContext, resources_of
-from pipeline.running.jobs import expand
+from pipeline.running.jobs import jobs_of
 from pipeline.store.artifacts import Store
 from tests.fakes import quiet
 
 
 def settings_of(config: Config, job: str) -> Any:
     """The settings of the job `job`."""
-    return next(one.settings for one in expand(config, {}) if one.id == job)
+    return next(one.settings for one in jobs_of(config) if one.id == job)
 
 
 def stage_context(config: Config, job: str, store: Path, out: Path, **rest: Any) -> StageContext[Any]:

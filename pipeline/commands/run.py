@@ -96,7 +96,7 @@ def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool
     from pipeline.running.device_check import require_device
     from pipeline.running.execution.ray_cluster import require_ray
     from pipeline.running.inputs import require_inputs
-    from pipeline.running.jobs import expand
+    from pipeline.running.jobs import jobs_of
     from pipeline.running.local_pair import check_local_pair
     from pipeline.running.preview import preview
     from pipeline.running.prompt_survey import require_prompts
@@ -110,7 +110,7 @@ def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool
     except UnderstudyError as error:
         mistake = error
     if verbose:
-        print_config(resolved, expand(resolved, {}))
+        print_config(resolved, jobs_of(resolved))
     if mistake is not None:
         raise mistake
     print_jobs(

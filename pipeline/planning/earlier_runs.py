@@ -11,7 +11,7 @@ from pipeline.config.root import Config
 from pipeline.config.stored import run_config
 from pipeline.errors import UsageError
 from pipeline.planning.work import Amounts, Work, completions_of, work_of
-from pipeline.running.jobs import expand
+from pipeline.running.jobs import jobs_of
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.runs import RunRecord, read_runs
 
@@ -78,7 +78,7 @@ class Measurements:
 def measurements(store: Store, config: Config) -> Measurements:
     """Of the runs of `config`, by its name: of each job the latest that was built in one go, else the latest, and the lengths of
     the latest run with completions. A run of another version, whose config or figures cannot be read, is left out."""
-    found, wanted = Measurements(), {job.id for job in expand(config, {})}
+    found, wanted = Measurements(), {job.id for job in jobs_of(config)}
     for record in reversed(read_runs(store)):
         if record.name == config.name:
             with contextlib.suppress(UsageError, KeyError):

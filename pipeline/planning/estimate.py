@@ -13,7 +13,7 @@ from pipeline.planning.savings import Saving, savings_of
 from pipeline.planning.throughput import Origin, throughput
 from pipeline.planning.trial_runs import Measured
 from pipeline.planning.work import Amounts, Work, generated_by_split, work_of
-from pipeline.running.jobs import expand
+from pipeline.running.jobs import jobs_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def estimate(config: Config, counted: Forecast, known: Measurements, measured: M
     """`known`: of earlier runs; `measured`: of small runs of this config, if they were made."""
     amounts, parameters = amounts_of(config, counted, known), known.draft_parameters or config.plan.draft_parameters
     works, jobs = work_of(config, amounts), list[JobEstimate]()
-    for job in expand(config, {}):
+    for job in jobs_of(config):
         work, earlier = works[job.id], known.jobs.get(job.id)
         found = throughput(job.id, work, config, known, measured, parameters)
         seconds, why, origin, least = None, found.why, found.origin, _least_seconds(config, work)

@@ -12,7 +12,7 @@ from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.traffic import Traffic
 from pipeline.distillation.learning_curve import LearningCurve, find_curve
 from pipeline.planning.work import bytes_per_token, completions_of, training_steps
-from pipeline.running.jobs import expand
+from pipeline.running.jobs import jobs_of
 from pipeline.running.tasks import GenerateTask
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import list_runs, require_run
@@ -55,7 +55,7 @@ def forecast(config: Config) -> Forecast:
     of_token = bytes_per_token(config)
     generate = [
         _generation(config, job.id, job.task.splits, prompts, of_token)
-        for job in expand(config, {})
+        for job in jobs_of(config)
         if isinstance(job.task, GenerateTask)
     ]
     generate += _on_policy(config, prompts["train"], of_token)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pipeline.config.distill import divisors
 from pipeline.config.root import Config
 from pipeline.planning.work import Work, processes_of
-from pipeline.running.jobs import Job, expand
+from pipeline.running.jobs import Job, jobs_of
 from pipeline.running.settings import GenerateSettings
 
 ALL = "all jobs"
@@ -64,7 +64,7 @@ def savings_of(
 
 def _changes(config: Config, works: Mapping[str, Work], on_cpu: bool) -> Iterator[_Change]:
     """An endpoint, a Ray worker or a GPU more; GPUs for the training, and a node that shares all that can be shared."""
-    spread, processes = [job for job in expand(config, {}) if _is_spread_here(job)], works["distill"].workers
+    spread, processes = [job for job in jobs_of(config) if _is_spread_here(job)], works["distill"].workers
     if config.generate.is_served:
         yield _Change("one more endpoint", "generate", {"generate": works["generate"].workers + 1})
     on_ray = config.execution.ray is not None

@@ -22,7 +22,7 @@ from pipeline.planning.earlier_runs import Lengths, measurements
 from pipeline.planning.forecast import Forecast, source_rows
 from pipeline.progress import Progress
 from pipeline.running.certain_refusals import EVEN_IF_REFUSED
-from pipeline.running.jobs import expand
+from pipeline.running.jobs import jobs_of
 from pipeline.running.stage_list import stage_named
 from pipeline.running.tasks import EvaluateTask
 from pipeline.store.artifacts import Artifact, Store
@@ -170,7 +170,7 @@ def _run(config: Config, share: float, pair_share: float, place: Path) -> Trial:
         raise UnderstudyError(f"plan: a run of this config with {share:.1%} of its prompts and steps failed: {why}")
     store = Store(place / _STORE)
     record = require_run(store, None)
-    cached = [job.id for job in expand(config, {}) if stage_named(job.stage).cached and job.id in record.jobs]
+    cached = [job.id for job in jobs_of(config) if stage_named(job.stage).cached and job.id in record.jobs]
     built = {job: find_built(store, record, job) for job in cached}
     return Trial(
         seconds=seconds,
@@ -211,7 +211,7 @@ def _serving(config: Config, store: Store) -> dict[str, float]:
     pair = read_pair(find_built(store, record, PAIR).path, model_places(config.pair))
     examined = {
         job.task.variant: find_built(store, record, job.id)
-        for job in expand(config, {})
+        for job in jobs_of(config)
         if isinstance(job.task, EvaluateTask)
         and job.task.variant
         and job.task.split == "examination"

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.root import Config
-from pipeline.running.jobs import Job, expand
+from pipeline.running.jobs import Job, jobs_of
 from pipeline.running.tasks import EvaluateTask, GenerateTask, SpeedTask
 
 # By what a job's throughput is known. Of the others it is known only if a run has measured it.
@@ -54,7 +54,7 @@ class Work:
 
 def work_of(config: Config, amounts: Amounts) -> dict[str, Work]:
     """By job, for a run without a champion: a champion's examination is one more, as long as the base draft's."""
-    return {job.id: _work(job, config, amounts) for job in expand(config, {})}
+    return {job.id: _work(job, config, amounts) for job in jobs_of(config)}
 
 
 def _work(job: Job, config: Config, amounts: Amounts) -> Work:

@@ -13,7 +13,7 @@ from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.schema import BriefDecision
 from pipeline.registry.registry import naming
 from pipeline.registry.tracking import PAGE, ui_link
-from pipeline.running.jobs import expand
+from pipeline.running.plan import Plan
 from pipeline.store.artifacts import MANIFEST, Artifact, Store, read_manifest
 from pipeline.store.run_state import state_of
 from pipeline.store.runs import RunRecord, run_directory
@@ -74,7 +74,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
     gamma = int(record.config["evaluate"]["gamma"])
     stages, drafts, perplexity, directories = [], [], {}, {}
     curve, examination = None, None
-    for job in sorted(record.jobs, key=_order(record)):  # the file's own order is alphabetical
+    for job in sorted(record.jobs, key=_order(store, record)):  # the file's own order is alphabetical
         entry = record.jobs[job]
         directory = store.directory(entry.stage, entry.key)
         stages.append(StageLine(job, entry.state, entry.seconds, entry.state == "done" and _was_resumed(directory)))
@@ -146,8 +146,8 @@ def _draft(artifact: Artifact, name: str, gamma: int) -> DraftLine:
     )
 
 
-def _order(record: RunRecord) -> Callable[[str], int]:
+def _order(store: Store, record: RunRecord) -> Callable[[str], int]:
     """The position of a job in the run's plan."""
-    config = run_config(record)
-    positions = {job.id: position for position, job in enumerate(expand(config, record.outside))}
+    jobs = Plan(run_config(record), store, record.outside).jobs
+    positions = {job.id: position for position, job in enumerate(jobs)}
     return lambda job: positions.get(job, len(positions))

@@ -15,8 +15,8 @@ from pipeline.running.certain_refusals import stop_or_warn
 from pipeline.running.clear_text import clear_text_warnings
 from pipeline.running.execution.ray_cluster import require_ray
 from pipeline.running.inputs import is_prompts, resolve_inputs
-from pipeline.running.jobs import expand
 from pipeline.running.local_pair import check_local_pair
+from pipeline.running.plan import Plan
 from pipeline.running.prompt_survey import require_prompts
 from pipeline.store.artifacts import Store
 from pipeline.store.processes import sign_life
@@ -51,7 +51,7 @@ def begin(
     given = config.model_dump(mode="json")
     inputs = resolve_inputs(config, store, verify)
     stop_or_warn(certain_refusals.of_config(config), progress, even_if_refused)
-    if record is None and not _has_pair(config, inputs, store):
+    if record is None and next(Plan(config, store, inputs).steps()).find() is None:  # the pair
         _check_before_paying(config, inputs, progress, even_if_refused)
     if record is None:
         record = RunRecord(
@@ -111,12 +111,6 @@ def _created(store: Store) -> str:
         return utc_after(latest) if now <= latest < utc_now(days=1) else now
     except ValueError:  # a record that was edited by hand
         return now
-
-
-def _has_pair(config: Config, inputs: Mapping[str, OutsideInput], store: Store) -> bool:
-    pair = expand(config, inputs)[0]
-    digests = {name: inputs[reference.removeprefix("outside#")].digest for name, reference in pair.reads.items()}
-    return store.find(pair.stage, pair.key(digests)) is not None
 
 
 def _check_before_paying(

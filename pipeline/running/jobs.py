@@ -41,7 +41,6 @@ from pipeline.running.tasks import (
     profile_input,
 )
 from pipeline.store.files import content_key
-from pipeline.store.runs import OutsideInput
 
 _SPEED_SUMMARY = "tokens per second, plain and with each draft, in turns"
 
@@ -91,10 +90,8 @@ class Job:
         return content_key([stage.name, stage.version, self.key_settings, dict(digests)])
 
 
-def expand(config: Config, outside: Mapping[str, OutsideInput]) -> tuple[Job, ...]:
-    """All jobs of a run in an order that respects their reads. `outside`: the outside inputs that are known."""
-    facts = outside["champion"].facts if "champion" in outside else None
-    champion = None if facts is None else ChampionVersion(facts["name"], str(facts["version"]))
+def jobs_of(config: Config, champion: ChampionVersion | None = None) -> tuple[Job, ...]:
+    """All jobs of a run in an order that respects their reads; with `champion` also those that it is compared in."""
     return (
         _pair(config),
         _corpus(config),

@@ -9,23 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.credentials import masked
-from pipeline.config.stored import given_config
 from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError
 from pipeline.escaping.secrets import without_secrets
 from pipeline.progress import Progress
-from pipeline.registry.registry import registry_for
 from pipeline.registry.tracking import PAGE, Tracker
 from pipeline.running.after_stage import after_stage
 from pipeline.running.certain_refusals import stop_or_warn
-from pipeline.running.context import Outcome, StageContext, StageRun, resources_of
+from pipeline.running.context import Outcome, StageContext, StageRun
 from pipeline.running.device_check import require_device
 from pipeline.running.environment import environment
 from pipeline.running.execution.parts import drop_parts, kept_parts
 from pipeline.running.execution.worker_facts import environment_of, highest_peak
 from pipeline.running.job_inputs import JobInputs
-from pipeline.running.jobs import Job, expand
+from pipeline.running.jobs import Job
 from pipeline.running.peak_memory import peak_memory
-from pipeline.running.preview import not_built
+from pipeline.running.plan import Step, plan_of
 from pipeline.running.stage_list import STAGE_NAMES, STAGES, Stage, stage_named
 from pipeline.running.tasks import task_json
 from pipeline.store.artifacts import Artifact, Store
@@ -55,11 +53,9 @@ class Runner:
         self.store, self.record, self.progress = store, record, progress
         self.stages, self.review = stages, review
         self.verify, self.force_promote, self.even_if_refused = verify, force_promote, even_if_refused
-        self.config = given_config(record)  # what the pair decides is found again, and said again
-        self.registry = registry_for(self.config, store)
-        self.outside = record.outside
-        self._inputs = JobInputs(self.config, store, self.registry, self.outside)
-        self.tracker = Tracker(self.config, store, progress)
+        self.plan = plan_of(record, store)
+        self._inputs = JobInputs(self.plan, record.id, progress)
+        self.tracker = Tracker(self.plan.config, store, progress)
         self._presence = Presence(store.root)
         self._decided: Path | None = None  # the artifact with the decision
         self._asked: Sequence[Stage] = ()
@@ -76,7 +72,7 @@ class Runner:
     def _run(self, first: str, last: str) -> None:
         try:
             self.tracker.sync(self.record)  # people see the run from its start
-            self._run_jobs(STAGE_NAMES.index(first), STAGE_NAMES.index(last))
+            self._run_steps(STAGE_NAMES.index(first), STAGE_NAMES.index(last))
             self._close("finished" if last == STAGE_NAMES[-1] else "stopped")
         except Refused:
             self._close("refused")
@@ -88,135 +84,116 @@ class Runner:
             self._close("failed")
             raise
 
-    def _run_jobs(self, first: int, last: int) -> None:
-        jobs, done = expand(self.config, self.outside), 0
+    def _run_steps(self, first: int, last: int) -> None:
         self._asked = STAGES[first : last + 1]
-        while done < len(jobs) and (position := STAGE_NAMES.index(jobs[done].stage)) <= last:
-            job = jobs[done]
+        for step in self.plan.steps(STAGE_NAMES[last]):
             try:
-                self._run_job(job, build=position >= first)
+                self._run_step(step, build=STAGE_NAMES.index(step.job.stage) >= first)
             except (KeyboardInterrupt, Refused):
                 raise
             except BaseException as error:
-                self.progress.line(f"{job.id}: failed")
-                self.record.failure = f"{job.id}: {_one_line(error)}"
+                self.progress.line(f"{step.job.id}: failed")
+                self.record.failure = f"{step.job.id}: {_one_line(error)}"
                 raise
-            if stage_named(job.stage).completes_config:
-                jobs = expand(self.config, self.outside)
-            done += 1
 
-    def _run_job(self, job: Job, build: bool) -> None:
+    def _run_step(self, step: Step, build: bool) -> None:
         self._presence.require()
-        stage = stage_named(job.stage)
+        stage, began = stage_named(step.job.stage), time.monotonic()
         if stage.needs_registry:
             self._require_registry()
-        began, job = time.monotonic(), job.decided(self._inputs.digest)
-        digests = self._inputs.digests(job)
-        key = job.key(digests)
         if not stage.cached:
             if build:
-                self._run_uncached(job, key, digests, began)
+                self._run_uncached(step, began)
             return
-        artifact, state = self.store.find(job.stage, key), "skipped"
-        if artifact is None:
-            if not build:
-                raise not_built(job, self.store)
-            artifact, state = self._build_locked(job, key, digests)
-        elif self.verify:
-            artifact.check_hashes()
-        drop_parts(self.store.root, artifact.path.name)
-        self._inputs.add(job.id, artifact)
+        artifact, state = self._artifact(step, build)
+        drop_parts(self.store.root, step.name)
         if artifact.decision is not None:
             self.record.decision, self._decided = artifact.decision, artifact.path
         if build:
-            self._record_job(job, key, state, time.monotonic() - began)
+            self._record_job(step, state, time.monotonic() - began)
         if artifact.refused:
             self.record.save(self.store)
             raise Refused(artifact.refused)
-        self._complete_config(job, artifact, build)
+        self._check_after(step.job, artifact, build)
+        self.plan.take(step, artifact)
+        if stage.completes_config:
+            self.record.resolved = self.plan.config.model_dump(mode="json")
+            self.record.save(self.store)
 
-    def _complete_config(self, job: Job, artifact: Artifact, build: bool) -> None:
+    def _artifact(self, step: Step, build: bool) -> tuple[Artifact, str]:
+        """Found or built, and which of the two."""
+        artifact = step.find()
+        if artifact is None:
+            if not build:
+                raise step.missing()
+            return self._build_locked(step)
+        if self.verify:
+            artifact.check_hashes()
+        return artifact, "skipped"
+
+    def _check_after(self, job: Job, artifact: Artifact, build: bool) -> None:
         """What the artifact says of the config. Where the stage was asked for and the gate must refuse, the run stops here."""
-        after = after_stage(job.stage, self.config, artifact.path)
+        after = after_stage(job.stage, self.plan.config, artifact.path)
         for note in after.notes:
             self.progress.line(note)
         if build:
             stop_or_warn(after.refusals, self.progress, self.even_if_refused)
-        if stage_named(job.stage).completes_config:
-            self.config = after.config
-            self.record.resolved = self.config.model_dump(mode="json")
-            self.record.save(self.store)
 
-    def _build_locked(self, job: Job, key: str, digests: Mapping[str, str]) -> tuple[Artifact, str]:
+    def _build_locked(self, step: Step) -> tuple[Artifact, str]:
         def waiting() -> None:
-            self.progress.line(f"{job.id}: another run is building it; waiting")
+            self.progress.line(f"{step.job.id}: another run is building it; waiting")
 
-        with self.store.lock(f"{job.stage}-{key}", waiting):
-            artifact = self.store.find(job.stage, key)
-            if artifact is not None:
-                return artifact, "skipped"
-            stage = stage_named(job.stage)
-            require_device(self.config.device, self._asked)
-            self.progress.line(f"{job.id}: {job.summary}")
-            work = self.store.open_work(job.stage, key, resumable=stage.resumable)
-            # Written only where it is true: older versions read the other manifests.
-            kept = kept_parts(self.store.root, work.name)
-            resumed = {"resumed": True} if any(work.iterdir()) or kept.is_dir() else {}
-            began = time.monotonic()
-            self._inputs.check_outside(job)
-            context = self._context(job, digests, work)
+        with self.store.lock(step.name, waiting):
+            artifact = step.find()
+            return (self._build(step), "done") if artifact is None else (artifact, "skipped")
+
+    def _build(self, step: Step) -> Artifact:
+        job, stage = step.job, stage_named(step.job.stage)
+        require_device(self.plan.config.device, self._asked)
+        self.progress.line(f"{job.id}: {job.summary}")
+        work = self.store.open_work(job.stage, step.key, resumable=stage.resumable)
+        # Written only where it is true: older versions read the other manifests.
+        resumed = {"resumed": True} if any(work.iterdir()) or kept_parts(self.store.root, work.name).is_dir() else {}
+        began = time.monotonic()
+        with self._inputs.unchanged(job, work):
+            context = self._inputs.context(step, work)
             with peak_memory() as peak:
                 outcome = self._call(job.stage, context)
-            self._inputs.check_still_outside(job, work)
-            manifest = {
-                "stage": job.stage,
-                "part": job.part,
-                "task": task_json(job.task),
-                "key": key,
-                "version": stage.version,
-                "settings": job.key_settings,
-                "inputs": dict(digests),
-                "created": utc_now(),
-                "seed": self.config.seed,
-                "seconds": time.monotonic() - began,
-                **resumed,
-                "peak_memory": highest_peak(peak, context.workers),
-                "environment": environment(self.config.device) | environment_of(context.workers),
-                "figures": dict(outcome.figures),
-                "provides": dict(outcome.provides),
-                "notes": dict(outcome.notes),
-                "refused": outcome.refused,
-                "decision": outcome.decision,
-            }
-            return self.store.commit(work, manifest), "done"
+        manifest = {
+            "stage": job.stage,
+            "part": job.part,
+            "task": task_json(job.task),
+            "key": step.key,
+            "version": stage.version,
+            "settings": job.key_settings,
+            "inputs": dict(step.digests),
+            "created": utc_now(),
+            "seed": self.plan.config.seed,
+            "seconds": time.monotonic() - began,
+            **resumed,
+            "peak_memory": highest_peak(peak, context.workers),
+            "environment": environment(self.plan.config.device) | environment_of(context.workers),
+            "figures": dict(outcome.figures),
+            "provides": dict(outcome.provides),
+            "notes": dict(outcome.notes),
+            "refused": outcome.refused,
+            "decision": outcome.decision,
+        }
+        return self.store.commit(work, manifest)
 
-    def _run_uncached(self, job: Job, key: str, digests: Mapping[str, str], began: float) -> None:
+    def _run_uncached(self, step: Step, began: float) -> None:
         """Run a stage that acts on the outside world; its files are part of the run, not of the cache."""
+        job = step.job
         self.progress.line(f"{job.id}: {job.summary}")
         out = run_directory(self.store, self.record.id) / job.stage
         out.mkdir(parents=True, exist_ok=True)
         # One at a time on one store, so that two runs with one draft do not both register it; among machines the
         # registry's own claim decides which run promotes.
         with self.store.lock(job.stage, lambda: self.progress.line(f"{job.id}: another run is doing it; waiting")):
-            outcome = self._call(job.stage, self._context(job, digests, out))
-        self._record_job(job, key, "done", time.monotonic() - began, outcome)
+            outcome = self._call(job.stage, self._inputs.context(step, out, force_promote=self.force_promote))
+        self._record_job(step, "done", time.monotonic() - began, outcome)
         if outcome.refused:
             raise Refused(outcome.refused)
-
-    def _context(self, job: Job, digests: Mapping[str, str], out: Path) -> StageContext[Any]:
-        return StageContext(
-            settings=job.settings,
-            resources=resources_of(self.config, self.registry),
-            job_id=job.id,
-            inputs=self._inputs.paths(job),
-            digests=digests,
-            facts=self._inputs.facts(job),
-            out=out,
-            store=self.store.root,
-            run_id=self.record.id,
-            progress=self.progress,
-            force_promote=self.force_promote,
-        )
 
     def _call(self, stage: str, context: StageContext[Any]) -> Outcome:
         outcome = self.stages[stage](context)
@@ -225,18 +202,19 @@ class Runner:
 
     def _require_registry(self) -> None:
         """A stage that compares with the champion stops without the registry."""
-        if "registry_down" in self.outside:
+        if "registry_down" in self.plan.outside:
             raise RegistryUnavailable(
-                f"{self.outside['registry_down'].facts['reason']}: the champion is not known, so the gate cannot decide; "
+                f"{self.plan.outside['registry_down'].facts['reason']}: the champion is not known, so the gate cannot decide; "
                 "all artifacts up to evaluate are kept; run again when the registry answers"
             )
 
-    def _record_job(self, job: Job, key: str, state: str, seconds: float, outcome: Outcome | None = None) -> None:
+    def _record_job(self, step: Step, state: str, seconds: float, outcome: Outcome | None = None) -> None:
+        job = step.job
         self.record.jobs[job.id] = JobEntry(
             stage=job.stage,
             part=job.part,
             task=task_json(job.task),
-            key=key,
+            key=step.key,
             state=state,
             seconds=seconds,
             figures=None if outcome is None else dict(outcome.figures),

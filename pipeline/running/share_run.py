@@ -6,20 +6,17 @@ missing, and commits.
 """
 
 import contextlib
-from typing import Any
+from pathlib import Path
 
-from pipeline.config.stored import given_config
 from pipeline.errors import UsageError
 from pipeline.progress import Progress
-from pipeline.registry.registry import registry_for
-from pipeline.running.after_stage import after_stage
-from pipeline.running.context import Outcome, StageContext, StageRun, resources_of
+from pipeline.running.context import Outcome, StageRun
 from pipeline.running.device_check import require_device
 from pipeline.running.execution.parts import Share, drop_parts
 from pipeline.running.job_inputs import JobInputs
-from pipeline.running.jobs import Job, expand
-from pipeline.running.preview import not_built
-from pipeline.running.stage_list import STAGE_NAMES, STAGES, stage_named
+from pipeline.running.jobs import Job
+from pipeline.running.plan import Step, plan_of
+from pipeline.running.stage_list import STAGES, stage_named
 from pipeline.store.artifacts import Store
 from pipeline.store.presence import Presence
 from pipeline.store.processes import signs_of_life
@@ -38,71 +35,47 @@ class ShareRun:
     """One share of a stage's parts, for the run `record`."""
 
     def __init__(self, store: Store, record: RunRecord, progress: Progress, run: StageRun, share: Share) -> None:
-        self._store, self._record, self._progress, self._run, self._share = store, record, progress, run, share
-        self._config = given_config(record)
-        self._registry = registry_for(self._config, store)
-        self._inputs = JobInputs(self._config, store, self._registry, record.outside)
+        self._store, self._run_id, self._progress, self._run, self._share = store, record.id, progress, run, share
+        self._plan = plan_of(record, store)
+        self._inputs = JobInputs(self._plan, record.id, progress)
 
     def make(self, name: str) -> None:
         """Make the share in each job of the stage; the artifacts of the stages before it must be in the store."""
-        alive = signs_of_life(run_directory(self._store, self._record.id))  # `store gc` sees that the run is worked on
+        alive = signs_of_life(run_directory(self._store, self._run_id))  # `store gc` sees that the run is worked on
         with Presence(self._store.root), alive:
-            jobs, place = expand(self._config, self._record.outside), 0
-            while STAGE_NAMES.index(jobs[place].stage) <= STAGE_NAMES.index(name):
-                self._take(jobs[place], jobs[place].stage == name)
-                if stage_named(jobs[place].stage).completes_config:
-                    jobs = expand(self._config, self._record.outside)
-                place += 1
+            for step in self._plan.steps(last=name):
+                if step.job.stage == name:
+                    self._make(step)
+                elif (artifact := step.find()) is not None:
+                    self._plan.take(step, artifact)
+                else:
+                    raise step.missing()
 
-    def _take(self, job: Job, is_asked: bool) -> None:
-        if is_asked and not job.in_parts:
+    def _make(self, step: Step) -> None:
+        job = step.job
+        if not job.in_parts:
             return
-        digests = self._inputs.digests(job)
-        artifact = self._store.find(job.stage, job.key(digests))
-        if artifact is not None:
-            self._inputs.add(job.id, artifact)
-            if stage_named(job.stage).completes_config:
-                self._config = after_stage(job.stage, self._config, artifact.path).config
-            if is_asked:
-                self._progress.line(f"{job.id}: already in the store")
-        elif is_asked:
-            self._make(job, digests)
-        else:
-            raise not_built(job, self._store)
-
-    def _make(self, job: Job, digests: dict[str, str]) -> None:
-        require_device(self._config.device, [stage_named(job.stage)])
-        key = job.key(digests)
-        work = self._store.open_work(job.stage, key, resumable=True)
-        if self._store.find(job.stage, key) is not None:  # committed just now, and the directory is a new one
-            with contextlib.suppress(OSError):
+        if step.find() is None:
+            require_device(self._plan.config.device, [stage_named(job.stage)])
+            work = self._store.open_work(job.stage, step.key, resumable=True)
+            if step.find() is None:
+                self._make_in(step, work)
+                return
+            with contextlib.suppress(OSError):  # committed just now, and the directory is a new one
                 work.rmdir()
-            self._progress.line(f"{job.id}: already in the store")
-            return
-        self._progress.line(f"{job.id}: {job.summary}, shards {self._share}")
-        self._inputs.check_outside(job)
-        context = StageContext[Any](
-            settings=job.settings,
-            resources=resources_of(self._config, self._registry),
-            job_id=job.id,
-            inputs=self._inputs.paths(job),
-            digests=digests,
-            facts=self._inputs.facts(job),
-            out=work,
-            store=self._store.root,
-            run_id=self._record.id,
-            progress=self._progress,
-            share=self._share,
-        )
+        self._progress.line(f"{job.id}: already in the store")
+
+    def _make_in(self, step: Step, work: Path) -> None:
+        self._progress.line(f"{step.job.id}: {step.job.summary}, shards {self._share}")
         try:
-            outcome = self._run(context)
-            self._inputs.check_still_outside(job, work)
-            self._say(job, outcome)
+            with self._inputs.unchanged(step.job, work):
+                outcome = self._run(self._inputs.context(step, work, share=self._share))
+            self._say(step.job, outcome)
         except FileNotFoundError:
-            if self._store.find(job.stage, key) is None:
+            if step.find() is None:
                 raise
-            self._progress.line(f"{job.id}: another process has committed it in the meantime")
-        if self._store.find(job.stage, key) is not None:
+            self._progress.line(f"{step.job.id}: another process has committed it in the meantime")
+        if step.find() is not None:
             drop_parts(self._store.root, work.name)
 
     def _say(self, job: Job, outcome: Outcome) -> None:

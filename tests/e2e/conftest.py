@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.loading import load_config
-from pipeline.running.jobs import expand
+from pipeline.running.jobs import jobs_of
 from tests.integration.conftest import SMOKE, Place, copy_place, loop, place, smoke
 
 __all__ = ["loop", "place", "smoke"]
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def beginning_of(job: str) -> str:
     """The line on stderr with which a job begins."""
-    return f"{job}: {next(one.summary for one in expand(load_config(SMOKE), {}) if one.id == job)}"
+    return f"{job}: {next(one.summary for one in jobs_of(load_config(SMOKE)) if one.id == job)}"
 
 
 def start_until(place: Place, line: str, *arguments: object) -> tuple[subprocess.Popen[str], list[str]]:

@@ -10,7 +10,7 @@ from pipeline.config.loading import load_config
 from pipeline.generation.completion_files import text_ids
 from pipeline.judgement.schema import ChampionVersion
 from pipeline.models.draft_directory import TrainedOn
-from pipeline.running.jobs import expand
+from pipeline.running.jobs import jobs_of
 from stages import gate
 from tests.contexts import stage_context
 from tests.integration.conftest import SMOKE, Smoke
@@ -19,7 +19,7 @@ from tests.integration.conftest import SMOKE, Smoke
 def test_prompts_whose_words_a_draft_was_trained_on_do_not_count(smoke: Smoke, tmp_path: Path) -> None:
     """The gate leaves them out of every profile, although their token ids are others."""
     place, config = smoke.place, load_config(SMOKE)
-    (job,) = (one for one in expand(config, {}) if one.id == "gate")
+    (job,) = (one for one in jobs_of(config) if one.id == "gate")
     inputs = {name: place.artifact(read.partition("#")[0]) for name, read in job.reads.items()}
     digests = json.loads((place.artifact("gate") / "manifest.json").read_text())["inputs"]
     texts = text_ids(inputs["completions"], {"examination"})
@@ -43,7 +43,7 @@ def test_a_champion_of_a_mode_that_is_not_examined_stays(
 ) -> None:
     """Its traffic in that mode is not in the examination; a champion whose modes are not known is compared as before."""
     place, config = smoke.place, load_config(SMOKE)
-    (job,) = (one for one in expand(config, {}) if one.id == "gate")
+    (job,) = (one for one in jobs_of(config) if one.id == "gate")
     inputs = {name: place.artifact(read.partition("#")[0]) for name, read in job.reads.items()}
     digests = json.loads((place.artifact("gate") / "manifest.json").read_text())["inputs"]
     for name in ("champion", "out"):

@@ -116,7 +116,7 @@ def test_a_job_that_was_made_in_one_go_goes_before_a_later_one_that_was_not(runs
 def test_one_look_back_suffices_where_all_was_made_in_one_go(runs: _Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs before it are read only for a job that was not."""
     wanted = ("corpus", "generate")
-    monkeypatch.setattr(earlier_runs, "expand", lambda *_: [SimpleNamespace(id=job) for job in wanted])
+    monkeypatch.setattr(earlier_runs, "jobs_of", lambda *_: [SimpleNamespace(id=job) for job in wanted])
     read = list[str]()
     monkeypatch.setattr(earlier_runs, "differences", lambda *_: read.append("run") or [])
     runs.add("r1", _config(), {"corpus": CORPUS, "generate": GENERATED})

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -13,14 +12,14 @@ from pydantic import BaseModel
 
 from pipeline.config.loading import load_config
 from pipeline.config.root import Config
+from pipeline.judgement.schema import ChampionVersion
 from pipeline.running.context import StageContext
-from pipeline.running.jobs import Job, expand
+from pipeline.running.jobs import Job, jobs_of
 from pipeline.running.settings import Settings
 from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.running.tasks import EvaluateTask, GenerateTask, QuantizeTask, Task
-from pipeline.store.runs import OutsideInput
 
-CHAMPION = {"champion": OutsideInput("c0", facts={"name": "smoke-draft", "version": 3})}
+CHAMPION = ChampionVersion("smoke-draft", "3")
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 
@@ -28,10 +27,10 @@ def _config(*overrides: str, name: str = "smoke") -> Config:
     return load_config(CONFIGS / f"{name}.yaml", overrides)
 
 
-def _keys(config: Config, outside: Mapping[str, OutsideInput] | None = None) -> dict[str, str]:
+def _keys(config: Config, champion: ChampionVersion | None = None) -> dict[str, str]:
     """The key of every job, with each job's provided digests standing in as functions of its key."""
     keys: dict[str, str] = {}
-    for job in expand(config, outside or {}):
+    for job in jobs_of(config, champion):
         digests = {}
         for role, reference in job.reads.items():
             source, _, name = reference.partition("#")
@@ -42,8 +41,7 @@ def _keys(config: Config, outside: Mapping[str, OutsideInput] | None = None) -> 
 
 def test_a_decision_names_the_version_that_it_compared_with() -> None:
     """The same weights under another version number: they are not examined again, and the decision is made anew."""
-    other = {"champion": replace(CHAMPION["champion"], facts={"name": "smoke-draft", "version": 4})}
-    one, another = _keys(_config(), CHAMPION), _keys(_config(), other)
+    one, another = (_keys(_config(), champion) for champion in (CHAMPION, replace(CHAMPION, version="4")))
     assert {"gate", "promote"} == {job for job in one if one[job] != another[job]}
 
 
@@ -54,7 +52,7 @@ def _changed(*overrides: str) -> set[str]:
 
 def test_jobs_cover_every_stage_in_order() -> None:
     """Every stage has a job, and a job reads only from jobs before it."""
-    jobs = expand(_config(), CHAMPION)
+    jobs = jobs_of(_config(), CHAMPION)
     assert list(STAGE_NAMES) == list(dict.fromkeys(job.stage for job in jobs))
     seen = {"outside"}
     for job in jobs:
@@ -103,7 +101,7 @@ def test_the_gate_depends_on_the_champion() -> None:
 
 def test_a_candidate_that_became_champion_is_not_examined_again() -> None:
     """Neither the part nor the role enters an examination's key, only the draft's digest."""
-    jobs = {job.id: job for job in expand(_config(), CHAMPION)}
+    jobs = {job.id: job for job in jobs_of(_config(), CHAMPION)}
     digests = {"draft": "d", "completions": "c", "target": "t", "shared": "s"}
     assert jobs["evaluate/candidate"].key(digests) == jobs["evaluate/champion"].key(digests)
 
@@ -113,7 +111,7 @@ def _asked(task: Task) -> Any:
 
 
 def _job(task: Task, part: str = "") -> Job:
-    settings = next(job.settings for job in expand(_config(), {}) if type(job.task) is type(task))
+    settings = next(job.settings for job in jobs_of(_config()) if type(job.task) is type(task))
     return Job(stage="evaluate", part=part, task=task, settings=replace(settings, task=_asked(task)), reads={})  # type: ignore[call-arg]
 
 
@@ -137,7 +135,7 @@ def test_the_task_enters_the_key(one: Task, other: Task) -> None:
 def test_every_artifact_of_a_stage_has_its_task() -> None:
     """The tasks of a run with two variants that compete, in order; stages with one artifact have none."""
     profiles = "gate.profile={unquantized: a.json, int8: b.json, int4: c.json}"
-    jobs = expand(_config(profiles, "gate.load={requests_per_second: 1}"), CHAMPION)
+    jobs = jobs_of(_config(profiles, "gate.load={requests_per_second: 1}"), CHAMPION)
     roles = [
         (job.part, job.task.role, job.task.variant, job.task.split)
         for job in jobs
@@ -163,10 +161,7 @@ def test_every_artifact_of_a_stage_has_its_task() -> None:
 def test_a_moved_prompt_file_is_the_same_file(tmp_path: Path) -> None:
     """The digest of a prompt file enters the key, its path does not."""
     common = ("pair.target.source=./t", "pair.draft.source=./d")
-    one, other = (
-        _keys(_config(*common, f"corpus.sources=[{{path: {tmp_path}/{name}.jsonl}}]"), ("prompts_0",))
-        for name in ("a", "b")
-    )
+    one, other = (_keys(_config(*common, f"corpus.sources=[{{path: {tmp_path}/{name}.jsonl}}]")) for name in ("a", "b"))
     assert one == other
 
 
@@ -180,13 +175,13 @@ def test_what_is_only_counted_otherwise_is_not_trained_again(override: str) -> N
 
 def test_training_on_the_drafts_own_text_reads_the_target() -> None:
     """On-policy rounds load the target, so it is among the inputs that are checked."""
-    distill = next(job for job in expand(_config("distill.on_policy.rounds=1"), {}) if job.id == "distill")
+    distill = next(job for job in jobs_of(_config("distill.on_policy.rounds=1")) if job.id == "distill")
     assert "pair#target" == distill.reads["target"]
 
 
 def test_another_base_draft_does_not_repeat_the_completions() -> None:
     """generate depends on the target inside the pair artifact, not on the whole of it."""
-    generate = next(job for job in expand(_config(), {}) if job.id == "generate")
+    generate = next(job for job in jobs_of(_config()) if job.id == "generate")
     assert {"target": "pair#target", "shared": "pair#shared", "corpus": "corpus"} == dict(generate.reads)
 
 
@@ -211,7 +206,7 @@ def _other(value: Any) -> Any:
 @pytest.mark.parametrize("kind", get_args(Settings), ids=lambda kind: kind.__name__)
 def test_everything_that_a_stage_reads_of_the_config_is_in_its_key(kind: Any) -> None:
     """Every field of a stage's settings changes the key."""
-    job = next(job for job in expand(_config(), {}) if type(job.settings) is kind)
+    job = next(job for job in jobs_of(_config()) if type(job.settings) is kind)
     key = job.key({})
     for field in fields(kind):
         changed = replace(job.settings, **{field.name: _other(getattr(job.settings, field.name))})
@@ -220,13 +215,14 @@ def test_everything_that_a_stage_reads_of_the_config_is_in_its_key(kind: Any) ->
 
 def test_every_stage_has_settings_of_its_own() -> None:
     """A stage gets them and resources, and no config."""
-    kinds = {job.stage: type(job.settings) for job in expand(_config(), CHAMPION)}
+    kinds = {job.stage: type(job.settings) for job in jobs_of(_config(), CHAMPION)}
     assert list(get_args(Settings)) == [kinds[stage] for stage in STAGE_NAMES]
     assert {"settings", "resources"} <= {field.name for field in fields(StageContext)}
     assert "config" not in {field.name for field in fields(StageContext)}
 
 
 _READS = """
+from pipeline.judgement.schema import ChampionVersion
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import GateSettings
 
@@ -266,6 +262,6 @@ def test_a_stage_that_reads_anything_else_has_no_type(tmp_path: Path) -> None:
 
 def test_each_job_says_what_it_does() -> None:
     """The job that measures speed has a line of its own: it examines no acceptance."""
-    said = {job.id: job.summary for job in expand(_config(), {})}
+    said = {job.id: job.summary for job in jobs_of(_config())}
     assert "teacher-forced acceptance, every draft length" == said["evaluate/candidate"]
     assert said["evaluate/speed"].startswith("tokens per second")

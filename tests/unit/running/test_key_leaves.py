@@ -17,7 +17,7 @@ from pipeline.config.pair import ModelSource
 from pipeline.config.promote import NoticeConfig
 from pipeline.config.resources import RESOURCES
 from pipeline.config.root import Config
-from pipeline.running.jobs import expand
+from pipeline.running.jobs import jobs_of
 from pipeline.running.stage_list import STAGE_NAMES
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -195,7 +195,7 @@ def _settings(config: Config) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {stage: {} for stage in STAGE_NAMES}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pydantic's, of a value that no validator has seen
-        for job in expand(config, {}):
+        for job in jobs_of(config):
             found[job.stage][job.id] = job.key_settings
     return found
 

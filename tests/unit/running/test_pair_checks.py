@@ -13,7 +13,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.quantization.block_sizes import impossible_variants
 from pipeline.running import pair_checks
-from pipeline.running.jobs import expand
+from pipeline.running.jobs import jobs_of
 from pipeline.running.local_pair import check_local_pair
 from pipeline.running.pair_checks import apply_pair
 from tests.fakes import tiny_llama, tiny_tokenizer
@@ -116,7 +116,7 @@ def test_a_default_variant_that_cannot_be_made_is_left_out() -> None:
     """With a note; no job asks for it."""
     config, notes = apply_pair(_config(), FACTS | {"impossible_variants": {"int4": NARROW, "fp8": "x"}})
 
-    assert ["quantize/int8"] == [job.id for job in expand(config, {}) if job.stage == "quantize"]
+    assert ["quantize/int8"] == [job.id for job in jobs_of(config) if job.stage == "quantize"]
     assert f"quantize: int4 is left out: {NARROW}" in notes
     assert not any("fp8" in note for note in notes)
 

@@ -18,8 +18,8 @@ from pipeline.progress import Progress
 from pipeline.registry.drafts import Proposed, RegisteredDraft
 from pipeline.running import begin as begin_module
 from pipeline.running import inputs as inputs_module
+from pipeline.running import job_inputs as job_inputs_module
 from pipeline.running import runner as runner_module
-from pipeline.running import share_run as share_module
 from pipeline.running.begin import begin, join
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.execution.parts import Share
@@ -71,7 +71,7 @@ class _Tracker:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "_World":
     registry = _Registry()
-    for module in (runner_module, begin_module, share_module):
+    for module in (job_inputs_module, begin_module):
         monkeypatch.setattr(module, "registry_for", lambda config, store: registry)
     monkeypatch.setattr(runner_module, "Tracker", _Tracker)
     monkeypatch.setattr(inputs_module, "text_digest", lambda library, megabytes: "text")
