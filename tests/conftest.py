@@ -1,7 +1,10 @@
 """Shared by every tier. Nothing here imports torch: the fast tests of the light paths must stay light."""
 
+import gc
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,34 @@ for _name in ("MLFLOW_TRACKING_URI", "COLUMNS", "FORCE_COLOR"):  # pytest-xdist 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
+_MANY = 50  # modules: a heavy library has more
+_known = 0  # modules that were imported when objects were frozen last
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    gc.disable()  # what is made of tests stays
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        _freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    if len(sys.modules) > _known + _MANY:
+        _freeze()
+
+
+def _freeze() -> None:
+    """Let the garbage collector pass over what stays: collected tests, imported libraries. A full collection, of which accelerate
+    asks for one in each training, takes more than a second with them and milliseconds without; and a forked process copies none
+    of it."""
+    global _known
+    _known = len(sys.modules)
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
