@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # its neighbour,
 from understudy_tasks import ASK_WAITING, CALL, EVENT, EXIT_NO, EXIT_REFUSED, Pair, command_task, cron, pairs
 
 # Held equal to `pipeline.running.stage_list.STAGE_NAMES` by tests/unit/test_dags_static.py: this file cannot import it.
-STAGES = ("pair", "corpus", "generate", "distill", "quantize", "evaluate", "gate", "promote")
+STAGES = ("pair", "corpus", "generate", "distill", "quantize", "evaluate", "speed", "gate", "promote")
 
 REFUSING = ("gate", "promote")  # the stages that may refuse; from any other stage exit code 3 is a failure
 LONG = ("generate", "distill")  # they keep finished parts, so a retry continues where the last try stopped
@@ -31,9 +31,9 @@ OVERRIDES = "{{ ti.xcom_pull(task_ids='begin') }}"
 DOC = """
 ### Retrains a draft model and promotes it only if it is better
 
-`begin`, then `pair → corpus → generate → distill → quantize → evaluate → gate → promote`, with `promote.by_hand` the approval of
-a person, then `settle`, `verify` and `report`. Each task calls the `understudy` command; no code of the pipeline runs in
-Airflow's own environment. The manual is docs/operations.md of Understudy.
+`begin`, then `pair → corpus → generate → distill → quantize → evaluate → speed → gate → promote`, with `promote.by_hand` the
+approval of a person, then `settle`, `verify` and `report`. Each task calls the `understudy` command; no code of the pipeline
+runs in Airflow's own environment. The manual is docs/operations.md of Understudy.
 
 A run starts on the schedule, by hand, or when the asset `understudy/drift/NAME` or `understudy/target/NAME` is updated. After a
 drift it learns from the log since the change (`corpus.since`). Once its prompts are there (`started`), no other event starts

@@ -1,5 +1,4 @@
-"""evaluate: examines one draft, teacher-forced on stored completions, and writes its acceptance profile; or measures tokens per
-second with the candidate and without."""
+"""evaluate: examines one draft, teacher-forced on stored completions, and writes its acceptance profile."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pipeline.acceptance.decoding_speed import DecodingSpeed, write_decoding_speed
 from pipeline.acceptance.profile_file import write_profile
 from pipeline.acceptance.schema import (
     FILE,
@@ -18,12 +16,10 @@ from pipeline.acceptance.schema import (
     Profile,
     ProfileConditions,
     SamplingSettings,
-    read_profile,
 )
 from pipeline.errors import BrokenDraft
 from pipeline.examination.completion_sets import CompletionSets, completion_sets
 from pipeline.examination.cross_check import attempt_prompts, cross_check
-from pipeline.examination.decoding_speed import TimedDraft, measure_speeds, some_decodes, within_seconds
 from pipeline.examination.load_draft import load_draft
 from pipeline.examination.profile_figures import headline_figures, profile_figures
 from pipeline.examination.served_model import served_model
@@ -38,7 +34,7 @@ from pipeline.examination.token_acceptance import FILE as BY_TOKEN
 from pipeline.examination.token_acceptance import TokenAcceptanceFile
 from pipeline.examination.windows import tally_counts
 from pipeline.models.draft_directory import find_draft
-from pipeline.models.loading import choose_device, hardware_class, load_model
+from pipeline.models.loading import choose_device, load_model
 from pipeline.models.out_of_memory import batch_named, remedy_named
 from pipeline.models.shape import measure_weights
 from pipeline.models.stored_pair import Pair, read_pair
@@ -46,7 +42,7 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.running.execution.parts import Part, Work, kept_parts
 from pipeline.running.execution.spread import Spread
 from pipeline.running.settings import EvaluateSettings
-from pipeline.running.tasks import Examination, SpeedTask
+from pipeline.running.tasks import Examination
 from pipeline.servers.identity import Identity
 from pipeline.speculation.settings import GREEDY
 from pipeline.store.row_files import RowFile
@@ -59,9 +55,6 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
     figures. UnderstudyError if the split has no completions at the deployment's sampling settings.
     """
     task, settings = context.settings.task, context.settings
-    if isinstance(task, SpeedTask):
-        with remedy_named("tokens per second", "set evaluate.speed.turns to 0 for no measurement"):
-            return _measure_speed(context)
     sets = completion_sets(context.inputs["completions"], task.split, settings.deployed)
     draft, model = ExaminedDraft("prompt-lookup", 0, 0), None
     if task.kind == "model":
@@ -165,44 +158,6 @@ def _with_target(
     placed = resources.device_map(task.target)
     target = load_model(pair.path(task.target), pair.dtype(task.target), device, resources.trust_remote_code, placed)
     return {"crosscheck": check(target)}
-
-
-def _measure_speed(context: StageContext[EvaluateSettings]) -> Outcome:
-    """Decode a few examination prompts in turns. Without a file where the candidate cannot be computed: the gate refuses it."""
-    settings, resources, inputs = context.settings, context.resources, context.inputs
-    pair, device = read_pair(inputs["target"], resources.models), choose_device(resources.device)
-    drafts = {}
-    for name, role, examination in (
-        ("other", "baseline", "examination_baseline"),
-        ("candidate", "draft", "examination"),
-    ):
-        profile = read_profile(inputs[examination])
-        if profile.headline is not None:
-            path = find_draft(inputs[role], resources.models)
-            model = load_draft(pair, path, settings.dtype, device, resources.trust_remote_code)
-            drafts[name] = TimedDraft(model, profile.draft.parameters, profile.headline.mean_acceptance_length)
-    if "candidate" not in drafts:
-        return Outcome({})
-    placed = resources.device_map("target")
-    target = load_model(pair.path("target"), pair.dtype("target"), device, resources.trust_remote_code, placed)
-    decodes = some_decodes(
-        completion_sets(inputs["completions"], "examination", settings.deployed), settings.evaluate, pair
-    )
-    decodes = within_seconds(target, decodes, len(drafts), settings.evaluate.speed.seconds)
-    with context.progress.track("decoding in turns", decodes.turns, "turns") as track:
-        plain, speeds = measure_speeds(target, drafts, decodes, lambda: track.advance(1))
-    speed = DecodingSpeed(
-        device=hardware_class(device),
-        prompts=len(decodes.requests),
-        tokens=sum(request.limit for request in decodes.requests),
-        turns=decodes.turns,
-        confidence=decodes.confidence,
-        plain=plain,
-        baseline=speeds.get("other"),
-        candidate=speeds["candidate"],
-    )
-    write_decoding_speed(context.out, speed)
-    return Outcome({})
 
 
 def _conditions(context: StageContext[EvaluateSettings], sets: CompletionSets) -> ProfileConditions:

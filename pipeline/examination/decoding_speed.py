@@ -13,14 +13,14 @@ from typing import Any
 
 from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
 from pipeline.acceptance.turns import of_turns, speed_of_turns
-from pipeline.config.evaluate import EvaluateConfig
+from pipeline.config.evaluate import SpeedConfig
 from pipeline.errors import UnderstudyError
 from pipeline.examination.completion_sets import CompletionSets
 from pipeline.models.stored_pair import Pair
 from pipeline.speculation.batch import Completion, Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.draft_length import Fixed
-from pipeline.speculation.settings import GREEDY, Sampling
+from pipeline.speculation.settings import Sampling
 from pipeline.speculation.statistics import Statistics, count
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # that are tried
@@ -52,9 +52,11 @@ class Decodes:
     confidence: float
 
 
-def some_decodes(sets: CompletionSets, settings: EvaluateConfig, pair: Pair) -> Decodes:
-    """The first examination prompts of the deployment's completions that leave room for `settings.speed.tokens`."""
-    deployed, speed = sets.deployed, settings.speed
+def some_decodes(
+    sets: CompletionSets, speed: SpeedConfig, draft_sampling: Sampling, confidence: float, pair: Pair
+) -> Decodes:
+    """The first examination prompts of the deployment's completions that leave room for `speed.tokens`."""
+    deployed = sets.deployed
     room = pair.context - max(LENGTHS) - 1
     prompts = (one.prompt.tolist() for one in sets.read(deployed) if len(one.prompt) + speed.tokens <= room)
     requests = [Request(prompt, speed.tokens, seed) for seed, prompt in enumerate(islice(prompts, speed.prompts))]
@@ -66,11 +68,11 @@ def some_decodes(sets: CompletionSets, settings: EvaluateConfig, pair: Pair) -> 
     return Decodes(
         requests=requests,
         sampling=deployed,
-        draft_sampling=GREEDY if settings.draft_sampling == "greedy" else deployed,
+        draft_sampling=draft_sampling,
         vocabulary=pair.vocabulary,
         stop_tokens=pair.stop_tokens,
         turns=speed.turns,
-        confidence=settings.confidence,
+        confidence=confidence,
     )
 
 

@@ -44,7 +44,7 @@ def disk_of(
     if stage == "corpus":
         stored = work.tokens_out * _PER_ID + work.size * _PER_PROMPT
         return Disk(stored=stored, scratch=stored)  # the rows that were read, before duplicates are left out
-    if stage == "evaluate" and work.rate != "speed":
+    if stage == "evaluate":
         row = _PER_EXAMINED + _PER_GAMMA * config.evaluate.max_gamma
         return Disk(stored=work.size * (row + _PER_ACCEPTANCE * amounts.completion_tokens))
     if stage in ("distill", "quantize") and parameters:

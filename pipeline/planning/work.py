@@ -11,7 +11,7 @@ from typing import Literal
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.root import Config
 from pipeline.running.jobs import Job, jobs_of
-from pipeline.running.tasks import EvaluateTask, GenerateTask, SpeedTask
+from pipeline.running.tasks import EvaluateTask, GenerateTask
 
 # By what a job's throughput is known. Of the others it is known only if a run has measured it.
 Rate = Literal["generate", "train", "examine", "speed", "other"]
@@ -61,7 +61,7 @@ def _work(job: Job, config: Config, amounts: Amounts) -> Work:
     task = job.task
     if isinstance(task, GenerateTask):
         return _generation(config, amounts, task)
-    if isinstance(task, SpeedTask):
+    if job.stage == "speed":
         return Work(rate="speed")
     if isinstance(task, EvaluateTask):
         return _examination(config, amounts, task)

@@ -27,6 +27,7 @@ from pipeline.running.settings import (
     QuantizeSettings,
     ServerNeeds,
     Settings,
+    SpeedSettings,
     key_json,
 )
 from pipeline.running.stage_list import stage_named
@@ -34,15 +35,12 @@ from pipeline.running.tasks import (
     EvaluateTask,
     GenerateTask,
     QuantizeTask,
-    SpeedTask,
     Task,
     draft_input,
     examination_input,
     profile_input,
 )
 from pipeline.store.files import content_key
-
-_SPEED_SUMMARY = "tokens per second, plain and with each draft, in turns"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +70,12 @@ class Job:
     @property
     def summary(self) -> str:
         """What it does, for people."""
-        return _SPEED_SUMMARY if isinstance(self.task, SpeedTask) else stage_named(self.stage).summary
+        return stage_named(self.stage).summary
 
     @property
     def in_parts(self) -> bool:
-        """Whether tasks of a scheduler can make shares of it. Speed is measured by one process, in turns."""
-        return stage_named(self.stage).in_parts and not isinstance(self.task, SpeedTask)
+        """Whether tasks of a scheduler can make shares of it."""
+        return stage_named(self.stage).in_parts
 
     @property
     def key_settings(self) -> Any:
@@ -305,9 +303,13 @@ def _speed(config: Config, champion: bool) -> list[Job]:
     """The decodes for tokens per second, after the examinations, whose figures decide the draft lengths."""
     if not _measures_speed(config):
         return []
-    task = SpeedTask()
-    settings = EvaluateSettings(
-        task=task, evaluate=config.evaluate, sampling=config.sampling, dtype=config.pair.draft.dtype
+    evaluate = config.evaluate
+    settings = SpeedSettings(
+        speed=evaluate.speed,
+        sampling=config.sampling,
+        draft_sampling=evaluate.draft_sampling,
+        confidence=evaluate.confidence,
+        dtype=config.pair.draft.dtype,
     )
     reads = {"completions": "generate", "target": "pair#target", "shared": "pair#shared"}
     reads |= {"draft": "distill#draft", "examination": f"evaluate/{_name(UNQUANTIZED)}"}
@@ -315,9 +317,7 @@ def _speed(config: Config, champion: bool) -> list[Job]:
     other = {"baseline": "outside#champion", "examination_baseline": "evaluate/champion"} if champion else base
     return [
         Job(
-            stage="evaluate",
-            part="speed",
-            task=task,
+            stage="speed",
             settings=settings,
             reads=reads | other,
             reads_if_champion=base if champion else {},
@@ -326,7 +326,7 @@ def _speed(config: Config, champion: bool) -> list[Job]:
 
 
 def _gate(config: Config, champion: ChampionVersion | None) -> Job:
-    reads = {"speed": "evaluate/speed"} if _measures_speed(config) else {}
+    reads = {"speed": "speed"} if _measures_speed(config) else {}
     reads |= {"pair": "pair", "examination_base": "evaluate/base", "examination_lookup": "evaluate/prompt-lookup"}
     reads |= {"completions": "generate", "distilled": "distill#draft"}
     reads |= {"examination_champion": "evaluate/champion", "champion": "outside#champion"} if champion else {}

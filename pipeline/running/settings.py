@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pipeline.config.corpus import CorpusConfig
-from pipeline.config.evaluate import ConventionName, EvaluateConfig
+from pipeline.config.evaluate import ConventionName, Drafting, EvaluateConfig, SpeedConfig
 from pipeline.config.gate import GateConfig
 from pipeline.config.generate import DistributionSelection, SamplingConfig
 from pipeline.config.pair import Dtype, NumberFormat, ReferenceRecipe
@@ -21,8 +21,8 @@ from pipeline.config.segments import SegmentsConfig
 from pipeline.config.server import Api
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.judgement.schema import ChampionVersion
-from pipeline.running.tasks import Examination, GenerateTask, QuantizeTask, SpeedTask
-from pipeline.speculation.settings import Sampling
+from pipeline.running.tasks import Examination, GenerateTask, QuantizeTask
+from pipeline.speculation.settings import GREEDY, Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class QuantizeSettings:
 class EvaluateSettings:
     """How a draft is examined, and on which completions."""
 
-    task: Examination | SpeedTask
+    task: Examination
     evaluate: EvaluateConfig
     sampling: SamplingConfig  # of the deployment
     dtype: Dtype  # of the draft
@@ -119,6 +119,27 @@ class EvaluateSettings:
     def deployed(self) -> Sampling:
         """The deployment's sampling settings, as the decoder reads them."""
         return Sampling.from_config(self.sampling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedSettings:
+    """How tokens per second are measured."""
+
+    speed: SpeedConfig
+    sampling: SamplingConfig  # of the deployment
+    draft_sampling: Drafting
+    confidence: float
+    dtype: Dtype  # of the drafts
+
+    @property
+    def deployed(self) -> Sampling:
+        """As in `EvaluateSettings`."""
+        return Sampling.from_config(self.sampling)
+
+    @property
+    def drafting(self) -> Sampling:
+        """What is applied to the draft's logits."""
+        return GREEDY if self.draft_sampling == "greedy" else self.deployed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +175,7 @@ Settings = (
     | DistillSettings
     | QuantizeSettings
     | EvaluateSettings
+    | SpeedSettings
     | GateSettings
     | PromoteSettings
 )

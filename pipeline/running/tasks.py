@@ -52,14 +52,7 @@ class EvaluateTask(Examination):
         return Examination(kind=self.kind, target=self.target, split=self.split)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpeedTask:
-    """Tokens per second with the candidate, with the draft that it is compared with, and of the target alone."""
-
-    kind: Literal["speed"] = "speed"
-
-
-Task = GenerateTask | QuantizeTask | EvaluateTask | SpeedTask
+Task = GenerateTask | QuantizeTask | EvaluateTask
 
 
 def task_json(task: Task | None) -> dict[str, Any]:

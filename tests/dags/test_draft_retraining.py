@@ -13,7 +13,7 @@ from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable
 from airflow.sdk.exceptions import ParamValidationError
 from standin import ROOT, load, run, stand_in, without_waiting
 
-STAGES = ["pair", "corpus", "generate", "distill", "quantize", "evaluate", "gate", "promote"]
+STAGES = ["pair", "corpus", "generate", "distill", "quantize", "evaluate", "speed", "gate", "promote"]
 FIRST = ["begin", "started"]
 APPROVAL = ["waiting", "approval", "approve"]
 AFTER = ["settle", "verify"]
@@ -79,10 +79,10 @@ def test_passing_run_calls_every_stage_in_order_with_the_id_of_the_dag_run(start
 def test_refusal_by_the_gate_is_a_skip_and_not_a_failure(start: Start) -> None:
     """Exit code 3 of the gate: gate and promote skipped, promote never called, the report made, the run successful."""
     ran = start({"stage gate": [3]})
-    assert ran.tasks == dict.fromkeys([*FIRST, *STAGES[:6], "report"], "success") | dict.fromkeys(
+    assert ran.tasks == dict.fromkeys([*FIRST, *STAGES[:7], "report"], "success") | dict.fromkeys(
         ["gate", "promote", *APPROVAL, *AFTER], "skipped"
     )
-    assert ran.called == [*STAGES[:7], "show"]
+    assert ran.called == [*STAGES[:8], "show"]
     assert ran.state == "success"
 
 

@@ -58,7 +58,7 @@ def test_every_command_runs_in_a_pod_of_the_template(pods: dict[str, Any]) -> No
 def test_only_stages_ask_for_a_gpu(pods: dict[str, Any]) -> None:
     """A look every 5 minutes must not occupy one."""
     asking = {name for name, pod in pods.items() if "nvidia.com/gpu" in _container(pod).resources.limits}
-    assert asking == {"pair", "corpus", "generate", "distill", "quantize", "evaluate", "gate", "promote"}
+    assert asking == {"pair", "corpus", "generate", "distill", "quantize", "evaluate", "speed", "gate", "promote"}
     assert _container(pods["watch"]).resources.limits == {"memory": "8Gi"}
 
 

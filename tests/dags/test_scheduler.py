@@ -11,7 +11,7 @@ from standin import ROOT, StandIn, stand_in
 
 SINCE = "2026-11-20T08:00:00Z"
 WAITING = json.dumps({"promotion": {"result": "challenger", "approve_with": "understudy champion promote RUN"}})
-STAGES = ["pair", "corpus", "generate", "distill", "quantize", "evaluate", "gate", "promote"]
+STAGES = ["pair", "corpus", "generate", "distill", "quantize", "evaluate", "speed", "gate", "promote"]
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ JOBS = (
     "evaluate/int8",
     "evaluate/int4",
     "evaluate/prompt-lookup",
-    "evaluate/speed",
+    "speed",
     "gate",
     "promote",
 )

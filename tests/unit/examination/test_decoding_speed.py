@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.config.evaluate import EvaluateConfig
+from pipeline.config.evaluate import SpeedConfig
 from pipeline.errors import UnderstudyError
 from pipeline.examination import decoding_speed
 from pipeline.examination.decoding_speed import Decodes, TimedDraft, measure_speeds, some_decodes, within_seconds
@@ -129,11 +129,10 @@ class FakeSets:
         return (SimpleNamespace(prompt=np.full(size, size)) for size in (3, 40, 39, 4, 60, 5))
 
 
-def _some(context: int, **settings: Any) -> Decodes:
-    config = EvaluateConfig.model_validate({"speed": {"prompts": 3, "tokens": 8}} | settings)
+def _some(context: int) -> Decodes:
     pair: Any = SimpleNamespace(context=context, vocabulary=9, stop_tokens=(7,))
     sets: Any = FakeSets()
-    return some_decodes(sets, config, pair)
+    return some_decodes(sets, SpeedConfig(prompts=3, tokens=8), GREEDY, 0.95, pair)
 
 
 def test_only_prompts_with_room_for_the_longest_round_are_decoded() -> None:
@@ -141,8 +140,7 @@ def test_only_prompts_with_room_for_the_longest_round_are_decoded() -> None:
     found = _some(64)
 
     assert [(3, 8, 0), (39, 8, 1), (4, 8, 2)] == [(len(one.prompt), one.limit, one.seed) for one in found.requests]
-    assert (Sampling(0.7), Sampling(0.7)) == (found.sampling, found.draft_sampling)
-    assert GREEDY == _some(64, draft_sampling="greedy").draft_sampling
+    assert (Sampling(0.7), GREEDY) == (found.sampling, found.draft_sampling)
     with pytest.raises(
         UnderstudyError, match=r"leaves room for 8 tokens in the context of 20; lower evaluate\.speed\.tokens"
     ):

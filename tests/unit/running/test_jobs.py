@@ -261,7 +261,7 @@ def test_a_stage_that_reads_anything_else_has_no_type(tmp_path: Path) -> None:
 
 
 def test_each_job_says_what_it_does() -> None:
-    """The job that measures speed has a line of its own: it examines no acceptance."""
+    """In the words of its stage."""
     said = {job.id: job.summary for job in jobs_of(_config())}
     assert "teacher-forced acceptance, every draft length" == said["evaluate/candidate"]
-    assert said["evaluate/speed"].startswith("tokens per second")
+    assert said["speed"].startswith("tokens per second")

@@ -62,7 +62,7 @@ KNOWN_BY: dict[str, str] = {
     "pair.target.dtype": "pair generate distill",  # of distill: its on-policy rounds load the target
     "pair.draft.source": "",
     "pair.draft.revision": "pair",
-    "pair.draft.dtype": "pair distill quantize evaluate",
+    "pair.draft.dtype": "pair distill quantize evaluate speed",
     "pair.draft.layers": "pair",
     "pair.target_before.source": "",
     "pair.target_before.revision": "pair",
@@ -76,7 +76,7 @@ KNOWN_BY: dict[str, str] = {
     "corpus.max_prompt_tokens": "corpus generate",  # of generate: later turns of chats
     "corpus.chat_template": "corpus generate",
     "corpus.chat_template_arguments": "corpus generate",
-    "sampling": "generate distill quantize evaluate gate",
+    "sampling": "generate distill quantize evaluate speed gate",
     "generate": "generate",
     "generate.engine": "",
     "generate.server": "",
@@ -94,8 +94,9 @@ KNOWN_BY: dict[str, str] = {
     "evaluate.convention": "evaluate gate",
     "evaluate.gamma": "evaluate gate",
     "evaluate.max_gamma": "evaluate gate",
-    "evaluate.confidence": "evaluate gate",
-    "evaluate.draft_sampling": "distill quantize evaluate",  # dev acceptance, by which checkpoints are chosen
+    "evaluate.confidence": "evaluate speed gate",
+    "evaluate.draft_sampling": "distill quantize evaluate speed",  # dev acceptance, by which checkpoints are chosen
+    "evaluate.speed": "speed",
     "evaluate.batch_tokens": "distill quantize evaluate",
     "gate": "gate",
     "gate.load.max_batch": "gate promote",  # of promote: the memory that the draft card states
@@ -115,7 +116,7 @@ OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
         "pair.target.revision": "",
         "pair.target.dtype": "generate distill",
         "pair.draft.revision": "",
-        "pair.draft.dtype": "distill quantize evaluate",
+        "pair.draft.dtype": "distill quantize evaluate speed",
         "pair.draft.layers": "",
         "pair.target_before": "",  # it has its own
         "pair.reference": "pair",
@@ -123,9 +124,10 @@ OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
     },
     "local": {},
     "served": {  # pair asks the servers for what generate will ask of them; there are no on-policy rounds
-        "pair.target.source": "pair evaluate",  # as a directory: without servers to ask; and it is timed
+        "pair.target.source": "pair speed",  # as a directory: without servers to ask; and it is timed
         "pair.target.device_map": "",
         "pair.target.dtype": "pair generate",
+        "pair.draft.dtype": "pair distill quantize evaluate",
         "pair.generation_config": "pair",
         "sampling": "pair generate distill quantize evaluate gate",
         "generate.engine": "generate",
@@ -137,6 +139,8 @@ OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
         "generate.distribution_tokens": "generate",
         "generate.batch": "",  # the servers choose
         "generate.shard": "generate",
+        "evaluate.confidence": "evaluate gate",
+        "evaluate.draft_sampling": "distill quantize evaluate",
         "evaluate.speed": "",  # a target on servers is not timed
     },
 }

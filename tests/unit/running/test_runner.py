@@ -159,9 +159,9 @@ def test_a_gpu_that_is_not_there_is_found_before_anything_is_built(world: _World
     with pytest.raises(UsageError, match="device = 'cuda:977' cannot be used here"):
         world.run(gone)
     assert [] == world.calls
-    world.run(last="evaluate")
+    world.run(last="speed")
     world.calls.clear()
-    assert "promote" in world.run(gone, run_id=world.run(gone, last="evaluate").id, first="gate").jobs
+    assert "promote" in world.run(gone, run_id=world.run(gone, last="speed").id, first="gate").jobs
 
 
 def test_a_second_run_skips_all_but_promote(world: _World) -> None:
@@ -185,7 +185,6 @@ def test_a_manifest_has_inputs_task_and_files(world: _World) -> None:
     assert {"file"} == set(manifest["files"])
     roles = [job.task.get("role") for job in record.jobs.values() if job.task.get("kind") in ("model", "prompt-lookup")]
     assert ["base", "base", "candidate", "candidate", "candidate", None] == roles
-    assert {"kind": "speed"} == record.jobs["evaluate/speed"].task
     variant = json.loads(
         (world.store.directory("quantize", record.jobs["quantize/int4"].key) / "manifest.json").read_text()
     )
@@ -245,7 +244,7 @@ def test_the_next_run_says_that_nobody_approved_the_last_draft(
     world.registry.overdue = Proposed(
         version="4", approve_before="2026-11-01", rolled_back="", challenger="4", champion="1"
     )
-    for first, last in (("pair", "corpus"), ("pair", "evaluate"), ("gate", "gate"), ("promote", "promote")):
+    for first, last in (("pair", "corpus"), ("pair", "speed"), ("gate", "gate"), ("promote", "promote")):
         world.run(run_id="r", first=first, last=last)
         assert (
             "the-draft version 4: nobody approved it before 2026-11-01; it is refused and no longer challenger\n"

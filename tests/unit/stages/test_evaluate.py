@@ -27,7 +27,7 @@ from pipeline.models.shape import Weights
 from pipeline.running.context import Outcome
 from pipeline.running.execution.parts import Part, Share, drop_parts
 from pipeline.running.execution.spread import Spread
-from pipeline.running.tasks import DraftRole, EvaluateTask, SpeedTask
+from pipeline.running.tasks import DraftRole, EvaluateTask
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.contexts import settings_of, stage_context
 from tests.fakes import TableModel, stored_completion, table_model
@@ -223,15 +223,6 @@ def test_a_cross_check_without_memory_names_its_prompts(place: Path, monkeypatch
         UnderstudyError, match=r"^cross-check: out of memory; set evaluate\.crosscheck_prompts to 0 for none"
     ):
         _run(place, evaluate=checked)
-
-
-def test_a_measurement_of_speed_without_memory_says_how_to_do_without(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stages.evaluate, "_measure_speed", _without_memory)
-    context = replace(_context(place), settings=replace(_context(place).settings, task=SpeedTask()))
-    with pytest.raises(UnderstudyError, match=r"^tokens per second: out of memory; set evaluate\.speed\.turns to 0"):
-        stages.evaluate.run(context)
 
 
 def test_a_greedy_deployment_is_examined_once(place: Path) -> None:
