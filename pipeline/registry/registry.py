@@ -6,8 +6,8 @@ One MLflow registered model per target (or deployment), one version per draft th
 gate has done so.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pipeline.config.root import Config
@@ -18,7 +18,8 @@ from pipeline.registry.aliases import ALIASES, Entry, Write
 from pipeline.registry.changes import make_change, require_expected
 from pipeline.registry.drafts import Proposed, RegisteredDraft, RegisteredVersion, Withdrawn
 from pipeline.registry.history import APPROVE, MOVE, Change
-from pipeline.registry.mlflow_client import Location, answering, client_for, tracking_location
+from pipeline.registry.mlflow_client import Location, tracking_location
+from pipeline.registry.mlflow_port import opened
 from pipeline.registry.packaging import Package, files_of
 from pipeline.registry.port import Port
 from pipeline.store.artifacts import Store
@@ -262,11 +263,8 @@ class Registry:
         with self._port() as port:
             port.write(aliases.VersionTag(version, "export", where))
 
-    @contextlib.contextmanager
-    def _port(self) -> Iterator[Port]:
-        client = client_for(self.location)
-        with answering(self.location):
-            yield Port(client, self.location, self.name)
+    def _port(self) -> AbstractContextManager[Port]:
+        return opened(self.location, self.name)
 
     def _draft(self, port: Port, version: str) -> RegisteredDraft:
         found = port.version(version)

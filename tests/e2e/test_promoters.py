@@ -16,7 +16,7 @@ import pytest
 
 from pipeline.errors import UnderstudyError
 from pipeline.registry.aliases import ModelTag, Write
-from pipeline.registry.port import Port
+from pipeline.registry.mlflow_port import MlflowPort
 from pipeline.registry.registry import registry_for
 from pipeline.store.artifacts import Store
 from tests.e2e.mlflow_server import Server
@@ -193,16 +193,16 @@ def test_an_alias_moved_by_hand_in_mid_promotion_stays(
     drafts = drafts_of(tmp_path, 0) + drafts_of(tmp_path, 1)
     for draft in drafts[:2]:
         promote(registry, draft, registry.champion())
-    write, moves = Port.write, ["1"]
+    write, moves = MlflowPort.write, ["1"]
 
-    def moving(port: Port, one: Write) -> None:
+    def moving(port: MlflowPort, one: Write) -> None:
         write(port, one)
         if moves and isinstance(one, ModelTag):
             body = {"name": NAME, "alias": "champion", "version": moves.pop()}
             server.call("registered-models/alias", body)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Port, "write", moving)
+        patch.setattr(MlflowPort, "write", moving)
         with pytest.raises(UnderstudyError, match="moved by hand in the meantime"):
             promote(registry, drafts[2], registry.champion())
     moved = server.champion()

@@ -1,4 +1,7 @@
-"""What follows the champion: the exported link, records, notices. A kill between any two steps is repaired by the next call."""
+"""What follows the champion: the exported link, records, notices. A kill between any two steps is repaired by the next call.
+
+The registry is in memory, and MLflow's in tests that kill.
+"""
 
 import http.server
 import itertools
@@ -9,9 +12,10 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from tenacity import wait_none
 
 from pipeline.config.promote import NoticeConfig
 from pipeline.config.root import Config
@@ -22,15 +26,15 @@ from pipeline.handover.rollback import Rollback, roll_back
 from pipeline.judgement.decision_file import write_decision
 from pipeline.models.files import model_digest
 from pipeline.registry import claims
-from pipeline.registry.mlflow_client import client_for
-from pipeline.registry.port import Port
+from pipeline.registry.mlflow_port import MlflowPort
 from pipeline.registry.registry import Registry, registry_for
 from pipeline.store.artifacts import Store
 from tests.decisions import make_decision
 from tests.exports import make_export
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
+from tests.registry_in_memory import PortInMemory, memory_store, on_mlflow, port_of, set_by_hand, store_of
 
-__all__ = ["mlflow_template", "store"]
+__all__ = ["memory_store", "mlflow_template", "store"]
 
 GATE = {"understudy.key.gate": "g"}
 
@@ -88,11 +92,7 @@ class Site:
             return roll_back(scope, Rollback(**asked))
 
     def set_alias(self, version: str) -> None:
-        client, name = client_for(self.registry.location), self.registry.name
-        if version:
-            client.set_registered_model_alias(name, "champion", version)
-        else:
-            client.delete_registered_model_alias(name, "champion")
+        set_by_hand(self.registry, "champion", version)
 
 
 def site_of(store: Store, root: Path, **promote: Any) -> Site:
@@ -104,8 +104,8 @@ def site_of(store: Store, root: Path, **promote: Any) -> Site:
 
 
 @pytest.fixture
-def site(store: Store, tmp_path: Path) -> Site:
-    found = site_of(store, tmp_path)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    found = site_of(store_of(request), tmp_path)
     for name in ("a", "b", "c"):
         found.promote(name)
         found.settle()
@@ -138,9 +138,9 @@ def test_a_notice_can_be_sent_again(site: Site) -> None:
     assert 4 == len(site.notices)
 
 
-def test_a_notice_cannot_be_sent_again_to_nobody(store: Store, tmp_path: Path) -> None:
+def test_a_notice_cannot_be_sent_again_to_nobody(memory_store: Store, tmp_path: Path) -> None:
     """Who reloads is not configured."""
-    site = site_of(store, tmp_path, notice=None)
+    site = site_of(memory_store, tmp_path, notice=None)
     site.promote("a")
     with (
         pytest.raises(UnderstudyError, match="names nobody who reloads"),
@@ -260,8 +260,8 @@ def test_an_alias_moved_by_hand_is_not_followed(site: Site, prepare: Callable[[S
 
 
 def _foreign(site: Site) -> str:
-    client = client_for(site.registry.location)
-    return str(client.create_model_version(site.registry.name, "/nowhere", run_id="r", await_creation_for=0).version)
+    with port_of(site.registry) as port:
+        return cast(PortInMemory, port).add_version("/nowhere", {})
 
 
 def _untested(site: Site) -> str:
@@ -318,7 +318,8 @@ def test_a_champion_that_was_deleted_can_be_rolled_back(site: Site, what: str) -
     if what == "alias":
         site.set_alias("")
     else:
-        client_for(site.registry.location).delete_model_version(site.registry.name, "3")
+        with port_of(site.registry) as port:
+            cast(PortInMemory, port).delete_version("3")
     with pytest.raises(Refused, match="`understudy champion rollback CONFIG` returns to another version"):
         site.settle()
     site.roll_back()
@@ -390,9 +391,9 @@ def test_an_alias_moved_by_hand_to_a_good_version_is_followed(site: Site) -> Non
     assert ("move", "1") == (site.notices[-1]["action"], site.notices[-1]["champion"]["version"])
 
 
-def test_approval_is_needed_for_a_move_by_hand_too(store: Store, tmp_path: Path) -> None:
+def test_approval_is_needed_for_a_move_by_hand_too(memory_store: Store, tmp_path: Path) -> None:
     """Where promote.by_hand is set, only a version that was approved or was champion before is followed."""
-    site = site_of(store, tmp_path, by_hand=True)
+    site = site_of(memory_store, tmp_path, by_hand=True)
     site.promote("a")
     site.settle()
     version = _registered(site, "waits", GATE)
@@ -431,7 +432,7 @@ class Killer:
 
 # Everything that changes something outside the process.
 STEPS: tuple[tuple[Any, str], ...] = (
-    *((Port, name) for name in ("write", "create_prompt", "delete_prompt")),
+    *((port, name) for port in (MlflowPort, PortInMemory) for name in ("write", "create_prompt", "delete_prompt")),
     (notice, "_call"),
     (records, "readable_run"),
     (rollback, "write_settled"),
@@ -463,16 +464,31 @@ def consistent(site: Site) -> bool:
     last = site.notices[-1]
     named = last["champion"]["version"] if last["champion"] else None
     wanted = f"version-{entry.champion}" if entry.champion else None
-    left = Port(client_for(site.registry.location), site.registry.location, site.registry.name).prompts("")
+    with port_of(site.registry) as port:
+        left = port.prompts("")
     return (site.link, named or "", left, difference(site.config, site.store)) == (wanted, entry.champion, [], "")
 
 
 def test_a_rollback_killed_anywhere_is_settled_and_made_once(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Killed before each of its steps, then called again: one version was rolled back, and everything agrees. After a kill with a
-    result on the screen nobody calls again."""
-    for at in itertools.count(1):
+    """Killed before each of its steps, then called again: one version was rolled back, and everything agrees."""
+    _rollbacks_killed(site, monkeypatch, capsys, every=1)
+
+
+@on_mlflow
+def test_a_rollback_on_mlflow_killed_is_settled_and_made_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same before every fourth of its steps (tests/e2e kills processes at any moment)."""
+    _rollbacks_killed(site, monkeypatch, capsys, every=4)
+
+
+def _rollbacks_killed(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], every: int
+) -> None:
+    """After a kill with a result on the screen nobody calls again."""
+    for at in itertools.count(1, every):
         champion, before = site.aliases["champion"], len(site.notices)
         capsys.readouterr()
         killed = killed_at(at, site, site.roll_back, monkeypatch)
@@ -499,6 +515,7 @@ def _promote_again(site: Site, version: str) -> None:
     site.settle()
 
 
+@on_mlflow
 @pytest.mark.long
 def test_a_promotion_killed_anywhere_is_settled(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before each of its steps, then repeated: the new version is champion, and everything agrees."""
@@ -521,7 +538,8 @@ def test_a_promotion_killed_anywhere_is_settled(site: Site, monkeypatch: pytest.
 
 
 @pytest.fixture
-def hook() -> Iterator["Hook"]:
+def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator["Hook"]:
+    monkeypatch.setattr(notice, "wait_exponential", lambda **_: wait_none())
     found = Hook()
     yield found
     found.close()
@@ -551,7 +569,7 @@ class Hook:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}/reload"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def close(self) -> None:
         self._server.shutdown()
@@ -559,11 +577,11 @@ class Hook:
 
 
 def test_a_webhook_gets_json_and_the_token(
-    store: Store, tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch
+    memory_store: Store, tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A POST with the number of the change; a receiver that is busy is asked again."""
     monkeypatch.setenv("HOOK_TOKEN", "secret-token")
-    site = site_of(store, tmp_path, notice={"url": hook.url, "key_variable": "HOOK_TOKEN"})
+    site = site_of(memory_store, tmp_path, notice={"url": hook.url, "key_variable": "HOOK_TOKEN"})
     hook.statuses = [503, 429]
     site.promote("a")
     site.settle()
@@ -575,27 +593,27 @@ def test_a_webhook_gets_json_and_the_token(
         headers[name] for name in ("Authorization", "Content-Type", "Idempotency-Key")
     )
     assert ("promote", 1, "1") == (body["action"], body["change"], body["champion"]["version"])
-    assert [] == [path for path in store.root.rglob("*.json") if "secret-token" in path.read_text()]
+    assert [] == [path for path in memory_store.root.rglob("*.json") if "secret-token" in path.read_text()]
 
 
 @pytest.mark.parametrize(("status", "tries"), [(401, 1), (307, 1), (500, 3)])
 def test_a_notice_that_is_not_accepted_is_sent_again_later(
-    store: Store, tmp_path: Path, hook: Hook, status: int, tries: int
+    memory_store: Store, tmp_path: Path, hook: Hook, status: int, tries: int
 ) -> None:
     """The command fails, the champion and the link stay, and the next settling sends the notice again. Redirects are not
     followed."""
-    site = site_of(store, tmp_path, notice={"url": hook.url})
+    site = site_of(memory_store, tmp_path, notice={"url": hook.url})
     hook.statuses = [status] * tries
     site.promote("a")
     with pytest.raises(
         UnderstudyError, match=f"not settled: notice: {re.escape(hook.url)} answered with HTTP {status}"
     ):
         site.settle()
-    asked, differs = len(hook.requests), difference(site.config, store)
+    asked, differs = len(hook.requests), difference(site.config, memory_store)
     site.settle()
 
     assert (tries, "no notice of change 1 was accepted") == (asked, differs)
-    assert (tries + 1, "version-1", "") == (len(hook.requests), site.link, difference(site.config, store))
+    assert (tries + 1, "version-1", "") == (len(hook.requests), site.link, difference(site.config, memory_store))
 
 
 @pytest.mark.parametrize(
@@ -606,9 +624,9 @@ def test_a_notice_that_is_not_accepted_is_sent_again_later(
         ("sleep 30", "did not end within 0.5 s"),
     ],
 )
-def test_a_program_that_fails_is_named(store: Store, tmp_path: Path, script: str, said: str) -> None:
+def test_a_program_that_fails_is_named(memory_store: Store, tmp_path: Path, script: str, said: str) -> None:
     """With its last line."""
-    site = site_of(store, tmp_path)
+    site = site_of(memory_store, tmp_path)
     program = tmp_path / "fails"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -618,16 +636,16 @@ def test_a_program_that_fails_is_named(store: Store, tmp_path: Path, script: str
         site.settle()
 
 
-def test_a_program_may_leave_something_in_the_background(store: Store, tmp_path: Path) -> None:
+def test_a_program_may_leave_something_in_the_background(memory_store: Store, tmp_path: Path) -> None:
     """A reload that goes on is not waited for."""
-    site = site_of(store, tmp_path)
+    site = site_of(memory_store, tmp_path)
     program = tmp_path / "reloads"
     program.write_text("#!/bin/sh\nsleep 20 &\nexit 0\n")
     program.chmod(0o755)
     site.config = config_of(promote={"notice": {"program": str(program), "timeout_seconds": 5}})
     site.promote("a")
     site.settle()
-    assert "" == difference(site.config, store)
+    assert "" == difference(site.config, memory_store)
 
 
 @pytest.mark.parametrize(("token", "said"), [("", "is not set"), ("a\nb", "no HTTP header can have"), (" t\n", "")])

@@ -1,4 +1,4 @@
-"""Promotion, rollback, races and outages, against a real SQLite store."""
+"""Promotion, rollback, races and outages. The registry is in memory where its answers alone count, else MLflow's on SQLite."""
 
 import contextlib
 import http.server
@@ -11,31 +11,33 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.models.files import model_digest
-from pipeline.registry import claims
+from pipeline.registry import claims, mlflow_client
 from pipeline.registry.aliases import Alias, ModelTag, Write
 from pipeline.registry.drafts import RegisteredDraft
 from pipeline.registry.mlflow_client import client_for
-from pipeline.registry.port import Port
+from pipeline.registry.mlflow_port import MlflowPort
 from pipeline.registry.registry import Registry, registered_name, registry_for
 from pipeline.store.artifacts import Store
 from tests.integration.mlflow_fixtures import config_of, make_draft, mlflow_template, promote, store
+from tests.registry_in_memory import PortInMemory, memory_store, on_mlflow, port_of, set_by_hand, store_of
 
-__all__ = ["mlflow_template", "store"]
+__all__ = ["memory_store", "mlflow_template", "store"]
 
 
 @pytest.fixture
-def registry(store: Store) -> Registry:
-    return registry_for(config_of(), store)
+def registry(request: pytest.FixtureRequest) -> Registry:
+    return registry_for(config_of(), store_of(request))
 
 
 def aliases(registry: Registry) -> dict[str, str]:
-    model = client_for(registry.location).get_registered_model(registry.name)
-    return {alias: str(version) for alias, version in model.aliases.items()}
+    with port_of(registry) as port:
+        return port.aliases()
 
 
 def models(registry: Registry) -> list[str]:
@@ -50,8 +52,8 @@ def roll_back(registry: Registry) -> RegisteredDraft | None:
 
 
 def prompts(registry: Registry) -> list[str]:
-    is_prompt = "tags.`mlflow.prompt.is_prompt` = 'true'"
-    return sorted(model.name for model in client_for(registry.location).search_registered_models(is_prompt))
+    with port_of(registry) as port:
+        return sorted(prompt.name for prompt in port.prompts(""))
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,7 @@ def test_no_champion_at_first(registry: Registry) -> None:
     assert registry.champion() is None
 
 
+@on_mlflow
 def test_promote_makes_a_champion(registry: Registry, tmp_path: Path) -> None:
     """The promoted draft is champion, can be fetched, and carries card, figures and tags."""
     draft = make_draft(tmp_path / "draft")
@@ -123,12 +126,13 @@ def test_champion_moved_by_hand_is_noticed(registry: Registry, tmp_path: Path) -
     """A champion other than the expected one stops the promotion."""
     first = promote(registry, make_draft(tmp_path / "a", b"a"))
     second = promote(registry, make_draft(tmp_path / "b", b"b"), first)
-    client_for(registry.location).set_registered_model_alias(registry.name, "champion", first.version)
+    set_by_hand(registry, "champion", first.version)
     with pytest.raises(UnderstudyError, match=r"was version 2, is 1.*run again"):
         promote(registry, make_draft(tmp_path / "c", b"c"), second)
     assert aliases(registry)["champion"] == "1"
 
 
+@on_mlflow
 def test_champion_without_our_tags_is_named(registry: Registry) -> None:
     """A version without our tags cannot be examined, and the message says what to do."""
     client = client_for(registry.location)
@@ -139,6 +143,7 @@ def test_champion_without_our_tags_is_named(registry: Registry) -> None:
         registry.champion()
 
 
+@on_mlflow
 def test_one_of_two_threads_wins(registry: Registry, tmp_path: Path) -> None:
     """Of promotions that start from the same champion exactly one succeeds."""
     first = promote(registry, make_draft(tmp_path / "first", b"0"))
@@ -176,6 +181,7 @@ except UnderstudyError as error:
 """
 
 
+@on_mlflow
 def test_one_of_two_processes_wins(registry: Registry, tmp_path: Path) -> None:
     """The same across processes, from no champion at all."""
     root = Path(__file__).parents[2]
@@ -194,13 +200,14 @@ def test_one_of_two_processes_wins(registry: Registry, tmp_path: Path) -> None:
     assert registry.champion() is not None
 
 
+@on_mlflow
 def test_a_promotion_that_was_killed_is_finished(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A death between claim and alias leaves one version, and the next attempt takes the claim over at once."""
     draft = make_draft(tmp_path / "draft")
     with monkeypatch.context() as patch:
-        patch.setattr(Port, "write", _die_at_an_alias)
+        patch.setattr(MlflowPort, "write", _die_at_an_alias)
         patch.setattr(claims, "release", lambda *_: None)  # a killed process releases nothing
         patch.setattr(claims, "running_process", lambda pid: "999999999 1")  # nor does it live
         with pytest.raises(KeyboardInterrupt):
@@ -215,28 +222,25 @@ def test_a_promotion_that_was_killed_is_finished(
     assert prompts(registry) == []
 
 
-_write = Port.write
-
-
-def _die_at_an_alias(port: Port, write: Write) -> None:
+def _die_at_an_alias(port: MlflowPort, write: Write, write_it: Any = MlflowPort.write) -> None:
     if isinstance(write, Alias):
         raise KeyboardInterrupt
-    _write(port, write)
+    write_it(port, write)
 
 
 @contextlib.contextmanager
 def _hand(monkeypatch: pytest.MonkeyPatch, registry: Registry, alias: str, version: str) -> Iterator[None]:
     """Within the block a person moves `alias` to `version` once, right after a change of the aliases has announced itself."""
-    waiting = [True]
+    waiting, write_it = [True], PortInMemory.write
 
-    def write(port: Port, one: Write) -> None:
-        _write(port, one)
+    def write(port: PortInMemory, one: Write) -> None:
+        write_it(port, one)
         if waiting and isinstance(one, ModelTag) and ".history." in one.key:
             waiting.clear()
-            client_for(registry.location).set_registered_model_alias(registry.name, alias, version)
+            write_it(port, Alias(alias, version))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Port, "write", write)
+        patch.setattr(PortInMemory, "write", write)
         yield
     assert not waiting
 
@@ -302,21 +306,24 @@ def test_a_challenger_moved_by_hand_in_mid_proposal_stays(
 
 
 def _claim(registry: Registry, change: int = 1) -> claims.Claim:
-    claim = claims.take(port_of(registry), change, {})
+    claim = _take(registry, change)
     assert isinstance(claim, claims.Claim)
     return claim
 
 
-def port_of(registry: Registry) -> Port:
-    return Port(client_for(registry.location), registry.location, registry.name)
+def _take(registry: Registry, change: int = 1) -> claims.Claim | claims.Held:
+    with port_of(registry) as port:
+        return claims.take(port, change, {})
 
 
+@on_mlflow
 def test_a_claim_is_in_no_list_of_models(registry: Registry, tmp_path: Path) -> None:
     """A reviewer who lists the registered models while a promotion is under way sees the drafts alone."""
     promote(registry, make_draft(tmp_path / "draft"))
     claim = _claim(registry, change=2)
     during = models(registry)
-    claims.release(port_of(registry), claim)
+    with port_of(registry) as port:
+        claims.release(port, claim)
 
     assert [registry.name] == during == models(registry)
     assert [] == prompts(registry)
@@ -338,12 +345,11 @@ def test_claim_of_a_dead_process_is_taken_over_once(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, process: str
 ) -> None:
     """Of two processes that find the same stale claim only one gets the next one."""
-    port = port_of(registry)
     with monkeypatch.context() as patch:
         patch.setattr(claims, "running_process", lambda pid: process)
         _claim(registry)
-    second = claims.take(port, 1, {})
-    third = claims.take(port, 1, {})
+    second = _take(registry)
+    third = _take(registry)
     assert isinstance(second, claims.Claim)
     assert second.generation == 2
     assert isinstance(third, claims.Held)
@@ -361,18 +367,17 @@ def test_a_process_is_known_by_the_time_of_its_start() -> None:
 
 def test_old_claim_of_another_machine_is_taken_over(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a claim of another machine the age decides; the old holder sees that its claim has expired."""
-    port = port_of(registry)
     with monkeypatch.context() as patch:
         patch.setattr(claims, "machine", lambda: "elsewhere")
         patch.setattr(
             claims, "running_process", lambda pid: "999999999 1"
         )  # a process id says nothing about another machine
         first = _claim(registry)
-    assert isinstance(claims.take(port, 1, {}), claims.Held)
+    assert isinstance(_take(registry), claims.Held)
     later = time.time() + claims.STALE_SECONDS + 1
     monkeypatch.setattr(time, "time", lambda: later)
     assert first.expired
-    assert isinstance(claims.take(port, 1, {}), claims.Claim)
+    assert isinstance(_take(registry), claims.Claim)
 
 
 def test_rollbacks_end_without_a_champion(registry: Registry, tmp_path: Path) -> None:
@@ -387,7 +392,7 @@ def test_rollbacks_end_without_a_champion(registry: Registry, tmp_path: Path) ->
     assert aliases(registry) == {"champion": "1"}
     assert roll_back(registry) is None
     assert registry.champion() is None
-    tags = client_for(registry.location).get_registered_model(registry.name).tags
+    tags = registry.entry().tags
     assert [key for key in sorted(tags) if ".history." in key] == [f"understudy.history.{n:06d}" for n in range(1, 7)]
     assert "rollback 1 -> none" in tags["understudy.history.000006"]
 
@@ -425,7 +430,7 @@ def test_a_champion_set_by_hand_is_not_rolled_back(registry: Registry, tmp_path:
     draft = make_draft(tmp_path / "a", b"a")
     promote(registry, draft)
     roll_back(registry)
-    client_for(registry.location).set_registered_model_alias(registry.name, "champion", "1")
+    set_by_hand(registry, "champion", "1")
 
     assert registry.withdrawn(model_digest(draft)) is None
 
@@ -438,6 +443,7 @@ def test_altered_files_are_not_fetched(registry: Registry, tmp_path: Path) -> No
         registry.fetch(champion, tmp_path / "unused")
 
 
+@on_mlflow
 def test_figures_that_are_not_finite_are_refused(registry: Registry, tmp_path: Path) -> None:
     """A draft with a NaN among its figures is not registered."""
     with pytest.raises(UnderstudyError, match="acceptance_rate: not a finite number"):
@@ -469,8 +475,10 @@ def test_refused_connection_fails_within_seconds(store: Store) -> None:
     assert str(caught.value).endswith("([Errno 111] Connection refused)")
 
 
-def test_silent_server_fails_within_seconds(store: Store) -> None:
+def test_silent_server_fails_within_seconds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that accepts the connection and does not reply is an error within seconds."""
+    assert mlflow_client.PROBE_SECONDS < 8
+    monkeypatch.setattr(mlflow_client, "PROBE_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         registry = registry_for(config_of(tracking={"uri": f"http://127.0.0.1:{silent.getsockname()[1]}"}), store)
         began = time.monotonic()
@@ -491,7 +499,7 @@ class _Broken(http.server.BaseHTTPRequestHandler):
 def test_something_else_on_the_port_is_unavailable(store: Store) -> None:
     """A server that is not MLflow is an error, not an empty registry."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Broken) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         registry = registry_for(config_of(tracking={"uri": f"http://127.0.0.1:{server.server_port}"}), store)
         with pytest.raises(RegistryUnavailable, match="failed"):
             registry.champion()
@@ -501,7 +509,7 @@ def test_something_else_on_the_port_is_unavailable(store: Store) -> None:
 def test_connection_lost_between_two_calls_is_no_answer(store: Store) -> None:
     """A server that stops answering is reported like one that never answered, and as quickly."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Broken) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         registry = registry_for(config_of(tracking={"uri": f"http://127.0.0.1:{server.server_port}"}), store)
         client_for(registry.location)
         server.shutdown()

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pipeline.registry.mlflow_client import Location
-from pipeline.registry.port import Port
+from pipeline.registry.mlflow_port import MlflowPort
 from pipeline.store.artifacts import Store
 
 
@@ -28,6 +28,6 @@ class _Client:
 
 def test_all_claims_are_listed(tmp_path: Path) -> None:
     """Abandoned ones fill several pages."""
-    port = Port(_Client(), Location("sqlite:///x", None, "e", Store(tmp_path)), "name")
+    port = MlflowPort(_Client(), Location("sqlite:///x", None, "e", Store(tmp_path)), "name")
 
     assert [f"claim-{number}" for number in range(250)] == [prompt.name for prompt in port.prompts("claim-")]
