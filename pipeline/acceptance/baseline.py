@@ -15,16 +15,14 @@ from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.pair import Dtype
 from pipeline.errors import UsageError
 from pipeline.store.files import content_key
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Text, parse
+from pipeline.store.parsing import Text, parse, stored
 
 SCHEMA = 5
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Conditions:
     """What two examinations must have in common to be compared."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     completions: Text  # key of the generate artifact
     completions_sha256: Text  # digest of the content of its files
@@ -51,18 +49,14 @@ class Examined:
     trained_on: frozenset[str]  # ids of the examined prompts that the draft was trained on
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class _Draft:
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
-
     digest: Text
     trained_on: list[Text]
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class _File:
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
-
     schema: int
     conditions: Conditions
     hardware: Text

@@ -18,14 +18,12 @@ from pipeline.acceptance.position_bins import accepted_by_bin, tokens_before_edg
 from pipeline.acceptance.rounds import Convention, Floats, Lengths, expected_rounds
 from pipeline.acceptance.segments import Labels, SegmentCounts, count_segments, segments_json
 from pipeline.errors import UnderstudyError
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Number, Positive, Text, parse
+from pipeline.store.parsing import Count, Number, Positive, Text, parse, stored
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class PromptCounts:
     """The counts of one examined completion, from which every figure follows. Lists are by gamma: entry g - 1 is gamma g."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     id: Text
     conversation: Text  # shared by the turns of a chat; the sampling unit of intervals

@@ -8,8 +8,9 @@ from typing import Any
 from pipeline.acceptance.contradictions import check_examination
 from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.profile import counts_from_json
-from pipeline.acceptance.schema import DEPLOYED, EXAMINATION, FILE, ROWS, Profile, parse_profile, read_profile
+from pipeline.acceptance.schema import DEPLOYED, FILE, ROWS, Profile, parse_profile, read_profile
 from pipeline.errors import UnderstudyError
+from pipeline.store.parsing import format_of
 from pipeline.store.row_files import RowFile, read_listed_rows
 
 
@@ -24,7 +25,7 @@ class Examination:
 def read_examination(directory: Path) -> Examination:
     """The examination in an `evaluate` artifact, row by row. UnderstudyError naming the file if it is damaged."""
     path = directory / FILE
-    return _examination(read_profile(directory), read_listed_rows(path, ROWS, DEPLOYED, EXAMINATION), str(path))
+    return _examination(read_profile(directory), read_listed_rows(path, ROWS, DEPLOYED, format_of(Profile)), str(path))
 
 
 def parse_examination(raw: Any, where: str) -> Examination:

@@ -3,16 +3,14 @@
 Figures by draft length are dictionaries from gamma. `pipeline/acceptance/profile.py` has the rows, one per prompt.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, Literal
-
-from pydantic import TypeAdapter
 
 from pipeline.config.evaluate import ConventionName, Drafting
 from pipeline.errors import BrokenDraft
 from pipeline.speculation.settings import SamplingFields
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Flag, Format, Number, Text
+from pipeline.store.parsing import Count, CountKey, Flag, Number, Text, format_of, stored
 from pipeline.store.row_files import read_head
 
 SCHEMA = 5
@@ -22,12 +20,10 @@ ROWS = "prompts"  # the key of the rows
 DEPLOYED, GREEDY = "deployed", "greedy"  # lists of rows
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class Figure:
     """An estimate with its confidence bounds, which are None where they are not known. `conversations`: the number of independent
     units, if it is smaller than that of the prompts."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     value: Number
     low: Number | None
@@ -59,31 +55,25 @@ def unit_name(conversations: int | None) -> str:
     return "prompts" if conversations is None else "conversations"
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class Bounds:
     """Of an interval; None where there is none."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     low: Number | None
     high: Number | None
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class Rounds:
     """Rounds of one decode of all examined completions: expectation, and the standard deviation from random acceptance."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     expected: Number
     standard_deviation: Number
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class PositionBin:
     """Acceptance at the positions from `start` to before `end` (None: no end), over the prompts that reach them."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     start: Count
     end: Count | None
@@ -91,11 +81,9 @@ class PositionBin:
     acceptance_rate: Figure
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class SegmentFigures:
     """Figures over the tokens of one segment, such as thinking, of the prompts that have it."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     prompts: Count
     tokens: Count
@@ -106,11 +94,9 @@ class SegmentFigures:
     acceptance_of_begins: Figure | None  # None without such tokens
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Figures:
     """All figures of one set of completions. Lists are by position in the draft, at the largest gamma."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     prompts: Count
     tokens: Count
@@ -128,22 +114,18 @@ class Figures:
     by_segment: dict[Text, SegmentFigures] = field(default_factory=dict)  # empty where all tokens are of one segment
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class DomainFigures:
     """Figures over the prompts of one domain; tokens per target call at `evaluate.gamma` only."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     prompts: Count
     acceptance_rate: Figure
     tokens_per_target_call: dict[CountKey, Figure]
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class SamplingSettings:
     """Sampling settings at which completions were generated."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     temperature: Number
     top_k: Count
@@ -156,7 +138,7 @@ class SamplingSettings:
         return cls(settings.temperature, settings.top_k, settings.top_p, settings.min_p)
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class SamplingFigures(Figures):
     """Figures at one of `generate.examination_samplings`. `prompts_as`: the name of its rows."""
 
@@ -164,11 +146,9 @@ class SamplingFigures(Figures):
     sampling: SamplingSettings
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class ExaminedDraft:
     """The draft. Prompt-lookup has no weights and no digest."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     kind: Literal["model", "prompt-lookup"]
     bytes: Count
@@ -176,11 +156,9 @@ class ExaminedDraft:
     digest: Text | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class ProfileConditions:
     """What the figures depend on, beside the draft."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     completions: Text  # key
     convention: ConventionName
@@ -193,11 +171,9 @@ class ProfileConditions:
     batch_tokens: Count
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Difference:
     """Where a decode differs from the examination: in a token of the target, or in the end of a round of the draft."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     prompt: Text
     position: Count
@@ -206,21 +182,17 @@ class Difference:
     round: Count | None = None  # of the draft
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class DifferentCompletion:
     """A completion whose stored log p is not that of the target. `difference`: mean of its tokens, in nats."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     prompt: Text
     difference: Number
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class LogPCheck:
     """Stored log p compared with a teacher-forced pass of the target."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     completions: Count
     largest_difference: Number
@@ -229,11 +201,9 @@ class LogPCheck:
     agrees: Flag
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class CrossCheck:
     """A greedy decode compared with the prediction of the examination."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     prompts: Count
     tokens: Count
@@ -246,13 +216,14 @@ class CrossCheck:
     agrees: Flag
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored(
+    name="acceptance profile",
+    schema=SCHEMA,
+    remedy="examine the draft again (`understudy run` with the same config)",
+)
 class Profile:
     """The examination of one draft. One that cannot be examined has `broken`, the reason, and no figures."""
 
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
-
-    schema: int = SCHEMA
     draft: ExaminedDraft
     conditions: ProfileConditions
     broken: Text | None = None
@@ -270,24 +241,16 @@ class Profile:
         return self.headline, self.greedy
 
 
-EXAMINATION = Format(
-    name="acceptance profile",
-    schema=SCHEMA,
-    remedy="examine the draft again (`understudy run` with the same config)",
-    content=TypeAdapter(Profile),
-)
-
-
 def parse_profile(raw: Any, where: str) -> Profile:
     """The content of an `acceptance.json`, whose rows are not looked at. UnderstudyError naming `where` if it is not one."""
     head = {name: value for name, value in raw.items() if name != ROWS} if isinstance(raw, dict) else raw
-    return EXAMINATION.parse(head, where)
+    return format_of(Profile).parse(head, where)
 
 
 def read_profile(examination: Path) -> Profile:
     """The figures in an `evaluate` artifact; its rows are not read. UnderstudyError naming the file if it is damaged."""
     path = examination / FILE
-    return parse_profile(read_head(path, ROWS, EXAMINATION), str(path))
+    return parse_profile(read_head(path, ROWS, format_of(Profile)), str(path))
 
 
 def figures_of(found: Figures) -> dict[str, Any]:

@@ -5,7 +5,6 @@ one, and all segments' rounds are all rounds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -13,16 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.acceptance.rounds import Floats, Lengths, Rounds
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Number
+from pipeline.store.parsing import Count, Number, stored
 
 Labels = NDArray[np.uint8]
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class SegmentCounts:
     """Counts of one completion in one segment. Lists are by gamma: entry g - 1 is gamma g."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     tokens: Count
     accepted: Number  # numerator of the acceptance rate in it

@@ -1,22 +1,19 @@
 """The first drafts of production after a reload, beside what the champion's examination predicts. Pure."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.engines.counts import Counts
 from pipeline.export.schema import CounterFigures, Expected
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Number, Text
+from pipeline.store.parsing import Number, Text, stored
 from pipeline.watch.share import has_one_length
 
 State = Literal["as_predicted", "short", "too_few", "not_known"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Production:
     """What production's counters show. `length`: mean acceptance length, with `low`, where a draft as examined has it at the
     least; `first`: share of the drafts whose first token was accepted, and as predicted."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     state: State
     why: Text

@@ -1,28 +1,22 @@
 """What a canary found, as its file in the store has it. Imports nothing heavy."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
-
-from pydantic import TypeAdapter
 
 from pipeline.config.pair import NumberFormat
 from pipeline.engines.counts import Counts
 from pipeline.engines.facts import WatchedEngine
 from pipeline.store.artifacts import Store
 from pipeline.store.files import write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Number, Text
-
-SCHEMA = 1
+from pipeline.store.parsing import Count, Number, Text, format_of, stored
 
 Verdict = Literal["as_examined", "changed", "not_as_examined", "inconclusive"]
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class Answer:
     """To one question. `why` names the evidence."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     verdict: Verdict
     why: Text
@@ -32,12 +26,10 @@ class Answer:
         return self.verdict in ("changed", "not_as_examined")
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Divergence:
     """The first token of an answer that is not the stored one; None where the completion has ended. `gap`: between the
     target's log p of the two, as the engine scores them now; None where it does not."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     prompt: Text
     position: Count
@@ -46,12 +38,10 @@ class Divergence:
     gap: Number | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class TargetEvidence:
     """Is it the target that was examined? `log_p_difference`: mean absolute difference of log p of known tokens from what was
     recorded, in nats; None with `problem` where the engine does not give it."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     dtype: NumberFormat  # that the target was examined in
     log_p_tokens: Count
@@ -62,13 +52,11 @@ class TargetEvidence:
     divergences: list[Divergence]
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class RequestEvidence:
     """What the engine counted for one request, or for all, and what the examined draft does on the emitted tokens: `least` and
     `most`, since tokens past the end may be accepted or not. `ties` and `beyond`: positions at which the draft must have chosen
     otherwise, within and outside the tolerance; `beyond` is None where no few choices explain the counts."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     prompt: Text  # empty: all requests
     tokens: Count
@@ -79,11 +67,9 @@ class RequestEvidence:
     beyond: list[Count] | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class DraftEvidence:
     """Is it the draft that was examined? `near_ties`: positions at which its two best logits may be ordered otherwise."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     source: Literal["answers", "counters", "nothing"]
     requests: list[RequestEvidence]
@@ -94,11 +80,9 @@ class DraftEvidence:
     problem: Text  # why there are no counts, and what to switch on
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class EndpointResult:
     """Of one engine."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     url: Text
     model: Text
@@ -109,13 +93,10 @@ class EndpointResult:
     about_draft: Answer
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored(name="result of a canary", schema=1, remedy="delete it and run `understudy canary CONFIG` again")
 class CanaryResult:
     """The three answers, over all engines. `unasked`: by URL, why an engine could not be asked."""
 
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
-
-    schema: int = SCHEMA
     time: Text
     name: Text  # in the registry
     version: Text
@@ -140,12 +121,7 @@ class CanaryResult:
         return not self.unasked and "inconclusive" not in (self.target.verdict, self.draft.verdict)
 
 
-CANARY = Format(
-    name="result of a canary",
-    schema=SCHEMA,
-    remedy="delete it and run `understudy canary CONFIG` again",
-    content=TypeAdapter(CanaryResult),
-)
+CANARY = format_of(CanaryResult)
 
 
 def canary_file(store: Store, name: str) -> Path:

@@ -1,27 +1,24 @@
 """What a verification found and did, as its file in the store has it. Imports nothing heavy."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-
-from pydantic import TypeAdapter
 
 from pipeline.canary.decision import Action
 from pipeline.canary.production import Production
 from pipeline.canary.schema import CanaryResult
 from pipeline.store.artifacts import Store
 from pipeline.store.files import write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Flag, Format, Text
-
-SCHEMA = 1
+from pipeline.store.parsing import Flag, Text, format_of, stored
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored(
+    name="result of a verification",
+    schema=1,
+    remedy="delete it and run `understudy champion verify CONFIG` again",
+)
 class Verification:
     """`action`: the last one. `fits`: the version whose counts the engines show, where that is not the champion's."""
 
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
-
-    schema: int = SCHEMA
     time: Text
     name: Text  # in the registry
     version: Text
@@ -33,12 +30,7 @@ class Verification:
     production: Production
 
 
-VERIFICATION = Format(
-    name="result of a verification",
-    schema=SCHEMA,
-    remedy="delete it and run `understudy champion verify CONFIG` again",
-    content=TypeAdapter(Verification),
-)
+VERIFICATION = format_of(Verification)
 
 
 def verification_file(store: Store, name: str) -> Path:

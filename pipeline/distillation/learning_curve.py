@@ -1,24 +1,20 @@
 """The learning curve: dev acceptance after training on subsets of the completions (`subset.py`), and its extrapolation. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from math import log2
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Number
+from pipeline.store.parsing import Count, Number, format_of, stored
 
 CURVE = "learning_curve.json"
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class CurvePoint:
     """One training on a subset of the prompts, with the same settings."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     completions: Count
     tokens: Count  # completion tokens
@@ -26,22 +22,17 @@ class CurvePoint:
     dev_tokens_per_target_call: Number
 
 
-@dataclass(frozen=True)
+@stored(name="learning curve", kw_only=False)
 class LearningCurve:
     """The content of `learning_curve.json`, by completions. `next_doubling`: see the function."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     points: list[CurvePoint]
     next_doubling: Number | None
 
 
-LEARNING_CURVE = Format(name="learning curve", content=TypeAdapter(LearningCurve))
-
-
 def find_curve(artifact: Path) -> LearningCurve | None:
     """The curve in a `distill` artifact; None if it has none. UnderstudyError naming a damaged file."""
-    return LEARNING_CURVE.find(artifact / CURVE)
+    return format_of(LearningCurve).find(artifact / CURVE)
 
 
 def next_doubling(points: Sequence[CurvePoint]) -> float | None:

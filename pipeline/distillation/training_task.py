@@ -1,25 +1,21 @@
 """What the processes of a training are told, in a file: where pair and completions lie, the settings, where to work."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import TypeAdapter
 
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.models.places import ModelPlace
 from pipeline.store.atomic import replacing
 from pipeline.store.own_files import reads_own_files
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Format
+from pipeline.store.parsing import format_of, stored
 
 FILE = "training_task.json"
 
 
-@dataclass(frozen=True, kw_only=True)
+@reads_own_files("of the process that starts the reader")
+@stored(name="task of a training")
 class TrainingTask:
     """One training of the base draft, in all its phases."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     settings: TrainingSettings
     pair: Path  # the artifact
@@ -33,9 +29,4 @@ class TrainingTask:
 
     def write(self, path: Path) -> None:
         with replacing(path) as partial:
-            partial.write_bytes(TypeAdapter(TrainingTask).dump_json(self))
-
-
-TASK = reads_own_files("of the process that starts the reader")(
-    Format(name="task of a training", content=TypeAdapter(TrainingTask))
-)
+            partial.write_bytes(format_of(TrainingTask).adapter.dump_json(self))

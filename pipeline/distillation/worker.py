@@ -5,9 +5,10 @@ from pathlib import Path
 from pipeline.distillation.processes import is_first, join, leave
 from pipeline.distillation.training import Training
 from pipeline.distillation.training_data import training_data
-from pipeline.distillation.training_task import TASK
+from pipeline.distillation.training_task import TrainingTask
 from pipeline.models.stored_pair import read_pair
 from pipeline.progress import Progress, say
+from pipeline.store.parsing import format_of
 
 
 class _ToStarter(Progress):
@@ -23,7 +24,7 @@ class _ToStarter(Progress):
 
 def work(path: Path) -> None:
     """Train, with the others of the launch. Files and lines are the first process's."""
-    task, progress = TASK.read(path), _ToStarter()
+    task, progress = format_of(TrainingTask).read(path), _ToStarter()
     device = join(task.device)
     data = training_data(task.completions, task.settings, task.share)
     training = Training(

@@ -6,8 +6,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from pipeline.acceptance.baseline import Conditions, Examined
 from pipeline.acceptance.count_table import CountTable
 from pipeline.config.evaluate import EvaluateConfig
@@ -25,10 +23,10 @@ from pipeline.models.tokenizers import check_same_family
 from pipeline.speculation.settings import Sampling
 from pipeline.store.artifacts import MANIFEST, Artifact, read_manifest
 from pipeline.store.files import content_key
-from pipeline.store.parsing import Format, Text
+from pipeline.store.parsing import Text, format_of, stored
 
 
-@dataclass(frozen=True)
+@stored(name="manifest of completions")
 class _MadeBy:
     """What made completions, of the manifest of their artifact."""
 
@@ -37,15 +35,12 @@ class _MadeBy:
     sampling: SamplingConfig  # of the deployment
 
 
-_MADE_BY = Format(name="manifest of completions", content=TypeAdapter(_MadeBy))
-
-
 def _made_by(completions: Artifact) -> _MadeBy:
     manifest = completions.manifest
     found = {"target": manifest.inputs.get("target")} | {
         name: manifest.settings.get(name) for name in ("dtype", "sampling")
     }
-    return _MADE_BY.parse(found, str(completions.path / MANIFEST))
+    return format_of(_MadeBy).parse(found, str(completions.path / MANIFEST))
 
 
 @dataclass(frozen=True, kw_only=True)

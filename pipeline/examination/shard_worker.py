@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from pipeline.acceptance.profile import PromptCounts, counts_json
 from pipeline.config.evaluate import ConventionName, EvaluateConfig
 from pipeline.errors import BrokenDraft
@@ -27,7 +25,7 @@ from pipeline.models.out_of_memory import batch_named
 from pipeline.models.stored_pair import Pair
 from pipeline.speculation.settings import Sampling
 from pipeline.store.files import write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Format, Text
+from pipeline.store.parsing import Text, format_of, stored
 
 Advance = Callable[[float], None]
 Count = Callable[
@@ -67,17 +65,12 @@ class ExaminedShard:
         return f"{self.name}.tokens.arrow", f"{self.name}.counts.json"
 
 
-@dataclass(frozen=True)
+@stored(name="counts of a shard", kw_only=False)
 class _ShardCounts:
     """The content of the second file. `broken`: why the draft cannot be examined; then there are no rows."""
 
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
-
     broken: Text | None = None
     prompts: list[PromptCounts] = field(default_factory=list)
-
-
-_COUNTS = Format(name="counts of a shard", content=TypeAdapter(_ShardCounts))
 
 
 def shards_to_examine(sets: CompletionSets) -> dict[str, list[ExaminedShard]]:
@@ -160,7 +153,7 @@ def merged(
 
 
 def _shard_counts(path: Path) -> Iterator[list[PromptCounts]]:
-    found = _COUNTS.read(path)
+    found = format_of(_ShardCounts).read(path)
     if found.broken is not None:
         raise BrokenDraft(found.broken)
     yield from (found.prompts[begin : begin + WINDOW] for begin in range(0, len(found.prompts), WINDOW))

@@ -1,9 +1,7 @@
 """The content of `expected.json` in an exported directory. Imports nothing heavy."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-
-from pydantic import TypeAdapter
 
 from pipeline.acceptance.schema import Bounds, Figure, SamplingSettings
 from pipeline.config.evaluate import ConventionName, Drafting
@@ -11,17 +9,14 @@ from pipeline.config.quantize import Variant
 from pipeline.engines.facts import Counters, ExportEngine
 from pipeline.judgement.schema import TargetSource
 from pipeline.store.files import write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Flag, Format, Number, Text
+from pipeline.store.parsing import Count, CountKey, Flag, Number, Text, format_of, stored
 
-SCHEMA = 2
 FILE = "expected.json"
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class CounterFigures:
     """What the counters show after one decode of all examined completions, and the ratios of a dashboard."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     drafts: Number
     accepted: Number
@@ -36,11 +31,9 @@ class CounterFigures:
     design_effect: Number | None = None
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class ServedFigures:
     """The examined completions at one sampling tuple, and the counters by every examined draft length."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     prompts: Count
     tokens: Count
@@ -48,11 +41,9 @@ class ServedFigures:
     by_draft_length: dict[CountKey, CounterFigures]
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class ExpectedCounters:
     """The figures, and how the engine drafts and counts."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     convention: ConventionName
     sampling: SamplingSettings
@@ -64,11 +55,9 @@ class ExpectedCounters:
     temperature_0: ServedFigures | None  # None where that is the deployed sampling, or where nothing is stored at it
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class ExportedDraft:
     """The draft as it was registered and as it was exported."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     label: Text
     digest: Text
@@ -77,11 +66,10 @@ class ExportedDraft:
     resized_to_target: Flag  # rows were added or cut
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored(name="file of expected counters", schema=2, remedy="export the draft again (`understudy champion export`)")
 class Expected(ExpectedCounters):
     """What an engine's counters should show with this draft."""
 
-    schema: int = SCHEMA
     engine: ExportEngine
     checked_version: Text  # of the facts about the engine
     counters: Counters  # their names
@@ -91,17 +79,9 @@ class Expected(ExpectedCounters):
     draft_lengths_by_batch: list[Count]  # entry n - 1 for batch size n; empty for one length
 
 
-EXPECTED = Format(
-    name="file of expected counters",
-    schema=SCHEMA,
-    remedy="export the draft again (`understudy champion export`)",
-    content=TypeAdapter(Expected),
-)
-
-
 def read_expected(export: Path) -> Expected:
     """The expected counters of an exported directory. UnderstudyError naming the file if it is missing or damaged."""
-    return EXPECTED.read(export / FILE)
+    return format_of(Expected).read(export / FILE)
 
 
 def write_expected(export: Path, expected: Expected) -> None:

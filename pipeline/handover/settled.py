@@ -1,27 +1,23 @@
 """What this store has told of the champion: the file `handover/<name>.json`. Nothing else says which notices were accepted, and
 of which change a person has seen the end."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-
-from pydantic import TypeAdapter
 
 from pipeline.store.artifacts import Store
 from pipeline.store.files import write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Text
+from pipeline.store.parsing import Count, Text, format_of, stored
 
 
-@dataclass(frozen=True)
+@stored(name="record of notices", kw_only=False)
 class Settled:
     """`change`: the last change whose end was printed; `noticed`: by receiver, the last change whose notice was accepted."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     change: Count
     noticed: dict[Text, Count]
 
 
-SETTLED = Format(name="record of notices", content=TypeAdapter(Settled))
+SETTLED = format_of(Settled)
 
 
 def read_settled(store: Store, name: str) -> Settled | None:

@@ -3,17 +3,14 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from pipeline.judgement.contradictions import check_decision
-from pipeline.judgement.schema import FILE, REMEDY, SCHEMA, BriefDecision, Decision, TrainingStep
+from pipeline.judgement.schema import FILE, REMEDY, BriefDecision, Decision, TrainingStep
 from pipeline.store.files import write_json
-from pipeline.store.parsing import Format
+from pipeline.store.parsing import Format, format_of
 from pipeline.store.runs import RunRecord
 
-DECISION = Format(name="decision", schema=SCHEMA, remedy=REMEDY, content=TypeAdapter(Decision), check=check_decision)
-BRIEF = Format(name="decision", schema=SCHEMA, remedy=REMEDY, content=TypeAdapter(BriefDecision))
-TRAINING = Format(name="training log", content=TypeAdapter(list[TrainingStep]), remedy=REMEDY)
+DECISION = format_of(Decision, check=check_decision)
+TRAINING = Format(name="training log", content=list[TrainingStep], remedy=REMEDY)
 
 
 def read_decision(gate: Path) -> Decision:
@@ -25,7 +22,7 @@ def find_decision(gate: Path) -> Decision | None:
     """As `read_decision`; None if there is no decision, or if another version wrote it."""
     path = gate / FILE
     raw = DECISION.read_raw(path) if path.is_file() else None
-    return DECISION.parse(raw, str(path)) if isinstance(raw, dict) and raw.get("schema") == SCHEMA else None
+    return DECISION.parse(raw, str(path)) if isinstance(raw, dict) and raw.get("schema") == DECISION.schema else None
 
 
 def write_decision(gate: Path, decision: Decision) -> None:
@@ -34,7 +31,7 @@ def write_decision(gate: Path, decision: Decision) -> None:
 
 def recorded_decision(record: RunRecord) -> BriefDecision | None:
     """The decision of a run, without its evidence; None for a run without one. UnderstudyError if it is of another version."""
-    return None if record.decision is None else BRIEF.parse(record.decision, f"run {record.id}")
+    return None if record.decision is None else format_of(BriefDecision).parse(record.decision, f"run {record.id}")
 
 
 def read_training(path: Path) -> list[TrainingStep]:

@@ -3,29 +3,27 @@
 from pathlib import Path
 from typing import Annotated, NotRequired
 
-from pydantic import AfterValidator, TypeAdapter
+from pydantic import AfterValidator
 from typing_extensions import TypedDict
 
 from pipeline.judgement.schema import REMEDY
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Flag, Format, Number, Text
+from pipeline.store.parsing import Count, Flag, Format, Number, Text, known_fields_only
 
 FILE = "examples.json"
 
 
+@known_fields_only
 class ExampleSide(TypedDict):
     """What became of each token with one draft: a letter a token, see `acceptance/outcomes.py`."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY  # type: ignore[misc]  # how pydantic is told
 
     acceptance_rate: Number
     outcomes: Text
 
 
+@known_fields_only
 class Example(TypedDict):
     """One completion. `prompt`: its texts, each with whether the template wrote it. `length`: the completion's tokens, of which
     `tokens` has the first."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY  # type: ignore[misc]
 
     id: Text
     domain: Text
@@ -44,17 +42,16 @@ def _one_letter_a_token(example: Example) -> Example:
     return example
 
 
+@known_fields_only
 class Examples(TypedDict):
     """The content of the file. Without a comparison there are none, and no draft length."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY  # type: ignore[misc]
 
     schema: NotRequired[Count]
     gamma: NotRequired[Count]
     examples: list[Annotated[Example, AfterValidator(_one_letter_a_token)]]
 
 
-EXAMPLES = Format(name="set of examples", content=TypeAdapter(Examples), remedy=REMEDY)
+EXAMPLES = Format(name="set of examples", content=Examples, remedy=REMEDY)
 
 
 def read_examples(gate: Path) -> Examples:

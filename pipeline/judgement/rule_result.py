@@ -1,10 +1,9 @@
 """The results of promotion rules, as `decision.json` has them. Imports nothing heavy."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.acceptance.schema import Figure
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Number, Text
+from pipeline.store.parsing import Count, Number, Text, stored
 
 RuleVerdict = Literal["pass", "fail", "inconclusive"]
 PASS: RuleVerdict = "pass"
@@ -12,11 +11,9 @@ FAIL: RuleVerdict = "fail"
 INCONCLUSIVE: RuleVerdict = "inconclusive"
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Power:
     """The power of one rule. Gains are true gains, in the unit of the figure; keys are levels as text, such as "0.8"."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     prompts: Count
     conversations: Count | None = None  # the number of independent units, if it is smaller than that of the prompts
@@ -28,11 +25,9 @@ class Power:
     prompts_needed: dict[Text, Count | None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class RuleResult:
     """The result of one rule."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     name: Text
     verdict: RuleVerdict

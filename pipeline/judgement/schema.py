@@ -3,7 +3,7 @@
 Figures by draft length are dictionaries from gamma, those by side from `candidate`, `baseline` and so on.
 """
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from typing import Any, Literal
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed
@@ -17,10 +17,10 @@ from pipeline.acceptance.schema import (
 )
 from pipeline.config.quantize import Variant
 from pipeline.judgement.rule_result import RuleResult
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Number, Text, Whole
+from pipeline.store.parsing import Count, CountKey, Number, Text, Whole, stored
 
-SCHEMA = 10
-FILE = "decision.json"
+FILE, _SCHEMA = "decision.json", 10
+REMEDY = "run the config again"
 
 Verdict = Literal["promote", "refuse", "already_champion"]
 PROMOTE: Verdict = "promote"
@@ -37,22 +37,18 @@ SIDES = (CANDIDATE, BASELINE, LOOKUP, PLAIN)  # in the order in which people rea
 StandingVerdict = Literal["chosen", "slower", "refused", "not compared", "not made"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class VariantFigures:
     """A variant over all examination prompts, at the decision's draft length."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     bytes: Count
     acceptance_rate: Figure
     tokens_per_target_call: Figure
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Standing:
     """The result for a variant of the candidate, with the reason in one line for people."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     name: Variant
     verdict: StandingVerdict
@@ -61,34 +57,30 @@ class Standing:
     seconds: Number | None  # predicted mean request latency on dev prompts
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class ChampionVersion:
     """The registered draft that the candidate was compared with."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     name: Text
     version: Text
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class GreedyFigures:
     """Figures at temperature 0."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     acceptance_rate: Figure
     loop_share: Number
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class ComparedFigures(Figures):
     """All figures of a draft over the prompts that are compared, also by domain."""
 
     domains: dict[Text, DomainFigures]
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class DraftFigures(ComparedFigures):
     """With what is known of the draft and of its examination."""
 
@@ -97,11 +89,9 @@ class DraftFigures(ComparedFigures):
     conditions: ProfileConditions
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class Gains:
     """Candidate minus baseline, paired by prompt."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     acceptance_rate: Figure
     tokens_per_target_call: dict[CountKey, Figure]
@@ -109,17 +99,15 @@ class Gains:
     segments: dict[Text, Figure] = field(default_factory=dict)  # the same
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class LatencyFigures:
     """Seconds of a request. Quantiles are by name, such as p95."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     mean_seconds: Number
     quantile_seconds: dict[Text, Number]
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class SideAtLoad(LatencyFigures):
     """At the stated load; `tokens_per_second` is at capacity."""
 
@@ -127,11 +115,9 @@ class SideAtLoad(LatencyFigures):
     tokens_per_second: Number
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class LoadFigures:
     """Predicted latency at one load. A side is None where its queue would grow without bound."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     requests_per_second: Number
     speedup: Number | None
@@ -139,11 +125,9 @@ class LoadFigures:
     plain: LatencyFigures | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Benefit:
     """What the candidate buys, predicted at `gate.load`. A side is absent where its queue would grow without bound."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     requests_per_second: Number
     max_batch: Count
@@ -152,11 +136,9 @@ class Benefit:
     by_load: list[LoadFigures]
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class TrainingStep:
     """An entry of the candidate's training log: the loss, or an examination on dev prompts."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     step: Count
     loss: Number | None = None
@@ -168,29 +150,25 @@ class TrainingStep:
     dev_tokens_per_target_call: Number | None = None
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class ModelSource:
     """Where a model comes from."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     source: Text
     revision: Text | None
     digest: Text
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class TargetSource(ModelSource):
     """The examined target."""
 
     dtype: Text
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Provenance:
     """What the decision was made from."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     target: TargetSource
     base_draft: ModelSource
@@ -202,13 +180,10 @@ class Provenance:
     environment: dict[Text, Text]  # versions and machine
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored(name="decision", schema=_SCHEMA, remedy=REMEDY)
 class BriefDecision:
     """A decision without its evidence: what the record of a run holds."""
 
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
-
-    schema: int = SCHEMA
     verdict: Verdict
     reasons: list[Text]  # the text of each rule that did not pass
     warnings: list[Text]  # of a draft that passed: why it may be worth nothing, in the words that follow "passed, but"
@@ -224,7 +199,7 @@ class BriefDecision:
     speed: DecodingSpeed | None  # measured on the machine of the run; None where nothing was measured
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored(name="decision", schema=_SCHEMA, remedy=REMEDY)
 class Decision(BriefDecision):
     """A decision of the gate."""
 
@@ -233,9 +208,6 @@ class Decision(BriefDecision):
     benefit: Benefit | None
     training: list[TrainingStep] = field(default_factory=list)
     provenance: Provenance
-
-
-REMEDY = "run the config again"
 
 
 def brief(decision: Decision) -> dict[str, Any]:

@@ -6,18 +6,15 @@ draft is never examined on them.
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from pathlib import Path
-
-from pydantic import TypeAdapter
 
 from pipeline.errors import UnderstudyError
 from pipeline.models.places import Places
 from pipeline.models.stored_pair import PAIR_FILE, role_directory
 from pipeline.store.files import write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Format, Text
+from pipeline.store.parsing import Text, format_of, stored
 
 TRAINED_ON = "trained_on.json"
 
@@ -38,12 +35,15 @@ def find_draft(given: Path, places: Places) -> Path:
     return path
 
 
-@dataclass(frozen=True)
+@stored(
+    kw_only=False,
+    name='list of training prompts, which is {"prompts": [...]}',
+    remedy="put back the file that was written with the draft: without it, prompts that the draft was trained on cannot be left "
+    "out of its examination",
+)
 class TrainedOn:
     """The prompts that drafts were trained on: their ids, the ids of their texts (`corpus.same_text`), and the modes of the chat
     template in which they were rendered (`corpus.modes`), empty where these are not known."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     prompts: frozenset[Text]
     texts: frozenset[Text] = frozenset()
@@ -68,12 +68,6 @@ class TrainedOn:
 
 
 NOTHING = TrainedOn(frozenset())
-TRAINING_PROMPTS = Format(
-    name='list of training prompts, which is {"prompts": [...]}',
-    content=TypeAdapter(TrainedOn),
-    remedy="put back the file that was written with the draft: without it, prompts that the draft was trained on cannot be left "
-    "out of its examination",
-)
 
 
 def trained_on(draft: Path) -> TrainedOn:
@@ -84,7 +78,7 @@ def trained_on(draft: Path) -> TrainedOn:
             f"{draft}: {TRAINED_ON} is missing, so the draft's training prompts are unknown and it cannot be evaluated; "
             "restore the file, or train the draft again"
         )
-    return TRAINING_PROMPTS.read(path)
+    return format_of(TrainedOn).read(path)
 
 
 def seen_prompts(drafts: Iterable[Path], places: Places) -> TrainedOn:

@@ -7,7 +7,7 @@ the fields that Understudy or every decoder reads have types; all others are as 
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
@@ -149,18 +149,18 @@ def _check_counts(config: ModelConfig) -> None:
 _REMEDY = "correct it, or take it again from where the model was published"
 CONFIG_FORMAT = Format(
     name="config of a model",
-    content=TypeAdapter(ModelConfig),
+    content=ModelConfig,
     remedy=_REMEDY,
     foreign=True,
     check=_check_counts,
     error=UsageError,
 )
 GENERATION_FORMAT = Format(
-    name="generation config", content=TypeAdapter(GenerationConfig), remedy=_REMEDY, foreign=True, error=UsageError
+    name="generation config", content=GenerationConfig, remedy=_REMEDY, foreign=True, error=UsageError
 )
 INDEX_FORMAT = Format(
     name="index of weights, which lists the file of each tensor in `weight_map`",
-    content=TypeAdapter(WeightIndex),
+    content=WeightIndex,
     remedy="download the model again",
     foreign=True,
     error=UsageError,

@@ -4,19 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, cast
 
-from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from pipeline.models.places import Places
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Number, Text
+from pipeline.store.parsing import Count, Format, Number, Text, known_fields_only
 
 PAIR_FILE = "pair.json"
 
 
+@known_fields_only
 class ModelFacts(TypedDict):
     """Of one role. What is None is not known of a served target."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY  # type: ignore[misc]  # how pydantic is told
 
     source: Text
     revision: Text | None
@@ -32,10 +30,9 @@ class ModelFacts(TypedDict):
     log_probabilities: NotRequired[dict[Text, Any]]  # of a served target: see `servers/abilities.py`
 
 
+@known_fields_only
 class PairFacts(TypedDict):
     """The content of `pair.json`."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY  # type: ignore[misc]
 
     target: ModelFacts
     draft: ModelFacts
@@ -52,7 +49,7 @@ class PairFacts(TypedDict):
     served: NotRequired[dict[Text, Any]]  # see `servers/identity.py`
 
 
-PAIR = Format(name="result of the pair stage", content=TypeAdapter(PairFacts))
+PAIR = Format(name="result of the pair stage", content=PairFacts)
 
 
 @dataclass(frozen=True)

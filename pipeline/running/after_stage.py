@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from pipeline.config.root import Config
 from pipeline.corpus.answers import differing, settings_text
 from pipeline.corpus.splits import SPLITS
@@ -22,13 +20,13 @@ from pipeline.store.artifacts import MANIFEST, read_manifest
 from pipeline.store.parsing import Count, Format, Number, Text
 
 # Recorded answers, counted by the sampling settings that their rows state.
-STATED = Format(name="manifest of a corpus", content=TypeAdapter(list[tuple[dict[Text, Number], Count]]))
+STATED = Format(name="manifest of a corpus", content=list[tuple[dict[Text, Number], Count]])
 DOMAINS = Format(
     name="manifest of a corpus",
-    content=TypeAdapter(dict[Text, dict[Text, Count]]),
+    content=dict[Text, dict[Text, Count]],
     check=lambda found: _check_splits(found),
 )
-CONVERSATIONS = Format(name="manifest of a corpus", content=TypeAdapter(dict[Text, Count]))
+CONVERSATIONS = Format(name="manifest of a corpus", content=dict[Text, Count])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,13 @@ the same. No program can set ctime: a file that was replaced, or written and giv
 
 import sysconfig
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import StrictInt, TypeAdapter
+from pydantic import StrictInt
 
 from pipeline.config.corpus import PromptSource
 from pipeline.config.pair import TARGET, ModelSource
@@ -27,21 +27,19 @@ from pipeline.reference.text import library_stamp, text_digest
 from pipeline.running.tasks import profile_input
 from pipeline.store.artifacts import Store
 from pipeline.store.files import content_key, file_sha256, file_stamp, write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Format, Text
+from pipeline.store.parsing import Format, Text, stored
 from pipeline.store.runs import OutsideInput
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class Remembered:
     """A digest, and the stamp of what had it: of a file, or of the library."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     stamp: list[StrictInt] | Text
     sha256: Text
 
 
-DIGESTS = Format(name="list of digests", content=TypeAdapter(dict[Text, Remembered]))
+DIGESTS = Format(name="list of digests", content=dict[Text, Remembered])
 
 
 _PROMPTS = "prompts_"  # and the number of the source

@@ -7,11 +7,11 @@ new target, whose digest, part of the completions' key, is that of its own first
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import AfterValidator, TypeAdapter
+from pydantic import AfterValidator
 
 from pipeline.config.pair import NumberFormat
 from pipeline.errors import UnderstudyError
@@ -20,7 +20,7 @@ from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.target import Asking, ServedModel
 from pipeline.speculation.settings import GREEDY
 from pipeline.store.files import content_key
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Number, Text
+from pipeline.store.parsing import Count, Format, Number, Text, format_of, stored
 
 _PROMPTS, _PROMPT_TOKENS, _NEW_TOKENS = 4, 32, 16
 _LOWEST, _HIGHEST = 10, 500  # ids that every vocabulary has; the first ones are often special
@@ -38,11 +38,9 @@ class OtherWeights(UnderstudyError):
         self.url = url
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class Golden:
     """Fixed sequences, and their log p when they were first asked for."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     sequences: list[list[Count]]  # prompt and greedy continuation
     log_p: list[list[Number]]  # of all tokens but the first; of the continuation where each token takes a request
@@ -54,11 +52,9 @@ def _is_whole(golden: Golden) -> Golden:
     return golden
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored(name="identity of a served target", remedy="start a new run")
 class Identity:
     """A served target. Equal digests: the same weights in the same engine version, as far as log p can tell."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     digest: Text
     model: ServedModel
@@ -73,11 +69,10 @@ class Identity:
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> "Identity":
         """The reverse of `facts`. UnderstudyError where they are not those of an identity."""
-        return _IDENTITY.parse(facts, "the record of the served target")
+        return format_of(Identity).parse(facts, "the record of the served target")
 
 
-_IDENTITY = Format(name="identity of a served target", content=TypeAdapter(Identity), remedy="start a new run")
-KNOWN = Format(name="list of served targets", content=TypeAdapter(list[Identity]))
+KNOWN = Format(name="list of served targets", content=list[Identity])
 
 
 def golden_prompts() -> list[list[int]]:

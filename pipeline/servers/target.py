@@ -15,7 +15,7 @@ from pipeline.servers.api import Api, GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint, RequestRefused, Unavailable
 from pipeline.servers.pool import Pool
 from pipeline.servers.retries import Timing, after_pauses
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Text
+from pipeline.store.parsing import Count, Text, stored
 
 _MOST_CHARACTERS = 1000  # of a name, path or version; paths on servers can be long
 _MOST_CONTEXT = 1 << 31
@@ -23,11 +23,9 @@ _MOST_CONTEXT = 1 << 31
 SCORING_TOKENS = 2  # a scoring of a whole sequence generates one token, and the cross-check appends one
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class ServedModel:
     """What an endpoint says about the model it serves."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     name: Text
     root: Text  # the path or hub id that it was started with

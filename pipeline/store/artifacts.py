@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Annotated, Any
 
-from pydantic import AfterValidator, StrictBool, StrictInt, TypeAdapter
+from pydantic import AfterValidator, StrictBool, StrictInt
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.atomic import PARTIAL, sync
 from pipeline.store.files import content_key, file_sha256, write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Number, SmallWhole, Text
+from pipeline.store.parsing import Count, Number, SmallWhole, Text, format_of, stored
 from pipeline.store.times import days_since, seconds_of
 
 MANIFEST = "manifest.json"
@@ -38,22 +38,18 @@ def _time(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class FileEntry:
     """A file of an artifact."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     size: Count  # bytes
     mtime_ns: StrictInt
     sha256: Text
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored(name="manifest")
 class Manifest:
     """The content of `manifest.json`. What depends on the stage is read by who knows it: settings, task, notes, decision."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     stage: Text
     key: Text
@@ -76,9 +72,6 @@ class Manifest:
     notes: dict[Text, Any] = field(default_factory=dict)
     refused: Text = ""  # why the stage refused the draft; empty if it did not
     decision: dict[Text, Any] | None = None  # what a run's record says of the decision in this artifact
-
-
-_MANIFEST = Format(name="manifest", content=TypeAdapter(Manifest))
 
 
 @dataclass(frozen=True)
@@ -276,7 +269,7 @@ class Store:
         target.parent.mkdir(parents=True, exist_ok=True)
         work.rename(target)
         sync(target.parent)
-        return Artifact(target, _MANIFEST.parse(complete, str(target / MANIFEST)))
+        return Artifact(target, format_of(Manifest).parse(complete, str(target / MANIFEST)))
 
 
 def age_in_days(directory: Path) -> float:
@@ -286,4 +279,4 @@ def age_in_days(directory: Path) -> float:
 
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of an artifact; UnderstudyError names a file that is missing, or is not a manifest."""
-    return _MANIFEST.read(directory / MANIFEST)
+    return format_of(Manifest).read(directory / MANIFEST)

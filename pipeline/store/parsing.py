@@ -1,13 +1,27 @@
-"""Reads JSON files into dataclasses, with pydantic. Types are strict: text is not a number."""
+"""Reads JSON files into dataclasses, with pydantic. Types are strict: text is not a number.
+
+`@stored` makes the dataclass of a file, or of a part of one. Each kind of file is declared once, where its content is.
+"""
 
 import contextlib
+import inspect
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar, dataclass_transform, overload
 
-from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictStr, TypeAdapter, ValidationError
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 
 from pipeline.errors import UnderstudyError
 from pipeline.escaping.terminal import printable
@@ -38,8 +52,9 @@ def _key_of_json(key: Any) -> Any:
 
 CountKey = Annotated[int, BeforeValidator(_key_of_json), Field(ge=0, lt=_MOST)]  # text in JSON
 
-# For a dataclass's `__pydantic_config__`: an unknown field is an error.
-KNOWN_FIELDS_ONLY = ConfigDict(extra="forbid")
+_KNOWN_FIELDS_ONLY = ConfigDict(extra="forbid")
+known_fields_only = with_config(_KNOWN_FIELDS_ONLY)  # of a TypedDict in a file: what `stored` is for a dataclass
+_REMEDY = "delete it and run again"
 
 _OBJECTS = ("dict_type", "model_type", "dataclass_type", "model_attributes_type")  # errors of pydantic
 T = TypeVar("T")
@@ -62,12 +77,17 @@ class Format(Generic[T]):
     could have changed has one, and stands in the list of `tests/unit/readers`."""
 
     name: str  # for messages
-    content: TypeAdapter[T]
+    content: type[T]
     schema: int | None = None  # what its field `schema` must be; None for a file without one
-    remedy: str = "delete it and run again"
+    remedy: str = _REMEDY
     foreign: bool = False  # another program's: see `parse_json`
     error: type[UnderstudyError] = UnderstudyError
     check: Callable[[T], None] = lambda found: None  # ValueError for fields that contradict each other
+
+    @cached_property
+    def adapter(self) -> TypeAdapter[T]:
+        """Made when a file is first read, because that takes milliseconds."""
+        return TypeAdapter(self.content)
 
     def read(self, path: Path) -> T:
         """The content of `path`. UnderstudyError of one line: a file that is missing, damaged or of another schema, or the first
@@ -104,8 +124,59 @@ class Format(Generic[T]):
                 f"{self.schema}; {self.remedy}"
             )
         try:
-            found = parse(self.content, raw)
+            found = parse(self.adapter, raw)
             self.check(found)
             return found
         except ValueError as error:
             raise self.error(f"{where}: not a complete {self.name} ({error}); {self.remedy}") from None
+
+
+@overload
+def stored(cls: type[T], /) -> type[T]: ...
+
+
+@overload
+def stored(
+    *,
+    frozen: bool = True,
+    kw_only: bool = True,
+    name: str = "",
+    schema: int | None = None,
+    remedy: str = _REMEDY,
+    error: type[UnderstudyError] = UnderstudyError,
+) -> Callable[[type[T]], type[T]]: ...
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def stored(
+    cls: type[Any] | None = None,
+    /,
+    *,
+    frozen: bool = True,
+    kw_only: bool = True,
+    name: str = "",
+    schema: int | None = None,
+    remedy: str = _REMEDY,
+    error: type[UnderstudyError] = UnderstudyError,
+) -> Any:
+    """A dataclass that is read from a file: frozen, keyword-only, and an unknown field is an error. With a `name` it is the whole
+    content of a kind of file (`format_of`), and with a `schema` the file says so in a field `schema`."""
+
+    def made(cls: type[T]) -> type[T]:
+        cls.__pydantic_config__ = _KNOWN_FIELDS_ONLY  # type: ignore[attr-defined]  # how pydantic is told
+        if schema is not None:
+            cls.__annotations__ = {**inspect.get_annotations(cls), "schema": int}
+            cls.schema = schema  # type: ignore[attr-defined]
+        found = dataclass(frozen=frozen, kw_only=kw_only)(cls)
+        if name:
+            kind = Format(name=name, content=found, schema=schema, remedy=remedy, error=error)
+            found.__format_of_file__ = kind  # type: ignore[attr-defined]
+        return found
+
+    return made if cls is None else made(cls)
+
+
+def format_of(content: type[T], check: Callable[[T], None] | None = None) -> Format[T]:
+    """The kind of file whose content is this `@stored` class. `check`: see `Format`."""
+    found: Format[T] = content.__dict__["__format_of_file__"]
+    return found if check is None else replace(found, check=check)

@@ -5,20 +5,19 @@ import re
 import secrets
 import time
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.progress import Progress
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Format, Number, Text
+from pipeline.store.parsing import Number, Text, format_of, stored
 
 GC_LOCK = "gc"  # held by `store gc` while it decides and deletes, and shared by a run while it appears
-SCHEMA = 1  # of run.json
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,120}")
 
 
@@ -26,22 +25,18 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,120}")
 Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][\w.-]{0,80}$")]
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class OutsideInput:
     """One input from outside the store, pinned to a digest. `path` is None until it has been fetched."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     digest: Text
     path: Text | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class JobEntry:
     """A job that a run has done, or has found done."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     stage: Name
     part: Text = ""
@@ -59,11 +54,9 @@ class JobEntry:
         return f"{self.stage}-{self.key}"
 
 
-@dataclass(kw_only=True)
+@stored(frozen=False)
 class Uploaded:
     """What MLflow has of a run."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     uri: Text | None  # None: the database inside the store
     experiment_id: Text
@@ -74,11 +67,14 @@ class Uploaded:
     summary: Text = ""  # hash of name, tags and description
 
 
-@dataclass(kw_only=True)
+@stored(
+    frozen=False,
+    name="record of a run",
+    schema=1,
+    remedy="move its directory out of the store, or use the version of Understudy that wrote it",
+)
 class RunRecord:
     """One run. Saved after every change, so that the record of a killed run is complete up to that point."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     id: Text
     name: Text
@@ -92,7 +88,6 @@ class RunRecord:
     ended: str = ""  # when it took that state; empty while it runs
     decision: dict[str, Any] | None = None  # without its figures, which are in the gate's artifact
     mlflow: Uploaded | None = None
-    schema: int = SCHEMA
 
     @property
     def promotion(self) -> dict[str, Any]:
@@ -111,12 +106,6 @@ class RunRecord:
             write_json(path, asdict(self))
 
 
-RECORD = Format(
-    name="record of a run",
-    schema=SCHEMA,
-    remedy="move its directory out of the store, or use the version of Understudy that wrote it",
-    content=TypeAdapter(RunRecord),
-)
 _told: set[tuple[str, str]] = set()  # records that were skipped, and why
 
 
@@ -154,7 +143,7 @@ def _record_file(store: Store, run_id: str) -> Path:
 
 def _read_record(path: Path) -> RunRecord:
     """UnderstudyError names a file that is not the record of the run that its directory is named after."""
-    record = RECORD.read(path)
+    record = format_of(RunRecord).read(path)
     if record.id != path.parent.name:
         raise UnderstudyError(
             f"{path}: the record of run {record.id!r}, so its directory was copied or renamed; undo that"

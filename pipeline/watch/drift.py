@@ -7,12 +7,12 @@ together at the least.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log
 from typing import Literal
 
 from pipeline.config.watch import WatchConfig
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Moment
+from pipeline.store.parsing import Moment, stored
 from pipeline.watch.e_detector import Detector, fresh, mean_increments, rate_increments, updated
 from pipeline.watch.reference import BLOCK, HOUR, SLOTS, Reference, Sums, assumed, learned, with_look
 from pipeline.watch.share import Share
@@ -30,12 +30,10 @@ _ENDED = log(100.0)  # evidence that a drift has ended
 _SMALLEST = 0.005  # share that a chart tests
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Drift:
     """What the test knows of a count. `hours`: until there is a reference. `since`: Unix seconds at which the verdict became
     true."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     reference: Reference | None = None
     hours: tuple[Sums, ...] = ()

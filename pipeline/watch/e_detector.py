@@ -12,30 +12,25 @@ least 1/alpha, whatever the rate of looks. The mean of detectors for several siz
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Amount, Finite, Moment
+from pipeline.store.parsing import Amount, Finite, Moment, stored
 
 _NONE = -1e300  # log of no evidence; finite, because it is stored as JSON
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class Component:
     """The evidence for a change of one size. `log_evidence`: log M. `cusum`: of the increments, started anew at each minimum;
     `since`: Unix seconds at which it was last zero, the likeliest time of the change (Page 1954)."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     log_evidence: Finite = _NONE
     cusum: Amount = 0.0
     since: Moment = 0.0
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class Detector:
     """One component for each size of a change, the smallest first."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     components: tuple[Component, ...]
 

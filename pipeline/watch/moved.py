@@ -5,18 +5,16 @@ from dataclasses import dataclass
 from math import exp
 
 from pipeline.engines.counts import Counts
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Amount
+from pipeline.store.parsing import Amount, stored
 from pipeline.watch.share import watched_shares
 
 _LONG, _SHORT = 5 * 86_400.0, 2 * 3600.0  # seconds after which a look counts for a third
 _MOST = 50  # domains that are remembered
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class Recent:
     """Sums that forget: trials and successes, over days and over hours."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     long: tuple[Amount, Amount] = (0.0, 0.0)
     short: tuple[Amount, Amount] = (0.0, 0.0)

@@ -5,21 +5,17 @@ length gamma takes t(gamma, n) and gives 1 + accepted / drafts tokens. Speedup =
 with the times of a profile (Leviathan et al. 2023, theorem 3.8, with measured times).
 """
 
-from dataclasses import dataclass
-
 from pipeline.latency.costs.step_costs import StepCosts
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Amount, Flag, Moment
+from pipeline.store.parsing import Amount, Flag, Moment, stored
 from pipeline.watch.counts import Observation
 
 _AGAIN = 1.03  # the speedup at which it pays again
 _MEMORY = 1800.0  # seconds after which a look counts for a third
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Paying:
     """`speedup`: an exponential mean over the looks; None before the first. `since`: Unix seconds."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     speedup: Amount | None = None
     pays: Flag = True

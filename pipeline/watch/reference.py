@@ -6,7 +6,6 @@ correlation is assumed. Until there are enough of them, a stated band takes its 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import sqrt
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from pydantic import Field
 from scipy.stats import chi2
 
 from pipeline.config.watch import WatchConfig
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Amount, Count, Finite
+from pipeline.store.parsing import Amount, Count, Finite, stored
 from pipeline.watch.share import Share
 
 HOUR = 3600.0
@@ -26,12 +25,10 @@ _DESIGN_EFFECT = 6.0  # of drafts, where nothing says it; 5.6 was seen on tokens
 _UNCERTAIN = 0.1  # that the spread of the blocks is larger than its bound
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Sums:
     """Of the looks of an hour. n: trials, e: successes beyond the predicted ones, s: successes; over the looks, the sums of n, e,
     s, n^2, n e and e^2, and of the time."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     number: Count  # of the hour since 1970, or of the block
     seconds: Amount = 0.0
@@ -62,7 +59,7 @@ class Sums:
         return max(0.0, self.ee - 2 * d * self.ne + d * d * self.nn)
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Reference:
     """Level and spread of the deviations, as shares.
 
@@ -70,8 +67,6 @@ class Reference:
     the successes of a look over that of independent trials, where a look has `typical` trials. `block`: standard deviation of a
     block around its level, an upper bound; None until it is known.
     """
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     level: tuple[Finite, ...]
     band: Amount

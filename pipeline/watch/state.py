@@ -1,15 +1,13 @@
 """What the watch remembers from one look to the next: one small file, `watch/<registered name>.json` in the store."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from math import inf
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from pipeline.store.artifacts import Store
 from pipeline.store.files import write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Amount, Count, Format, Moment, Text
+from pipeline.store.parsing import Amount, Count, Moment, Text, format_of, stored
 from pipeline.watch.drift import SIDES, Drift, started
 from pipeline.watch.moved import Recent
 from pipeline.watch.paying import Paying
@@ -19,15 +17,11 @@ from pipeline.watch.share import FIRST
 from pipeline.watch.watched_counts import WatchedCounts
 from pipeline.watch.window import Window
 
-SCHEMA = 1
 
-
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Last:
     """A count in the last look that had it: for `/metrics`, and for who asks what the watch says. `share`: as counted.
     `dependence`: trials of a draft."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     time: Moment
     share: Amount
@@ -36,14 +30,11 @@ class Last:
     dependence: Amount = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored(name="state of the watch", schema=1, remedy="move it away; the watch then learns its reference again")
 class WatchState:
     """`draft`: the digest of the exported draft, empty without one. `domains`, `last`: by the name of the count. `told`: the
     states that the receiver of notices knows."""
 
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
-
-    schema: int = SCHEMA
     reader: ReaderState
     draft: Text
     counts: WatchedCounts
@@ -100,13 +91,7 @@ def _check_drift(drift: Drift) -> None:
         raise ValueError("drift.reference.level: a level for each block of the day is expected")
 
 
-STATE = Format(
-    name="state of the watch",
-    schema=SCHEMA,
-    content=TypeAdapter(WatchState),
-    remedy="move it away; the watch then learns its reference again",
-    check=_check,
-)
+STATE = format_of(WatchState, check=_check)
 
 
 def new_state(time: float) -> WatchState:

@@ -1,10 +1,10 @@
 """The test for drift of all watched counts: one drift at a time. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from pipeline.config.watch import WatchConfig
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Amount, Moment, Text
+from pipeline.store.parsing import Amount, Moment, Text, stored
 from pipeline.watch.drift import Drift, Verdict, forgetting, looked, renewed, started
 from pipeline.watch.reference import HOUR
 from pipeline.watch.share import Share
@@ -13,22 +13,18 @@ _OVER = 86_400.0  # seconds of looks without a count after which its drift is ov
 _FORGOTTEN = 30 * _OVER  # and its reference forgotten
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Watched:
     """The test of one count. `missed`: seconds of looks that had other counts and not this one, since the last that had it."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     drift: Drift
     missed: Amount = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class WatchedCounts:
     """By the name of the count. Level and spread of one say nothing of another, nor do those of one draft length of another
     length, so each has its own test. `began`: Unix seconds."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     began: Moment
     by_name: Mapping[Text, Watched] = field(default_factory=dict)

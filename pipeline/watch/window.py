@@ -4,20 +4,16 @@ The rule of many deployments, for those who want it: its rate of false alarms de
 it runs (docs/benchmarks/watch.md).
 """
 
-from dataclasses import dataclass
-
 from pipeline.config.watch import WatchConfig
 from pipeline.engines.counts import Counts
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Flag, Moment
+from pipeline.store.parsing import Flag, Moment, stored
 
 _AGAIN = 0.05  # above the threshold at which it is over
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class Window:
     """The counts of the last looks, the newest last, that together have enough draft tokens."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     counts: tuple[Counts, ...] = ()
     low: Flag = False

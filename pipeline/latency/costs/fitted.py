@@ -13,7 +13,7 @@ from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.costs.fit import Coefficient, Experts, LinearCosts
 from pipeline.latency.costs.measurements import MOST_GAMMA, MOST_REQUESTS
 from pipeline.latency.costs.piecewise import Piecewise, Terms
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, CountKey, Flag, Number, SmallWhole, Text, parse
+from pipeline.store.parsing import CountKey, Flag, Number, SmallWhole, Text, parse, stored
 
 Floats = NDArray[np.float64]
 
@@ -128,11 +128,10 @@ class FittedCosts:
         }
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class _CostsPart:
     """`costs` of the file."""
 
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
     coefficients: dict[Text, tuple[Number, Number | None, Number | None]]
     confounded: tuple[Text, ...]
     mape: Number
@@ -140,11 +139,10 @@ class _CostsPart:
     experts: tuple[SmallWhole, SmallWhole] | None
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class _PiecewisePart:
     """`piecewise` of the file."""
 
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
     breakpoints: tuple[Number, ...]
     draft_breakpoints: tuple[Number, ...]
     least_tokens: Number
@@ -154,11 +152,10 @@ class _PiecewisePart:
     values: tuple[Number, ...]
 
 
-@dataclass(frozen=True)
+@stored(kw_only=False)
 class _File:
     """The file, as `FittedCosts.json` writes it."""
 
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
     kind: Text
     schema: SmallWhole
     costs: _CostsPart

@@ -4,37 +4,29 @@ A point is measured in one go and written at once. Another pair, machine, dtype 
 says of which the file is.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from pipeline.errors import UsageError
 from pipeline.store.files import read_user_json, write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, CountKey, Format, Number
+from pipeline.store.parsing import CountKey, Number, format_of, stored
 
-SCHEMA = 1
 _REMEDY = "delete it to measure everything again"
 
 
-@dataclass(frozen=True, kw_only=True)
+@stored
 class Point:
     """Medians in seconds at one batch size and context."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     target: dict[CountKey, Number]  # by number of tokens of the pass
     draft: Number
 
 
-@dataclass(kw_only=True)
+@stored(frozen=False, name="file of measured points", schema=1, remedy=_REMEDY)
 class MeasuredPoints:
     """By `batch x context`, and of prefills by prompt length. `seconds` and `worked`: wall and CPU time of all measurements."""
 
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
-
-    schema: int = SCHEMA
     about: dict[str, Any]  # what the points depend on
     points: dict[str, Point] = field(default_factory=dict)
     prefills: dict[CountKey, Number] = field(default_factory=dict)
@@ -44,9 +36,6 @@ class MeasuredPoints:
     @property
     def count(self) -> int:
         return len(self.points) + len(self.prefills)
-
-
-FORMAT = Format(name="file of measured points", schema=SCHEMA, remedy=_REMEDY, content=TypeAdapter(MeasuredPoints))
 
 
 def point_key(batch: int, context: int) -> str:
@@ -64,7 +53,7 @@ def read_points(out: Path, about: dict[str, Any]) -> MeasuredPoints:
     path = points_path(out)
     if not path.is_file():
         return MeasuredPoints(about=about)
-    found = FORMAT.parse(read_user_json(path, _REMEDY), str(path))
+    found = format_of(MeasuredPoints).parse(read_user_json(path, _REMEDY), str(path))
     if differing := sorted(name for name in {*found.about, *about} if found.about.get(name) != about.get(name)):
         raise UsageError(
             f"{path}: measured under other conditions ({', '.join(differing)}); {_REMEDY}, or name another --out"

@@ -17,9 +17,10 @@ from pipeline.config.generate import SamplingConfig
 from pipeline.distillation import launchers, worker, workers
 from pipeline.distillation.launchers import Launch
 from pipeline.distillation.settings import TrainingSettings
-from pipeline.distillation.training_task import FILE, TASK, TrainingTask
+from pipeline.distillation.training_task import FILE, TrainingTask
 from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress
+from pipeline.store.parsing import format_of
 from pipeline.store.processes import running_process
 
 
@@ -178,7 +179,7 @@ def test_a_training_is_done_once(task: TrainingTask, started: list[dict[str, str
     for _ in range(2):
         workers.train_in_processes(task, 2, _Heard())
     assert 1 == len(started)
-    assert task == TASK.read(task.work / FILE)
+    assert task == format_of(TrainingTask).read(task.work / FILE)
 
 
 def test_a_training_that_failed_is_not_done(task: TrainingTask, monkeypatch: pytest.MonkeyPatch) -> None:

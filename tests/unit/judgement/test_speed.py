@@ -7,15 +7,15 @@ import pytest
 
 from pipeline.acceptance.decoding_speed import Measured
 from pipeline.acceptance.schema import Figure
-from pipeline.judgement.decision_file import BRIEF
 from pipeline.judgement.headline import headline, mark
 from pipeline.judgement.rule_result import PASS, RuleResult
-from pipeline.judgement.schema import PROMOTE, REFUSE, Decision, brief
+from pipeline.judgement.schema import PROMOTE, REFUSE, BriefDecision, Decision, brief
 from pipeline.judgement.speed import speed_warnings
 from pipeline.registry.run_content import decision_figures
 from pipeline.report.card import version_description
 from pipeline.report.page import review_page
 from pipeline.report.show import print_summary
+from pipeline.store.parsing import format_of
 from tests.decisions import make_decision, make_example_set, make_speed, make_summary
 
 SLOWER = "slower than plain decoding on this machine (x0.87 [0.85, 0.90])"
@@ -122,5 +122,5 @@ def test_metrics_have_the_speedup() -> None:
 def test_the_record_of_a_run_holds_the_measurement() -> None:
     """`show` prints it without the artifact of the gate."""
     decision = slow()
-    found = BRIEF.parse(brief(decision), "run r")
+    found = format_of(BriefDecision).parse(brief(decision), "run r")
     assert (decision.speed, decision.warnings) == (found.speed, found.warnings)

@@ -275,12 +275,12 @@ def _followed(place: Path) -> object:
 KINDS: tuple[Kind, ...] = (
     Kind(
         name="run record", file="store/runs/r/run.json", valid=_json(RECORD), read=_read_record,
-        covers=("pipeline/store/runs:RECORD", "pipeline/judgement/decision_file:BRIEF"),
+        covers=("pipeline/store/runs:RunRecord", "pipeline/judgement/schema:BriefDecision"),
     ),
     Kind(
         name="manifest", file=f"store/artifacts/generate-k/{MANIFEST}", valid=COMPLETIONS, read=_read_artifact, prepare=_artifact,
         covers=(
-            "pipeline/store/artifacts:_MANIFEST", "pipeline/examination/on_completions:_MADE_BY",
+            "pipeline/store/artifacts:Manifest", "pipeline/examination/on_completions:_MadeBy",
             "pipeline/running/after_stage:CONVERSATIONS", "pipeline/running/after_stage:DOMAINS",
             "pipeline/running/after_stage:STATED",
         ),
@@ -296,7 +296,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="identity in a record", file="facts.json", valid=_json(IDENTITY.facts()),
         read=lambda place: Identity.from_facts(read_user_json(place / "facts.json", "")),
-        covers=("pipeline/servers/identity:_IDENTITY",),
+        covers=("pipeline/servers/identity:Identity",),
     ),
     Kind(
         name="pair", file=PAIR_FILE, valid=pair_facts(), read=lambda place: read_pair(place, {}),
@@ -305,7 +305,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="examination", file=EXAMINATION_FILE, valid=_json(profile_json(COUNTS)), read=_read_examination,
         covers=(
-            "pipeline/acceptance/schema:EXAMINATION", "pipeline/acceptance/schema:read_profile",
+            "pipeline/acceptance/schema:Profile", "pipeline/acceptance/schema:read_profile",
             "pipeline/store/row_files:read_head",
         ),
     ),
@@ -316,7 +316,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="counts of a shard", file="a.counts.json", valid={"broken": None, "prompts": _json(counts_json(COUNTS))},
-        read=_read_shard_counts, covers=("pipeline/examination/shard_worker:_COUNTS",),
+        read=_read_shard_counts, covers=("pipeline/examination/shard_worker:_ShardCounts",),
     ),
     Kind(
         name="examination as a workload", file=EXAMINATION_FILE, valid=_json(profile_json(COUNTS)), read=read_workload,
@@ -330,7 +330,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="decision", file=DECISION_FILE, valid=DECISION, read=_read_decision,
-        covers=("pipeline/judgement/decision_file:DECISION",),
+        covers=("pipeline/judgement/schema:Decision",),
     ),
     Kind(
         name="training log", file="training.json", valid=TRAINING, read=lambda place: read_training(place / "training.json"),
@@ -342,32 +342,32 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="learning curve", file=CURVE, valid=curve_json([CurvePoint(5, 50, 0.5, 1.9), CurvePoint(9, 90, 0.6, 2.0)]),
-        read=find_curve, covers=("pipeline/distillation/learning_curve:LEARNING_CURVE",),
+        read=find_curve, covers=("pipeline/distillation/learning_curve:LearningCurve",),
     ),
     Kind(
         name="expected counters", file=EXPECTED_FILE, valid=_expected(), read=read_expected,
-        covers=("pipeline/export/schema:EXPECTED",),
+        covers=("pipeline/export/schema:Expected",),
     ),
     Kind(
         name="notices", file="store/handover/x.json", valid=asdict(Settled(3, {"r": 2})),
-        read=lambda place: read_settled(_store(place), "x"), covers=("pipeline/handover/settled:SETTLED",),
+        read=lambda place: read_settled(_store(place), "x"), covers=("pipeline/handover/settled:Settled",),
     ),
     Kind(
         name="state of the watch", file="store/watch/x.json", valid=_json(asdict(watched_state())),
-        read=lambda place: read_state(_store(place), "x"), covers=("pipeline/watch/state:STATE",),
+        read=lambda place: read_state(_store(place), "x"), covers=("pipeline/watch/state:WatchState",),
     ),
     Kind(
         name="result of a canary", file="store/canary/x.json", valid=_json(asdict(canary_result())),
-        read=lambda place: find_canary(_store(place), "x"), covers=("pipeline/canary/schema:CANARY",),
+        read=lambda place: find_canary(_store(place), "x"), covers=("pipeline/canary/schema:CanaryResult",),
     ),
     Kind(
         name="result of a verification", file="store/verified/x.json", valid=_json(asdict(verification())),
-        read=lambda place: find_verification(_store(place), "x"), covers=("pipeline/canary/verified:VERIFICATION",),
+        read=lambda place: find_verification(_store(place), "x"), covers=("pipeline/canary/verified:Verification",),
     ),
     Kind(
         name="training prompts", file=TRAINED_ON, valid={"prompts": ["a", "b"]},
         read=lambda place: (trained_on_before(place), trained_on(place)),
-        covers=("pipeline/models/draft_directory:TRAINING_PROMPTS",),
+        covers=("pipeline/models/draft_directory:TrainedOn",),
     ),
     Kind(
         name="config of a model", file="config.json", valid=MODEL_CONFIG, prepare=_model, read=_read_model,
@@ -396,14 +396,14 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="decoding speed", file="decoding_speed.json", valid=_json(asdict(SPEED)), read=find_decoding_speed,
-        covers=("pipeline/acceptance/decoding_speed:DECODING_SPEED",),
+        covers=("pipeline/acceptance/decoding_speed:DecodingSpeed",),
     ),
     Kind(
         name="measured points", file="costs.json.measured",
         valid={"schema": 1, "about": {"a": 1}, "points": {"1x64": {"target": {"1": 0.1}, "draft": 0.1}}, "prefills": {"9": 0.2}},
         read=lambda place: read_points(place / "costs.json", {"a": 1}),
         covers=(
-            "pipeline/latency/costs/measured_points:FORMAT", "pipeline/latency/costs/measured_points:read_points",
+            "pipeline/latency/costs/measured_points:MeasuredPoints", "pipeline/latency/costs/measured_points:read_points",
         ),
     ),
     Kind(

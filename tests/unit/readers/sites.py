@@ -14,7 +14,7 @@ import stages
 ROOTS = (Path(pipeline.__file__).parent, Path(stages.__file__).parent)
 MECHANISM = ("pipeline/store/json_text.py", "pipeline/store/parsing.py", "pipeline/store/files.py")
 
-# Names that are called to parse, of functions and methods; `Format` makes the reader of a kind of file.
+# Names that are called to parse, of functions and methods. `Format` makes a reader of files, as does `stored` with a name.
 PARSERS = {
     "Format", "parse_json", "raw_decode", "JSONDecoder", "read_user_json", "read_text", "read_bytes", "regular_file", "read_head",
     "read_listed_rows",
@@ -59,13 +59,13 @@ def _sites(module: str, tree: ast.Module) -> Iterator[Site]:
 
 
 def _is_exempt(node: ast.AST) -> bool:
-    """A definition with the decorator, or a call of what the decorator returns."""
-    marks = getattr(node, "decorator_list", [node.func] if isinstance(node, ast.Call) else [])
+    """A definition with the decorator."""
+    marks = getattr(node, "decorator_list", [])
     return any(isinstance(mark, ast.Call) and getattr(mark.func, "id", "") == "reads_own_files" for mark in marks)
 
 
 def _calls(nodes: Iterable[ast.AST]) -> frozenset[str]:
-    return frozenset(name for node in nodes if isinstance(node, ast.Call) and (name := _parser(node.func)))
+    return frozenset(name for node in nodes if isinstance(node, ast.Call) and (name := _parser(node)))
 
 
 def _name(node: ast.AST) -> str:
@@ -75,7 +75,10 @@ def _name(node: ast.AST) -> str:
     return ", ".join(target.id for target in targets if isinstance(target, ast.Name)) or "module"
 
 
-def _parser(called: ast.expr) -> str | None:
+def _parser(call: ast.Call) -> str | None:
+    called = call.func
+    if ast.unparse(called) == "stored" and any(given.arg == "name" for given in call.keywords):
+        return "stored"
     if isinstance(called, ast.Name):
         return called.id if called.id in PARSERS else None
     if not isinstance(called, ast.Attribute):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.artifacts import MANIFEST, Artifact, Store
@@ -141,7 +140,7 @@ def test_a_damaged_json_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text('{"a":')
     with pytest.raises(UnderstudyError, match=re.escape(str(path))):
-        Format(name="thing", content=TypeAdapter(dict[str, int])).read(path)
+        Format(name="thing", content=dict[str, int]).read(path)
 
 
 def test_json_is_replaced_in_one_step_and_holds_no_nan(tmp_path: Path) -> None:

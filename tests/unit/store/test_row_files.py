@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
 
 from pipeline.errors import UnderstudyError
 from pipeline.store.parsing import Format
 from pipeline.store.row_files import RowFile, read_head, read_listed_rows
 
-FORMAT = Format(name="thing", content=TypeAdapter(dict[str, int]))
+FORMAT = Format(name="thing", content=dict[str, int])
 
 
 def test_the_file_is_plain_json_with_a_row_a_line(tmp_path: Path) -> None:
