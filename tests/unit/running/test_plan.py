@@ -93,10 +93,10 @@ def test_a_candidate_that_is_the_champion_is_compared_as_before(tmp_path: Path) 
         _walk(_plan(tmp_path, champion=one)) for one in (CHAMPION, OutsideInput("other", facts=CHAMPION.facts))
     )
 
-    assert before["evaluate/speed"].key == own["evaluate/speed"].key
+    assert before["speed"].key == own["evaluate/speed"].key
     assert ("pair:draft", "other") == (
-        own["evaluate/speed"].digests["baseline"],
-        other["evaluate/speed"].digests["baseline"],
+        own["speed"].digests["baseline"],
+        other["speed"].digests["baseline"],
     )
 
 
