@@ -93,7 +93,7 @@ def test_a_candidate_that_is_the_champion_is_compared_as_before(tmp_path: Path) 
         _walk(_plan(tmp_path, champion=one)) for one in (CHAMPION, OutsideInput("other", facts=CHAMPION.facts))
     )
 
-    assert before["speed"].key == own["evaluate/speed"].key
+    assert before["speed"].key == own["speed"].key
     assert ("pair:draft", "other") == (
         own["speed"].digests["baseline"],
         other["speed"].digests["baseline"],
