@@ -1,7 +1,4 @@
-"""Hypothesis strategies for damaged files: a valid document with nodes replaced, text with stretches replaced, and noise.
-
-`RAW` are values that `json.dumps` cannot write. A document holds their names; the text holds what they stand for.
-"""
+"""Hypothesis strategies for damaged files: a valid document with nodes replaced, text with stretches replaced, and noise."""
 
 import copy
 import csv
@@ -15,28 +12,10 @@ import pyarrow.parquet as pq
 import yaml
 from hypothesis import strategies as st
 
-RAW = {
-    "@deep@": "[" * 400 + "]" * 400,
-    "@deeper@": "[" * 100_000 + "]" * 100_000,
-    "@deep object@": '{"a":' * 300 + "1" + "}" * 300,
-    "@digits@": "9" * 5_000,
-    "@overflow@": "1e999",
-}
-ODD_VALUES: tuple[Any, ...] = (
-    *(None, True, False, 0, 1, -1, 2, 3_000, 10**9, 2**63, -(2**70), 10**400),
-    *(0.5, -0.0, 1e-320, 1e-300, 1e300, float("nan"), float("inf"), float("-inf")),
-    *("", " ", "nan", "1e999", "0x1f", "-", "\x00", "a\nb", "\r", "\ud800", "é🙂", "../..", "~nobody/x", "a" * 5_000),
-    *("user", "vllm", "prompts.jsonl", "reference", "target", "fitted costs", "http://user:password@host"),
-    *([], {}, [[]], [None], {"": None}, [1, 2, 3], [3, 2, 1], {"a": {"b": 1}}, *RAW),
-)
-ODD_TEXTS = (
-    *(b"", b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", "é".encode("latin-1"), b"\xed\xa0\x80", b"\x85", b"\x0b"),
-    *(b"nan", b"-1", b"1e999", b"2026-99-99", b"9" * 30, b"9" * 5_000, b"x" * 200_000, b"[" * 100_000),
-    *(b": ", b"- ", b"{", b"[", b"]", b'"', b"'", b"\n", b"\r", b",", b";", b"\t", b"#", b"&a ", b"*a", b"<<: ", b"? "),
-    *(b"!!set ", b"!!int ", b"!!bool ", b"!!float ", b"!!timestamp ", b"!!binary ", b"0x" + b"f" * 5_000),
-)  # fmt: skip
+from tests.damage import MORE_PIECES, MORE_VALUES, PIECES, TEXTS, VALUES, json_text
 
-odd_values = st.sampled_from(ODD_VALUES)
+odd_values = st.sampled_from(VALUES + MORE_VALUES)
+_pieces = st.sampled_from(PIECES + MORE_PIECES)
 _leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | odd_values
 json_values = odd_values | st.recursive(
     _leaves,
@@ -78,22 +57,14 @@ def scrambled(draw: st.DrawFn, texts: st.SearchStrategy[bytes]) -> bytes:
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(text)))
         end = min(len(text), start + draw(st.sampled_from((0, 1, 4, 20, 200))))
-        part = draw(st.sampled_from(ODD_TEXTS) | st.just(text[start:end] * 2) | st.binary(max_size=4))
+        part = draw(_pieces | st.just(text[start:end] * 2) | st.binary(max_size=4))
         text = text[:start] + part + (text[end:] if draw(st.integers(0, 9)) else b"")
     return text
 
 
 def damaged(texts: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     """Texts as they are, scrambled, or replaced by noise."""
-    return texts | scrambled(texts) | st.binary(max_size=60) | st.sampled_from(ODD_TEXTS)
-
-
-def json_text(value: Any) -> bytes:
-    """The JSON text of a mutated document."""
-    text = json.dumps(value)
-    for name, raw in RAW.items():
-        text = text.replace(json.dumps(name), raw)
-    return text.encode()
+    return texts | scrambled(texts) | st.binary(max_size=60) | st.sampled_from(TEXTS) | _pieces
 
 
 def json_files(*documents: Any) -> st.SearchStrategy[bytes]:

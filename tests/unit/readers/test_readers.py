@@ -1,20 +1,14 @@
 """Every file that a user or a stranger can write: whatever is wrong with it, its reader ends soon and says so in one line."""
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from pipeline.errors import UnderstudyError
-from tests.unit.readers.damage import PLACES, documents, put, texts
+from tests.damage import PLACES, documents, put, read_or_refused, texts
 from tests.unit.readers.kinds import KINDS, Kind
 from tests.unit.readers.sites import sites
 
 FEW, FEW_SLOW = 25, 5  # damaged documents of each kind in `make test`; `make test-long` reads all
-MOST_SECONDS = 60.0  # a bound on hanging, on a busy machine; a file takes milliseconds
-MOST_CHARACTERS = 1_000  # of an error
 
 
 def test_every_place_that_reads_is_listed() -> None:
@@ -59,7 +53,7 @@ def test_what_is_no_file_is_refused(kind: Kind, what: str, tmp_path: Path) -> No
     path = tmp_path / kind.file
     path.unlink()
     put(what, path)
-    with _one_line(kind, f"{what} at {path}"):
+    with read_or_refused(f"{kind.name}: {what} at {path}"):
         kind.read(tmp_path)
 
 
@@ -73,7 +67,7 @@ def _damage(kind: Kind, place: Path, count: int | None) -> None:
         damaged += documents(kind.valid, count, seed)
     for content in damaged:
         (place / kind.file).write_bytes(content)
-        with _one_line(kind, repr(content[:2_000])):
+        with read_or_refused(f"{kind.name}: {content[:2_000]!r}"):
             kind.read(place)
 
 
@@ -81,24 +75,3 @@ def _write(kind: Kind, place: Path, content: bytes) -> None:
     kind.prepare(place)
     (place / kind.file).parent.mkdir(parents=True, exist_ok=True)
     (place / kind.file).write_bytes(content)
-
-
-@contextmanager
-def _one_line(kind: Kind, what: str) -> Iterator[None]:
-    """The body ends soon, and raises nothing but an UnderstudyError of short lines, each with the place of the file."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"{kind.name}: more than {MOST_SECONDS:g} s: {what}")
-
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
-    try:
-        yield
-    except UnderstudyError as error:
-        for line in str(error).split("\n"):
-            assert len(line) <= MOST_CHARACTERS, line
-            assert line.isprintable(), line
-    except Exception as error:
-        raise AssertionError(f"{kind.name}: {type(error).__name__}: {error}: {what}") from error
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
