@@ -29,7 +29,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service test-scale bench bench-distill bench-served bench-scale bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
+.PHONY: help quickstart test test-unit test-long mutants fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service test-scale bench bench-distill bench-served bench-scale bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -53,6 +53,9 @@ test-long: $(VENV)/.installed  ## what takes minutes: long proofs, kills, full d
 	$(PYTEST) $(PARALLEL) -m long tests/unit tests/integration
 	$(PYTEST) tests/e2e
 	$(MAKE) fuzz FUZZ_INPUTS=2000
+
+mutants: $(VENV)/.installed  ## 15 central functions broken one at a time in a copy: each must turn its tests red (5 minutes)
+	$(BIN)/python -m tests.mutants
 
 fuzz: $(VENV)/.installed  ## files that users write, damaged by hypothesis (FUZZ_INPUTS of each kind)
 	FUZZ_INPUTS=$(FUZZ_INPUTS) $(PYTEST) $(PARALLEL) tests/unit/test_fuzz.py
