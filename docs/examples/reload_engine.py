@@ -12,7 +12,8 @@ The notice is JSON on standard input (docs/champion.md). REPLICAS names a JSON f
 
 `drain` takes the replica out of the gateway and returns when its requests have ended. `drain` and `restore` may be left out
 where the gateway does this by itself. The service starts `launch.sh` behind the link `champion` of promote.export.out. `seconds`:
-how long a replica may take to load. Keep `promote.notice.timeout_seconds` above the sum over all replicas.
+how long a replica may take to load; `health` is asked every POLL_SECONDS (1). Keep `promote.notice.timeout_seconds` above the sum
+over all replicas.
 
 Exit code 0: every replica serves the champion. 1: one does not, the replicas after it are as before, and the notice is sent again
 by `understudy champion settle`. Notices arrive at least once: the number of the last change is kept in the file that STATE names.
@@ -32,6 +33,7 @@ from typing import Any
 REPLICAS = Path(os.environ.get("REPLICAS", "/etc/understudy/replicas.json"))
 CHANGES = ("promote", "approve", "rollback", "move")  # what `action` says where the champion has changed
 STATE = Path(os.environ.get("STATE", "/var/lib/understudy/reloaded.json"))
+POLL_SECONDS = float(os.environ.get("POLL_SECONDS", "1"))
 
 
 def main() -> None:
@@ -68,7 +70,7 @@ def reload(replica: dict[str, Any], seconds: float) -> None:
             sys.exit(
                 f"{replica['health']}: not healthy {seconds:g} s after its restart; the other replicas were left alone"
             )
-        time.sleep(1)
+        time.sleep(POLL_SECONDS)
     call(replica.get("restore"))
 
 

@@ -26,6 +26,7 @@ class Service:
 
     def __init__(self, place: Path) -> None:
         self.place, self.asked, self.broken = place, dict.fromkeys("ab", 0), ""
+        self.seconds = 30.0  # for a replica to load
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -83,11 +84,15 @@ class Service:
 
     def send(self, text: str, replicas: list[dict[str, Any]]) -> tuple[int, str]:
         """The exit code and the last line."""
-        (self.place / "replicas.json").write_text(json.dumps({"seconds": 3, "replicas": replicas}))
+        (self.place / "replicas.json").write_text(json.dumps({"seconds": self.seconds, "replicas": replicas}))
         ended = subprocess.run(
             [sys.executable, str(PROGRAM)],
             input=text,
-            env={"REPLICAS": str(self.place / "replicas.json"), "STATE": str(self.place / "state" / "reloaded.json")},
+            env={
+                "REPLICAS": str(self.place / "replicas.json"),
+                "STATE": str(self.place / "state" / "reloaded.json"),
+                "POLL_SECONDS": "0.05",
+            },
             capture_output=True,
             text=True,
             check=False,
@@ -126,13 +131,13 @@ def test_a_notice_that_is_sent_again_restarts_again(service: Service) -> None:
 
 def test_a_replica_that_does_not_come_back_stops_the_others_from_being_touched(service: Service) -> None:
     """Exit code 1: the notice counts as not accepted, and the next one tries again."""
-    service.broken = "a"
+    service.broken, service.seconds = "a", 0.5
     code, line = service.notify(3, [service.replica("a"), service.replica("b")])
     assert code == 1
-    assert "/a: not healthy 3 s after its restart; the other replicas were left alone" in line
+    assert "/a: not healthy 0.5 s after its restart; the other replicas were left alone" in line
     assert [] == [step for step in service.done if step.endswith(" b") or step == "restore a"]
 
-    service.broken, service.asked["a"] = "", 0
+    service.broken, service.asked["a"], service.seconds = "", 0, 30.0
     assert 0 == service.notify(3, [service.replica("a"), service.replica("b")])[0]
 
 

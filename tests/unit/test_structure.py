@@ -53,9 +53,15 @@ ORDER: tuple[str, ...] = (
 )
 
 
+@cache
+def _nodes(path: Path) -> list[ast.AST]:
+    """The syntax of a module, parsed once for all tests."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def _imports(path: Path) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -132,26 +138,32 @@ def test_every_package_is_listed_for_the_wheel() -> None:
 HEAVY = ("torch", "transformers", "trl", "datasets", "mlflow", "bitsandbytes", "scipy", "pyarrow")
 
 
-@pytest.mark.parametrize(
-    ("statement", "allowed"),
-    [
-        ("import pipeline.cli", ()),
-        ("from pipeline.config.loading import load_config", ()),
-        ("import pipeline.running.jobs, pipeline.running.inputs, pipeline.store.runs", ()),
-        ("import pipeline.running.runner, pipeline.report.summary, pipeline.report.show", ()),
-        ("import stages.gate", ("scipy",)),
-        ("import stages.promote", ("scipy",)),
-        ("import pipeline.handover.settle, pipeline.handover.rollback, pipeline.handover.difference", ()),
-        ("import pipeline.acceptance.rounds, pipeline.acceptance.moments, pipeline.acceptance.position_bins", ()),
-        ("import pipeline.acceptance.prompt_lookup, pipeline.acceptance.repetition, pipeline.store.row_files", ()),
-        ("import pipeline.speculation.decoder, pipeline.acceptance.examine", ("torch", "transformers", "scipy")),
-    ],
+LIGHT = (
+    ("import pipeline.cli", ()),
+    ("from pipeline.config.loading import load_config", ()),
+    ("import pipeline.running.jobs, pipeline.running.inputs, pipeline.store.runs", ()),
+    ("import pipeline.running.runner, pipeline.report.summary, pipeline.report.show", ()),
+    ("import pipeline.handover.settle, pipeline.handover.rollback, pipeline.handover.difference", ()),
+    ("import pipeline.acceptance.rounds, pipeline.acceptance.moments, pipeline.acceptance.position_bins", ()),
+    ("import pipeline.acceptance.prompt_lookup, pipeline.acceptance.repetition, pipeline.store.row_files", ()),
+    ("import stages.gate", ("scipy",)),
+    ("import stages.promote", ("scipy",)),
+    ("import pipeline.speculation.decoder, pipeline.acceptance.examine", ("torch", "transformers", "scipy")),
 )
-def test_light_paths_stay_light(statement: str, allowed: tuple[str, ...]) -> None:
-    """Help, config, planning and skipping import nothing heavy; the GPU benchmarks' parts need no trl or mlflow."""
-    code = f"{statement}\nimport sys\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
+
+
+def test_light_paths_stay_light() -> None:
+    """Help, config, planning and skipping import nothing heavy; the GPU benchmarks' parts need no trl or mlflow. One process
+    imports all of them in turn, so what one may import, those after it may."""
+    tell = f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    code = "\n".join(["import sys", *(f"{statement}\n{tell}" for statement, _ in LIGHT)])
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set() == set(result.stdout.split()) - set(allowed)
+    imported = [set(line.split()) for line in result.stdout.splitlines()]
+    assert [] == [
+        (statement, found - set(allowed))
+        for (statement, allowed), found in zip(LIGHT, imported, strict=True)
+        if found - set(allowed)
+    ]
 
 
 # Where text reaches a terminal: `say` and `Progress` escape it, `Report` and `Painter` hand it to rich, `doctor` has own colours.
@@ -161,7 +173,7 @@ PRINTING = ("progress", "report/console", "report/decode", "report/doctor", "com
 def _prints(path: Path) -> list[str]:
     """Calls of a module that would print text as it is, and streams that it takes."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _nodes(path):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
             owner = getattr(getattr(node.func, "value", None), "id", "")
@@ -201,7 +213,7 @@ def test_nothing_holds_all_completions() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for package in (PIPELINE, STAGES)
         for path in sorted(package.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in _nodes(path)
         for one in _held(node)
         if isinstance(one, ast.Call) and ast.unparse(one.func) in readers and isinstance(node, ast.expr)
     ]

@@ -147,12 +147,12 @@ def test_a_run_that_ends_asks_only_for_what_is_missing(tmp_path: Path) -> None:
     """The second run asks for no completion that the first one received, and stores the same as an undisturbed run."""
     out = tmp_path / "out"
     with running(StandIn()) as server:
-        config = config_of(server, patience_seconds=4.0, timeout_seconds=4.0, concurrency=2)
+        config = config_of(server, patience_seconds=1.0, timeout_seconds=4.0, concurrency=2)
         identity = identity_of(config)
         after = len(server.requests) + 9 + 14  # what `connect` asks, then some completions
         server.faults = lambda number: FAULTS["500"] if number >= after else None
         with pytest.raises(
-            EndpointsDown, match=r"the endpoint is down for 4 s .*EngineCore died.*; \d+ of 24 completions are"
+            EndpointsDown, match=r"the endpoint is down for 1 s .*EngineCore died.*; \d+ of 24 completions are"
         ):
             generate(config, some_prompts(24), out, identity=identity)
         received = {tuple(prompt) for prompt, _ in server.served}
@@ -256,7 +256,7 @@ def test_a_journal_of_another_model_is_not_continued(
     are not asked for again."""
     out = tmp_path / "out"
     with running(StandIn(processed=processed)) as server:
-        config = config_of(server, logprobs=128, patience_seconds=3.0)
+        config = config_of(server, logprobs=128, patience_seconds=0.5)
         identity = identity_of(config)
         after = len(server.requests) + 6
 
@@ -416,7 +416,7 @@ def test_an_answer_to_another_prompt_is_told_with_its_server(
     with running(StandIn()) as right:
         identity = identity_of(config_of(right))
     with running(StandIn(faults=lambda number: FAULTS["answer to another prompt"])) as server:
-        config = config_of(server, patience_seconds=3.0)
+        config = config_of(server, patience_seconds=0.5)
         said = rf"\({server.url}: the answer is to another prompt\)"
         with pytest.raises(EndpointsDown, match=said):
             generate(config, some_prompts(2), tmp_path / "out", identity=identity)

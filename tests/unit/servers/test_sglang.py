@@ -92,7 +92,7 @@ def test_a_journal_of_another_model_is_not_continued(tmp_path: Path, weights: in
     """A run ends in the middle. What the target's weights made is kept; log p that is scaled tells what other weights made."""
     sampling, out = Sampling(0.7, top_p=0.9), tmp_path / "out"
     with running(SglangStandIn()) as server:
-        config = config_of(server, api="sglang", logprobs=128, patience_seconds=3.0)
+        config = config_of(server, api="sglang", logprobs=128, patience_seconds=0.5)
         identity = identity_of(config)
         before = len(server.requests)
 

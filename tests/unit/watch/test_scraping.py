@@ -191,8 +191,8 @@ def test_damaged_answers_are_read_or_told(count: int) -> None:
     with listening(answer) as url:
         found = [
             one
-            for _ in range(count // 20)
-            for one in _scrape(*(f"{url}/{number}" for number in range(20)), timeout_seconds=0.5)
+            for _ in range(count // 100)
+            for one in _scrape(*(f"{url}/{number}" for number in range(100)), timeout_seconds=0.5)
         ]
     assert count == len(found)
     assert 0 < sum(one.page is not None for one in found) < count
@@ -209,8 +209,10 @@ def listening(answer: Callable[[], bytes]) -> Iterator[str]:
                 self.request.recv(1 << 16)
                 self.request.sendall(answer())
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads, request_queue_size = True, 128
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
