@@ -1,11 +1,11 @@
 """`understudy canary`: examination prompts to the live engine."""
 
-from pipeline.commands.options import DEFAULT_STORE, ConfigPath, JsonOption, Overrides, StorePath
+from pipeline.commands.options import DEFAULT_STORE, ChampionOf, JsonOption, Overrides, StorePath
 from pipeline.progress import say_json
 
 
 def canary(
-    config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE, as_json: JsonOption = False
+    config: ChampionOf, overrides: Overrides = None, store: StorePath = DEFAULT_STORE, as_json: JsonOption = False
 ) -> None:
     """Ask the live engines: is it the target, the traffic, or the draft?
 
@@ -14,12 +14,12 @@ def canary(
     """
     from dataclasses import asdict
 
-    from pipeline.commands.champion import require_registry
-    from pipeline.config.loading import load_config
     from pipeline.errors import Refused, UnderstudyError
+    from pipeline.registry.finding import champion_config, require_registry
     from pipeline.store.artifacts import Store
 
-    read, where = load_config(config, overrides or []), Store(store)
+    where = Store(store)
+    read = champion_config(config, overrides or [], where)
     from pipeline.canary.run import run_canary, watched_engine
 
     watched_engine(read)

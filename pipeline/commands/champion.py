@@ -5,26 +5,24 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, JsonOption, Overrides, StorePath
+from pipeline.commands.options import DEFAULT_STORE, ChampionOf, JsonOption, Overrides, StorePath
 from pipeline.progress import say, say_json
+from pipeline.registry.draft_names import CONFIG_FORMS
 
 if TYPE_CHECKING:
+    from pipeline.config.quantize import Variant
     from pipeline.config.root import Config
+    from pipeline.registry.named import Draft
     from pipeline.store.artifacts import Store
-
-_ConfigOrName = Annotated[
-    str,
-    typer.Argument(
-        metavar="CONFIG|NAME", help="The config, or the registered name of the draft: the config of its latest run."
-    ),
-]
 
 
 def promote(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN|NAME", help="The run whose draft waits for approval, or the registered name of the draft."
+            metavar="RUN",
+            help="The run whose draft waits for approval; or NAME, NAME@challenger, NAME@VERSION, CONFIG "
+            "(README, Naming a draft).",
         ),
     ],
     store: StorePath = DEFAULT_STORE,
@@ -37,28 +35,30 @@ def promote(
     The checks are those of a promotion at once: the run passed the gate, the champion is still the one it was compared with, the
     registered files are intact. Exit 3 if one of them fails, or if promote.approval_days have passed.
     """
-    from pipeline.config.stored import run_config
     from pipeline.handover.approval import approve_run, waiting_run
     from pipeline.handover.notice import check_receiver
     from pipeline.handover.settle import handover
     from pipeline.progress import Progress
-    from pipeline.registry.named_config import find_config
+    from pipeline.registry.draft_names import Registered, Run
+    from pipeline.registry.finding import config_of, read_entry, require_registry
     from pipeline.registry.registry import naming, registered_name
     from pipeline.store.artifacts import Store
-    from pipeline.store.runs import load_run
+    from pipeline.store.runs import require_run
 
     where = Store(store)
-    record = load_run(where, run)
-    config = find_config(run, (), where, "no such run") if record is None else run_config(record)
+    named = read_entry(run, where)
+    config = config_of(named, (), where)
     require_registry(config, where)
     check_receiver(config.promote.notice)
     with handover(config, where, Progress()) as scope:
-        approve_run(scope, waiting_run(scope) if record is None else record, force_promote)
+        which = named.which if isinstance(named, Registered) else ""
+        record = require_run(where, named.id) if isinstance(named, Run) else waiting_run(scope, which)
+        approve_run(scope, record, force_promote)
     say(f"{registered_name(config)} is made of {naming(config)}")
 
 
 def rollback(
-    config: _ConfigOrName,
+    config: ChampionOf,
     overrides: Overrides = None,
     store: StorePath = DEFAULT_STORE,
     to: Annotated[
@@ -90,7 +90,7 @@ def rollback(
         say(f"dry run: {said}")
 
 
-def settle(config: _ConfigOrName, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
+def settle(config: ChampionOf, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
     """Bring link, records and notice in line with the champion.
 
     Promotion, approval and rollback do this themselves. Call it after one of them was interrupted or failed half-way, after the
@@ -110,7 +110,7 @@ def settle(config: _ConfigOrName, overrides: Overrides = None, store: StorePath 
 
 
 def verify(
-    config: _ConfigOrName,
+    config: ChampionOf,
     overrides: Overrides = None,
     store: StorePath = DEFAULT_STORE,
     wait: Annotated[
@@ -154,7 +154,7 @@ def verify(
         raise Refused(f"{'rolled back' if found.action == 'roll_back' else 'not verified'}: {found.why}")
 
 
-def history(config: _ConfigOrName, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
+def history(config: ChampionOf, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
     """List who was champion or challenger, when, and why.
 
     Registrations for approval, approvals, promotions and rollbacks are listed, the oldest first.
@@ -183,9 +183,9 @@ def export(
     draft: Annotated[
         str | None,
         typer.Argument(
-            metavar="CONFIG|NAME",
-            help="A config or a registered name, whose champion is exported; NAME@ALIAS or NAME/VERSION; by default the champion "
-            "of the latest run.",
+            metavar="DRAFT",
+            help=f"The draft, or the config whose champion is exported: {CONFIG_FORMS} (README, Naming a draft). By default the "
+            "champion of the config of the latest run.",
         ),
     ] = None,
     variant: Annotated[
@@ -220,40 +220,54 @@ def export(
 
     from pipeline.engines.facts import ExportEngine
     from pipeline.export.checks import require_engine
-    from pipeline.export.operand import changed_gamma, find_subject
     from pipeline.export.plan import plan_export, require_free
-    from pipeline.export.write import write_export
     from pipeline.progress import Progress
     from pipeline.store.artifacts import Store
 
     require_engine(engine)
     require_free(out)
-    subject = find_subject(draft, Store(store), variant, require_registry)
-    plan = plan_export(subject, cast(ExportEngine, engine), out, tensor_parallel, converter, gamma)
+    exported, config = _exported(draft, Store(store), variant)
+    from pipeline.export.write import write_export  # loads torch
+
+    plan = plan_export(exported, cast(ExportEngine, engine), out, tensor_parallel, converter, gamma)
     progress = Progress()
-    for note in (*plan.notes, *([] if gamma else changed_gamma(draft, subject))):
+    for note in plan.notes:
         progress.warn(note)
-    say(f"{subject.label}: exported for {plan.facts.title} to {write_export(plan, progress)}")
+    if (
+        config is not None
+        and gamma is None
+        and (now := config.evaluate.gamma) != (then := exported.config.evaluate.gamma)
+    ):
+        progress.warn(
+            f"{draft} has evaluate.gamma {now}, and the run that trained the draft had {then}, which is exported; --gamma {now} "
+            "exports the other"
+        )
+    say(f"{exported.label}: exported for {plan.facts.title} to {write_export(plan, progress)}")
+
+
+def _exported(text: str | None, store: "Store", variant: "Variant | None") -> "tuple[Draft, Config | None]":
+    """The draft that is named; the champion of a config, with the config, or of that of the latest run."""
+    from pipeline.registry.draft_names import File
+    from pipeline.registry.finding import EXAMINED, champion_draft, config_of, draft_of, latest_config, read_entry
+
+    if text is None:
+        return champion_draft(latest_config(store), store, variant), None
+    named = read_entry(text, store, latest=True)
+    if not isinstance(named, File):
+        return draft_of(named, text, store, needs=EXAMINED, variant=variant), None
+    config = config_of(named, (), store)
+    return champion_draft(config, store, variant), config
 
 
 def _config_and_store(config: str, overrides: list[str] | None, store: "Path") -> "tuple[Config, Store]":
     from pipeline.progress import Progress
-    from pipeline.registry.named_config import find_config
+    from pipeline.registry.finding import champion_config, require_registry
     from pipeline.running.clear_text import clear_text_warnings
     from pipeline.store.artifacts import Store
 
     where = Store(store)
-    read = find_config(config, overrides or [], where)
+    read = champion_config(config, overrides or [], where)
     require_registry(read, where)
     for warning in clear_text_warnings(read, where):
         Progress().warn(warning)
     return read, where
-
-
-def require_registry(config: "Config", store: "Store") -> None:
-    """UsageError where nothing was ever promoted from this store."""
-    from pipeline.errors import UsageError
-    from pipeline.registry.mlflow_client import tracking_location
-
-    if not tracking_location(config, store).exists:
-        raise UsageError(f"--store {store.root}: there is no registry here; name the store of the run that promoted")

@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, RunId, StorePath, TrustOption
+from pipeline.commands.options import DEFAULT_STORE, DraftName, RunId, StorePath, TrustOption
 from pipeline.progress import say
 
 if TYPE_CHECKING:
     from pipeline.acceptance.baseline import Examined
     from pipeline.examination.on_completions import Settings
     from pipeline.judgement.regression import Comparison
+    from pipeline.registry.named import Draft
     from pipeline.store.artifacts import Artifact
     from pipeline.store.runs import RunRecord
 
 
 def check(
-    draft: Annotated[
-        str,
-        typer.Option("--draft", metavar="D", help="The draft model: a directory, an artifact or org/name@revision."),
-    ],
+    draft: DraftName,
     baseline: Annotated[
         Path, typer.Option("--baseline", metavar="FILE", help="The JSON file of the figures to compare with.")
     ],
@@ -111,8 +109,9 @@ def _update_baseline(inputs: _Inputs, outputs: Sequence[str]) -> None:
     check_user_file(path, "--baseline")
     of_run = inputs.run is not None or inputs.completions is None
     before = None if of_run or not path.is_file() else _read(path)
+    draft = _named(inputs)
     stored, settings = _open(inputs, before)
-    examined = _examine(stored, inputs.draft, settings)
+    examined = _examine(stored, draft, settings)
     write_json(path, baseline_json(examined))
     say(f"baseline of {len(examined.counts)} prompts written to {path}{left_out_text(len(examined.trained_on))}")
 
@@ -134,6 +133,7 @@ def _compare(inputs: _Inputs, margin: float, segment_margin: float) -> "Comparis
             f"--baseline {path}: no such file; write it from the draft to compare with: {_writing(inputs)}"
         )
     before = _read(path)
+    draft = _named(inputs)
     stored, settings = _open(inputs, before)
     from pipeline.examination.on_completions import conditions_of
 
@@ -142,7 +142,7 @@ def _compare(inputs: _Inputs, margin: float, segment_margin: float) -> "Comparis
             f"--baseline {path}: made under other conditions ({', '.join(names)}); use the same, or write it again with "
             "--update-baseline"
         )
-    return compare(_examine(stored, inputs.draft, settings), before, margin, segment_margin)
+    return compare(_examine(stored, draft, settings), before, margin, segment_margin)
 
 
 def _writing(inputs: _Inputs) -> str:
@@ -177,12 +177,19 @@ def _open(inputs: _Inputs, before: "Examined | None") -> "tuple[Artifact, Settin
     return open_completions(where), settings
 
 
-def _examine(stored: "Artifact", draft: str, settings: "Settings") -> "Examined":
+def _named(inputs: _Inputs) -> "Draft":
+    from pipeline.registry.finding import find_draft
+    from pipeline.store.artifacts import Store
+
+    return find_draft(inputs.draft, Store(inputs.store), "--draft")
+
+
+def _examine(stored: "Artifact", draft: "Draft", settings: "Settings") -> "Examined":
     from pipeline.errors import BrokenDraft, Refused
     from pipeline.examination.on_completions import examine_on
 
     try:
-        return examine_on(stored, draft, settings)
+        return examine_on(stored, draft.directory, settings)
     except BrokenDraft as error:
         raise Refused(f"regression: {error}") from None
 

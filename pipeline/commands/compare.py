@@ -1,18 +1,20 @@
 """`understudy compare`: two drafts, paired by prompt."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, JsonOption, StorePath, TrustOption
 from pipeline.progress import say_json
+from pipeline.registry.draft_names import COMPARED_FORMS
 
-_OPERAND = "A run, NAME@champion, NAME@VERSION, a model directory, org/name@revision or a baseline file."
+if TYPE_CHECKING:
+    from pipeline.acceptance.baseline import Examined
 
 
 def compare(
-    one: Annotated[str, typer.Argument(metavar="A", help=_OPERAND)],
+    one: Annotated[str, typer.Argument(metavar="A", help=f"{COMPARED_FORMS} (README, Naming a draft).")],
     other: Annotated[str, typer.Argument(metavar="B", help="The same; differences are B minus A.")],
     domain: Annotated[str | None, typer.Option(metavar="D", help="Compare on the prompts of one domain.")] = None,
     completions: Annotated[
@@ -30,19 +32,36 @@ def compare(
     from dataclasses import asdict
 
     from pipeline.errors import BrokenDraft, Refused
+    from pipeline.registry.draft_names import File
+    from pipeline.registry.finding import EXAMINED, draft_of, read_name
     from pipeline.report.compare import compare_examined, print_comparison
-    from pipeline.running.operands import examine_operands, find_operand
     from pipeline.store.artifacts import Store
 
-    operands = [find_operand(text, Store(store)) for text in (one, other)]
+    where = Store(store)
+    drafts, baselines = {}, {}
+    for text in (one, other):
+        named = read_name(text, where, forms=COMPARED_FORMS)
+        if isinstance(named, File):
+            baselines[text] = _read(named.path, text)
+        else:
+            drafts[text] = draft_of(named, text, where, needs=EXAMINED)
+    from pipeline.running.examined_drafts import Baseline, examine_drafts  # loads torch
+
+    operands = [drafts.get(text) or Baseline(text, baselines[text]) for text in (one, other)]
     try:
-        examined = examine_operands(operands, completions, trust_remote_code)
+        examined, gamma = examine_drafts(operands, where, completions, trust_remote_code)
     except BrokenDraft as error:
         raise Refused(f"no comparison: {error}") from None
-    gamma = next((operand.settings.gamma for operand in operands if operand.settings is not None), 5)
     found = compare_examined(*examined, gamma=gamma, domain=domain)
     labels = [operand.label for operand in operands]
     if as_json:
         say_json({"a": labels[0], "b": labels[1], **asdict(found)})
     else:
         print_comparison(labels, found)
+
+
+def _read(baseline: Path, text: str) -> "Examined":
+    from pipeline.acceptance.baseline import read_baseline
+    from pipeline.store.files import read_user_json
+
+    return read_baseline(read_user_json(baseline, f"give {COMPARED_FORMS}"), text)

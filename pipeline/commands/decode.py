@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pipeline.commands.options import (
+    DEFAULT_STORE,
     DeviceOption,
     DraftName,
     DraftSamplingOption,
     DtypeOption,
     MinPOption,
+    StorePath,
     TargetName,
     TemperatureOption,
     TopKOption,
@@ -80,6 +82,7 @@ def decode(
     compare: _Compare = False,
     dtype: DtypeOption = None,
     device: DeviceOption = "auto",
+    store: StorePath = DEFAULT_STORE,
     trust_remote_code: TrustOption = False,
 ) -> None:
     """Decode one prompt speculatively and print statistics.
@@ -87,12 +90,16 @@ def decode(
     Accepted, corrected and bonus tokens are printed in different colours.
     """
     text = _checked(prompt, gamma, threshold if not fallback else None)
+    from pipeline.registry.finding import find_draft
+    from pipeline.store.artifacts import Store
+
+    named = find_draft(draft, Store(store), "--draft")
     from pipeline.examination.one_decode import DecodeSettings, OneDecode, prompt_tokens
     from pipeline.models.named_pair import load_named_pair
     from pipeline.speculation.batch import Request
     from pipeline.speculation.settings import Sampling
 
-    pair = load_named_pair(target, [draft], dtype, device, trust_remote_code)
+    pair = load_named_pair(target, {draft: named}, dtype, device, trust_remote_code)
     settings = DecodeSettings(
         sampling=Sampling(temperature, top_k, top_p, min_p),
         greedy_draft=draft_sampling == "greedy",

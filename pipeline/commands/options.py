@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from pipeline.registry.draft_names import CONFIG_FORMS, FORMS
+
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.")]
 RunId = Annotated[str | None, typer.Argument(metavar="RUN", help="The id of a run; the latest run by default.")]
 Overrides = Annotated[
@@ -36,8 +38,14 @@ TargetName = Annotated[
     str,
     typer.Option("--target", metavar="T", help="The target model: a local directory, org/name or org/name@revision."),
 ]
-DraftName = Annotated[
-    str, typer.Option("--draft", metavar="D", help="The draft model: a local directory, org/name or org/name@revision.")
+DRAFT_HELP = f"{FORMS} (README, Naming a draft)"
+DraftName = Annotated[str, typer.Option("--draft", metavar="D", help=f"The draft: {DRAFT_HELP}.")]
+ChampionOf = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help=f"The config, or what stands for it: {CONFIG_FORMS} (README, Naming a draft).",
+    ),
 ]
 DtypeOption = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pipeline.commands.options import (
+    DEFAULT_STORE,
+    DRAFT_HELP,
     PROMPTS_HELP,
     DeviceOption,
     DomainFieldOption,
@@ -17,6 +19,7 @@ from pipeline.commands.options import (
     MinPOption,
     PromptFieldOption,
     PromptFormatOption,
+    StorePath,
     TargetName,
     TemperatureOption,
     TopKOption,
@@ -37,7 +40,7 @@ _Drafts = Annotated[
     typer.Option(
         "--draft",
         metavar="D",
-        help="A draft model: a local directory or org/name@revision. May be given several times.",
+        help=f"A draft: {DRAFT_HELP}. May be given several times.",
     ),
 ]
 _Prompts = Annotated[
@@ -94,6 +97,7 @@ def probe(
     as_json: JsonOption = False,
     dtype: DtypeOption = None,
     device: DeviceOption = "auto",
+    store: StorePath = DEFAULT_STORE,
     trust_remote_code: TrustOption = False,
 ) -> None:
     """Examine drafts on your prompts, without a config.
@@ -104,14 +108,20 @@ def probe(
     from pipeline.config.evaluate import EvaluateConfig
 
     _check(prompts, prompt_format, completions, cost_ratio, temperature)
+    from pipeline.models.names import find_model, short_names
+    from pipeline.registry.finding import find_draft
+    from pipeline.store.artifacts import Store
+
+    names = short_names(list(dict.fromkeys(draft)))
+    named = {short: find_draft(name, Store(store), "--draft") for name, short in names.items()}
     from pipeline.examination.probe import check_completions
-    from pipeline.models.named_pair import find_model, load_named_pair
+    from pipeline.models.named_pair import load_named_pair
     from pipeline.speculation.settings import GREEDY, Sampling
 
     sampling = Sampling(temperature, top_k, top_p, min_p) if temperature else GREEDY
     if completions is not None:
         check_completions(completions, sampling, find_model(target, "target"))
-    pair = load_named_pair(target, draft, dtype, device, trust_remote_code)
+    pair = load_named_pair(target, named, dtype, device, trust_remote_code)
     settings = EvaluateConfig(
         convention=convention, draft_sampling=draft_sampling, gamma=min(5, max_gamma), max_gamma=max_gamma
     )

@@ -5,7 +5,15 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import DeviceOption, DraftName, DtypeOption, TargetName, TrustOption
+from pipeline.commands.options import (
+    DEFAULT_STORE,
+    DeviceOption,
+    DraftName,
+    DtypeOption,
+    StorePath,
+    TargetName,
+    TrustOption,
+)
 
 _CONTEXTS, _PROMPTS = (128, 512), (32, 128, 512)  # defaults, in tokens
 
@@ -30,6 +38,7 @@ def profile(
     ] = None,
     dtype: DtypeOption = None,
     device: DeviceOption = "auto",
+    store: StorePath = DEFAULT_STORE,
     trust_remote_code: TrustOption = False,
 ) -> None:
     """Measure the forward times of a target and its draft.
@@ -43,17 +52,22 @@ def profile(
     import json
 
     from pipeline.errors import UsageError
-    from pipeline.latency.costs.measure import measure_profile
     from pipeline.latency.costs.measured_points import points_path
     from pipeline.models.files import model_digest
-    from pipeline.models.named_pair import find_model, load_named_pair
+    from pipeline.models.names import find_model
     from pipeline.progress import Progress
-    from pipeline.report.profile import print_profile
+    from pipeline.registry.finding import find_draft
+    from pipeline.store.artifacts import Store
     from pipeline.store.files import check_user_file, write_user_text
 
     check_user_file(out, "--out")
     check_user_file(points_path(out), "--out")
-    pair = load_named_pair(target, [draft], dtype, device, trust_remote_code)
+    named = find_draft(draft, Store(store), "--draft")
+    from pipeline.latency.costs.measure import measure_profile  # loads torch
+    from pipeline.models.named_pair import load_named_pair
+    from pipeline.report.profile import print_profile
+
+    pair = load_named_pair(target, {draft: named}, dtype, device, trust_remote_code)
     (model,) = pair.drafts.values()
     room = pair.context - max_gamma - 1
     contexts = contexts or tuple(sorted({min(length, room) for length in _CONTEXTS}))
@@ -64,7 +78,7 @@ def profile(
             f"--context-lengths, --prompt-lengths, --max-gamma: {longest + max_gamma + 1} tokens are needed, "
             f"and the pair's context is {pair.context}; lower them"
         )
-    about = {name: model_digest(find_model(source, name)) for name, source in (("target", target), ("draft", draft))}
+    about = {"target": model_digest(find_model(target, "target")), "draft": named.digest}
     found = measure_profile(
         pair.target,
         model,

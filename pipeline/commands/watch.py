@@ -4,15 +4,12 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, JsonOption, Overrides, StorePath
+from pipeline.commands.options import DEFAULT_STORE, ChampionOf, JsonOption, Overrides, StorePath
 from pipeline.progress import say
 
 
 def watch(
-    config: Annotated[
-        str,
-        typer.Argument(metavar="CONFIG|NAME", help="The config, or the registered name of the draft."),
-    ],
+    config: ChampionOf,
     overrides: Overrides = None,
     store: StorePath = DEFAULT_STORE,
     once: Annotated[
@@ -40,7 +37,7 @@ def watch(
     from pipeline.handover.notice import check_receiver
     from pipeline.planning.learning import check_can_learn
     from pipeline.progress import Progress
-    from pipeline.registry.named_config import find_config
+    from pipeline.registry.finding import champion_config
     from pipeline.registry.registry import registered_name
     from pipeline.store.artifacts import Store
     from pipeline.watch.acting import watch_of
@@ -48,7 +45,7 @@ def watch(
     from pipeline.watch.lines import figures, state_line, status_line
 
     where = Store(store)
-    read, progress = find_config(config, overrides or [], where), Progress()
+    read, progress = champion_config(config, overrides or [], where), Progress()
     check_receiver(read.watch.notice, "watch.notice")
     if for_retraining:
         check_can_learn(read)

@@ -17,7 +17,6 @@ from pipeline.generation.completion_store import TOKENIZER, canonical, read_comp
 from pipeline.models.draft_directory import trained_on_before
 from pipeline.models.files import model_digest
 from pipeline.models.loading import choose_device, hardware_class, load_model, load_tokenizer
-from pipeline.models.named_pair import find_model
 from pipeline.models.out_of_memory import batch_named
 from pipeline.models.tokenizers import check_same_family
 from pipeline.speculation.settings import Sampling
@@ -79,11 +78,11 @@ def conditions_of(completions: Artifact, settings: Settings) -> Conditions:
     )
 
 
-def examine_on(completions: Artifact, draft: str, settings: Settings) -> Examined:
+def examine_on(completions: Artifact, draft: Path, settings: Settings) -> Examined:
     """Counts of `draft` over the examination completions at the deployment's sampling settings, and their conditions.
 
-    `draft` is a model directory, an artifact that holds one, or `org/name@revision`. Raises UsageError if there are no such
-    completions, UnderstudyError if the draft is of another model family, BrokenDraft if it cannot be examined.
+    `draft` is a model directory. Raises UsageError if there are no such completions, UnderstudyError if the draft is of another
+    model family, BrokenDraft if it cannot be examined.
     """
     sampling = Sampling.from_config(_made_by(completions).sampling)
     if canonical(sampling) not in stored_samplings(completions.path, {"examination"}):
@@ -91,22 +90,21 @@ def examine_on(completions: Artifact, draft: str, settings: Settings) -> Examine
             f"--completions {completions.path}: holds no examination completions; give the generate artifact of a run's own "
             "target, of a config with corpus.splits.examination above 0"
         )
-    path = find_model(draft, "draft")
     tokenizer = load_tokenizer(completions.path / TOKENIZER, settings.trust_remote_code)
     stored = partial(read_completions, completions.path, {"examination"}, sampling)
     vocabulary = next(stored()).vocabulary
-    check_same_family(tokenizer, load_tokenizer(path, settings.trust_remote_code), vocabulary)
+    check_same_family(tokenizer, load_tokenizer(draft, settings.trust_remote_code), vocabulary)
     device = choose_device(settings.device)
-    model = load_model(path, settings.dtype, device, settings.trust_remote_code)
+    model = load_model(draft, settings.dtype, device, settings.trust_remote_code)
     examiner = Examiner(sampling, settings.evaluate, vocabulary)
     with batch_named("evaluate.batch_tokens", settings.evaluate.batch_tokens, examiner.attempt_batch(model, stored())):
         counts = CountTable.of(chain.from_iterable(examiner.counts(model, stored())))
-    before = trained_on_before(path)
+    before = trained_on_before(draft)
     return Examined(
         counts=counts,
         conditions=conditions_of(completions, settings),
         hardware=hardware_class(device),
-        digest=model_digest(path),
+        digest=model_digest(draft),
         trained_on=frozenset(name for item in stored() for name in before.among({item.id: item.text_id})),
     )
 

@@ -1,9 +1,8 @@
-"""What an export knows of the target that a draft belongs to."""
+"""What an export knows of the target that a draft belongs to. Loads torch only for what a served target's files say."""
 
 from typing import Any
 
 from pipeline.models.model_json import config_values
-from pipeline.models.shape import read_shape
 from pipeline.registry.named import Draft
 
 
@@ -24,8 +23,11 @@ def target_width(draft: Draft) -> int | None:
         return int(draft.pair.facts["target"]["logits_width"])
     # A served target's config.json may have been put beside its tokenizer after the run.
     path = draft.pair.path("target")
-    known = (path / "config.json").is_file()
-    return read_shape(path, needs_code(draft)).logits_width if known else None
+    if not (path / "config.json").is_file():
+        return None
+    from pipeline.models.shape import read_shape  # loads torch
+
+    return read_shape(path, needs_code(draft)).logits_width
 
 
 def target_name(draft: Draft) -> str:

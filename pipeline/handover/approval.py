@@ -8,6 +8,7 @@ from pipeline.handover.settle import Handover, finish, recovered_entry
 from pipeline.judgement.decision_file import read_decision
 from pipeline.judgement.headline import gain_in_words
 from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, Decision
+from pipeline.registry.aliases import CHALLENGER
 from pipeline.registry.drafts import Proposed, RegisteredDraft
 from pipeline.registry.history import NONE
 from pipeline.registry.person import acting_person
@@ -39,13 +40,19 @@ def approve_run(scope: Handover, record: RunRecord, force_promote: bool) -> None
     finish(scope, entry, f"{registry.name}: version {entry.champion} is champion (draft {digest})")
 
 
-def waiting_run(scope: Handover) -> RunRecord:
-    """The run whose draft waits for approval. UsageError if none does, or if the store lacks that run."""
+def waiting_run(scope: Handover, which: str = "") -> RunRecord:
+    """The run whose draft waits for approval. UsageError if none does, if the one that waits is not `which` (an alias or a
+    version), or if the store lacks that run."""
     registry = scope.registry
     entry = recovered_entry(scope)
     if not entry.challenger:
         raise UsageError(
             f"{registry.name}: no draft waits for approval; the next run that passes its gate registers one"
+        )
+    if which not in ("", CHALLENGER, entry.challenger):
+        raise UsageError(
+            f"{registry.name}@{which}: not the draft that waits for approval, which is version {entry.challenger}; give "
+            f"{registry.name}@{entry.challenger}"
         )
     run = entry.version(entry.challenger).run
     record = load_run(scope.store, run)

@@ -1,14 +1,17 @@
 """Names of models on the command line: a directory, or a model of the hub. Which of the two, and what a mistyped one may mean.
 
-Asks no hub. `models/x` has the form of a hub name, so a directory that is nearly called so is looked for first.
+`models/x` has the form of a hub name, so a directory that is nearly called so is looked for before the hub is asked. How a draft
+is named, which may be in a registry too: `pipeline.registry.draft_names`.
 """
 
 import difflib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.escaping.terminal import printable
+from pipeline.models.hub import commit_of, fetch
 from pipeline.models.model_json import read_config
 
 _HUB = re.compile(r"(?P<source>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
@@ -16,25 +19,77 @@ _NEAR = 0.75  # of difflib: one or two letters of a short name
 _SHOWN = 5
 
 
-def hub_name(name: str, option: str) -> tuple[str, str | None]:
-    """`name`, which is no directory, as a hub model: org/name, and the revision after an @.
+def find_model(name: str, role: str) -> Path:
+    """The model directory that `name` stands for, fetched from the hub if need be."""
+    directory = local_directory(name, role)
+    return directory if directory is not None else fetch(*pinned_name(name, role))
+
+
+def pinned_name(name: str, role: str) -> tuple[str, str]:
+    """`name`, which is no directory, as a hub model and its commit. Raises as `hub_name` and `commit_of` do."""
+    source, revision = hub_name(name, f"--{role}")
+    return source, commit_of(source, revision)
+
+
+def local_directory(name: str, role: str) -> Path | None:
+    """The model directory that `name` stands for; None if `name` is a hub model, `org/name` or `org/name@revision`.
+
+    `role` is target or draft. UsageError if `name` is a directory without a model, or neither a directory nor the name of a hub
+    model.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return model_directory(path, role, f"--{role} {name}")
+    hub_name(name, f"--{role}")
+    return None
+
+
+def model_directory(path: Path, role: str, where: str) -> Path:
+    """The directory of the weights: of an artifact, the folder with the name of the role. UsageError, which begins with `where`,
+    if there are none."""
+    path = path / role if (path / role / "config.json").is_file() else path
+    if not (path / "config.json").is_file():
+        raise UsageError(f"{where}: not a model directory (no config.json there); name the directory of the weights")
+    return path
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """A short name for each of `names`: the last components of its path, as many as make all short names different.
+
+    For example, /a/x/draft and /a/y/draft become x/draft and y/draft. Returns name -> short name.
+    """
+    parts = {name: Path(name).parts for name in names}
+    for kept in range(1, max(map(len, parts.values()), default=0) + 1):
+        short = {name: "/".join(own[-kept:]) for name, own in parts.items()}
+        if len(set(short.values())) == len(names):
+            return short
+    return {name: name for name in names}
+
+
+def hub_name(
+    name: str, option: str, otherwise: str = "a model of the hub is org/name, or org/name@revision"
+) -> tuple[str, str | None]:
+    """`name`, which is no directory, as a hub model: org/name, and the revision after an @. `otherwise`: the end of the error
+    for a name that can be none.
 
     UsageError where it is a path, also one that only looks like org/name: its folder is there, or a similar directory is.
     """
-    found = _HUB.fullmatch(name)
+    found, where = _HUB.fullmatch(name), f"{option} {name}".strip()
     if found is None:
-        raise UsageError(
-            f"{option} {name}: no such directory{_hint(_similar(Path(name).expanduser()))}; a model of the hub is org/name, or "
-            "org/name@revision"
-        )
+        raise UsageError(f"{where}: no such directory{similar_directory(Path(name).expanduser())}; {otherwise}")
     path, revision = Path(found["source"]), found["revision"]
     similar = _similar(path)
     if revision is None and (similar or path.parent.is_dir()):
         raise UsageError(
-            f"{option} {name}: no such directory{_hint(similar) or _holds(path.parent)}; if you mean a model of the hub, write "
+            f"{where}: no such directory{_hint(similar) or _holds(path.parent)}; if you mean a model of the hub, write "
             f"{name}@main"
         )
     return found["source"], revision
+
+
+def similar_directory(path: Path) -> str:
+    """A hint at the directory that is nearly called so; empty if there is none."""
+    return _hint(_similar(path))
 
 
 def _similar(path: Path) -> list[Path]:

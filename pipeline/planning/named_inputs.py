@@ -19,8 +19,8 @@ from pipeline.corpus.rows import BadRow, kind_of, parse_row
 from pipeline.errors import UsageError
 from pipeline.models.files import model_digest, model_files, tokenizer_files
 from pipeline.models.loading import load_tokenizer
-from pipeline.models.named_pair import local_directory, pinned_name, saved_dtype
-from pipeline.models.names import layers_to_keep, same_model
+from pipeline.models.named_pair import saved_dtype
+from pipeline.models.names import layers_to_keep, local_directory, pinned_name, same_model
 from pipeline.models.shape import read_shape
 from pipeline.planning.log_columns import LogColumns
 from pipeline.progress import Progress

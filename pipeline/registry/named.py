@@ -1,4 +1,5 @@
-"""A draft, wherever it comes from: a run, the registry, a directory or the hub. Loads no torch.
+"""A draft, wherever it comes from: a run, the registry, a directory or the hub. Loads no torch. How one is named on the command
+line, and found: `draft_names.py`, `finding.py`.
 
 What is not known when a draft is named is found when it is asked for: its files may have to be downloaded, and what the run that
 trained it stored is read from the store of that run.

@@ -131,6 +131,11 @@ def load_run(store: Store, run_id: str) -> RunRecord | None:
     return _read_record(path) if path.exists() else None
 
 
+def is_run(store: Store, word: str) -> bool:
+    """Whether the store has a run of this id; its record is not read."""
+    return _ID.fullmatch(word) is not None and _record_file(store, word).exists()
+
+
 def readable_run(store: Store, run_id: str) -> RunRecord | None:
     """As `load_run`, for who needs the record of another run and can do without: one that cannot be read is named on stderr."""
     path = _record_file(store, run_id)

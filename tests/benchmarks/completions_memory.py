@@ -166,7 +166,7 @@ def _check(place: Path) -> None:
     manifest = read_manifest(place / "completions")
     assert manifest is not None
     settings = Settings(evaluate=_config().evaluate, dtype="float32", device="cpu")
-    examine_on(Artifact(place / "completions", manifest), str(place / "pair/draft"), settings)
+    examine_on(Artifact(place / "completions", manifest), place / "pair/draft", settings)
 
 
 def _expected(place: Path) -> None:

@@ -226,7 +226,7 @@ def test_a_run_waits_for_its_approval_from_the_command_line(loop: Place) -> None
     by_hand = ("--set", "promote.by_hand=true", "--set", "promote.deployment=hand")
     ended = loop.understudy("run", SMOKE, *by_hand, "--run", "proposal")
     waiting = loop.registry()["reference-draft--hand"]["aliases"]
-    wrong = [loop.understudy("champion", "promote", run) for run in ("nowhere", RUN)]
+    wrong = [loop.understudy("champion", "promote", run) for run in ("nowhere", RUN, "reference-draft--hand@2")]
     approved = loop.understudy("champion", "promote", "reference-draft--hand", MLFLOW_TRACKING_USERNAME="ann")
     again = loop.understudy("champion", "promote", "proposal")
     history = loop.understudy("champion", "history", "reference-draft--hand", COLUMNS="200")
@@ -235,10 +235,12 @@ def test_a_run_waits_for_its_approval_from_the_command_line(loop: Place) -> None
     assert (0, {"challenger": "1"}) == (ended.code, waiting), ended.err
     assert f"understudy champion promote proposal --store {loop.store}" in ended.err
     assert "promotion: challenger, to be approved before 20" in ended.out
-    assert [2, 0] == [one.code for one in wrong], wrong[
-        1
-    ].err  # the first run's draft is the champion of its own deployment
-    assert "nowhere: no such run, and no run in" in wrong[0].complaint
+    # The first run's draft is the champion of its own deployment.
+    assert [2, 0, 2] == [one.code for one in wrong], wrong[1].err
+    assert "nowhere: no run and no registered draft of" in wrong[0].complaint
+    assert (
+        "not the draft that waits for approval, which is version 1; give reference-draft--hand@1" in wrong[2].complaint
+    )
     assert (
         "reference-draft--hand is made of the last part of pair.target.source, then -draft, then -- and" in approved.out
     )

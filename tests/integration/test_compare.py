@@ -33,7 +33,7 @@ def test_every_name_of_one_draft(smoke: Smoke, tmp_path: Path) -> None:
     """A run, its registered version by alias and number, its artifact and a baseline of it: no difference at all."""
     place, draft, baseline = smoke.place, smoke.place.artifact("distill"), tmp_path / "baseline.json"
     place.understudy("check", RUN, "--draft", draft, "--baseline", baseline, "--update-baseline")
-    for name in ("reference-draft@champion", "reference-draft@1", draft, baseline, "latest"):
+    for name in ("reference-draft", "reference-draft@champion", "reference-draft@1", draft, baseline, "latest"):
         gain = _figures(place, RUN, name)["gain"]
         assert (0.0, 0.0, 0.0) == (gain["value"], gain["low"], gain["high"]), name
 
@@ -54,10 +54,10 @@ def test_the_table_and_one_domain(smoke: Smoke) -> None:
 @pytest.mark.parametrize(
     ("operands", "complaint"),
     [
-        (("nobody", RUN), "nobody: not known in"),
+        (("nobody", RUN), "nobody: no run and no registered draft of"),
         ((RUN, "reference-draft@9"), "reference-draft@9: no such version or alias"),
         ((RUN, RUN, "--domain", "poems"), "--domain poems: no prompt of it; there are modules, tests"),
-        ((".", "."), "no completions to compare on"),
+        ((".", "."), "not a model directory"),
     ],
 )
 def test_what_is_no_draft(smoke: Smoke, operands: tuple[str, ...], complaint: str) -> None:
@@ -65,3 +65,11 @@ def test_what_is_no_draft(smoke: Smoke, operands: tuple[str, ...], complaint: st
     ended = smoke.place.understudy("compare", *operands)
     assert 2 == ended.code
     assert complaint in ended.complaint
+
+
+def test_drafts_that_no_run_examined_need_completions(smoke: Smoke) -> None:
+    """One line that says where they are."""
+    base = smoke.place.artifact("pair") / "draft"
+    ended = smoke.place.understudy("compare", base, base)
+    assert 2 == ended.code
+    assert "no completions to compare on" in ended.complaint

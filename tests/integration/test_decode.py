@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from tests.fakes import tiny_llama, tiny_tokenizer
-from tests.integration.conftest import Ended, Place, Smoke, replace_bytes
+from tests.integration.conftest import RUN, Ended, Place, Smoke, replace_bytes
 
 PROMPT = "def main(argv):\n    "
 
 
-def _decode(smoke: Smoke, *more: object, prompt: str = PROMPT, draft: Path | None = None) -> Ended:
+def _decode(smoke: Smoke, *more: object, prompt: str = PROMPT, draft: object = None) -> Ended:
     place: Place = smoke.place
     target, own = place.artifact("pair"), draft or place.artifact("distill")
-    return place.understudy("decode", "--target", target, "--draft", own, "--no-chat", prompt, *more, store=False)
+    return place.understudy("decode", "--target", target, "--draft", own, "--no-chat", prompt, *more)
 
 
 def _number(ended: Ended, name: str) -> float:
@@ -61,6 +61,15 @@ def test_every_way_of_sampling_says_what_it_did(smoke: Smoke, options: tuple[obj
 
     assert (0, "") == (ended.code, ended.err)
     assert 20 == _number(ended, "tokens")
+
+
+def test_a_draft_is_named_as_everywhere(smoke: Smoke) -> None:
+    """A run, or a version of the registry: the text of its artifact."""
+    ended = [_decode(smoke, "--max-new-tokens", 20, draft=name) for name in (None, RUN, "reference-draft@champion")]
+    texts = [one.out.partition("\ntokens: ")[0] for one in ended]
+
+    assert [0, 0, 0] == [one.code for one in ended], ended[-1].err
+    assert [texts[0]] * 3 == texts
 
 
 def test_one_seed_is_one_text(smoke: Smoke) -> None:

@@ -19,10 +19,10 @@ def _export(smoke: Smoke, out: Path, engine: str, *more: object, draft: object =
     return smoke.place.understudy("champion", "export", *named, "--engine", engine, "--out", out, *more)
 
 
-@pytest.mark.parametrize("draft", [CHAMPION, "reference-draft/1", SMOKE, None])
+@pytest.mark.parametrize("draft", [CHAMPION, "reference-draft@1", RUN, SMOKE, None])
 def test_the_champion_is_exported_for_vllm(smoke: Smoke, tmp_path: Path, draft: object) -> None:
-    """Named by alias, version or config, or of the latest run: the files as they were promoted, a start command, and what the
-    counters should show."""
+    """Named by alias, version, run or config, or of the latest run: the files as they were promoted, a start command, and what
+    the counters should show."""
     out = tmp_path / "served"
     ended = _export(smoke, out, "vllm", draft=draft)
     assert 0 == ended.code, ended.err
@@ -144,7 +144,7 @@ def test_a_directory_with_files_is_left_alone(smoke: Smoke, tmp_path: Path) -> N
     assert (2, ["mine"]) == (ended.code, [path.name for path in tmp_path.iterdir()])
 
 
-@pytest.mark.parametrize("draft", ["nowhere.yaml", "reference-draft@9", "other-draft@champion"])
+@pytest.mark.parametrize("draft", ["nowhere.yaml", "reference-draft/1", "reference-draft@9", "other-draft@champion"])
 def test_a_draft_that_is_not_there_is_one_line(smoke: Smoke, tmp_path: Path, draft: str) -> None:
     """Exit 2."""
     ended = _export(smoke, tmp_path / "out", "vllm", draft=draft)

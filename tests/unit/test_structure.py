@@ -143,6 +143,7 @@ LIGHT = (
     ("from pipeline.config.loading import load_config", ()),
     ("import pipeline.running.jobs, pipeline.running.inputs, pipeline.store.runs", ()),
     ("import pipeline.running.runner, pipeline.report.summary, pipeline.report.show", ()),
+    ("import pipeline.registry.draft_names, pipeline.registry.finding, pipeline.registry.named", ()),
     ("import pipeline.handover.settle, pipeline.handover.rollback, pipeline.handover.difference", ()),
     ("import pipeline.acceptance.rounds, pipeline.acceptance.moments, pipeline.acceptance.position_bins", ()),
     ("import pipeline.acceptance.prompt_lookup, pipeline.acceptance.repetition, pipeline.store.row_files", ()),

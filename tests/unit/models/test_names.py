@@ -7,8 +7,7 @@ import pytest
 
 from pipeline.config.pair import PairConfig
 from pipeline.errors import UsageError
-from pipeline.models.named_pair import local_directory
-from pipeline.models.names import layers_to_keep
+from pipeline.models.names import layers_to_keep, local_directory
 
 COMMIT = "0123456789" * 4
 

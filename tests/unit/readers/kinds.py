@@ -20,6 +20,7 @@ from pipeline.acceptance.schema import read_profile
 from pipeline.canary.schema import find_canary
 from pipeline.canary.verified import find_verification
 from pipeline.commands.check import _read as read_check_baseline
+from pipeline.commands.compare import _read as read_compared_baseline
 from pipeline.config.corpus import PromptSource
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.loading import load_config, parse_config
@@ -52,7 +53,6 @@ from pipeline.models.shape import measure_weights, read_shape
 from pipeline.models.stored_pair import PAIR_FILE, read_pair
 from pipeline.running.after_stage import after_stage
 from pipeline.running.inputs import DIGESTS
-from pipeline.running.operands import find_operand
 from pipeline.running.served_input import find_known
 from pipeline.servers.identity import Golden, Identity
 from pipeline.servers.target import ServedModel
@@ -192,7 +192,7 @@ def _read_costs(place: Path) -> None:
 
 def _read_baseline(place: Path) -> None:
     read_check_baseline(place / "baseline.json")
-    find_operand(str(place / "baseline.json"), _store(place))
+    read_compared_baseline(place / "baseline.json", "baseline.json")
     read_workload(place / "baseline.json")
 
 
@@ -325,7 +325,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="baseline", file="baseline.json", valid=_json(baseline_json(BASELINE)), read=_read_baseline,
         covers=(
-            "pipeline/commands/check:_read", "pipeline/running/operands:find_operand", "pipeline/running/retention:review",
+            "pipeline/commands/check:_read", "pipeline/commands/compare:_read", "pipeline/running/retention:review",
         ),
     ),
     Kind(

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from pipeline.acceptance.turns import of_turns, speed_of_turns
 from pipeline.examination.one_decode import Compared
-from pipeline.models.named_pair import short_names
+from pipeline.models.names import short_names
 from pipeline.report.decode import Painter, print_statistics
 from pipeline.speculation.batch import Completion
 

@@ -1,0 +1,140 @@
+"""The one grammar with which commands name a draft. Asks no registry and no hub, and loads nothing heavy.
+
+Where a text can be read in several ways, the first of these wins:
+
+1. with a separator, or with a `.` or `~` in front: what lies at this path; else a model of the hub;
+2. NAME@ALIAS and NAME@VERSION: a version in the registry;
+3. one word: a run of the store; else a name that a run of the store promotes under; else what lies here; else, by its form
+   (`...-draft`), a name in the registry.
+
+So a file or directory that has the name of a run is written `./word`, and a registered draft that has it `word@champion`.
+"""
+
+import re
+from collections.abc import Container
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.errors import UsageError
+from pipeline.models.names import hub_name, similar_directory
+from pipeline.registry.aliases import ALIASES, CHAMPION
+
+FORMS = "RUN, NAME, NAME@ALIAS, NAME@VERSION, DIRECTORY or org/name@revision"
+COMPARED_FORMS = "RUN, NAME, NAME@ALIAS, NAME@VERSION, DIRECTORY, org/name@revision or a baseline FILE"
+CONFIG_FORMS = "CONFIG, RUN, NAME, NAME@ALIAS or NAME@VERSION"
+
+LATEST = "latest"
+_NAME = r"[A-Za-z0-9._-]+"
+_VERSION = re.compile(rf"(?P<name>{_NAME})@(?P<which>{'|'.join(ALIASES)}|\d+)")
+_NUMBERED = re.compile(rf"(?P<name>{_NAME})/(?P<version>\d+)")
+_REGISTERED = re.compile(rf"{_NAME}-draft(--{_NAME})?")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The candidate of a run."""
+
+    id: str  # or `latest`
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A version of a name in the registry."""
+
+    name: str
+    which: str = ""  # an alias or a version; empty where only the name was given: the champion
+
+
+@dataclass(frozen=True)
+class Directory:
+    """Of weights, or an artifact that holds them."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class File:
+    """A baseline where drafts are compared; a config where one is taken."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A model of the hub. `revision`: a branch, a tag or a commit; None for the main branch."""
+
+    source: str
+    revision: str | None
+
+
+Named = Run | Registered | Directory | File | Hub
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a store says of one word. Each is asked only where it decides."""
+
+    store: str  # where it is, for errors
+    runs: Container[str]
+    names: Container[str]  # that a run promotes under
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a text names. `note` says what else it could have named, and how that is written."""
+
+    named: Named
+    note: str = ""
+
+
+def parse(text: str, known: Known, option: str = "", forms: str = FORMS) -> Reading:
+    """What `text` names. `option` and `forms` are for the UsageError of a text that names nothing."""
+    path, where = Path(text).expanduser(), f"{option} {text}".strip()
+    if _is_path(text):
+        return Reading(_at(path) or _of_hub(text, where, option, forms))
+    if found := _VERSION.fullmatch(text):
+        return Reading(Registered(found["name"], found["which"]), _beside(text, path, "version"))
+    if text == LATEST or text in known.runs:
+        both = f"{text}: the run is taken; the registered draft is {text}@{CHAMPION}" if text in known.names else ""
+        return Reading(Run(text), both or _beside(text, path, "run"))
+    if text in known.names:
+        return Reading(Registered(text), _beside(text, path, "registered draft"))
+    if text and (here := _at(path)) is not None:
+        return Reading(here)
+    if _REGISTERED.fullmatch(text):
+        return Reading(Registered(text))
+    raise UsageError(
+        f"{where}: no run and no registered draft of {known.store}, and no directory here{_meant(text, path)}; give {forms}"
+    )
+
+
+def _is_path(text: str) -> bool:
+    return "/" in text or text.startswith((".", "~"))
+
+
+def _at(path: Path) -> Directory | File | None:
+    if path.is_dir():
+        return Directory(path)
+    return File(path) if path.is_file() else None
+
+
+def _beside(text: str, path: Path, taken: str) -> str:
+    """A note where something that is called so lies here too."""
+    found = _at(path)
+    kind = "directory" if isinstance(found, Directory) else "file"
+    return f"{text}: the {taken} is taken; the {kind} is ./{text}" if found is not None else ""
+
+
+def _of_hub(text: str, where: str, option: str, forms: str) -> Hub:
+    if found := _NUMBERED.fullmatch(text):
+        raise UsageError(
+            f"{where}: a version is written {found['name']}@{found['version']}, and a model of the hub of this name {text}@main"
+        )
+    return Hub(*hub_name(text, option, f"give {forms}"))
+
+
+def _meant(text: str, path: Path) -> str:
+    name, at, which = text.partition("@")
+    if at:
+        return f" ({which} is neither a version nor one of {', '.join(ALIASES)})"
+    return similar_directory(path) if name else ""
