@@ -23,6 +23,7 @@ from pipeline.registry.mlflow_client import Location
 from pipeline.registry.packaging import CARD, Package
 from pipeline.registry.parent_run import RUN_TAG
 from pipeline.registry.port import Port, Prompt, VersionRecord
+from pipeline.registry.tracking import Tracker
 from pipeline.store.artifacts import Store
 
 
@@ -149,7 +150,7 @@ def store_of(request: pytest.FixtureRequest) -> Store:
 
 @pytest.fixture
 def memory_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store whose registry is in memory, in this process."""
+    """A store whose registry is in memory, in this process. Runs are not uploaded."""
     servers = defaultdict[str, Server](Server)
 
     @contextlib.contextmanager
@@ -158,6 +159,7 @@ def memory_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
     monkeypatch.setattr(registry, "opened", opened)
     monkeypatch.setattr(registry, "_registries", {})
+    monkeypatch.setattr(Tracker, "sync", lambda *_: False)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     store = Store(tmp_path / "store")
     store.create()

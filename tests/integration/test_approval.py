@@ -15,7 +15,6 @@ from pipeline.handover.approval import approve_run
 from pipeline.handover.settle import handover, settle
 from pipeline.models.files import model_digest
 from pipeline.registry.drafts import RegisteredDraft
-from pipeline.registry.mlflow_client import client_for
 from pipeline.registry.registry import Registry, registry_for
 from pipeline.registry.tracking import PAGE
 from pipeline.running.context import StageContext
@@ -30,8 +29,9 @@ from tests.integration.mlflow_fixtures import config_of, make_draft, mlflow_temp
 from tests.integration.test_promote_stage import context, decide
 from tests.integration.test_registry import aliases, roll_back
 from tests.integration.test_registry import promote as promote_other
+from tests.registry_in_memory import memory_store, on_mlflow, port_of
 
-__all__ = ["context", "mlflow_template", "store"]
+__all__ = ["context", "memory_store", "mlflow_template", "store"]
 
 
 @pytest.fixture
@@ -79,6 +79,7 @@ def _copied(source: Path, target: Path) -> Path:
     return target
 
 
+@on_mlflow
 def test_the_page_follows_the_approval(by_hand: StageContext[Any], store: Store) -> None:
     """Its first line says what became of the draft, also after a rollback, in the store and in MLflow."""
     promote.run(by_hand)
@@ -87,7 +88,7 @@ def test_the_page_follows_the_approval(by_hand: StageContext[Any], store: Store)
     page.write_text("<h1>waits</h1>", encoding="utf-8")
     approve(store, record, False)
     approved = page.read_text(encoding="utf-8")
-    roll_back(registry_of(by_hand, store))
+    roll_back(registry_of(by_hand))
     settle(run_config(record), store, quiet())
     found = load_run(store, record.id)
 
@@ -98,7 +99,7 @@ def test_the_page_follows_the_approval(by_hand: StageContext[Any], store: Store)
     assert file_sha256(page) == found.mlflow.page
 
 
-def registry_of(context: StageContext[Any], store: Store) -> Registry:
+def registry_of(context: StageContext[Any]) -> Registry:
     return context.resources.registry
 
 
@@ -113,22 +114,26 @@ def said(registry: Registry) -> list[tuple[str, str, str, str, str]]:
     return [(change.action, change.old, change.new, change.run, change.by) for change in registry.history()]
 
 
-def test_a_draft_waits_for_approval_and_is_approved(by_hand: StageContext[Any], store: Store) -> None:
+def test_a_draft_waits_for_approval_and_is_approved(by_hand: StageContext[Any], memory_store: Store) -> None:
     """The stage makes it challenger and says how to go on (exit 0); a second run with it changes nothing; a person makes it
     champion once."""
-    registry, outcome = registry_of(by_hand, store), promote.run(by_hand)
+    registry, outcome = registry_of(by_hand), promote.run(by_hand)
     waiting = aliases(registry)
     again = promote.run(replace(by_hand, run_id="run-2"))
-    champion = approve(store, as_run(by_hand, store), False)
-    record = load_run(store, "run-1")
+    champion = approve(memory_store, as_run(by_hand, memory_store), False)
+    record = load_run(memory_store, "run-1")
 
     assert ({"challenger": "1"}, "") == (waiting, outcome.refused)
     assert outcome.notes["result"].startswith("challenger, to be approved before 20")
-    assert f"understudy champion promote run-1 --store {store.root}" == outcome.notes["approve_with"]
-    assert by_hand.progress.lines[-1].endswith(f"understudy champion promote run-2 --store {store.root}")  # type: ignore[attr-defined]
+    assert f"understudy champion promote run-1 --store {memory_store.root}" == outcome.notes["approve_with"]
+    assert by_hand.progress.lines[-1].endswith(f"understudy champion promote run-2 --store {memory_store.root}")  # type: ignore[attr-defined]
     assert outcome.notes["result"] == again.notes["result"]
     assert {"champion": "1"} == aliases(registry)
-    assert champion == registry.champion() == approve(store, as_run(by_hand_as("run-3", by_hand), store), False)
+    assert (
+        champion
+        == registry.champion()
+        == approve(memory_store, as_run(by_hand_as("run-3", by_hand), memory_store), False)
+    )
     assert champion == registry.approve(
         "1", "", "run-1", "bob", ""
     )  # approved by two at once: the second finds it done
@@ -142,33 +147,33 @@ def by_hand_as(run: str, context: StageContext[Any]) -> StageContext[Any]:
     return replace(context, run_id=run)
 
 
-def test_no_flag_approves_a_refused_run(by_hand: StageContext[Any], store: Store) -> None:
+def test_no_flag_approves_a_refused_run(by_hand: StageContext[Any], memory_store: Store) -> None:
     """Nor a run without a decision, nor one whose draft was never registered: those are wrong runs, not refusals."""
-    unregistered = as_run(by_hand, store)
+    unregistered = as_run(by_hand, memory_store)
     with pytest.raises(UsageError, match="run-1: its draft was not registered for approval"):
-        approve(store, unregistered, True)
+        approve(memory_store, unregistered, True)
     decide(by_hand, "refuse")
     with pytest.raises(Refused, match="refused: too slow"):
-        approve(store, as_run(by_hand_as("run-2", by_hand), store), True)
+        approve(memory_store, as_run(by_hand_as("run-2", by_hand), memory_store), True)
     unregistered.jobs.clear()
     with pytest.raises(UsageError, match="run-1 has no decision"):
-        approve(store, unregistered, True)
+        approve(memory_store, unregistered, True)
 
 
 def test_a_challenger_that_nobody_approved_is_refused(
-    by_hand: StageContext[Any], store: Store, monkeypatch: pytest.MonkeyPatch
+    by_hand: StageContext[Any], memory_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next command that meets it removes the alias; later runs with the same draft are refused until a person insists."""
-    registry = registry_of(by_hand, store)
+    registry = registry_of(by_hand)
     promote.run(by_hand)
-    record = as_run(by_hand, store)
+    record = as_run(by_hand, memory_store)
     early = registry.drop_overdue()
     weeks_later(monkeypatch)
     with pytest.raises(Refused, match=r"version 1 was not approved before 20.*approval_days"):
-        approve(store, record, False)
+        approve(memory_store, record, False)
     left = aliases(registry)
     with pytest.raises(Refused, match="was not approved before"):
-        approve(store, record, True)
+        approve(memory_store, record, True)
     nightly = promote.run(by_hand)
     insisted = promote.run(replace(by_hand, force_promote=True))
 
@@ -180,17 +185,17 @@ def test_a_challenger_that_nobody_approved_is_refused(
     assert registry.drop_overdue() is None
 
 
-def test_another_draft_replaces_the_challenger(by_hand: StageContext[Any], store: Store, tmp_path: Path) -> None:
+def test_another_draft_replaces_the_challenger(by_hand: StageContext[Any], memory_store: Store, tmp_path: Path) -> None:
     """The replaced one is refused, and so is one that was compared with another champion."""
-    registry = registry_of(by_hand, store)
+    registry = registry_of(by_hand)
     promote.run(by_hand)
-    first = as_run(by_hand, store)
+    first = as_run(by_hand, memory_store)
     _propose(registry, make_draft(tmp_path / "b", b"b"))
     with pytest.raises(Refused, match="version 1 is not the challenger; that is 2"):
-        approve(store, first, False)
+        approve(memory_store, first, False)
     promote_other(registry, make_draft(tmp_path / "c", b"c"), run_id="run-3")
     with pytest.raises(Refused, match=r"compared with version none, but the champion is 3; run again"):
-        approve(store, first, False)
+        approve(memory_store, first, False)
     assert {"champion": "3"} == aliases(registry)
     assert ("register", "1", "2", "run-1", "") == said(registry)[1]
     assert "challenger 2 was compared with another champion" == registry.history()[-1].why
@@ -200,24 +205,24 @@ def _propose(registry: Registry, draft: Path) -> RegisteredDraft:
     return promote_other(registry, draft, approval_days=14)
 
 
-def test_altered_and_rolled_back_drafts_are_not_approved(by_hand: StageContext[Any], store: Store) -> None:
+def test_altered_and_rolled_back_drafts_are_not_approved(by_hand: StageContext[Any], memory_store: Store) -> None:
     """The registered files must be those that were examined; a rollback is undone only with --force-promote."""
-    registry = registry_of(by_hand, store)
+    registry = registry_of(by_hand)
     promote.run(by_hand)
-    record = as_run(by_hand, store)
-    client = client_for(registry.location)
-    source = Path(client.get_model_version(registry.name, "1").source.removeprefix("file://"))
+    record = as_run(by_hand, memory_store)
+    with port_of(registry) as port:
+        source = Path(port.files_of("1"))
     weights = (source / "model.safetensors").read_bytes()
     (source / "model.safetensors").write_bytes(b"other")
     with pytest.raises(UnderstudyError, match="not the files that were registered"):
-        approve(store, record, False)
+        approve(memory_store, record, False)
     (source / "model.safetensors").write_bytes(weights)
-    approve(store, record, False)
+    approve(memory_store, record, False)
     roll_back(registry)
     with pytest.raises(Refused, match=r"version 1 was rolled back at 20.*add --force-promote"):
-        approve(store, record, False)
+        approve(memory_store, record, False)
 
-    assert model_digest(source) == getattr(approve(store, record, True), "digest", None)
+    assert model_digest(source) == getattr(approve(memory_store, record, True), "digest", None)
     assert {"champion": "1"} == aliases(registry)
 
 

@@ -21,8 +21,9 @@ from tests.decisions import make_decision
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
 from tests.integration.test_registry import roll_back
 from tests.pairs import pair_facts
+from tests.registry_in_memory import memory_store, on_mlflow, store_of
 
-__all__ = ["mlflow_template", "store"]
+__all__ = ["memory_store", "mlflow_template", "store"]
 
 
 DECISION = make_decision()
@@ -40,8 +41,9 @@ def commit(store: Store, stage: str, inputs: dict[str, str], figures: dict[str, 
 
 
 @pytest.fixture
-def context(store: Store, tmp_path: Path) -> StageContext[Any]:
+def context(request: pytest.FixtureRequest, tmp_path: Path) -> StageContext[Any]:
     """A run whose gate decided to promote."""
+    store = store_of(request)
     commit(store, "corpus", {}, {"train": 360.0})
     inputs = {
         "decision": commit(store, "gate", {}, {}, decision=asdict(DECISION)),
@@ -72,6 +74,7 @@ def decide(context: StageContext[Any], verdict: Verdict, **changes: Any) -> None
     write_decision(context.inputs["decision"], found)
 
 
+@on_mlflow
 def test_promotes_with_card_tags_and_figures(context: StageContext[Any], store: Store) -> None:
     """The draft is champion, and card and tags have its provenance."""
     outcome = promote.run(context)
@@ -93,9 +96,9 @@ def test_promotes_with_card_tags_and_figures(context: StageContext[Any], store: 
     assert tags["understudy.key.corpus"] == "corpus0"
 
 
-def test_the_chosen_variant_is_promoted(context: StageContext[Any], store: Store) -> None:
+def test_the_chosen_variant_is_promoted(context: StageContext[Any]) -> None:
     """A quantized variant is registered with its own examination, and card and tags name the variant."""
-    variant = store.root / "variant"
+    variant = context.store / "variant"
     make_draft(variant / "draft", b"four bits")
     write_json(
         variant / "manifest.json", {"stage": "quantize", "key": "quantize0", "files": {}, "figures": {}, "provides": {}}
@@ -109,7 +112,7 @@ def test_the_chosen_variant_is_promoted(context: StageContext[Any], store: Store
 
     assert champion is not None
     assert digest == champion.digest
-    tags = client_for(context.resources.registry.location).get_model_version(champion.name, "1").tags
+    tags = context.resources.registry.entry().versions["1"]
     assert ("int4", "quantize0") == (tags["quantization"], tags["understudy.key.quantize"])
     assert "| quantization | int4 |" in (other.out / "card.md").read_text()
 
@@ -130,14 +133,14 @@ def test_verdict_about_another_champion_is_refused(context: StageContext[Any]) -
         promote.run(context)
 
 
-def test_refused_draft_is_not_promoted(context: StageContext[Any], store: Store) -> None:
+def test_refused_draft_is_not_promoted(context: StageContext[Any]) -> None:
     """Any verdict but a promotion leaves the registry alone."""
     decide(context, "refuse")
     assert "refused: too slow" == promote.run(context).refused
     assert context.resources.registry.champion() is None
 
 
-def test_a_draft_that_was_rolled_back_is_refused(context: StageContext[Any], store: Store) -> None:
+def test_a_draft_that_was_rolled_back_is_refused(context: StageContext[Any]) -> None:
     """It stays off in every later run; a forced promotion makes it champion again, and ordinary from then on."""
     promote.run(context)
     registry = context.resources.registry
@@ -155,7 +158,7 @@ def test_a_draft_that_was_rolled_back_is_refused(context: StageContext[Any], sto
     assert ["promoted", ""] == [again.notes["result"], again.refused]
 
 
-def test_champion_that_appeared_meanwhile_stops_it(context: StageContext[Any], store: Store, tmp_path: Path) -> None:
+def test_champion_that_appeared_meanwhile_stops_it(context: StageContext[Any], tmp_path: Path) -> None:
     """Compared with no champion, but there is one now."""
     other = make_draft(tmp_path / "other", b"other")
     context.resources.registry.promote(

@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import shutil
 import threading
 import time
 import urllib.request
@@ -18,8 +19,11 @@ from pipeline.handover.settle import lock_name
 from pipeline.registry.mlflow_client import client_for, experiment_id, tracking_location
 from pipeline.store.artifacts import Store
 from tests.integration.conftest import Place
+from tests.integration.mlflow_fixtures import mlflow_template
 from tests.standin_metrics import Answer, CountingEngine, showing
 from tests.unit.watch.expectations import expected_at
+
+__all__ = ["mlflow_template"]
 
 
 class Site:
@@ -56,7 +60,8 @@ class Site:
 
 
 @pytest.fixture
-def site(place: Place) -> Iterator[Site]:
+def site(place: Place, mlflow_template: Path) -> Iterator[Site]:
+    shutil.copytree(mlflow_template / "mlflow", place.store / "mlflow")
     engines, down = [CountingEngine("vllm", running=4.0) for _ in range(2)], set[int]()
 
     def of(number: int) -> Any:
@@ -83,7 +88,7 @@ def hook() -> Iterator[tuple[str, list[dict[str, Any]], list[int]]]:
         def log_message(self, *arguments: object) -> None: ...
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}/hook", told, status
     server.shutdown()
@@ -157,7 +162,8 @@ def test_replicas_that_are_down(site: Site) -> None:
 def test_points_are_in_mlflow(site: Site) -> None:
     """One run for the registered name, with a metric for each look that is logged."""
     config = site.config()
-    uri = f"sqlite:///{site.place.root / 'mlflow.db'}"
+    database = shutil.copy(site.place.store / "mlflow" / "mlflow.db", site.place.root)
+    uri = f"sqlite:///{database}"
     for first in (0.8, 0.8, 0.2):
         ended = site.place.understudy(
             "watch", config, "--once", "--set", f"tracking.uri={uri}", MLFLOW_TRACKING_URI=uri
@@ -206,6 +212,7 @@ def test_it_runs_until_it_is_stopped(site: Site) -> None:
                 text = answer.read().decode()
         except OSError:
             text = ""
+        time.sleep(0.2)
     beside = site.place.understudy("watch", site.config(), "--once", "--json")
     assert (0, True) == (beside.code, "what its last look found" in beside.err), beside.err
     assert json.loads(beside.out)["looks"] > 1
