@@ -17,10 +17,11 @@ from pipeline.acceptance.schema import (
     ProfileConditions,
     SamplingSettings,
 )
+from pipeline.drafts.kinds import KINDS
+from pipeline.drafts.loading import DraftSource, load_plain
 from pipeline.errors import BrokenDraft
 from pipeline.examination.completion_sets import CompletionSets, completion_sets
 from pipeline.examination.cross_check import attempt_prompts, cross_check
-from pipeline.examination.load_draft import load_draft
 from pipeline.examination.profile_figures import headline_figures, profile_figures
 from pipeline.examination.served_model import served_model
 from pipeline.examination.shard_worker import (
@@ -56,22 +57,17 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
     """
     task, settings = context.settings.task, context.settings
     sets = completion_sets(context.inputs["completions"], task.split, settings.deployed)
-    draft, model = ExaminedDraft("prompt-lookup", 0, 0), None
-    if task.kind == "model":
-        path = find_draft(context.inputs["draft"], context.resources.models)
-        weights = measure_weights(path)
-        draft = ExaminedDraft("model", weights.bytes, weights.parameters, context.digests["draft"])
-        model = (read_pair(context.inputs["target"], context.resources.models), path)
+    source, draft = _source(context, task)
     parts, kept = shards_to_examine(sets), kept_parts(context.store, context.out.name)
-    missing = _examine(context, parts, sets, model, kept)
+    missing = _examine(context, parts, sets, source, kept)
     if context.share is not None:
         return Outcome(notes={"missing": missing})
     with RowFile(context.out / FILE, list(parts)) as rows:
         try:
             found = _added_up(context, parts, sets, kept, rows)
-            if model is not None:
+            if source.files is not None:
                 with remedy_named("cross-check", "set evaluate.crosscheck_prompts to 0 for none"):
-                    found |= _with_target(context, task, sets, *model)
+                    found |= _with_target(context, task, sets, *source.files)
         except BrokenDraft as error:
             # A variant that cannot be computed does not end the run: it has no figures, and the gate promotes no draft without
             # figures.
@@ -85,11 +81,30 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
     return Outcome(headline_figures(profile), notes={"crosscheck": asdict(profile)["crosscheck"]})
 
 
+def _source(context: StageContext[EvaluateSettings], task: Examination) -> tuple[DraftSource, ExaminedDraft]:
+    """What the draft is loaded from, and what its profile says of it."""
+    settings, resources = context.settings, context.resources
+    files, draft = None, ExaminedDraft(task.kind, 0, 0)
+    if KINDS[task.kind].has_weights:
+        path = find_draft(context.inputs["draft"], resources.models)
+        weights = measure_weights(path)
+        draft = ExaminedDraft(task.kind, weights.bytes, weights.parameters, context.digests["draft"])
+        files = (read_pair(context.inputs["target"], resources.models), path)
+    source = DraftSource(
+        kind=task.kind,
+        files=files,
+        dtype=settings.dtype,
+        trust_remote_code=resources.trust_remote_code,
+        lookup_ngram=settings.evaluate.lookup_ngram,
+    )
+    return source, draft
+
+
 def _examine(
     context: StageContext[EvaluateSettings],
     parts: Mapping[str, Sequence[ExaminedShard]],
     sets: CompletionSets,
-    draft: tuple[Pair, Path] | None,
+    draft: DraftSource,
     kept: Path,
 ) -> int:
     """Examine shard by shard, wherever the config has workers, and keep the counts. Returns how many shards are missing: of other
@@ -97,10 +112,8 @@ def _examine(
     settings = context.settings.evaluate
     work = ExaminationWork(
         draft=draft,
-        dtype=context.settings.dtype,
-        trust_remote_code=context.resources.trust_remote_code,
         settings=settings,
-        count_as=sets.counted_as(settings.convention) if draft is not None else settings.convention,
+        count_as=sets.counted_as(settings.convention),
         split=sets.split,
     )
     todo = [
@@ -125,8 +138,8 @@ def _added_up(
     """The figures of all shards, added up in the order of the shards. BrokenDraft for a draft that cannot be examined."""
     settings, tallies = context.settings.evaluate, {}
     with contextlib.ExitStack() as stack:
-        by_model = context.settings.task.kind == "model"
-        file = stack.enter_context(TokenAcceptanceFile(context.out / BY_TOKEN)) if by_model else None
+        by_token = KINDS[context.settings.task.kind].by_token
+        file = stack.enter_context(TokenAcceptanceFile(context.out / BY_TOKEN)) if by_token else None
         for name, own in parts.items():
             counts = merged(own, kept, file if name == "deployed" else None)
             tallies[name] = tally_counts(counts, settings.max_gamma, rows, name, sets.shared(own[0].sampling))
@@ -143,11 +156,11 @@ def _with_target(
         return {}
     stored = list(islice(sets.read(GREEDY), settings.crosscheck_prompts))
     device = choose_device(resources.device)
-    draft = load_draft(pair, path, context.settings.dtype, device, resources.trust_remote_code)
+    draft = load_plain(pair, path, context.settings.dtype, device, resources.trust_remote_code)
     sampled = [] if sets.deployed.greedy else list(islice(sets.read(sets.deployed), settings.crosscheck_prompts))
 
     def check(target: Any) -> CrossCheck:
-        given = (target, draft, stored, settings, pair.vocabulary, pair.stop_tokens, sampled)
+        given = (target, draft, stored, settings, pair.stop_tokens, sampled)
         with batch_named("evaluate.crosscheck_prompts", len(stored), attempt_prompts(*given)):
             return cross_check(*given)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.pair import REFERENCE, TARGET
+from pipeline.drafts.base_draft import check_earlier_target, draft_of_layers, fitting_draft
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_store import canonical
-from pipeline.models.base_draft import check_earlier_target, draft_of_layers, fitting_draft
 from pipeline.models.draft_directory import trained_on_before
 from pipeline.models.files import tokenizer_digest
 from pipeline.models.generation_config import sampling_defaults

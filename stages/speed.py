@@ -2,9 +2,9 @@
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed, write_decoding_speed
 from pipeline.acceptance.schema import read_profile
+from pipeline.drafts.loading import load_plain
 from pipeline.examination.completion_sets import completion_sets
 from pipeline.examination.decoding_speed import TimedDraft, measure_speeds, some_decodes, within_seconds
-from pipeline.examination.load_draft import load_draft
 from pipeline.models.draft_directory import find_draft
 from pipeline.models.loading import choose_device, hardware_class, load_model
 from pipeline.models.out_of_memory import remedy_named
@@ -31,7 +31,7 @@ def _measure(context: StageContext[SpeedSettings]) -> Outcome:
         profile = read_profile(inputs[examination])
         if profile.headline is not None:
             path = find_draft(inputs[role], resources.models)
-            model = load_draft(pair, path, settings.dtype, device, resources.trust_remote_code)
+            model = load_plain(pair, path, settings.dtype, device, resources.trust_remote_code).model
             drafts[name] = TimedDraft(model, profile.draft.parameters, profile.headline.mean_acceptance_length)
     if "candidate" not in drafts:
         return Outcome({})

@@ -15,7 +15,7 @@ from pipeline.acceptance.schema import (
     SamplingSettings,
 )
 
-DRAFT = ExaminedDraft("model", 2_500_000, 640_000, "draft")
+DRAFT = ExaminedDraft("plain", 2_500_000, 640_000, "draft")
 CONDITIONS = ProfileConditions(
     completions="generate0",
     convention="user",

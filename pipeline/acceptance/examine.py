@@ -1,21 +1,20 @@
-"""Examination without decoding: one teacher-forced pass of a draft over stored completions of the target.
+"""Examination without decoding: which tokens of stored completions of the target would have been accepted from a draft.
 
-Takes a loaded model and arrays; does not read files. Shapes: N or n tokens of completions, V shared tokens.
+The draft says what probability q it gives to each token (`speculation/drafter.py`); min(1, q / p), and what an engine does to q,
+are here. Does not read files. Shapes: T tokens of a completion, P places of a block.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from pipeline.acceptance.teacher_forced import PaddedBatch, TeacherForced, TokenizedCompletion, batches
+from pipeline.acceptance.rounds import Acceptance, Floats
 from pipeline.errors import BrokenDraft
-from pipeline.speculation.sampling import log_probabilities
+from pipeline.speculation.drafter import Examined, LoadedDraft
 from pipeline.speculation.settings import GREEDY, Sampling
-
-Floats = NDArray[np.float64]
+from pipeline.speculation.teacher_forced import PaddedBatch, TokenizedCompletion, batches
 
 
 class ScoredCompletion(TokenizedCompletion, Protocol):
@@ -26,32 +25,32 @@ class ScoredCompletion(TokenizedCompletion, Protocol):
 
 
 def acceptance_probabilities(
-    model: Any,
+    draft: LoadedDraft,
     completions: Sequence[ScoredCompletion],
     sampling: Sampling,
     draft_sampling: Sampling,
-    vocabulary: int,
     batch_tokens: int,
 ) -> list[Floats]:
-    """`examine` for one draft: a_t of every token of every completion. Raises BrokenDraft if it cannot be examined."""
-    passes = {"draft": model if isinstance(model, TeacherForced) else TeacherForced(model)}
-    found = examine(passes, completions, sampling, draft_sampling, vocabulary, batch_tokens)["draft"]
+    """a_t of every token of every completion, for a draft of which it does not depend on the start of the round. Arguments as of
+    `examine`. Raises BrokenDraft if it cannot be examined."""
+    assert draft.kind.by_token
+    found = examine({"draft": draft}, completions, sampling, draft_sampling, batch_tokens, 1)["draft"]
     if isinstance(found, BrokenDraft):
         raise found
-    return found
+    return [one.at(1) for one in found]
 
 
 def examine(
-    models: Mapping[str, TeacherForced],
+    drafts: Mapping[str, LoadedDraft],
     completions: Sequence[ScoredCompletion],
     sampling: Sampling,
     draft_sampling: Sampling,
-    vocabulary: int,
     batch_tokens: int,
+    max_gamma: int,
     on_done: Callable[[int], None] = lambda count: None,
     first_number: int = 0,
-) -> dict[str, list[Floats] | BrokenDraft]:
-    """a_t of every token of every completion, including the lookahead, in the given order, for each draft in `models`.
+) -> dict[str, list[Acceptance] | BrokenDraft]:
+    """The acceptance of every token of every completion, in the given order, for each draft and for gamma 1 to `max_gamma`.
 
     a_t = min(1, q(x_t) / p(x_t)); if the target or the draft is greedy, a_t = 1 if argmax q = x_t, else 0
     (`pipeline/acceptance/rounds.py` computes target calls from it). `sampling` are the settings of the target's log_p,
@@ -60,76 +59,59 @@ def examine(
     result is a BrokenDraft that names the completion; other drafts are not affected. Completions are numbered from
     `first_number`.
     """
-    found: dict[str, list[Floats]] = {name: [np.empty(0)] * len(completions) for name in models}
+    found: dict[str, list[Acceptance]] = {name: [Acceptance(())] * len(completions) for name in drafts}
     broken: dict[str, BrokenDraft] = {}
+    applied = GREEDY if sampling.greedy else draft_sampling
     for numbers in batches([len(item.prompt) + len(item.tokens) for item in completions], batch_tokens):
-        rows = [completions[number] for number in numbers]
-        batch = PaddedBatch(rows)
-        for name in [name for name in models if name not in broken]:
+        batch = PaddedBatch([completions[number] for number in numbers])
+        for name in [name for name in drafts if name not in broken]:
             try:
-                values = _examine_batch(models[name], rows, batch, sampling, draft_sampling, vocabulary)
+                values = _examine_batch(drafts[name], batch, applied, max_gamma)
             except BrokenDraft as error:
                 broken[name] = BrokenDraft(f"{error} (completion {first_number + numbers[-1]})")
                 continue
-            for number, a_T in zip(numbers, values, strict=True):
-                if not np.isfinite(a_T).all():
+            for number, acceptance in zip(numbers, values, strict=True):
+                if not all(np.isfinite(a).all() for a in acceptance.a):
                     broken[name] = BrokenDraft(
                         f"the draft returned NaN logits on completion {first_number + number}: its weights are damaged"
                     )
                     break
-                found[name][number] = a_T
-        if len(broken) == len(models):
+                found[name][number] = acceptance
+        if len(broken) == len(drafts):
             break
         on_done(len(numbers))
-    return {name: broken.get(name, found[name]) for name in models}
+    return {name: broken.get(name, found[name]) for name in drafts}
 
 
-def _examine_batch(
-    model: TeacherForced,
-    rows: Sequence[ScoredCompletion],
-    batch: PaddedBatch,
-    sampling: Sampling,
-    draft_sampling: Sampling,
-    vocabulary: int,
-) -> list[Floats]:
-    context = _context(model.model)
-    if batch.width > context:
-        raise BrokenDraft(
-            f"a prompt and its completion are {batch.width} tokens long and the draft's context is {context}: lower "
-            "corpus.max_prompt_tokens or generate.max_new_tokens, or use a draft with a longer context"
-        )
-    found_N: Floats = np.empty(len(batch.tokens_N))
-    greedy = sampling.greedy or draft_sampling.greedy
-    for part, logits_nV in model.logits(batch, vocabulary):
-        tokens_n = batch.tokens_N[part].to(logits_nV.device)
-        found_N[part] = _is_best(logits_nV, tokens_n) if greedy else _log_q(logits_nV, tokens_n, draft_sampling)
-    if not greedy:
-        log_p_N = np.concatenate([row.log_p for row in rows])
-        found_N = np.exp(np.minimum(found_N - log_p_N, 0.0))
-    return batch.by_row(found_N)
+def _examine_batch(draft: LoadedDraft, batch: PaddedBatch, sampling: Sampling, max_gamma: int) -> list[Acceptance]:
+    gammas = range(1, max_gamma + 1) if draft.kind.depends_on_gamma else [max_gamma]
+    by_gamma = [draft.examine(batch, sampling, gamma, None) for gamma in gammas]
+    found = []
+    for number, row in enumerate(batch.rows):
+        a = [_accepted(one, number, row) for one in by_gamma]
+        drafted = [one.drafted[number] for one in by_gamma if one.drafted is not None]
+        found.append(Acceptance(a, drafted or None))
+    return found
 
 
-def _context(model: Any) -> float:
-    """The model's maximum sequence length in tokens; infinite if its config does not state one."""
-    config: Any = getattr(model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    return getattr(text, "max_position_embeddings", None) or float("inf")
+def _accepted(found: Examined, number: int, row: Any) -> Floats:
+    values, tokens = found.values[number], len(row.tokens)
+    if values.ndim == 2:
+        values = _by_token_and_place(values[:tokens])
+    if found.hits:
+        return values.astype(np.float64, copy=False)
+    log_p_T = row.log_p if values.ndim == 1 else row.log_p[:, None]
+    accepted: Floats = np.exp(np.minimum(values - log_p_T, 0.0))
+    return accepted
 
 
-def _log_q(logits_nV: torch.Tensor, tokens_n: torch.Tensor, draft_sampling: Sampling) -> Floats:
-    """log q of each token; NaN if any logit of its position is NaN."""
-    log_q_nV = log_probabilities(logits_nV, draft_sampling)
-    found_n: Floats = log_q_nV.gather(-1, tokens_n.unsqueeze(-1)).squeeze(-1).double().cpu().numpy()
-    return found_n
-
-
-def _is_best(logits_nV: torch.Tensor, tokens_n: torch.Tensor) -> Floats:
-    """1 where the token is the draft's argmax, else 0; NaN if any logit of its position is NaN."""
-    largest = logits_nV.max(-1)  # NaN if any logit is NaN; the lowest id among ties
-    found_n: Floats = (
-        torch.where(torch.isnan(largest.values), torch.nan, (largest.indices == tokens_n).double()).cpu().numpy()
-    )
-    return found_n
+def _by_token_and_place(values_SP: NDArray[Any]) -> NDArray[Any]:
+    """Entry [t, j] is that of start t - j and place j: 0, or probability 0, where there is no such start."""
+    none = 0 if values_SP.dtype.kind in "iub" else -np.inf
+    found_TP = np.full_like(values_SP, none)
+    for place in range(min(values_SP.shape)):
+        found_TP[place:, place] = values_SP[: len(values_SP) - place, place]
+    return found_TP
 
 
 def engine_sampling(convention: str, deployed: Sampling, draft_sampling: str) -> Sampling:

@@ -77,9 +77,9 @@ def _backward(
     mean_JB, variance_JB = np.zeros((gamma + 1, batch)), np.zeros((gamma + 1, batch))
     mean_B, variance_B = np.zeros(batch), np.zeros(batch)  # S(t + 1) and its variance
     gap_buffer_GB, square_buffer_GB = np.empty((gamma, batch)), np.empty((gamma, batch))
-    for t in range(len(rows.a_TB) - 1, start - 1, -1):
+    for t in range(len(rows.a_TPB) - 1, start - 1, -1):
         n = rows.running_T[t]
-        a_B, own_B, next_B, spread_B = rows.a_TB[t, :n], rows.lengths_B[:n], mean_B[:n], variance_B[:n]
+        a_PB, own_B, next_B, spread_B = rows.a_TPB[t, :, :n], rows.lengths_B[:n], mean_B[:n], variance_B[:n]
         gap_GB, square_GB, variance_GB = gap_buffer_GB[:, :n], square_buffer_GB[:, :n], variance_JB[:-1, :n]
         np.subtract(
             mean_JB[1:, :n], next_B, out=gap_GB
@@ -87,10 +87,10 @@ def _backward(
         if rewards_G is not None:
             gap_GB += rewards_G[:, None]
         np.multiply(gap_GB, gap_GB, out=square_GB)
-        square_GB *= a_B * (1 - a_B)
-        gap_GB *= a_B
+        square_GB *= a_PB * (1 - a_PB)
+        gap_GB *= a_PB
         np.subtract(variance_JB[1:, :n], spread_B, out=variance_GB)
-        variance_GB *= a_B
+        variance_GB *= a_PB
         variance_GB += spread_B
         variance_GB += square_GB
         np.add(gap_GB, next_B, out=mean_JB[:-1, :n])

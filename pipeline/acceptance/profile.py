@@ -7,7 +7,7 @@ interval follows from them, so a gate or a regression check needs nothing else.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,15 @@ from pydantic import TypeAdapter
 
 from pipeline.acceptance.moments import rounds_variance
 from pipeline.acceptance.position_bins import accepted_by_bin, tokens_before_edges
-from pipeline.acceptance.rounds import Convention, Floats, Lengths, expected_rounds
+from pipeline.acceptance.rounds import (
+    Acceptance,
+    Convention,
+    Floats,
+    Lengths,
+    Rounds,
+    examined_tokens,
+    expected_rounds,
+)
 from pipeline.acceptance.segments import Labels, SegmentCounts, count_segments, segments_json
 from pipeline.errors import UnderstudyError
 from pipeline.store.parsing import Count, Number, Positive, Text, parse, stored
@@ -64,10 +72,16 @@ class Completions:
 
 
 def count_completions(
-    completions: Completions, a: Sequence[Floats], max_gamma: int, convention: Convention
+    completions: Completions,
+    acceptance: Sequence[Acceptance],
+    max_gamma: int,
+    convention: Convention,
+    rate_gamma: int | None = None,
 ) -> list[PromptCounts]:
-    """Counts of every completion for gamma 1..max_gamma. `a` holds a_t of each, lookahead included.
+    """Counts of every completion for gamma 1..max_gamma.
 
+    `rate_gamma`: of a draft of which acceptance depends on where rounds start. Its acceptance rate is over the tokens that are
+    examined in rounds of this draft length; None: over all tokens.
     Raises UnderstudyError without a completion, for max_gamma < 1, and where the convention needs more tokens past the
     end than there are.
     """
@@ -78,38 +92,85 @@ def count_completions(
             else "there is no completion to examine"
         )
     lengths_B = completions.lengths_B
-    a_BT = _padded(completions, a, max_gamma, convention)
-    counted_BT = np.where(np.arange(a_BT.shape[1]) < lengths_B[:, None], a_BT, 0.0)
-    loops_BT = np.zeros(a_BT.shape, dtype=bool)
+    by_gamma = _by_gamma(completions, acceptance, range(1, max_gamma + 1), convention)
+    loop_BT = np.zeros((len(lengths_B), by_gamma[0].a_BTP.shape[1]), dtype=bool)
     for row, loop_T in enumerate(completions.loops):
-        loops_BT[row, : len(loop_T)] = loop_T
-    by_gamma = [expected_rounds(a_BT, lengths_B, gamma, convention) for gamma in range(1, max_gamma + 1)]
-    output_BE = tokens_before_edges(np.zeros_like(lengths_B), lengths_B)
-    context_BE = tokens_before_edges(completions.prompt_tokens_B, lengths_B)
+        loop_BT[row, : len(loop_T)] = loop_T
     columns: dict[str, Sequence[Any]] = {
         "id": completions.ids,
         "conversation": completions.conversations,
         "domain": completions.domains,
         "tokens": lengths_B.tolist(),
-        "accepted": counted_BT.sum(1).tolist(),
-        "examined": lengths_B.astype(np.float64).tolist(),
-        "rounds": np.stack([rounds.rounds_B for rounds in by_gamma], axis=1).tolist(),
-        "calls": np.stack([rounds.calls_B for rounds in by_gamma], axis=1).tolist(),
-        "rounds_variance": np.stack(
-            [rounds_variance(a_BT, lengths_B, gamma, convention) for gamma in range(1, max_gamma + 1)], axis=1
-        ).tolist(),
-        "accepted_drafts": np.stack([rounds.accepted_BG.sum(1) for rounds in by_gamma], axis=1).tolist(),
-        "per_position": by_gamma[-1].accepted_BG.tolist(),
-        "loop_tokens": loops_BT.sum(1).tolist(),
-        "loop_accepted": (counted_BT * loops_BT).sum(1).tolist(),
+        "rounds": np.stack([one.rounds.rounds_B for one in by_gamma], axis=1).tolist(),
+        "calls": np.stack([one.rounds.calls_B for one in by_gamma], axis=1).tolist(),
+        "rounds_variance": np.stack([one.variance_B for one in by_gamma], axis=1).tolist(),
+        "accepted_drafts": np.stack([one.rounds.accepted_BG.sum(1) for one in by_gamma], axis=1).tolist(),
+        "per_position": by_gamma[-1].rounds.accepted_BG.tolist(),
+        "loop_tokens": loop_BT.sum(1).tolist(),
         "prompt_tokens": completions.prompt_tokens_B.tolist(),
-        "accepted_by_output": _used(accepted_by_bin(counted_BT, output_BE), output_BE),
-        "accepted_by_context": _used(accepted_by_bin(counted_BT, context_BE), context_BE),
     }
+    inside_BT = np.arange(loop_BT.shape[1]) < lengths_B[:, None]
+    if rate_gamma is None:
+        accepted_BT, examined_BT = np.where(inside_BT, by_gamma[0].a_BTP[:, :, 0], 0.0), inside_BT.astype(np.float64)
+        columns |= _of_every_token(completions, accepted_BT, loop_BT)
+    else:
+        accepted_BT, examined_BT = by_gamma[rate_gamma - 1].examined(lengths_B, rate_gamma, convention)
+        columns |= {"accepted": accepted_BT.sum(1).tolist(), "examined": examined_BT.sum(1).tolist()}
     if completions.labels is not None:
-        columns["segments"] = count_segments(completions.labels, completions.segments, counted_BT, lengths_B, by_gamma)
+        columns["segments"] = count_segments(
+            completions.labels,
+            completions.segments,
+            accepted_BT,
+            examined_BT,
+            lengths_B,
+            [(one.a_BTP, one.rounds) for one in by_gamma],
+        )
     rows = zip(*columns.values(), strict=True)
     return [PromptCounts(**dict(zip(columns, row, strict=True))) for row in rows]
+
+
+class _AtGamma(NamedTuple):
+    """Acceptance and counts at one draft length."""
+
+    a_BTP: Floats
+    drafted_BT: Lengths | None
+    rounds: Rounds
+    variance_B: Floats
+
+    def examined(self, lengths_B: Lengths, gamma: int, convention: Convention) -> tuple[Floats, Floats]:
+        return examined_tokens(self.a_BTP, lengths_B, gamma, convention, self.drafted_BT, self.rounds.starts_BT)
+
+
+def _by_gamma(
+    completions: Completions, acceptance: Sequence[Acceptance], gammas: Sequence[int], convention: Convention
+) -> list[_AtGamma]:
+    """At each of `gammas`. Where acceptance is the same at all of them, so is the array."""
+    lengths_B, most, found = completions.lengths_B, max(gammas), []
+    padded: dict[int, tuple[Floats, Lengths | None]] = {}
+    for gamma in gammas:
+        version = min(gamma, max(len(one.a) for one in acceptance))
+        if version not in padded:
+            a_BTP = _padded(completions, [one.at(gamma) for one in acceptance], most, convention)
+            drafted = [own for one in acceptance if (own := one.drafted_at(gamma)) is not None]
+            padded[version] = (a_BTP, _padded(completions, drafted, most, convention)[:, :, 0] if drafted else None)
+        a_BTP, drafted_BT = padded[version]
+        rounds = expected_rounds(a_BTP, lengths_B, gamma, convention, drafted_BT)
+        found.append(_AtGamma(a_BTP, drafted_BT, rounds, rounds_variance(a_BTP, lengths_B, gamma, convention)))
+    return found
+
+
+def _of_every_token(completions: Completions, accepted_BT: Floats, loop_BT: NDArray[np.bool_]) -> dict[str, Any]:
+    """The columns of a draft of which every token is examined, whatever the rounds are."""
+    lengths_B = completions.lengths_B
+    output_BE = tokens_before_edges(np.zeros_like(lengths_B), lengths_B)
+    context_BE = tokens_before_edges(completions.prompt_tokens_B, lengths_B)
+    return {
+        "accepted": accepted_BT.sum(1).tolist(),
+        "examined": lengths_B.astype(np.float64).tolist(),
+        "loop_accepted": (accepted_BT * loop_BT).sum(1).tolist(),
+        "accepted_by_output": _used(accepted_by_bin(accepted_BT, output_BE), output_BE),
+        "accepted_by_context": _used(accepted_by_bin(accepted_BT, context_BE), context_BE),
+    }
 
 
 @dataclass(frozen=True)
@@ -134,30 +195,35 @@ class LengthCounts:
         )
 
 
-def count_at_length(completions: Completions, a: Sequence[Floats], gamma: int, convention: Convention) -> LengthCounts:
+def count_at_length(
+    completions: Completions, acceptance: Sequence[Acceptance], gamma: int, convention: Convention
+) -> LengthCounts:
     """Counts at one draft length. Raises as `count_completions`."""
-    lengths_B, a_BT = completions.lengths_B, _padded(completions, a, gamma, convention)
-    rounds = expected_rounds(a_BT, lengths_B, gamma, convention)
-    variance_B = rounds_variance(a_BT, lengths_B, gamma, convention)
-    accepted_B, positions_G = rounds.accepted_BG.sum(1), rounds.accepted_BG.sum(0)
+    (found,) = _by_gamma(completions, acceptance, [gamma], convention)
+    accepted_BG = found.rounds.accepted_BG
     return LengthCounts(
-        completions.conversations, completions.domains, rounds.rounds_B, variance_B, accepted_B, positions_G
+        completions.conversations,
+        completions.domains,
+        found.rounds.rounds_B,
+        found.variance_B,
+        accepted_BG.sum(1),
+        accepted_BG.sum(0),
     )
 
 
-def _padded(completions: Completions, a: Sequence[Floats], max_gamma: int, convention: Convention) -> Floats:
-    """a_t as one array, (B, T), with as much of the lookahead as the convention counts."""
+def _padded(completions: Completions, values: Sequence[NDArray[Any]], max_gamma: int, convention: Convention) -> Any:
+    """Values of each token, (T,) or (T, P), as one array (B, T, P), with as much of the lookahead as the convention counts."""
     lookahead = 0 if convention.clipped else max_gamma - 1
     width = int(completions.lengths_B.max()) + lookahead
-    a_BT = np.zeros((len(a), width))
-    for row, (values, length) in enumerate(zip(a, completions.lengths_B, strict=True)):
-        if len(values) < length + lookahead:
+    found_BTP = np.zeros((len(values), width, *values[0].shape[1:]), dtype=values[0].dtype)
+    for row, (own, length) in enumerate(zip(values, completions.lengths_B, strict=True)):
+        if len(own) < length + lookahead:
             raise UnderstudyError(
                 f"prompt {completions.ids[row]}: convention '{convention.name}' needs {lookahead} target tokens "
-                f"past the end and {len(values) - length} are stored; raise generate.lookahead"
+                f"past the end and {len(own) - length} are stored; raise generate.lookahead"
             )
-        a_BT[row, : min(len(values), width)] = values[:width]
-    return a_BT
+        found_BTP[row, : min(len(own), width)] = own[:width]
+    return np.atleast_3d(found_BTP)
 
 
 def _used(values_BE: Floats, places_BE: NDArray[np.int64]) -> list[list[float]]:

@@ -5,9 +5,12 @@ Figures by draft length are dictionaries from gamma. `pipeline/acceptance/profil
 
 from dataclasses import field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
 
 from pipeline.config.evaluate import ConventionName, Drafting
+from pipeline.drafts.kinds import PLAIN, KindName
 from pipeline.errors import BrokenDraft
 from pipeline.speculation.settings import SamplingFields
 from pipeline.store.parsing import Count, CountKey, Flag, Number, Text, format_of, stored
@@ -148,9 +151,10 @@ class SamplingFigures(Figures):
 
 @stored(kw_only=False)
 class ExaminedDraft:
-    """The draft. Prompt-lookup has no weights and no digest."""
+    """The draft. A kind without weights has no digest."""
 
-    kind: Literal["model", "prompt-lookup"]
+    # 0.1.0 wrote `model` for a plain draft
+    kind: Annotated[KindName, BeforeValidator(lambda name: PLAIN.name if name == "model" else name)]
     bytes: Count
     parameters: Count
     digest: Text | None = None

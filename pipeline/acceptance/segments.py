@@ -5,7 +5,6 @@ one, and all segments' rounds are all rounds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -40,12 +39,14 @@ def begins(labels_T: Labels) -> NDArray[np.bool_]:
 def count_segments(
     labels: Sequence[Labels],
     names: Sequence[str],
-    a_BT: Floats,
+    accepted_BT: Floats,
+    examined_BT: Floats,
     lengths_B: Lengths,
-    by_gamma: Sequence[Rounds],
+    by_gamma: Sequence[tuple[Floats, Rounds]],
 ) -> list[dict[str, SegmentCounts]]:
-    """Counts of each completion by the name of the segment. `labels`: of each completion, at least its length. `a_BT` is 0 from
-    the end of a completion on, and `by_gamma` has the rounds for gamma 1, 2, ..."""
+    """Counts of each completion by the name of the segment. `labels`: of each completion, at least its length. `accepted_BT` and
+    `examined_BT`: numerator and denominator of the acceptance rate, by token. `by_gamma` has for gamma 1, 2, ... the
+    probabilities of acceptance, (B, T, P), and the rounds."""
     batch, width, segments = len(lengths_B), int(lengths_B.max()), len(names)
     # The place of each token in sums by completion and segment; padding has a segment of its own, which is dropped.
     places_BT = np.full((batch, width), segments) + np.arange(batch)[:, None] * (segments + 1)
@@ -53,26 +54,26 @@ def count_segments(
     for row, (labels_T, length) in enumerate(zip(labels, lengths_B, strict=True)):
         places_BT[row, :length] += labels_T[:length].astype(np.int64) - segments
         begins_BT[row, :length] = begins(labels_T[:length])
-    a_BT = a_BT[:, :width]
+    accepted_BT, examined_BT = accepted_BT[:, :width], examined_BT[:, :width]
 
     def summed(weights_BT: NDArray[Any]) -> Floats:
         found = np.bincount(places_BT.ravel(), weights_BT.ravel(), batch * (segments + 1)).astype(np.float64)
         return found.reshape(batch, segments + 1)[:, :segments]
 
     rounds_GBS, emitted_GBS = [], []
-    for rounds, tokens_BT in zip(by_gamma, _tokens_of_rounds(a_BT, lengths_B), strict=False):
+    for tokens_BT, (_, rounds) in zip(_tokens_of_rounds([a for a, _ in by_gamma], lengths_B), by_gamma, strict=True):
         starts_BT = rounds.starts_BT[:, :width]
         rounds_GBS.append(summed(starts_BT))
         emitted_GBS.append(summed(starts_BT * tokens_BT))
     tokens_BS = summed(np.ones((batch, width)))
     columns = {
         "tokens": tokens_BS.astype(np.int64).tolist(),
-        "accepted": summed(a_BT).tolist(),
-        "examined": tokens_BS.tolist(),
+        "accepted": summed(accepted_BT).tolist(),
+        "examined": summed(examined_BT).tolist(),
         "rounds": np.stack(rounds_GBS, axis=-1).tolist(),
         "emitted": np.stack(emitted_GBS, axis=-1).tolist(),
         "begins": summed(begins_BT).astype(np.int64).tolist(),
-        "begins_accepted": summed(a_BT * begins_BT).tolist(),
+        "begins_accepted": summed(accepted_BT * begins_BT).tolist(),
     }
     return [
         {
@@ -84,47 +85,24 @@ def count_segments(
     ]
 
 
-def _tokens_of_rounds(a_BT: Floats, lengths_B: Lengths) -> Iterator[Floats]:
+def _tokens_of_rounds(by_gamma: Sequence[Floats], lengths_B: Lengths) -> Iterator[Floats]:
     """By draft length, 1 and up: the expected tokens of the completion that a round produces which begins at each token, (B, T):
     one, and one more for each draft token that is accepted and is not the completion's last."""
-    batch, width = a_BT.shape
-    drafted_BT = np.where(np.arange(width) < lengths_B[:, None] - 1, a_BT, 0.0)
-    accepted_BT, tokens_BT = np.ones((batch, width)), np.ones((batch, width))
-    for index in count():  # accepted_BT becomes the probability that the first index + 1 draft tokens are
-        kept = max(width - index, 0)
-        accepted_BT[:, :kept] *= drafted_BT[:, index:]
-        accepted_BT[:, kept:] = 0.0
-        tokens_BT += accepted_BT
+    batch, width = len(lengths_B), int(lengths_B.max())
+    before_last_BT1 = (np.arange(width) < lengths_B[:, None] - 1)[:, :, None]
+    of, done = None, 0
+    for gamma, a_BTP in enumerate(by_gamma, 1):
+        if of is not a_BTP:  # the first one, or another at each gamma
+            of, done = a_BTP, 0
+            accepted_BT, tokens_BT = np.ones((batch, width)), np.ones((batch, width))
+            drafted_BTP = np.where(before_last_BT1, a_BTP[:, :width], 0.0)
+        for place in range(done, gamma):  # accepted_BT becomes the probability that the tokens up to this place are
+            kept = max(width - place, 0)
+            accepted_BT[:, :kept] *= drafted_BTP[:, place:, min(place, drafted_BTP.shape[2] - 1)]
+            accepted_BT[:, kept:] = 0.0
+            tokens_BT += accepted_BT
+        done = gamma
         yield tokens_BT
-
-
-def count_walks(
-    labels_T: Labels, names: Sequence[str], walks: Sequence[Sequence[tuple[int, int, bool]]], at_gamma: int
-) -> dict[str, SegmentCounts]:
-    """Counts of one completion whose rounds are known, such as those of prompt-lookup. `walks`: by gamma, for each round its
-    first token, how many tokens it accepted, and whether a wrong one ended it. The rate is that of `at_gamma`."""
-    length = len(labels_T)
-    accepted_T, examined_T = np.zeros(length), np.zeros(length)
-    for first, accepted, rejected in walks[at_gamma - 1]:
-        accepted_T[first : first + accepted] = 1
-        examined_T[first : first + accepted + rejected] = 1
-    begins_T = begins(labels_T)
-    found: dict[str, SegmentCounts] = {}
-    for label, name in enumerate(names):
-        inside_T = labels_T == label
-        if not inside_T.any():
-            continue
-        rounds = [[(first, accepted) for first, accepted, _ in walk if inside_T[first]] for walk in walks]
-        found[name] = SegmentCounts(
-            tokens=int(inside_T.sum()),
-            accepted=float(accepted_T[inside_T].sum()),
-            examined=float(examined_T[inside_T].sum()),
-            rounds=[float(len(one)) for one in rounds],
-            emitted=[float(sum(min(accepted + 1, length - first) for first, accepted in one)) for one in rounds],
-            begins=int((begins_T & inside_T).sum()),
-            begins_accepted=float(accepted_T[begins_T & inside_T].sum()),
-        )
-    return found
 
 
 def segments_json(found: Mapping[str, SegmentCounts]) -> dict[str, dict[str, object]]:

@@ -140,13 +140,13 @@ def _look(asked: Question, place: EndpointConfig) -> Look:
 
 
 def examined_draft(draft: Draft) -> Any:
-    """The draft as it was examined. Raises as `load_draft`."""
-    from pipeline.examination.load_draft import load_draft
+    """The draft as it was examined. Raises as `load_plain`."""
+    from pipeline.drafts.loading import load_plain
     from pipeline.models.loading import choose_device
 
     config = draft.config
     device, trusted = choose_device(config.device), config.pair.trust_remote_code
-    return load_draft(draft.pair, draft.directory, config.pair.draft.dtype, device, trusted)
+    return load_plain(draft.pair, draft.directory, config.pair.draft.dtype, device, trusted).model
 
 
 def drafts_on(asked: Question, answers: Answers, model: Any) -> "dict[str, DraftEvidence]":

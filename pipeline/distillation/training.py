@@ -19,6 +19,7 @@ from pipeline.distillation.settings import TrainingSettings
 from pipeline.distillation.sharding import complete, divided
 from pipeline.distillation.trainer import distill
 from pipeline.distillation.training_log import Log
+from pipeline.drafts.plain import PlainDraft
 from pipeline.examination.examiner import AcceptanceSummary, Examiner
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
@@ -108,7 +109,7 @@ class Training:
             draft_sampling=self.settings.draft_sampling,
             batch_tokens=self.settings.batch_tokens,
         )
-        return Examiner(self.sampling, settings, self.pair.vocabulary)
+        return Examiner(self.sampling, settings)
 
     @property
     def sampling(self) -> Sampling:
@@ -117,11 +118,11 @@ class Training:
 
     def examine(self, draft: Any) -> AcceptanceSummary:
         """Acceptance rate and tokens per target call of `draft` on dev prompts, of which each process examines some."""
-        examiner = self.examiner
+        examiner, examined = self.examiner, PlainDraft(draft, self.pair.vocabulary)
 
         def acceptance(numbers: list[int]) -> list[Floats]:
             return self._batches.run(
-                lambda batch_tokens: examiner.in_batches(batch_tokens).acceptance_of(draft, self.dev, set(numbers))
+                lambda batch_tokens: examiner.in_batches(batch_tokens).acceptance_of(examined, self.dev, set(numbers))
             )
 
         return examiner.summary_of(self.dev, spread(examiner.groups(self.dev), acceptance))

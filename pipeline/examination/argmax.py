@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.acceptance.explained_counts import Drafted
-from pipeline.acceptance.teacher_forced import PaddedBatch, TeacherForced, TokenizedCompletion, batches
 from pipeline.errors import BrokenDraft
+from pipeline.speculation.teacher_forced import PaddedBatch, TeacherForced, TokenizedCompletion, batches
 
 
 def argmax_on(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.acceptance.schema import CrossCheck, Difference
 from pipeline.config.evaluate import EvaluateConfig
+from pipeline.drafts.plain import PlainDraft
 from pipeline.examination.examiner import Examiner
 from pipeline.examination.stored_log_p import CompletionWithLogP, compare_log_p
 from pipeline.models.placement import input_device
@@ -46,10 +47,9 @@ class _Decoded:
 
 def cross_check(
     target: Any,
-    draft: Any,
+    draft: PlainDraft,
     stored: Sequence[GreedyCompletion],
     settings: EvaluateConfig,
-    vocabulary: int,
     stop_tokens: Sequence[int],
     sampled: Sequence[CompletionWithLogP] = (),
 ) -> CrossCheck:
@@ -60,13 +60,13 @@ def cross_check(
     `agrees`: in fp32, every difference is a near-tie; in lower precision, the number of rounds is within 10% (or 2); and the
     completions are the target's (`stored_log_p.py`).
     """
-    gamma = settings.crosscheck_gamma
+    gamma, vocabulary = settings.crosscheck_gamma, draft.vocabulary
     requests = [Request(item.prompt.tolist(), min(settings.crosscheck_tokens, item.length), 0) for item in stored]
     decoder = Decoder(target, draft, sampling=GREEDY, vocabulary=vocabulary, gamma=gamma, stop_tokens=stop_tokens)
     completions = decoder.decode(requests)
     decoded = [_Decoded(item.prompt, completion.tokens) for item, completion in zip(stored, completions, strict=True)]
     # A batch size of its own: in lower precision rounding, and so `agrees`, must not depend on a setting for memory.
-    examiner = Examiner(GREEDY, settings, vocabulary).in_batches(_BATCH_TOKENS)
+    examiner = Examiner(GREEDY, settings).in_batches(_BATCH_TOKENS)
     accepted = examiner.acceptance(draft, decoded)
     ties: list[Difference] = []
     predicted = seen = 0
@@ -74,8 +74,8 @@ def cross_check(
         ties += _text_difference(target, item, own, vocabulary)
         predicted += len(trace := round_starts(a_T, gamma))
         seen += len(actual := decoded_starts(completion))
-        ties += _trace_difference(draft, item, own, trace, actual, vocabulary)
-    exact = all(_is_fp32(model) for model in (target, draft))
+        ties += _trace_difference(draft.model, item, own, trace, actual, vocabulary)
+    exact = all(_is_fp32(model) for model in (target, draft.model))
     log_p = compare_log_p(target, [*stored, *sampled], vocabulary, _is_fp32(target))
     same_rounds = all(tie.gap < NEAR_TIE for tie in ties) if exact else abs(seen - predicted) <= _leeway(predicted)
     return CrossCheck(
@@ -93,10 +93,9 @@ def cross_check(
 
 def attempt_prompts(
     target: Any,
-    draft: Any,
+    draft: PlainDraft,
     stored: Sequence[GreedyCompletion],
     settings: EvaluateConfig,
-    vocabulary: int,
     stop_tokens: Sequence[int],
     sampled: Sequence[CompletionWithLogP],
 ) -> Callable[[int], object]:
@@ -104,9 +103,7 @@ def attempt_prompts(
 
     def attempt(count: int) -> object:
         longest = nlargest(count, stored, key=_length)
-        return cross_check(
-            target, draft, longest, settings, vocabulary, stop_tokens, nlargest(count, sampled, key=_length)
-        )
+        return cross_check(target, draft, longest, settings, stop_tokens, nlargest(count, sampled, key=_length))
 
     return attempt
 

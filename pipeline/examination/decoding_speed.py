@@ -14,6 +14,7 @@ from typing import Any
 from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
 from pipeline.acceptance.turns import of_turns, speed_of_turns
 from pipeline.config.evaluate import SpeedConfig
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UnderstudyError
 from pipeline.examination.completion_sets import CompletionSets
 from pipeline.models.stored_pair import Pair
@@ -132,7 +133,7 @@ def measure_speeds(
 def _decoder(target: Any, draft: Any | None, gamma: int, decodes: Decodes) -> Decoder:
     return Decoder(
         target,
-        draft,
+        None if draft is None else PlainDraft(draft, decodes.vocabulary),
         sampling=decodes.sampling,
         draft_sampling=decodes.draft_sampling,
         vocabulary=decodes.vocabulary,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,18 @@ from numpy.typing import NDArray
 from pipeline.acceptance.examine import ScoredCompletion, acceptance_probabilities, engine_sampling, examine
 from pipeline.acceptance.profile import Completions, PromptCounts, count_completions
 from pipeline.acceptance.repetition import repetition_mask
-from pipeline.acceptance.rounds import CONVENTIONS, Convention, Floats, expected_rounds
-from pipeline.acceptance.teacher_forced import TeacherForced, batches
+from pipeline.acceptance.rounds import CONVENTIONS, Acceptance, Convention, Floats, expected_rounds
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import BrokenDraft
 from pipeline.examination.windows import windows
 from pipeline.generation.completion_store import StoredCompletion
+from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling
+from pipeline.speculation.teacher_forced import batches
 
 OnDone = Callable[[int], None]  # called with the number of completions done since the last call
-# called with a window of completions and the a_t of each, lookahead included
-OnAcceptance = Callable[[Sequence[StoredCompletion], Sequence[Floats]], None]
+# called with a window of completions and the acceptance of each, lookahead included
+OnAcceptance = Callable[[Sequence[StoredCompletion], Sequence[Acceptance]], None]
 
 
 class AcceptanceSummary(NamedTuple):
@@ -57,14 +58,13 @@ class Examiner:
 
     sampling: Sampling  # of the target, which produced the completions under it
     settings: EvaluateConfig
-    vocabulary: int  # tokens that target and draft share
     count_as: str | None = None  # the convention of the counts, where it is not settings.convention
 
     def in_batches(self, batch_tokens: int) -> "Examiner":
         """The same with other batches: results differ by rounding only."""
         return replace(self, settings=self.settings.model_copy(update={"batch_tokens": batch_tokens}))
 
-    def attempt_batch(self, draft: Any, completions: Iterable[StoredCompletion]) -> Callable[[int], None]:
+    def attempt_batch(self, draft: LoadedDraft, completions: Iterable[StoredCompletion]) -> Callable[[int], None]:
         """A function that examines `draft` on one batch of at least n tokens, all of the longest of `completions`. For
         `out_of_memory.batch_named`."""
 
@@ -76,7 +76,7 @@ class Examiner:
         def attempt(batch_tokens: int) -> None:
             length = len(longest().prompt) + len(longest().tokens)
             rows = -(-batch_tokens // length)
-            self.in_batches(rows * length).acceptance(draft, [longest()] * rows)
+            self.in_batches(rows * length).examine({"draft": draft}, [longest()] * rows)
 
         return attempt
 
@@ -89,18 +89,29 @@ class Examiner:
     def _draft_sampling(self) -> Sampling:
         return engine_sampling(self.settings.convention, self.sampling, self.settings.draft_sampling)
 
-    def acceptance(self, draft: Any, completions: Sequence[ScoredCompletion]) -> list[Floats]:
-        """a_t of every token of every completion, lookahead included. Raises BrokenDraft if the draft cannot be examined."""
-        return self._acceptance(TeacherForced(draft), completions)
-
-    def _acceptance(self, draft: TeacherForced, completions: Sequence[ScoredCompletion]) -> list[Floats]:
+    def acceptance(self, draft: LoadedDraft, completions: Sequence[ScoredCompletion]) -> list[Floats]:
+        """a_t of every token of every completion, lookahead included, for a draft of which it does not depend on the start of the
+        round. Raises BrokenDraft if the draft cannot be examined."""
         return acceptance_probabilities(
-            draft, completions, self.sampling, self._draft_sampling, self.vocabulary, self.settings.batch_tokens
+            draft, completions, self.sampling, self._draft_sampling, self.settings.batch_tokens
+        )
+
+    def examine(
+        self,
+        drafts: Mapping[str, LoadedDraft],
+        completions: Sequence[ScoredCompletion],
+        on_done: OnDone = _silent,
+        first_number: int = 0,
+    ) -> dict[str, list[Acceptance] | BrokenDraft]:
+        """The acceptance of every token of every completion from each draft."""
+        batch_tokens, max_gamma = self.settings.batch_tokens, self.settings.max_gamma
+        return examine(
+            drafts, completions, self.sampling, self._draft_sampling, batch_tokens, max_gamma, on_done, first_number
         )
 
     def counts(
         self,
-        draft: Any,
+        draft: LoadedDraft,
         completions: Iterable[StoredCompletion],
         on_done: OnDone = _silent,
         on_acceptance: OnAcceptance | None = None,
@@ -116,7 +127,7 @@ class Examiner:
 
     def counts_of_all(
         self,
-        drafts: Mapping[str, Any],
+        drafts: Mapping[str, LoadedDraft],
         completions: Iterable[StoredCompletion],
         on_done: OnDone = _silent,
         on_acceptance: OnAcceptance | None = None,
@@ -127,34 +138,26 @@ class Examiner:
         Completions are read, padded and searched for loops once for all drafts. For a draft that cannot be examined, one
         window holds the reason in place of its counts; later windows leave the draft out.
         """
-        remaining, seen = {name: TeacherForced(draft) for name, draft in drafts.items()}, first_number
+        remaining, seen = dict(drafts), first_number
         for window in windows(completions):
-            a = examine(
-                remaining,
-                self._needed(window),
-                self.sampling,
-                self._draft_sampling,
-                self.vocabulary,
-                self.settings.batch_tokens,
-                on_done,
-                first_number=seen,
-            )
+            acceptance = self.examine(remaining, self._needed(window), on_done, seen)
             seen += len(window)
             facts = draft_independent(window)
             found: dict[str, list[PromptCounts] | BrokenDraft] = {}
-            for name, values in a.items():
+            for name, values in acceptance.items():
                 if isinstance(values, BrokenDraft):
                     found[name] = values
                     del remaining[name]
                 else:
-                    found[name] = count_completions(facts, values, self.settings.max_gamma, self.counting)
+                    rate_gamma = None if drafts[name].kind.by_token else self.settings.gamma
+                    found[name] = count_completions(facts, values, self.settings.max_gamma, self.counting, rate_gamma)
                     if on_acceptance is not None:
                         on_acceptance(window, values)
             yield found
             if not remaining:
                 return
 
-    def summary(self, draft: Any, completions: Sequence[StoredCompletion]) -> AcceptanceSummary:
+    def summary(self, draft: LoadedDraft, completions: Sequence[StoredCompletion]) -> AcceptanceSummary:
         """Acceptance rate and tokens per target call at settings.gamma. Raises BrokenDraft if the draft cannot be examined."""
         return self.summary_of(completions, self.acceptance_of(draft, completions, range(len(completions))))
 
@@ -168,14 +171,14 @@ class Examiner:
         return found
 
     def acceptance_of(
-        self, draft: Any, completions: Sequence[StoredCompletion], numbers: Collection[int]
+        self, draft: LoadedDraft, completions: Sequence[StoredCompletion], numbers: Collection[int]
     ) -> list[Floats]:
         """a_t of the completions with these numbers, in their order. Of whole `groups` the batches, and so the last digits, are
         those of an examination of all. Raises BrokenDraft."""
-        passes, found, first = TeacherForced(draft), list[Floats](), 0
+        found, first = list[Floats](), 0
         for window in windows(completions):
             wanted = [item for number, item in enumerate(window, first) if number in numbers]
-            found += self._acceptance(passes, wanted)
+            found += self.acceptance(draft, wanted)
             first += len(window)
         return found
 

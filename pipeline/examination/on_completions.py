@@ -11,6 +11,7 @@ from pipeline.acceptance.count_table import CountTable
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.pair import Dtype
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UsageError
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_store import TOKENIZER, canonical, read_completions, stored_samplings
@@ -95,10 +96,10 @@ def examine_on(completions: Artifact, draft: Path, settings: Settings) -> Examin
     vocabulary = next(stored()).vocabulary
     check_same_family(tokenizer, load_tokenizer(draft, settings.trust_remote_code), vocabulary)
     device = choose_device(settings.device)
-    model = load_model(draft, settings.dtype, device, settings.trust_remote_code)
-    examiner = Examiner(sampling, settings.evaluate, vocabulary)
-    with batch_named("evaluate.batch_tokens", settings.evaluate.batch_tokens, examiner.attempt_batch(model, stored())):
-        counts = CountTable.of(chain.from_iterable(examiner.counts(model, stored())))
+    loaded = PlainDraft(load_model(draft, settings.dtype, device, settings.trust_remote_code), vocabulary)
+    examiner = Examiner(sampling, settings.evaluate)
+    with batch_named("evaluate.batch_tokens", settings.evaluate.batch_tokens, examiner.attempt_batch(loaded, stored())):
+        counts = CountTable.of(chain.from_iterable(examiner.counts(loaded, stored())))
     before = trained_on_before(draft)
     return Examined(
         counts=counts,

@@ -16,9 +16,11 @@ from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import token_hash
 from pipeline.corpus.rows import BadRow, parse_row
+from pipeline.drafts.kinds import LOOKUP
+from pipeline.drafts.lookup import PromptLookup
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import BrokenDraft, UsageError
 from pipeline.examination.examiner import Examiner
-from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.generation.completion_plan import plan_completions
 from pipeline.generation.completion_store import StoredCompletion, read_completions, stored_samplings
 from pipeline.generation.generate import GenerationSettings, generate
@@ -35,10 +37,10 @@ from pipeline.models.files import model_digest
 from pipeline.models.named_pair import NamedPair
 from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.progress import Progress
+from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling
 from pipeline.store.artifacts import MANIFEST, read_manifest
 
-LOOKUP = "prompt-lookup"
 _GAMMAS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 _REPETITIONS = 3  # of the forward-time measurement
 _LEAST_PROMPTS = 40  # fewer prompts: inconclusive, as with gate.min_prompts_per_domain
@@ -173,15 +175,15 @@ def probe(
         raise UsageError("a draft was trained on every one of these prompts; use other prompts")
     chosen = frozenset(ids[:count])  # ids are digests: a random choice that does not depend on the store's order
     shared = shared_conversations(item.conversation for item in _chosen(completions, sampling, chosen, pair.vocabulary))
-    examiner = Examiner(sampling, settings, pair.vocabulary)
+    examiner = Examiner(sampling, settings)
+    named: dict[str, LoadedDraft] = {name: PlainDraft(model, pair.vocabulary) for name, model in pair.drafts.items()}
+    named[LOOKUP.name] = PromptLookup(settings.lookup_ngram)
 
     def work(batch_tokens: int) -> tuple[dict[str, AcceptanceTally], dict[str, str]]:
-        tallies, broken = {name: AcceptanceTally(settings.max_gamma, shared) for name in pair.drafts}, dict[str, str]()
+        tallies, broken = {name: AcceptanceTally(settings.max_gamma, shared) for name in named}, dict[str, str]()
         with progress.track("examine", len(chosen), "completions") as track:
             stored_completions = _chosen(completions, sampling, chosen, pair.vocabulary)
-            for window in examiner.in_batches(batch_tokens).counts_of_all(
-                pair.drafts, stored_completions, track.advance
-            ):
+            for window in examiner.in_batches(batch_tokens).counts_of_all(named, stored_completions, track.advance):
                 for name, counts in window.items():
                     if isinstance(counts, BrokenDraft):
                         broken[name] = str(counts)
@@ -190,19 +192,19 @@ def probe(
         return tallies, broken
 
     tallies, broken = SmallerBatches("examine: tokens of a batch", settings.batch_tokens, progress.warn).run(work)
+    lookup = tallies.pop(LOOKUP.name)
     whole = {name: tally for name, tally in tallies.items() if name not in broken}
     if not whole:
         raise BrokenDraft("; ".join(f"--draft {name}: {reason}" for name, reason in broken.items()))
-    lookup = AcceptanceTally(settings.max_gamma, shared)
-    for counts in prompt_lookup_counts(_chosen(completions, sampling, chosen, pair.vocabulary), settings):
-        lookup.add(counts)
     times = {name: _times(pair, pair.drafts[name], cost_ratio) for name in whole}
     found = [
         _finding(name, tally, times[name], _operations_ratio(pair, name), settings) for name, tally in whole.items()
     ]
     first_times = next(iter(times.values()))  # a lookup costs nothing compared with a forward pass
     found.append(
-        _finding(LOOKUP, lookup, [ForwardTimes(repetition.target, 0.0) for repetition in first_times], 0.0, settings)
+        _finding(
+            LOOKUP.name, lookup, [ForwardTimes(repetition.target, 0.0) for repetition in first_times], 0.0, settings
+        )
     )
     return Probe(found, broken, len(ids), len(chosen), len(stored) - len(ids))
 
@@ -264,7 +266,7 @@ def _finding(
         cost_ratio=times.cost_ratio,
         gamma=gamma,
         speedup=predicted,
-        break_even=None if name == LOOKUP else break_even_acceptance(times, gammas),
+        break_even=None if name == LOOKUP.name else break_even_acceptance(times, gammas),
         verdict=f"{name}: {_verdict(pays, gamma, predicted)}",
         pays=pays,
         arithmetic=None if ratio is None else operations_factor(yields[gamma], gamma, ratio),

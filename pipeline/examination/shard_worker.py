@@ -12,17 +12,16 @@ from typing import Any
 
 from pipeline.acceptance.profile import PromptCounts, counts_json
 from pipeline.config.evaluate import ConventionName, EvaluateConfig
+from pipeline.drafts.loading import DraftSource
 from pipeline.errors import BrokenDraft
 from pipeline.examination.completion_sets import CompletionSets
 from pipeline.examination.examiner import Examiner
-from pipeline.examination.load_draft import load_draft
-from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.examination.token_acceptance import TokenAcceptanceFile
 from pipeline.examination.windows import WINDOW
 from pipeline.generation.completion_store import StoredCompletion, read_completions, read_shard
 from pipeline.models.loading import choose_device
 from pipeline.models.out_of_memory import batch_named
-from pipeline.models.stored_pair import Pair
+from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling
 from pipeline.store.files import write_json
 from pipeline.store.parsing import Text, format_of, stored
@@ -37,9 +36,7 @@ Count = Callable[
 class ExaminationWork:
     """What all parts of an examination have in common."""
 
-    draft: tuple[Pair, Path] | None  # the draft, and the pair that it is examined for; None: prompt-lookup
-    dtype: str  # of the draft
-    trust_remote_code: bool
+    draft: DraftSource
     settings: EvaluateConfig
     count_as: ConventionName
     split: str
@@ -86,33 +83,19 @@ def shards_to_examine(sets: CompletionSets) -> dict[str, list[ExaminedShard]]:
 
 def open_examination(work: ExaminationWork, device: str) -> Callable[[ExaminedShard, Path, Advance], None]:
     """Load the draft; what is returned examines it on a shard and writes the part's files to a directory."""
-    if work.draft is None:
-        return partial(_examine, work, _look_up(work))
-    pair, path = work.draft
     try:
-        draft = load_draft(pair, path, work.dtype, choose_device(device), work.trust_remote_code)
+        draft = work.draft.load(choose_device(device))
     except BrokenDraft as error:  # which each shard then says
         return partial(_examine, work, _broken(str(error)))
-    return partial(_examine, work, _by_draft(work, draft, pair.vocabulary))
+    return partial(_examine, work, _by_draft(work, draft))
 
 
-def _look_up(work: ExaminationWork) -> Count:
+def _by_draft(work: ExaminationWork, draft: LoadedDraft) -> Count:
     def count(
         part: ExaminedShard, completions: Iterator[StoredCompletion], advance: Advance, by_token: TokenAcceptanceFile
     ) -> Iterator[list[PromptCounts]]:
-        for window in prompt_lookup_counts(completions, work.settings):
-            yield window
-            advance(len(window))
-
-    return count
-
-
-def _by_draft(work: ExaminationWork, draft: Any, vocabulary: int) -> Count:
-    def count(
-        part: ExaminedShard, completions: Iterator[StoredCompletion], advance: Advance, by_token: TokenAcceptanceFile
-    ) -> Iterator[list[PromptCounts]]:
-        examiner = Examiner(part.sampling, work.settings, vocabulary, count_as=work.count_as)
-        keep = by_token.add if part.set == "deployed" else None
+        examiner = Examiner(part.sampling, work.settings, count_as=work.count_as)
+        keep = by_token.add if part.set == "deployed" and draft.kind.by_token else None
         whole = read_completions(part.shard.parent, {work.split}, part.sampling)
         with batch_named("evaluate.batch_tokens", work.settings.batch_tokens, examiner.attempt_batch(draft, whole)):
             yield from examiner.counts(draft, completions, advance, keep, first_number=part.first)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.acceptance.rounds import Floats
+from pipeline.acceptance.rounds import Acceptance
 from pipeline.errors import UnderstudyError
 from pipeline.store.atomic import sync
 from pipeline.store.own_files import reads_own_files
@@ -47,9 +47,9 @@ class TokenAcceptanceFile:
         if kind is None:
             sync(self._path)
 
-    def add(self, completions: Sequence[_Completion], a: Sequence[Floats]) -> None:
+    def add(self, completions: Sequence[_Completion], acceptance: Sequence[Acceptance]) -> None:
         """Add completions with the a_t of each; what lies past a completion's length is left out."""
-        rows = [values_T[: item.length].astype(np.float16) for item, values_T in zip(completions, a, strict=True)]
+        rows = [one.at(1)[: item.length].astype(np.float16) for item, one in zip(completions, acceptance, strict=True)]
         self._writer.write_batch(pa.record_batch([[item.id for item in completions], rows], schema=_SCHEMA))
 
     @reads_own_files("a shard, written by a worker of the same job")

@@ -4,16 +4,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pipeline.acceptance.intervals import Interval, ratio_gain
 from pipeline.acceptance.prediction import prediction_interval
 from pipeline.acceptance.profile import LengthCounts, count_at_length
-from pipeline.acceptance.rounds import Convention, Floats
+from pipeline.acceptance.rounds import Acceptance, Convention
 from pipeline.acceptance.schema import SamplingSettings
 from pipeline.config.evaluate import Drafting, EvaluateConfig
+from pipeline.drafts.plain import PlainDraft
 from pipeline.engines.facts import EngineFacts
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import Examiner, OnDone, draft_independent
@@ -22,6 +22,7 @@ from pipeline.generation.completion_store import StoredCompletion, canonical, re
 from pipeline.models.loading import choose_device, load_model
 from pipeline.progress import Progress
 from pipeline.registry.named import Draft
+from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import GREEDY, Sampling
 
 FRESH_PROMPTS = (100, 1_000, 10_000)  # that prediction intervals are given for
@@ -40,6 +41,7 @@ def expected_counters(
     settings, note = _as_the_engine(config.evaluate, facts, drafting, gammas[-1], config.generate.lookahead)
     device = choose_device(config.device)
     model = load_model(weights, config.pair.draft.dtype, device, config.pair.trust_remote_code)
+    loaded = PlainDraft(model, draft.pair.vocabulary)
     deployed = canonical(Sampling.from_config(config.sampling))
     counted = stored_samplings(draft.completions, {"examination"})
 
@@ -48,7 +50,7 @@ def expected_counters(
             return None
         stored = read_completions(draft.completions, {"examination"}, sampling)
         with progress.track("export: examine", counted[sampling], "completions") as track:
-            return examine_as_served(model, stored, sampling, settings, draft.pair.vocabulary, gammas, track.advance)
+            return examine_as_served(loaded, stored, sampling, settings, gammas, track.advance)
 
     found = examined(deployed)
     if found is None:
@@ -76,26 +78,25 @@ def examined_lengths(max_gamma: int, lookahead: int, facts: EngineFacts, served:
 
 
 def examine_as_served(
-    model: Any,
+    draft: LoadedDraft,
     completions: Iterable[StoredCompletion],
     sampling: Sampling,
     settings: EvaluateConfig,
-    vocabulary: int,
     gammas: Sequence[int],
     on_done: OnDone,
 ) -> ServedFigures:
     """Figures by draft length, of completions generated at `sampling`."""
-    examiner = Examiner(sampling, settings, vocabulary)
+    examiner = Examiner(sampling, settings)
     counts: dict[int, LengthCounts] = {}
     prompts, tokens, accepted, examined = 0, 0, 0.0, 0.0
 
-    def add(window: Sequence[StoredCompletion], a: Sequence[Floats]) -> None:
+    def add(window: Sequence[StoredCompletion], acceptance: Sequence[Acceptance]) -> None:
         facts = draft_independent(window)
         for gamma in gammas:
-            found = count_at_length(facts, a, gamma, examiner.counting)
+            found = count_at_length(facts, acceptance, gamma, examiner.counting)
             counts[gamma] = counts[gamma] + found if gamma in counts else found
 
-    for item in chain.from_iterable(examiner.counts(model, completions, on_done, add)):
+    for item in chain.from_iterable(examiner.counts(draft, completions, on_done, add)):
         prompts, tokens = prompts + 1, tokens + item.tokens
         accepted, examined = accepted + item.accepted, examined + item.examined
     return ServedFigures(

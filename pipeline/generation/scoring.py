@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.acceptance.teacher_forced import PaddedBatch, TeacherForced, batches
 from pipeline.generation.completion_store import StoredCompletion, canonical
 from pipeline.generation.distributions import Selection, pack, sparsify
 from pipeline.models.out_of_memory import batch_named
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import Sampling
+from pipeline.speculation.teacher_forced import PaddedBatch, TeacherForced, batches
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,12 @@ from pipeline.config.gate import GateConfig
 from pipeline.config.generate import GenerateConfig, SamplingConfig
 from pipeline.config.pair import TARGET
 from pipeline.config.server import UNIX
+from pipeline.drafts.surgery import gained_tokens
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.shape import find_width, measure_weights
-from pipeline.models.surgery import gained_tokens
 from pipeline.planning.log_columns import LogColumns
 from pipeline.planning.named_inputs import (
     Model,

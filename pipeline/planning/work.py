@@ -10,6 +10,7 @@ from typing import Literal
 
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.root import Config
+from pipeline.drafts.kinds import KINDS
 from pipeline.running.jobs import Job, jobs_of
 from pipeline.running.tasks import EvaluateTask, GenerateTask
 
@@ -199,7 +200,7 @@ def _examination(config: Config, amounts: Amounts, task: EvaluateTask) -> Work:
         return _tokens_examined(_dev_tokens(amounts), workers=workers)
     completions = amounts.turns * _total(completions_of(config, amounts.prompts, ("examination",)))
     length = amounts.prompt_tokens + amounts.completion_tokens + config.generate.lookahead
-    rate: Rate = "examine" if task.kind == "model" else "other"
+    rate: Rate = "examine" if KINDS[task.kind].has_weights else "other"
     return _tokens_examined(completions * length, size=completions, rate=rate, workers=workers)
 
 

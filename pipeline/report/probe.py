@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.acceptance.schema import Figure, PositionBin
-from pipeline.examination.probe import LOOKUP, Finding, Probe
+from pipeline.drafts.kinds import LOOKUP
+from pipeline.examination.probe import Finding, Probe
 from pipeline.report.console import Report
 
 _GREEDY_COLUMNS = ("without repetition", "repetition")  # shown at temperature 0 only
@@ -43,7 +44,7 @@ def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str
     if greedy:
         out.text("At temperature 0 repetition raises acceptance: read the rate without repetition.")
     for finding in found.findings:
-        if finding.name != LOOKUP:
+        if finding.name != LOOKUP.name:
             _print_acceptance(out, finding)
     out.line()
     for name, reason in found.broken.items():
@@ -83,7 +84,7 @@ def _cells(finding: Finding, greedy: bool) -> list[str]:
     without = figures.acceptance_rate_without_loops
     loops = ["-" if without is None else f"{without:.3f}", f"{figures.loop_share:.0%}"] if greedy else []
     # Prompt-lookup proposes nothing in many rounds, so its acceptance rate has no break-even.
-    never = "-" if finding.name == LOOKUP else "never"
+    never = "-" if finding.name == LOOKUP.name else "never"
     return [
         *loops,
         never if finding.break_even is None else f"{finding.break_even:.3f}",

@@ -15,6 +15,7 @@ from pipeline.config.pair import NumberFormat
 from pipeline.config.quantize import UNQUANTIZED, Variant
 from pipeline.config.root import Config
 from pipeline.distillation.settings import RoundSettings, TrainingSettings
+from pipeline.drafts.kinds import LOOKUP, PLAIN
 from pipeline.judgement.schema import ChampionVersion
 from pipeline.running.settings import (
     CorpusSettings,
@@ -276,18 +277,18 @@ def _examinations(config: Config, champion: bool) -> list[Job]:
         )
         return Job(stage="evaluate", part=part, task=task, settings=settings, reads=reads)
 
-    base = EvaluateTask(kind="model", role="base")
+    base = EvaluateTask(kind=PLAIN.name, role="base")
     jobs = [of("base-before", "pair#draft", replace(base, target="target_before"))] if _has_before(config) else []
     jobs.append(of("base", "pair#draft", base))
     if champion:
-        jobs.append(of("champion", "outside#champion", EvaluateTask(kind="model", role="champion")))
+        jobs.append(of("champion", "outside#champion", EvaluateTask(kind=PLAIN.name, role="champion")))
     for variant, draft in _variants_of_candidate(config).items():
-        jobs.append(of(_name(variant), draft, EvaluateTask(kind="model", role="candidate", variant=variant)))
+        jobs.append(of(_name(variant), draft, EvaluateTask(kind=PLAIN.name, role="candidate", variant=variant)))
     if len(contenders := _contenders(config)) > 1:
         for variant, draft in contenders.items():
-            task = EvaluateTask(kind="model", role="candidate", variant=variant, split="dev")
+            task = EvaluateTask(kind=PLAIN.name, role="candidate", variant=variant, split="dev")
             jobs.append(of(f"dev-{_name(variant)}", draft, task))
-    jobs.append(of("prompt-lookup", None, EvaluateTask(kind="prompt-lookup")))
+    jobs.append(of("prompt-lookup", None, EvaluateTask(kind=LOOKUP.name)))
     return jobs
 
 

@@ -22,11 +22,11 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
     if not local or not all((path / "config.json").is_file() for path in (target, draft)):
         return None
     # Imported here because the first import of torch takes seconds, and other pairs do without it.
+    from pipeline.drafts.surgery import gained_tokens
     from pipeline.models.generation_config import sampling_defaults
     from pipeline.models.loading import check_buildable, load_tokenizer
     from pipeline.models.pair_facts import check_widths
     from pipeline.models.shape import read_shape
-    from pipeline.models.surgery import gained_tokens
     from pipeline.quantization.block_sizes import impossible_variants
 
     trusted = pair.trust_remote_code

@@ -34,7 +34,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("quantize", 3, "INT8, INT4 or FP8 variant of the draft", uses_device=True),
     Stage(
         "evaluate",
-        10,
+        11,
         "teacher-forced acceptance, every draft length",
         resumable=True,
         uses_device=True,

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pipeline.config.quantize import QuantizedVariant, Variant
+from pipeline.drafts.kinds import KindName
 
 TargetRole = Literal["target", "target_before"]
 DraftRole = Literal["base", "candidate", "champion"]
@@ -31,9 +32,9 @@ class QuantizeTask:
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """An examination of a draft model, or of prompt-lookup, on the completions of one target."""
+    """An examination of a draft on the completions of one target."""
 
-    kind: Literal["model", "prompt-lookup"]
+    kind: KindName
     target: TargetRole = "target"
     split: Literal["dev", "examination"] = "examination"
 
@@ -43,7 +44,7 @@ class EvaluateTask(Examination):
     """An examination, and whose draft it is of. An examination depends on the draft's content alone, so a candidate that has
     become the champion is not examined again."""
 
-    role: DraftRole | None = None  # None: prompt-lookup
+    role: DraftRole | None = None  # None: a draft without weights, which is the same in every run
     variant: Variant | None = None  # of the candidate
 
     @property

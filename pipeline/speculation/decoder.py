@@ -1,13 +1,14 @@
 """The decoding loop: batched, speculative and lossless. With gamma 0 it is plain generation.
 
-Uses models through `forward.CachedModel`; does not depend on stages, stores or tracking.
+Uses the target through `forward.CachedModel` and a draft of any kind through `drafter.LoadedDraft`; does not depend on stages,
+stores or tracking.
 Shapes: B sequences still running, G drafted tokens, T = G + 1 positions of a target pass, V shared tokens.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 
@@ -16,20 +17,12 @@ from pipeline.speculation.batch import Batch, Completion, Request, Round, Second
 from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.compiled_rules import CompiledRules
 from pipeline.speculation.draft_length import DraftLength, Fixed
+from pipeline.speculation.drafter import Drafter, LoadedDraft, Proposal
 from pipeline.speculation.forward import PREFILL, CachedModel
-from pipeline.speculation.rules import Drawn, Rules, TorchRules
+from pipeline.speculation.rules import Rules, TorchRules
 from pipeline.speculation.sampling import RandomStreams, check_weight_sums
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.verification import VerificationResult
-
-
-class _Drafts(NamedTuple):
-    """The draft's proposal of one round."""
-
-    tokens_BG: torch.Tensor
-    q_G: list[Any]  # the distributions the tokens were drawn from, as the rules read them; empty if nothing was drafted
-    drafted: list[int]  # number of proposed tokens in each row; the rest is padding
-    sums: torch.Tensor  # for `check_weight_sums`
 
 
 class Decoder:
@@ -38,7 +31,7 @@ class Decoder:
     def __init__(
         self,
         target: Any,
-        draft: Any | None,
+        draft: LoadedDraft | None,
         *,
         sampling: Sampling,
         vocabulary: int,
@@ -54,11 +47,19 @@ class Decoder:
         the draft's logits; by default it equals `sampling`. `vocabulary` is the number of tokens that target and draft
         share; logits columns beyond it are padding. `imposed_acceptance` (by position) replaces the acceptance test, so
         the output no longer follows the target: it is only for timing models with random weights.
-        `llama_forward=False` uses the models' own forward. `prefill`: the most tokens of a row in one pass over the
+        `llama_forward=False` uses the target's own forward. `prefill`: the most tokens of a row in one pass over the
         prompts. Raises UsageError for a gamma without a draft."""
         self.length = Fixed(gamma) if isinstance(gamma, int) else gamma
         if self.length.most and draft is None:
-            raise UsageError(f"gamma is {self.length.most} but there is no draft model")
+            raise UsageError(f"gamma is {self.length.most} but there is no draft")
+        if draft is not None and draft.layers:
+            raise UsageError(
+                f"a draft of kind {draft.kind.name} reads the target's hidden states, which no decode gives it here"
+            )
+        if draft is not None and draft.longest is not None and self.length.most > draft.longest:
+            raise UsageError(
+                f"gamma is {self.length.most}, but the draft proposes at most {draft.longest} tokens; lower gamma"
+            )
         if imposed_acceptance and (
             sampling.greedy or verification == "block" or len(imposed_acceptance) < self.length.most
         ):
@@ -66,13 +67,14 @@ class Decoder:
                 "imposed_acceptance needs temperature > 0, token-level verification and a rate for each draft position"
             )
         self.target = choose_forward(target, vocabulary, llama_forward)
-        self.draft = choose_forward(draft, vocabulary, llama_forward) if self.length.most else None
+        self.draft = draft if self.length.most else None
         self.sampling, self.draft_sampling = sampling, draft_sampling or sampling
         self.vocabulary, self.stop_tokens, self.prefill = vocabulary, frozenset(stop_tokens), prefill
         compiled = None
         if verification == "token" and not imposed_acceptance:
-            models = [target, draft] if self.length.most else [target]
-            compiled = CompiledRules.of(models, sampling, self.draft_sampling)
+            models = [target] if self.draft is None else [target, *self.draft.models]
+            draws = self.draft is None or bool(self.draft.models)
+            compiled = CompiledRules.of(models, sampling, self.draft_sampling) if draws else None
         self.rules: Rules = compiled or TorchRules(
             sampling, self.draft_sampling, verification, imposed_acceptance, self.target.device
         )
@@ -96,16 +98,17 @@ class Decoding:
         self.batch = Batch(requests, most, decoder.stop_tokens, decoder.target.device)
         self.completions = self.batch.completions
         self.streams = RandomStreams([request.seed for request in requests])
-        size = (len(requests), self.batch.capacity, decoder.prefill)
-        self.target = CachedModel(decoder.target, *size)
-        self.draft = CachedModel(decoder.draft, *size) if decoder.draft else None
+        self.target = CachedModel(decoder.target, len(requests), self.batch.capacity, decoder.prefill)
+        self.draft: Drafter | None = None
+        if decoder.draft is not None:
+            self.draft = decoder.draft.begin(self.batch, decoder.rules, decoder.prefill)
 
     @torch.inference_mode()
     def __iter__(self) -> Iterator[Round]:
         began = perf_counter()
         self.target.fill_cache(self.batch.ids_BS, self.batch.lengths)
         if self.draft is not None and self.decoder.length.tokens(len(self.batch.running)):
-            self.draft.fill_cache(self.batch.ids_BS, self.batch.lengths)
+            self.draft.start(None)
         for completion in self.completions:
             completion.seconds.prefill += perf_counter() - began
         while self.batch.running:
@@ -115,7 +118,7 @@ class Decoding:
         """One speculative step: the draft proposes, the target scores all proposals in one pass, a prefix is accepted."""
         batch, clock = self.batch, [perf_counter()]
         uniform_BN = self._uniform()
-        drafts = self._draft(uniform_BN)
+        drafts = self._propose(uniform_BN)
         clock.append(perf_counter())
         block_BT = torch.cat([batch.last(1), drafts.tokens_BG], dim=1)
         first = [length - 1 for length in batch.lengths]
@@ -127,43 +130,22 @@ class Decoding:
         self._account(round_, clock)
         return round_
 
-    def _draft(self, uniform_BN: torch.Tensor) -> _Drafts:
-        """Up to G draft tokens for each row, with the distributions they were drawn from."""
-        batch, decoder = self.batch, self.decoder
+    def _propose(self, uniform_BN: torch.Tensor) -> Proposal:
+        """Up to G draft tokens for each row."""
+        batch, length = self.batch, self.decoder.length
         room = batch.room()
-        count = min(decoder.length.tokens(len(batch.running)), max(room))
-        nothing_BG = batch.ids_BS[:, :0]
+        count = min(length.tokens(len(batch.running)), max(room))
         if count == 0 or self.draft is None:
-            return _Drafts(nothing_BG, [], [0] * len(room), nothing_BG[:, :0])
-        self.draft.fill_cache(batch.ids_BS, batch.lengths)
-        # One token, or two after a fully accepted block: the draft has not processed its own last proposal yet.
-        unseen = max(length - seen for length, seen in zip(batch.lengths, self.draft.seen, strict=True))
-        ids_BT, first = batch.last(unseen), [length - unseen for length in batch.lengths]
-        drawn_G: list[Drawn] = []
-        going_GB: list[torch.Tensor] = []
-        for position in range(count):
-            logits_BV = self.draft.logits(ids_BT, first, keep=1)[:, 0]
-            drawn_G.append(decoder.rules.draw(logits_BV, uniform_BN[:, position]))
-            ids_BT, first = drawn_G[-1].token_B.unsqueeze(1), [length + position for length in batch.lengths]
-            going_B = decoder.length.go_on(logits_BV) if position + 1 < count else None
-            if going_B is not None:
-                going_GB.append(going_B if not going_GB else going_GB[-1] & going_B)
-                if not bool(going_GB[-1].any()):
-                    break
-        made = len(drawn_G)
-        drafted: list[int] = [min(made, own) for own in room]
-        if going_GB:  # a row's block ends with the first token after which its rule stopped drafting
-            sure = (torch.stack(going_GB)[: made - 1].sum(0) + 1).tolist()
-            drafted = [min(own, int(most)) for own, most in zip(drafted, sure, strict=True)]
-        tokens_G, q_G, sums_G = zip(*drawn_G, strict=True)
-        return _Drafts(torch.stack(tokens_G, dim=1), list(q_G), drafted, torch.stack(sums_G))
+            nothing_BG = batch.ids_BS[:, :0]
+            return Proposal(nothing_BG, [], [0] * len(room), nothing_BG)
+        return self.draft.propose(count, uniform_BN, length.go_on)
 
-    def _verify(self, logits_BTV: torch.Tensor, drafts: _Drafts, uniform_BN: torch.Tensor) -> VerificationResult:
+    def _verify(self, logits_BTV: torch.Tensor, drafts: Proposal, uniform_BN: torch.Tensor) -> VerificationResult:
         most, made = self.decoder.length.most, drafts.tokens_BG.shape[1]
         accept_BG, next_B = uniform_BN[:, most : most + made], uniform_BN[:, -1]
         return self.decoder.rules.verify(logits_BTV, drafts.tokens_BG, drafts.q_G, drafts.drafted, accept_BG, next_B)
 
-    def _emit(self, result: VerificationResult, drafts: _Drafts, logits_BTV: torch.Tensor) -> Round:
+    def _emit(self, result: VerificationResult, drafts: Proposal, logits_BTV: torch.Tensor) -> Round:
         """Append the accepted tokens and the one after them; update both models and the batch."""
         batch = self.batch
         block_BT = torch.cat([drafts.tokens_BG, result.next_B.unsqueeze(1)], dim=1)
@@ -175,11 +157,8 @@ class Decoding:
         emitted = batch.emit(block_BT, block, drafts.drafted, accepted)
         self.decoder.length.learn(drafts.drafted, accepted)
         self.target.seen = [length - 1 for length in batch.lengths]
-        made = drafts.tokens_BG.shape[1]
-        if self.draft is not None and made:
-            # The draft has processed all its proposals but the last; rejected ones will be overwritten.
-            rows = zip(batch.lengths, accepted, strict=True)
-            self.draft.seen = [length - 1 - max(count - made + 1, 0) for length, count in rows]
+        if self.draft is not None:
+            self.draft.commit(accepted, drafts.tokens_BG.shape[1], None)
         return Round(numbers, emitted, drafts.drafted, accepted, logits_BTV)
 
     def _account(self, round_: Round, clock: list[float]) -> None:

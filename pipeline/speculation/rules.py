@@ -27,7 +27,7 @@ class Drawn(NamedTuple):
     """One draft token of each row."""
 
     token_B: torch.Tensor
-    q: Any  # the distribution it was drawn from, as the same rules' `verify` reads it; None if the target is greedy
+    q: Any  # the distribution it was drawn from, as the same rules' `verify` reads it; None for a token that was not drawn
     sums_B: torch.Tensor  # for `sampling.check_weight_sums`
 
 
@@ -46,9 +46,9 @@ class Rules(Protocol):
         accept_BG: torch.Tensor,
         next_B: torch.Tensor,
     ) -> VerificationResult:
-        """Which tokens of `draft_BG` are accepted, and the token after them. `q_G` are those of `draw` by position; `drafted`
-        is the number of draft tokens that count in each row. `accept_BG` and `next_B` are numbers in [0, 1) (fp64), for the
-        acceptance tests and for the token after the accepted ones."""
+        """Which tokens of `draft_BG` are accepted, and the token after them. `q_G` are those of `draw` by place, or None by place
+        for tokens that were not drawn, whose q is 1. `drafted` is the number of draft tokens that count in each row. `accept_BG`
+        and `next_B` are numbers in [0, 1) (fp64), for the acceptance tests and for the token after the accepted ones."""
 
 
 class TorchRules:
@@ -70,10 +70,7 @@ class TorchRules:
     def draw(self, logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> Drawn:
         if self.draft_sampling.greedy:
             best = logits_BV.max(-1)
-            q_BV = None if self.sampling.greedy else torch.zeros_like(logits_BV, dtype=torch.float32)
-            if q_BV is not None:
-                q_BV.scatter_(1, best.indices.unsqueeze(1), 1.0)
-            return Drawn(best.indices, q_BV, finite_or_nan(best.values))
+            return Drawn(best.indices, None, finite_or_nan(best.values))
         q_BV = probabilities(logits_BV, self.draft_sampling)
         token_B, sum_B = draw(q_BV, uniform_B)
         return Drawn(token_B, q_BV, sum_B)
@@ -93,7 +90,10 @@ class TorchRules:
             result = verify_greedy(best.indices, draft_BG, drafted_B)
             return result._replace(sums_B=finite_or_nan(best.values).amin(-1))
         p_BTV = probabilities(logits_BTV, self.sampling)
-        q_BGV = torch.stack(list(q_G), dim=1).to(p_BTV.dtype) if q_G else p_BTV[:, :0]
+        if q_G and q_G[0] is None:
+            q_BGV = torch.zeros_like(p_BTV[:, :-1]).scatter_(-1, draft_BG.unsqueeze(-1), 1.0)
+        else:
+            q_BGV = torch.stack(list(q_G), dim=1).to(p_BTV.dtype) if q_G else p_BTV[:, :0]
         uniform_BT = torch.cat([accept_BG, next_B.unsqueeze(1)], dim=1)
         verify = self._verify if q_G else verify_tokens
         return verify(p_BTV, q_BGV, draft_BG, drafted_B, uniform_BT)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UsageError
 from pipeline.speculation.batch import Request, Round
 from pipeline.speculation.choice import architecture, proved_way
@@ -83,7 +84,7 @@ def _decoded(target: Any, draft: Any) -> dict[str, Any]:
             log_p_TV = round_.logits_BTV[at].log_softmax(-1)
             log_p[number] += [float(log_p_TV[place, token]) for place, token in enumerate(tokens)]
 
-    decoder = Decoder(target, draft, sampling=GREEDY, vocabulary=VOCABULARY, gamma=3)
+    decoder = Decoder(target, PlainDraft(draft, VOCABULARY), sampling=GREEDY, vocabulary=VOCABULARY, gamma=3)
     texts = [item.tokens for item in decoder.decode([Request(prompt, _NEW, 0) for prompt in prompts], observe)]
     gaps = []
     for prompt, text, stored in zip(prompts, texts, log_p, strict=True):

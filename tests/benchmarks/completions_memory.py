@@ -113,7 +113,7 @@ def _evaluate(place: Path) -> None:
     from tests.contexts import settings_of, stage_context
 
     config, job = _config(), "evaluate/candidate"
-    task = EvaluateTask(kind="model", role="candidate", variant="unquantized")
+    task = EvaluateTask(kind="plain", role="candidate", variant="unquantized")
     inputs = {"completions": place / "completions", "draft": place / "pair/draft", "target": place / "pair"}
     context = stage_context(
         config,
@@ -149,14 +149,15 @@ def _distill(place: Path) -> None:
 def _quantize(place: Path) -> None:
     """Of the training's examination."""
     from pipeline.config.evaluate import EvaluateConfig
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.examination.examiner import Examiner
     from pipeline.generation.stored_completions import StoredCompletions
     from pipeline.speculation.settings import Sampling
     from tests.fakes import tiny_llama
 
     dev = StoredCompletions.open(place / "completions", {"dev"}, Sampling())
-    examiner = Examiner(Sampling(), EvaluateConfig(convention="user"), VOCABULARY)
-    examiner.summary(tiny_llama(1, vocabulary=VOCABULARY, layers=1).float(), dev)
+    examiner = Examiner(Sampling(), EvaluateConfig(convention="user"))
+    examiner.summary(PlainDraft(tiny_llama(1, vocabulary=VOCABULARY, layers=1).float(), VOCABULARY), dev)
 
 
 def _check(place: Path) -> None:

@@ -22,6 +22,7 @@ def main() -> None:
 def _measure() -> dict[str, Any]:
     import logging
 
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.latency.costs.forward_times import measure_times
     from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.settings import Sampling
@@ -36,7 +37,7 @@ def _measure() -> dict[str, Any]:
     decoders = {
         name: Decoder(
             target,
-            one,
+            PlainDraft(one, VOCABULARY),
             sampling=Sampling(),
             vocabulary=VOCABULARY,
             gamma=GAMMA if one else 0,

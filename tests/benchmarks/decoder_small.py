@@ -32,6 +32,7 @@ def _settings() -> dict[str, Any]:
 
 def _measure(dtype: str, sample: bool) -> dict[str, Any]:
     """Tokens per second of every way, taking turns; the median of the ratios of each turn."""
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.latency.costs.forward_times import measure_times
     from pipeline.latency.costs.speedup import ideal_speedup
     from pipeline.speculation.batch import Request
@@ -46,7 +47,13 @@ def _measure(dtype: str, sample: bool) -> dict[str, Any]:
     prompts = windows(pair, PROMPTS, 64, seed=1)
     sampling = Sampling() if sample else GREEDY
     decoders = {
-        gamma: Decoder(target, draft if gamma else None, sampling=sampling, vocabulary=pair.vocabulary, gamma=gamma)
+        gamma: Decoder(
+            target,
+            PlainDraft(draft if gamma else None, pair.vocabulary),
+            sampling=sampling,
+            vocabulary=pair.vocabulary,
+            gamma=gamma,
+        )
         for gamma in (0, 1, *GAMMAS)
     }
     omegas = {}

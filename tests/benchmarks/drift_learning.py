@@ -103,11 +103,14 @@ def _rows(texts: Mapping[str, Sequence[str]], shares: Mapping[str, float], side:
 
 def _count(target: Any, draft: Any, tokenizer: Any, rows: Sequence[dict[str, Any]]) -> None:
     """Add to each row what vLLM would count for it."""
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.settings import Sampling
 
-    decoder = Decoder(target, draft, sampling=Sampling(), vocabulary=len(tokenizer), gamma=_GAMMA)
+    decoder = Decoder(
+        target, PlainDraft(draft, len(tokenizer)), sampling=Sampling(), vocabulary=len(tokenizer), gamma=_GAMMA
+    )
     ids = tokenizer([row["prompt"] for row in rows], add_special_tokens=False)["input_ids"]
     requests = [Request(tuple(prompt), _NEW, number) for number, prompt in enumerate(ids)]
     for begin in range(0, len(rows), 128):
@@ -224,13 +227,14 @@ def _trained(place: Path, seed: int, found: Mapping[str, Path], arm: _Arm) -> tu
 def _counts(found: Mapping[str, Path], draft: Any) -> list[Any]:
     """Counts of a draft over the examination completions of one run."""
     from pipeline.config.evaluate import EvaluateConfig
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.examination.examiner import Examiner
     from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.settings import Sampling
 
     stored = list(read_completions(found["generate"], {"examination"}, Sampling()))
-    examiner = Examiner(Sampling(), EvaluateConfig(gamma=_GAMMA), stored[0].vocabulary)
-    return [one for window in examiner.counts(draft, stored) for one in window]
+    examiner = Examiner(Sampling(), EvaluateConfig(gamma=_GAMMA))
+    return [one for window in examiner.counts(PlainDraft(draft, stored[0].vocabulary), stored) for one in window]
 
 
 def _rate(counts: Sequence[Any]) -> float:

@@ -28,6 +28,7 @@ def main() -> None:
 def _ours() -> list[dict[str, Any]]:
     import time
 
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.settings import GREEDY
@@ -41,7 +42,7 @@ def _ours() -> list[dict[str, Any]]:
         for gamma in GAMMAS:
             decoder = Decoder(
                 target,
-                draft if gamma else None,
+                PlainDraft(draft if gamma else None, pair.vocabulary),
                 sampling=GREEDY,
                 vocabulary=pair.vocabulary,
                 gamma=gamma,

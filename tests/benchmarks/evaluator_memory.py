@@ -20,6 +20,7 @@ import numpy as np
 from tests.benchmarks.figures import ROOT, write
 
 if TYPE_CHECKING:
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.speculation.settings import Sampling
 
 COUNTS = (1_000, 10_000, 100_000)
@@ -94,7 +95,7 @@ def examine(directory: Path, hidden: int = 16, layers: int = 1) -> dict[str, flo
 
         def counted() -> Any:
             nonlocal anonymous
-            for counts in Examiner(Sampling(), settings, VOCABULARY).counts(model, completions):
+            for counts in Examiner(Sampling(), settings).counts(PlainDraft(model, VOCABULARY), completions):
                 yield counts
                 anonymous = max(anonymous, mib("smaps_rollup", "Anonymous"))
 

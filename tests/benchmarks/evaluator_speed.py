@@ -20,6 +20,7 @@ def _measure() -> dict[str, Any]:
 
     from pipeline.acceptance.figures import AcceptanceTally
     from pipeline.config.evaluate import EvaluateConfig
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.examination.examiner import Examiner
     from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.settings import GREEDY
@@ -33,7 +34,7 @@ def _measure() -> dict[str, Any]:
 
     def examined() -> AcceptanceTally:
         tally = AcceptanceTally(settings.max_gamma, ())
-        for counts in Examiner(GREEDY, settings, pair.vocabulary).counts(draft, stored):
+        for counts in Examiner(GREEDY, settings).counts(PlainDraft(draft, pair.vocabulary), stored):
             tally.add(counts)
         return tally
 

@@ -22,6 +22,7 @@ def _compare(dtype: str, batch: int) -> dict[str, Any]:
     """How many texts are equal; for the others, the position of the first divergence and the logit gap there."""
     import torch
 
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.examination.cross_check import first_divergence
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
@@ -31,7 +32,13 @@ def _compare(dtype: str, batch: int) -> dict[str, Any]:
     pair = find_pair()
     target, draft = (model.to(getattr(torch, dtype)) for model in pair.load("float32"))
     plain, speculative = (
-        Decoder(target, draft if gamma else None, sampling=GREEDY, vocabulary=pair.vocabulary, gamma=gamma)
+        Decoder(
+            target,
+            PlainDraft(draft if gamma else None, pair.vocabulary),
+            sampling=GREEDY,
+            vocabulary=pair.vocabulary,
+            gamma=gamma,
+        )
         for gamma in (0, GAMMA)
     )
     prompts, equal, rounds, partings = windows(pair, PROMPTS, 24, seed=2), 0, 0, []

@@ -107,6 +107,7 @@ def _machines() -> dict[str, Any]:
 def _workloads(gammas: int) -> dict[str, tuple[Any, Any]]:
     """The quickstart's completions with the acceptance of each token, single and concatenated (1 to 6 of them)."""
     from pipeline.acceptance.examine import acceptance_probabilities
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.settings import Sampling
     from tests.benchmarks.refpair import find_pair
@@ -114,7 +115,7 @@ def _workloads(gammas: int) -> dict[str, tuple[Any, Any]]:
     pair = find_pair()
     _, draft = pair.load("float32")
     said = list(read_completions(pair.completions, {"examination"}, Sampling()))
-    accepted = acceptance_probabilities(draft, said, Sampling(), Sampling(), pair.vocabulary, 8192)
+    accepted = acceptance_probabilities(PlainDraft(draft, pair.vocabulary), said, Sampling(), Sampling(), 8192)
     own = [values[: item.length] for values, item in zip(accepted, said, strict=True)]
     random = np.random.default_rng(0)
     joined = [np.concatenate([own[one] for one in random.integers(len(own), size=random.integers(1, 7))]) for _ in own]

@@ -19,6 +19,7 @@ def main() -> None:
 
 
 def _measure() -> dict[str, Any]:
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.latency.costs.measure import measure_profile
     from pipeline.progress import Progress
     from pipeline.speculation.decoder import Decoder
@@ -28,7 +29,13 @@ def _measure() -> dict[str, Any]:
     pair = find_pair()
     target, draft = pair.load("bfloat16")
     decoders = {
-        gamma: Decoder(target, draft if gamma else None, sampling=Sampling(), vocabulary=pair.vocabulary, gamma=gamma)
+        gamma: Decoder(
+            target,
+            PlainDraft(draft if gamma else None, pair.vocabulary),
+            sampling=Sampling(),
+            vocabulary=pair.vocabulary,
+            gamma=gamma,
+        )
         for gamma in GAMMAS
     }
     prompts = windows(pair, max(BATCHES), PROMPT, seed=1)

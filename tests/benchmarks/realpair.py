@@ -16,13 +16,14 @@ def real_pair() -> tuple[Any, Any]:
 
 def decoders_by_gamma(target: Any, draft: Any, gammas: Sequence[int], acceptance: float) -> dict[int, Any]:
     """Decoders that accept each draft token with probability `acceptance`; gamma 0 is plain decoding."""
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.settings import Sampling
 
     return {
         gamma: Decoder(
             target,
-            draft if gamma else None,
+            PlainDraft(draft if gamma else None, VOCABULARY),
             sampling=Sampling(),
             vocabulary=VOCABULARY,
             gamma=gamma,

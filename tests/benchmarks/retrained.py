@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.acceptance.profile import PromptCounts
+from pipeline.drafts.plain import PlainDraft
 from tests.benchmarks.refpair import ReferencePair
 
 TRAININGS: dict[str, tuple[int, int | None]] = {  # seed, half of the completions
@@ -48,7 +49,7 @@ def examination_counts(pair: ReferencePair, draft: Any) -> list[PromptCounts]:
     config, _ = _run(pair)
     sampling = Sampling.from_config(config.sampling)
     stored = read_completions(pair.completions, {"examination"}, sampling)
-    windows = Examiner(sampling, config.evaluate, pair.vocabulary).counts(draft, stored)
+    windows = Examiner(sampling, config.evaluate).counts(PlainDraft(draft, pair.vocabulary), stored)
     return [item for window in windows for item in window]
 
 

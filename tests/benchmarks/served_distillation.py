@@ -189,17 +189,20 @@ def _examined(found: dict[str, Path], drafts: dict[str, Path]) -> dict[str, list
     import torch
 
     from pipeline.config.evaluate import EvaluateConfig
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.examination.examiner import Examiner
     from pipeline.generation.completion_store import read_completions
     from pipeline.models.loading import load_model
     from pipeline.speculation.settings import Sampling
 
     stored = list(read_completions(found["generate"], {"examination"}, Sampling()))
-    examiner = Examiner(Sampling(), EvaluateConfig(), stored[0].vocabulary)
+    examiner = Examiner(Sampling(), EvaluateConfig())
     counts = {}
     for name, path in drafts.items():
         draft = load_model(path, "float32", torch.device("cpu"))
-        counts[name] = [item for window in examiner.counts(draft, stored) for item in window]
+        counts[name] = [
+            item for window in examiner.counts(PlainDraft(draft, stored[0].vocabulary), stored) for item in window
+        ]
     return counts
 
 

@@ -49,6 +49,7 @@ def _sampled() -> dict[str, Any]:
     from pipeline.acceptance.examine import acceptance_probabilities
     from pipeline.acceptance.moments import round_moments
     from pipeline.acceptance.rounds import CONVENTIONS
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.speculation.batch import Request, Round
     from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.sampling import Sampling
@@ -57,7 +58,9 @@ def _sampled() -> dict[str, Any]:
 
     pair = find_pair()
     target, draft = pair.load("float32")
-    decoder = Decoder(target, draft, sampling=Sampling(), vocabulary=pair.vocabulary, gamma=GAMMA)
+    decoder = Decoder(
+        target, PlainDraft(draft, pair.vocabulary), sampling=Sampling(), vocabulary=pair.vocabulary, gamma=GAMMA
+    )
     prompts, names = windows(pair, PROMPTS, 24, seed=3), ["rounds", "accepted"]
     seen, mean, variance = np.zeros(2 + GAMMA), np.zeros(2 + GAMMA), np.zeros(2 + GAMMA)
     for begin in range(0, PROMPTS, BATCH):
@@ -75,7 +78,9 @@ def _sampled() -> dict[str, Any]:
             item.tokens, item.log_p = np.array(completion.tokens, np.int32), np.array(item.log_p_of_tokens, np.float32)
         found = count(done)
         seen += [found.rounds, found.accepted, *found.accepted_at]
-        a = acceptance_probabilities(draft, decoded, Sampling(), Sampling(), pair.vocabulary, batch_tokens=8192)
+        a = acceptance_probabilities(
+            PlainDraft(draft, pair.vocabulary), decoded, Sampling(), Sampling(), batch_tokens=8192
+        )
         lengths_B = np.full(len(a), TOKENS)
         moments = round_moments(np.stack(a), lengths_B, GAMMA, CONVENTIONS["transformers"])
         for total, part in ((mean, "mean"), (variance, "variance")):

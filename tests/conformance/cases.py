@@ -11,6 +11,7 @@ from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.acceptance.intervals import ratio_gain
 from pipeline.acceptance.moments import RoundMoments, round_moments
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
+from pipeline.drafts.plain import PlainDraft
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.conformance.deterministic import TIE, Floats, Unexplained, deterministic_rounds, explain
 from tests.conformance.subject import TOKENS, Subject
@@ -37,7 +38,9 @@ def exact_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
     own = _texts(subject, call, past_the_end=True)
     texts = continue_texts(subject.target_model, own, gamma - 1, GREEDY, subject.vocabulary, 0) if greedy else own
     sampling = GREEDY if greedy else Sampling()
-    a = acceptance_probabilities(subject.draft_model, texts, sampling, GREEDY, subject.vocabulary, BATCH_TOKENS)
+    a = acceptance_probabilities(
+        PlainDraft(subject.draft_model, subject.vocabulary), texts, sampling, GREEDY, BATCH_TOKENS
+    )
     lengths_B = np.array([item.length for item in texts])
     found = expected_rounds(_stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
     predicted = _counts(found.rounds_B.sum(), found.accepted_BG.sum(0))
@@ -59,7 +62,9 @@ def openvino_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
     accepted tokens of all rounds of a text but the last."""
     own = [text(prompt, tokens, len(tokens)) for prompt, tokens in zip(subject.prompts, call["tokens"], strict=True)]
     texts = continue_texts(subject.target_model, own, gamma, GREEDY, subject.vocabulary, 0)
-    a = acceptance_probabilities(subject.draft_model, texts, GREEDY, GREEDY, subject.vocabulary, BATCH_TOKENS)
+    a = acceptance_probabilities(
+        PlainDraft(subject.draft_model, subject.vocabulary), texts, GREEDY, GREEDY, BATCH_TOKENS
+    )
     lengths_B = np.array([item.length for item in texts])
     found = expected_rounds(_stack(a, lengths_B, 0), lengths_B, gamma, OPENVINO)
     rounds = [
@@ -185,7 +190,7 @@ def _sampled_acceptance(subject: Subject, texts: Sequence[TokenizedText]) -> lis
     """a_t of a draft sampled at temperature 1."""
     known = with_log_p(subject.target_model, texts)
     return acceptance_probabilities(
-        subject.draft_model, known, Sampling(), Sampling(), subject.vocabulary, BATCH_TOKENS
+        PlainDraft(subject.draft_model, subject.vocabulary), known, Sampling(), Sampling(), BATCH_TOKENS
     )
 
 
@@ -202,7 +207,7 @@ def against_the_target(
     `copies` texts per prompt, one set after the other, each with gamma - 1 tokens past its end."""
     if draft_sampling == "greedy":
         a = acceptance_probabilities(
-            subject.draft_model, target_texts, Sampling(), GREEDY, subject.vocabulary, BATCH_TOKENS
+            PlainDraft(subject.draft_model, subject.vocabulary), target_texts, Sampling(), GREEDY, BATCH_TOKENS
         )
     else:
         a = _sampled_acceptance(subject, target_texts)

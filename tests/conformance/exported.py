@@ -13,6 +13,7 @@ import torch
 
 from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.config.stored import run_config
+from pipeline.drafts.plain import PlainDraft
 from pipeline.export.schema import Expected, read_expected
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.models.loading import load_model
@@ -81,7 +82,9 @@ def divergences(exported: Exported, tokens: Sequence[Sequence[int]]) -> list[dic
 def near_ties(exported: Exported, draft: Any) -> list[dict[str, Any]]:
     """Positions of the stored completions at which the draft's two largest logits are as good as equal."""
     found = []
-    a = acceptance_probabilities(draft, exported.completions, GREEDY, GREEDY, exported.completions[0].vocabulary, 8192)
+    a = acceptance_probabilities(
+        PlainDraft(draft, exported.completions[0].vocabulary), exported.completions, GREEDY, GREEDY, 8192
+    )
     for number, (item, a_T) in enumerate(zip(exported.completions, a, strict=True)):
         statistics = token_statistics(draft, [text(item.prompt, item.tokens.tolist(), len(item.tokens))])[0]
         for position in np.flatnonzero(

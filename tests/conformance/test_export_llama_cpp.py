@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from pipeline.acceptance.examine import acceptance_probabilities
+from pipeline.drafts.plain import PlainDraft
 from pipeline.engines.facts import FACTS
 from pipeline.models.loading import load_model
 from pipeline.speculation.settings import GREEDY
@@ -63,7 +64,7 @@ def test_counters_of_the_served_export_are_those_of_the_examination(
     timings = [answer["timings"] for answer in answers]
     counted = [(one.get("draft_n", 0), one.get("draft_n_accepted", 0)) for one in timings]
     a = acceptance_probabilities(
-        draft, exported.completions, GREEDY, GREEDY, exported.completions[0].vocabulary, BATCH_TOKENS
+        PlainDraft(draft, exported.completions[0].vocabulary), exported.completions, GREEDY, GREEDY, BATCH_TOKENS
     )
     rounds = [
         llama_cpp_rounds(a_T, item.length, gamma, limit) for a_T, item in zip(a, exported.completions, strict=True)

@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.corpus.prompt_store import Prompt
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import Examiner
 from pipeline.examination.one_decode import DecodeSettings, OneDecode
@@ -99,19 +100,21 @@ def examination() -> dict[str, Any]:
     """More tokens at once than the activations have room for: named with its key, and in smaller batches."""
     model = llama(0, layers=2, hidden=32, intermediate=1024)
     stored = [stored_completion(range(10), [(n + 3 * at) % VOCABULARY for at in range(90)]) for n in range(400)]
-    examiner, lines = Examiner(Sampling(), EvaluateConfig(batch_tokens=40_000), VOCABULARY), list[str]()
-    expected = examiner.summary(model, stored)
+    examiner, lines = Examiner(Sampling(), EvaluateConfig(batch_tokens=40_000)), list[str]()
+    expected = examiner.summary(PlainDraft(model, VOCABULARY), stored)
     with limit(120):
         try:
-            with batch_named("evaluate.batch_tokens", 40_000, examiner.attempt_batch(model, iter(stored))):
-                examiner.summary(model, stored)
+            with batch_named(
+                "evaluate.batch_tokens", 40_000, examiner.attempt_batch(PlainDraft(model, VOCABULARY), iter(stored))
+            ):
+                examiner.summary(PlainDraft(model, VOCABULARY), stored)
             said = ""
         except UnderstudyError as error:
             said = str(error)
         fits = int(said.split("evaluate.batch_tokens to ")[1].split()[0])
-        named = examiner.in_batches(fits).summary(model, stored)
+        named = examiner.in_batches(fits).summary(PlainDraft(model, VOCABULARY), stored)
         batches = SmallerBatches("examine", 40_000, lines.append)
-        found = batches.run(lambda tokens: examiner.in_batches(tokens).summary(model, stored))
+        found = batches.run(lambda tokens: examiner.in_batches(tokens).summary(PlainDraft(model, VOCABULARY), stored))
     figures = {"expected": expected[:2], "named": named[:2], "found": found[:2]}
     return {"said": said, "lines": lines, "smaller": batches.size, **figures}
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.config.loading import load_config
+from pipeline.drafts.plain import PlainDraft
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_files import text_ids
 from pipeline.generation.completion_store import StoredCompletion, read_completions
@@ -181,9 +182,9 @@ def test_prompts_are_used_for_what_they_were_split_for(smoke: Smoke) -> None:
     seen, before = trained_on(place.artifact("distill") / "draft"), trained_on_before(pair.path("draft"))
     figures = {job: _figures(place, job) for job in ("distill", "quantize/int8")}
     sampling = Sampling.from_config(config.sampling)
-    examiner = Examiner(sampling, config.evaluate, pair.vocabulary, count_as="user")
+    examiner = Examiner(sampling, config.evaluate, count_as="user")
     model = load_model(place.artifact("distill") / "draft", "float32", choose_device("cpu"))
-    expected = examiner.summary(model, list(_stored(place, "dev", sampling)))
+    expected = examiner.summary(PlainDraft(model, pair.vocabulary), list(_stored(place, "dev", sampling)))
 
     assert (ids["train"], texts["train"]) == (seen.prompts - before.prompts, seen.texts - before.texts)
     assert not texts["train"] & (texts["dev"] | texts["examination"])

@@ -16,6 +16,7 @@ from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.profile_file import parse_examination
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds, iid_tokens_per_call
 from pipeline.acceptance.schema import FILE
+from pipeline.drafts.kinds import KINDS
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import RequestSizes, ServerCapacity
@@ -114,9 +115,10 @@ def _of_profile(raw: Any, file: Path) -> tuple[Sequence[PromptCounts], str, str 
         found = parse_examination(raw, str(file))
     except UnderstudyError as error:
         raise UsageError(str(error)) from None
-    if found.profile.draft.kind == "prompt-lookup":
+    kind = KINDS[found.profile.draft.kind]
+    if not kind.has_weights:
         raise UsageError(
-            f"{file}: an examination of prompt-lookup, which has no draft model; give the examination of a draft"
+            f"{file}: an examination of {kind.name}, which has no draft model; give the examination of a draft"
         )
     return found.counts, found.profile.conditions.convention, found.profile.draft.digest
 

@@ -63,19 +63,21 @@ class Regime:
 
     def examine(self, draft: Any) -> list[Any]:
         """Per-prompt counts on the examination split, at temperature 1."""
+        from pipeline.drafts.plain import PlainDraft
         from pipeline.examination.examiner import Examiner
         from pipeline.speculation.settings import Sampling
 
-        examiner = Examiner(Sampling(), self.config.evaluate, self.vocabulary)
-        found = examiner.counts(draft, self.read("examination"))
+        examiner = Examiner(Sampling(), self.config.evaluate)
+        found = examiner.counts(PlainDraft(draft, self.vocabulary), self.read("examination"))
         return [counts for window in found for counts in window]
 
     def dev_acceptance(self, draft: Any) -> float:
+        from pipeline.drafts.plain import PlainDraft
         from pipeline.examination.examiner import Examiner
         from pipeline.speculation.settings import Sampling
 
-        examiner = Examiner(Sampling(), self.config.evaluate, self.vocabulary, count_as="user")
-        return examiner.summary(draft, self.read("dev")).acceptance
+        examiner = Examiner(Sampling(), self.config.evaluate, count_as="user")
+        return examiner.summary(PlainDraft(draft, self.vocabulary), self.read("dev")).acceptance
 
 
 def find_regime(name: str) -> Regime:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from pipeline.distillation.precision import fast_attention
+from pipeline.drafts.plain import PlainDraft
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import SparseDistribution, pack, unpack
 from tests.benchmarks.distillation.data import Regime
@@ -43,7 +44,7 @@ def stock(regime: Regime) -> Any:
 
 def pruned(regime: Regime) -> Any:
     """As many of the target's layers as the base draft has."""
-    from pipeline.models.surgery import prune_layers
+    from pipeline.drafts.surgery import prune_layers
 
     return prune_layers(regime.load(regime.target), PRUNED_LAYERS)[0]
 
@@ -69,7 +70,7 @@ def ours(
         from pipeline.speculation.settings import Sampling
 
         completions, dev = [stored(item) for item in regime.read("train")], regime.read("dev")
-        examiner = Examiner(Sampling(), regime.config.evaluate, regime.vocabulary, count_as="user")
+        examiner = Examiner(Sampling(), regime.config.evaluate, count_as="user")
         model = begin(regime)
         config = regime.config.distill.model_copy(
             update={
@@ -93,7 +94,7 @@ def ours(
                 seed=seed,
                 vocabulary=regime.vocabulary,
                 work=Path(work),
-                examine=lambda draft: examiner.summary(draft, dev),
+                examine=lambda draft: examiner.summary(PlainDraft(draft, regime.vocabulary), dev),
                 progress=Progress(terminal=False),
             )
             took = time.perf_counter() - began

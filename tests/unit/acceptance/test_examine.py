@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from pipeline.acceptance.examine import acceptance_probabilities, engine_sampling, examine
-from pipeline.acceptance.teacher_forced import TeacherForced, batches
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import GREEDY, Sampling
+from pipeline.speculation.teacher_forced import batches
 from tests.fakes import family_model, full_logits, stored_completion, table_model, tiny_llama
 
 VOCABULARY = 32
@@ -36,8 +37,8 @@ def rows() -> list[StoredCompletion]:
     return made
 
 
-def _passes(models: dict[str, Any]) -> dict[str, TeacherForced]:
-    return {name: TeacherForced(model) for name, model in models.items()}
+def _drafts(models: dict[str, Any]) -> dict[str, PlainDraft]:
+    return {name: PlainDraft(model, VOCABULARY) for name, model in models.items()}
 
 
 def _directly(model: Any, row: StoredCompletion, draft_sampling: Sampling, greedy: bool) -> list[float]:
@@ -62,7 +63,7 @@ def test_batches_find_what_single_passes_find(
 ) -> None:
     """Every a_t, in the given order, for any batch size; padding columns are ignored; greedy sides give 0 or 1."""
     greedy = sampling.greedy or draft_sampling.greedy
-    found = acceptance_probabilities(draft, rows, sampling, draft_sampling, VOCABULARY, batch_tokens)
+    found = acceptance_probabilities(PlainDraft(draft, VOCABULARY), rows, sampling, draft_sampling, batch_tokens)
 
     for row, a_T in zip(rows, found, strict=True):
         np.testing.assert_allclose(_directly(draft, row, draft_sampling, greedy), a_T, atol=1e-6)
@@ -71,8 +72,10 @@ def test_batches_find_what_single_passes_find(
 def test_figures_do_not_depend_on_the_order_of_completions(draft: Any, rows: list[StoredCompletion]) -> None:
     """Batches are a function of lengths, so that the same completions in another order give the same bits."""
     order = [3, 0, 4, 1, 2]
-    forward = acceptance_probabilities(draft, rows, Sampling(), Sampling(), VOCABULARY, 30)
-    shuffled = acceptance_probabilities(draft, [rows[i] for i in order], Sampling(), Sampling(), VOCABULARY, 30)
+    forward = acceptance_probabilities(PlainDraft(draft, VOCABULARY), rows, Sampling(), Sampling(), 30)
+    shuffled = acceptance_probabilities(
+        PlainDraft(draft, VOCABULARY), [rows[i] for i in order], Sampling(), Sampling(), 30
+    )
 
     assert [forward[i].tolist() for i in order] == [a_T.tolist() for a_T in shuffled]
 
@@ -97,11 +100,11 @@ def test_logits_are_held_for_a_few_positions(
     logits for a prompt or padding."""
     capped = {"final_logit_softcapping": 4.0, "head_dim": 8} if family == "Gemma2" else {}
     model = family_model(family, **capped)
-    whole = acceptance_probabilities(model, rows, FILTERED, draft_sampling, VOCABULARY, 10_000)
-    monkeypatch.setattr("pipeline.acceptance.teacher_forced.CHUNK_ELEMENTS", 3 * VOCABULARY)
+    whole = acceptance_probabilities(PlainDraft(model, VOCABULARY), rows, FILTERED, draft_sampling, 10_000)
+    monkeypatch.setattr("pipeline.speculation.teacher_forced.CHUNK_ELEMENTS", 3 * VOCABULARY)
     asked: list[int] = []
     model.lm_head.register_forward_hook(lambda head, given, logits: asked.append(logits.numel() // logits.shape[-1]))
-    pieces = acceptance_probabilities(model, rows, FILTERED, draft_sampling, VOCABULARY, 10_000)
+    pieces = acceptance_probabilities(PlainDraft(model, VOCABULARY), rows, FILTERED, draft_sampling, 10_000)
 
     for one, other in zip(whole, pieces, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
@@ -118,32 +121,30 @@ def test_a_damaged_draft_is_named_with_the_completion(draft_sampling: Sampling) 
     completions = [stored_completion([1], [2, 3]), stored_completion([1], [7, 3]), stored_completion([4], [5, 6])]
 
     with pytest.raises(UnderstudyError, match="completion 1"):
-        acceptance_probabilities(model, completions, Sampling(), draft_sampling, VOCABULARY, 100)
+        acceptance_probabilities(PlainDraft(model, VOCABULARY), completions, Sampling(), draft_sampling, 100)
 
 
 def test_many_drafts_are_examined_as_each_alone(draft: Any, rows: list[StoredCompletion]) -> None:
     """Several drafts in one pass over the batches get bit-identical results to each alone."""
     models = {"one": draft, "two": tiny_llama(5), "table": table_model(VOCABULARY, 3)}
-    found = examine(_passes(models), rows, FILTERED, FILTERED, VOCABULARY, 30)
+    found = examine(_drafts(models), rows, FILTERED, FILTERED, 30, 5)
 
     assert list(models) == list(found)
     for name, model in models.items():
-        alone = acceptance_probabilities(model, rows, FILTERED, FILTERED, VOCABULARY, 30)
-        assert [a_T.tolist() for a_T in alone] == [a_T.tolist() for a_T in found[name]]
+        alone = acceptance_probabilities(PlainDraft(model, VOCABULARY), rows, FILTERED, FILTERED, 30)
+        assert [a_T.tolist() for a_T in alone] == [one.at(5).tolist() for one in found[name]]
 
 
 def test_a_damaged_draft_spoils_no_other(draft: Any, rows: list[StoredCompletion]) -> None:
     """A damaged draft gets the reason in place of figures, with the completion number; the others get their figures."""
     damaged = table_model(VOCABULARY, 0)
     damaged.table_PVW[:] = math.nan
-    found = examine(
-        _passes({"bad": damaged, "good": draft}), rows, Sampling(), Sampling(), VOCABULARY, 20, first_number=100
-    )
+    found = examine(_drafts({"bad": damaged, "good": draft}), rows, Sampling(), Sampling(), 20, 5, first_number=100)
 
     assert isinstance(found["bad"], BrokenDraft)
     assert "the draft returned NaN logits on completion 104" in str(found["bad"])  # the shortest is examined first
-    alone = acceptance_probabilities(draft, rows, Sampling(), Sampling(), VOCABULARY, 20)
-    assert [a_T.tolist() for a_T in alone] == [a_T.tolist() for a_T in found["good"]]
+    alone = acceptance_probabilities(PlainDraft(draft, VOCABULARY), rows, Sampling(), Sampling(), 20)
+    assert [a_T.tolist() for a_T in alone] == [one.at(5).tolist() for one in found["good"]]
 
 
 def test_a_draft_that_does_not_fit_is_named(rows: list[StoredCompletion]) -> None:
@@ -152,18 +153,20 @@ def test_a_draft_that_does_not_fit_is_named(rows: list[StoredCompletion]) -> Non
     short.config.max_position_embeddings = 16
     rows = [stored_completion(row.prompt % 30, row.tokens % 30) for row in rows]
     with pytest.raises(BrokenDraft, match=r"17 tokens long and the draft's context is 16: lower .* \(completion 3\)"):
-        acceptance_probabilities(short, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
-    found = examine(_passes({"short": short, "good": tiny_llama(1)}), rows, Sampling(), Sampling(), VOCABULARY, 10_000)
+        acceptance_probabilities(PlainDraft(short, VOCABULARY), rows, Sampling(), Sampling(), 10_000)
+    found = examine(_drafts({"short": short, "good": tiny_llama(1)}), rows, Sampling(), Sampling(), 10_000, 5)
     assert [BrokenDraft, list] == [type(found[name]) for name in ("short", "good")]
     with pytest.raises(BrokenDraft, match="logits for 31 tokens and the pair shares 32: use a draft with"):
-        acceptance_probabilities(narrow, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
+        acceptance_probabilities(PlainDraft(narrow, VOCABULARY), rows, Sampling(), Sampling(), 10_000)
 
 
 def test_among_equals_the_lowest_id_is_the_drafts_choice() -> None:
     """Ties are broken as in greedy decoding."""
     model = table_model(VOCABULARY, 0)
     model.table_PVW[..., [5, 9, 20]] = 60.0
-    (a_T,) = acceptance_probabilities(model, [stored_completion([1], [5, 9, 20, 5])], GREEDY, GREEDY, VOCABULARY, 100)
+    (a_T,) = acceptance_probabilities(
+        PlainDraft(model, VOCABULARY), [stored_completion([1], [5, 9, 20, 5])], GREEDY, GREEDY, 100
+    )
 
     assert [1, 0, 0, 1] == a_T.tolist()
 
@@ -172,7 +175,9 @@ def test_a_token_the_draft_rules_out_is_never_accepted() -> None:
     """q = 0 gives a = 0, without a warning."""
     model = table_model(VOCABULARY, 0)
     model.table_PVW[..., 3] = -torch.inf
-    (a_T,) = acceptance_probabilities(model, [stored_completion([1], [3, 2])], Sampling(), Sampling(), VOCABULARY, 100)
+    (a_T,) = acceptance_probabilities(
+        PlainDraft(model, VOCABULARY), [stored_completion([1], [3, 2])], Sampling(), Sampling(), 100
+    )
 
     assert 0 == a_T[0]
     assert a_T[1] > 0
@@ -181,7 +186,7 @@ def test_a_token_the_draft_rules_out_is_never_accepted() -> None:
 def test_progress_counts_completions(draft: Any, rows: list[StoredCompletion]) -> None:
     """`on_done` is called for every completion once."""
     heard: list[int] = []
-    examine(_passes({"draft": draft}), rows, Sampling(), Sampling(), VOCABULARY, 30, heard.append)
+    examine(_drafts({"draft": draft}), rows, Sampling(), Sampling(), 30, 5, heard.append)
 
     assert len(rows) == sum(heard)
 

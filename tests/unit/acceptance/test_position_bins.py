@@ -8,7 +8,7 @@ import pytest
 from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.acceptance.position_bins import BINS, accepted_by_bin, bin_edges, tokens_before_edges
 from pipeline.acceptance.profile import Completions, PromptCounts, count_completions
-from pipeline.acceptance.rounds import CONVENTIONS
+from pipeline.acceptance.rounds import CONVENTIONS, Acceptance
 
 LENGTHS, PROMPTS = np.array([1, 15, 16, 17, 40, 100, 33]), np.array([1, 15, 16, 300, 24, 2, 64])
 DOMAINS = ["chat", "code", "chat", "code", "chat", "code", "code"]
@@ -26,7 +26,7 @@ def _bin(position: int) -> int:
 def _counts() -> list[PromptCounts]:
     names = [f"p{n}" for n in range(7)]
     completions = Completions(names, names, DOMAINS, PROMPTS, LENGTHS, [np.zeros(n, bool) for n in LENGTHS])
-    return count_completions(completions, _a(), 2, CONVENTIONS["user"])
+    return count_completions(completions, [Acceptance([a_T]) for a_T in _a()], 2, CONVENTIONS["user"])
 
 
 def test_the_first_bins_begin_at_powers_of_two() -> None:

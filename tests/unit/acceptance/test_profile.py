@@ -16,24 +16,26 @@ from pipeline.acceptance.gains import acceptance_gain, omega_gain
 from pipeline.acceptance.moments import round_moments
 from pipeline.acceptance.profile import Completions, PromptCounts, count_completions, counts_from_json, counts_json
 from pipeline.acceptance.profile_file import parse_examination, read_examination, write_profile
-from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds, iid_tokens_per_call
+from pipeline.acceptance.rounds import CONVENTIONS, Acceptance, expected_rounds, iid_tokens_per_call
 from pipeline.acceptance.schema import FILE, SCHEMA, DomainFigures, Figures, parse_profile, read_profile
 from pipeline.config.evaluate import EvaluateConfig
+from pipeline.drafts.lookup import PromptLookup
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import Examiner
-from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.speculation.settings import Sampling
 from pipeline.store.row_files import RowFile
 from tests.fakes import counted, stored_completion, table_model
 from tests.profiles import make_profile, profile_json
 
+AS_USER = EvaluateConfig(convention="user")
 LENGTHS, EXTRA, GAMMAS = [9, 4, 12, 7], 3, 4
 
 
 def _counts(convention: str = "user", extra: int = EXTRA) -> list[PromptCounts]:
     generator = np.random.default_rng(3)
     a = [generator.random(length + extra) for length in LENGTHS]
-    return count_completions(_completions(), a, GAMMAS, CONVENTIONS[convention])
+    return count_completions(_completions(), [Acceptance([a_T]) for a_T in a], GAMMAS, CONVENTIONS[convention])
 
 
 def _completions() -> Completions:
@@ -229,7 +231,7 @@ def test_a_profile_survives_its_file(tmp_path: Path) -> None:
         ),
         (("headline", "acceptance_rate", "mean"), 0.7, "headline.acceptance_rate.mean: Unexpected keyword argument"),
         (("headline", "tokens_per_target_call", "two"), {}, "headline.tokens_per_target_call.two"),
-        (("draft", "kind"), "eagle", "draft.kind: Input should be 'model' or 'prompt-lookup'"),
+        (("draft", "kind"), "eagle", "draft.kind: Input should be 'plain' or 'prompt-lookup'"),
         (("prompts", "deployed", 0, "accepted"), -1.0, "prompt a: -1.0 accepted"),
     ],
 )
@@ -249,7 +251,7 @@ def test_a_damaged_profile_names_the_first_wrong_place(place: tuple[Any, ...], v
 def test_gamma_zero_is_an_error() -> None:
     """There is no draft of no token."""
     with pytest.raises(UnderstudyError, match="max_gamma is 0"):
-        count_completions(_completions(), [np.ones(length) for length in LENGTHS], 0, CONVENTIONS["user"])
+        count_completions(_completions(), [Acceptance([np.ones(length)]) for length in LENGTHS], 0, CONVENTIONS["user"])
 
 
 def test_stored_completions_are_examined_and_looked_up() -> None:
@@ -263,12 +265,12 @@ def test_stored_completions_are_examined_and_looked_up() -> None:
         for i in range(5)
     ]
     settings = EvaluateConfig(max_gamma=6, gamma=3, convention="vllm")
-    (drafted,) = Examiner(Sampling(), settings, 8).counts(model, rows)
-    (looked_up,) = prompt_lookup_counts(rows, settings)
+    (drafted,) = Examiner(Sampling(), settings).counts(PlainDraft(model, 8), rows)
+    (looked_up,) = Examiner(Sampling(), settings).counts(PromptLookup(3), rows)
 
     rate = figures(drafted, 0.95).acceptance_rate
-    dev = Examiner(Sampling(), settings, 8, count_as="user").summary(model, rows)
-    (as_user,) = Examiner(Sampling(), EvaluateConfig(max_gamma=3, gamma=3), 8).counts(model, rows)
+    dev = Examiner(Sampling(), settings, count_as="user").summary(PlainDraft(model, 8), rows)
+    (as_user,) = Examiner(Sampling(), EvaluateConfig(max_gamma=3, gamma=3)).counts(PlainDraft(model, 8), rows)
     assert rate.value == pytest.approx(dev.acceptance)
     assert figures(as_user, 0.95).tokens_per_target_call[3].value == pytest.approx(dev.omega)
     assert [12] * 5 == [item.tokens for item in looked_up]
@@ -279,7 +281,7 @@ def test_stored_completions_are_examined_and_looked_up() -> None:
 def test_prompt_lookup_that_finds_nothing_has_a_rate_of_zero() -> None:
     """No n-gram came twice: nothing was examined, so the rate is 0 with unknown bounds, in every domain."""
     rows = [stored_completion([1, 2], [3, 4, 5, 6], name="a"), stored_completion([1], [2, 3], name="b", domain="chat")]
-    (counts,) = prompt_lookup_counts(rows, EvaluateConfig())
+    (counts,) = Examiner(Sampling(), AS_USER).counts(PromptLookup(3), rows)
 
     for entry in (figures(counts, 0.95), *by_domain(counts, 5, 0.95).values()):
         assert (0.0, None, None) == (entry.acceptance_rate.value, entry.acceptance_rate.low, entry.acceptance_rate.high)
@@ -288,8 +290,8 @@ def test_prompt_lookup_that_finds_nothing_has_a_rate_of_zero() -> None:
 def test_prompt_lookup_has_no_rate_without_loops() -> None:
     """It does not examine every token, so the share of its loops is not known; a quotient of the two would exceed 1."""
     looping, wrong = [*range(8)] * 3, [token for new in range(10, 28) for token in (9, new)]
-    (counts,) = prompt_lookup_counts(
-        [stored_completion([30], looping), stored_completion([30], wrong, name="p1")], EvaluateConfig()
+    (counts,) = Examiner(Sampling(), AS_USER).counts(
+        PromptLookup(3), [stored_completion([30], looping), stored_completion([30], wrong, name="p1")]
     )
     accepted, examined, loops = (
         sum(getattr(item, name) for item in counts) for name in ("accepted", "examined", "loop_tokens")

@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds, iid_tokens_per_call
+from pipeline.drafts.plain import PlainDraft
 from pipeline.speculation.decoder import Decoder, Request
 from pipeline.speculation.settings import GREEDY
 from tests.fakes import stored_completion, tiny_llama
@@ -110,9 +111,9 @@ def test_at_temperature_zero_the_forecast_is_the_decode(pair: tuple[Any, Any], g
     target, draft = pair
     prompts = [[1, 2, 3], [4], [9, 8, 7, 6, 5], [11, 30]]
     requests = [Request(prompt, 9 + 3 * row, 0) for row, prompt in enumerate(prompts)]
-    completions = Decoder(target, draft, sampling=GREEDY, vocabulary=32, gamma=gamma).decode(requests)
+    completions = Decoder(target, PlainDraft(draft, 32), sampling=GREEDY, vocabulary=32, gamma=gamma).decode(requests)
     rows = [stored_completion(r.prompt, c.tokens) for r, c in zip(requests, completions, strict=True)]
-    a = acceptance_probabilities(draft, rows, GREEDY, GREEDY, 32, 64)
+    a = acceptance_probabilities(PlainDraft(draft, 32), rows, GREEDY, GREEDY, 64)
     lengths = np.array([len(values) for values in a])
     a_BT = np.zeros((len(a), lengths.max()))
     for row, values in enumerate(a):

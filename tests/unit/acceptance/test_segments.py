@@ -9,13 +9,12 @@ import pytest
 
 from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.acceptance.profile import counts_from_json, counts_json
-from pipeline.acceptance.prompt_lookup import count_lookup_by_gamma
 from pipeline.acceptance.rounds import CONVENTIONS, Convention
-from pipeline.acceptance.segments import SegmentCounts, begins, count_walks
+from pipeline.acceptance.segments import SegmentCounts, begins
 from pipeline.config.evaluate import EvaluateConfig
+from pipeline.drafts.plain import PlainDraft
 from pipeline.examination.cross_check import decoded_starts
 from pipeline.examination.examiner import Examiner
-from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
@@ -56,7 +55,7 @@ def _enumerated(
 
 @pytest.mark.parametrize("convention", CONVENTIONS.values(), ids=lambda convention: convention.name)
 def test_counts_equal_enumeration(convention: Convention) -> None:
-    generator, examiner = np.random.default_rng(3), Examiner(Sampling(), _settings(convention.name), 32)
+    generator, examiner = np.random.default_rng(3), Examiner(Sampling(), _settings(convention.name))
     past, rows = 0 if convention.clipped else GAMMAS - 1, []
     for number, length in enumerate(LENGTHS):
         labels = generator.integers(0, 3, length).tolist()
@@ -64,8 +63,8 @@ def test_counts_equal_enumeration(convention: Convention) -> None:
         item = stored_completion([1, 2], tokens, name=f"p{number}", length=length)
         rows.append(_labelled(item, labels + [labels[-1]] * past))
     draft = tiny_llama(seed=1)
-    (counts,) = examiner.counts(draft, rows)
-    for item, row, a_T in zip(rows, counts, examiner.acceptance(draft, rows), strict=True):
+    (counts,) = examiner.counts(PlainDraft(draft, 32), rows)
+    for item, row, a_T in zip(rows, counts, examiner.acceptance(PlainDraft(draft, 32), rows), strict=True):
         assert item.segments is not None
         labels = item.segments[: item.length].tolist()
         assert set(row.segments) == {NAMES[label] for label in labels}
@@ -86,12 +85,12 @@ def test_counts_equal_enumeration(convention: Convention) -> None:
 
 
 def test_segments_add_up_to_the_completion() -> None:
-    generator, examiner = np.random.default_rng(4), Examiner(Sampling(), _settings("user"), 32)
+    generator, examiner = np.random.default_rng(4), Examiner(Sampling(), _settings("user"))
     rows = [
         _labelled(stored_completion([1], generator.integers(0, 32, 30), name=f"p{n}"), generator.integers(0, 3, 30))
         for n in range(7)
     ]
-    (counts,) = examiner.counts(tiny_llama(seed=2), rows)
+    (counts,) = examiner.counts(PlainDraft(tiny_llama(seed=2), 32), rows)
     for row in counts:
         parts = list(row.segments.values())
         assert sum(part.tokens for part in parts) == row.tokens
@@ -105,7 +104,7 @@ def test_a_greedy_decode_counts_the_same_by_segment() -> None:
     """Every round of a real decode begins where the examination says, and produces as many tokens, in each segment exactly."""
     target, draft, gamma = tiny_llama(seed=5), tiny_llama(seed=5, layers=1), 3
     requests = [Request([number, 3], 24, 0) for number in range(1, 9)]
-    decoder = Decoder(target, draft, sampling=GREEDY, vocabulary=32, gamma=gamma, stop_tokens=())
+    decoder = Decoder(target, PlainDraft(draft, 32), sampling=GREEDY, vocabulary=32, gamma=gamma, stop_tokens=())
     decoded = decoder.decode(requests)
     generator = np.random.default_rng(6)
     labels = [np.sort(generator.integers(0, 3, 24)) for _ in requests]
@@ -113,7 +112,7 @@ def test_a_greedy_decode_counts_the_same_by_segment() -> None:
         _labelled(stored_completion(list(request.prompt), one.tokens, name=str(n), greedy=True), labels[n])
         for n, (request, one) in enumerate(zip(requests, decoded, strict=True))
     ]
-    (counts,) = Examiner(GREEDY, _settings("transformers"), 32).counts(draft, rows)
+    (counts,) = Examiner(GREEDY, _settings("transformers")).counts(PlainDraft(draft, 32), rows)
     rounds, tokens = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 0)
     for one, labels_T in zip(decoded, labels, strict=True):
         starts = [*decoded_starts(one), len(one.tokens)]
@@ -125,44 +124,13 @@ def test_a_greedy_decode_counts_the_same_by_segment() -> None:
         assert sum(row.segments[name].emitted[gamma - 1] for row in counts if name in row.segments) == tokens[name]
 
 
-def test_walks_of_prompt_lookup() -> None:
-    completion = [1, 2, 3, 1, 2, 3, 1, 9]
-    walks = [one.walk for one in count_lookup_by_gamma([1, 2, 3], completion, [1, 2], 2, CONVENTIONS["transformers"])]
-    labels = np.array([0, 0, 0, 0, 1, 1, 1, 1], dtype=np.uint8)
-    found = count_walks(labels, NAMES, walks, 2)
-    assert {name: one.tokens for name, one in found.items()} == {"answer": 4, "thinking": 4}
-    assert sum(one.rounds[1] for one in found.values()) == len(walks[1])
-    assert sum(one.emitted[1] for one in found.values()) == len(completion)
-    assert found["thinking"].begins == 1
-    assert found["answer"].begins == 0
-    for gamma in (1, 2):
-        found = count_walks(labels, NAMES, walks, gamma)
-        total = count_lookup_by_gamma([1, 2, 3], completion, [gamma], 2, CONVENTIONS["transformers"])[0]
-        assert sum(one.accepted for one in found.values()) == total.accepted
-        assert sum(one.examined for one in found.values()) == total.accepted + total.rejected
-
-
-def test_tokens_past_the_end_are_of_no_segment() -> None:
-    """A round of an unclipped convention may accept more than the completion has."""
-    found = count_walks(np.array([0, 0, 1], dtype=np.uint8), NAMES, [[(0, 0, True), (1, 4, False)]], 1)
-    assert found["answer"].emitted == [3.0]
-
-
-def test_prompt_lookup_is_counted_by_segment() -> None:
-    item = _labelled(stored_completion([1, 2, 3], [1, 2, 3, 1, 2, 3, 1, 9], greedy=True), [0, 0, 0, 0, 1, 1, 1, 1])
-    ((row,),) = prompt_lookup_counts([item], _settings("transformers"))
-    assert set(row.segments) == {"answer", "thinking"}
-    assert sum(part.accepted for part in row.segments.values()) == row.accepted
-    assert sum(part.rounds[2] for part in row.segments.values()) == row.rounds[2]
-
-
 def test_figures_by_segment() -> None:
-    generator, examiner = np.random.default_rng(7), Examiner(Sampling(), _settings("user"), 32)
+    generator, examiner = np.random.default_rng(7), Examiner(Sampling(), _settings("user"))
     rows = [
         _labelled(stored_completion([1], generator.integers(0, 32, 20), name=f"p{n}"), [0] * (20 - n) + [1] * n)
         for n in range(12)
     ]
-    (counts,) = examiner.counts(tiny_llama(seed=2), rows)
+    (counts,) = examiner.counts(PlainDraft(tiny_llama(seed=2), 32), rows)
     tally = AcceptanceTally(GAMMAS, ())
     tally.add(counts[:5])
     tally.add(counts[5:])
@@ -181,7 +149,7 @@ def test_figures_by_segment() -> None:
     assert first is not None
     assert first.value == pytest.approx(sum(one.begins_accepted for one in thinking) / 11)
     assert found["answer"].acceptance_of_begins is None
-    dev = examiner.summary(tiny_llama(seed=2), rows).segments  # the same rates, while a draft trains
+    dev = examiner.summary(PlainDraft(tiny_llama(seed=2), 32), rows).segments  # the same rates, while a draft trains
     assert dev == pytest.approx({name: part.acceptance_rate.value for name, part in found.items()})
 
 
@@ -210,21 +178,21 @@ def test_bounds_of_a_segments_rates_are_rates() -> None:
 
 def test_one_segment_is_not_shown() -> None:
     rows = [_labelled(stored_completion([1], [3, 4, 5], name=f"p{n}"), [0, 0, 0]) for n in range(3)]
-    (counts,) = Examiner(Sampling(), _settings("user"), 32).counts(tiny_llama(), rows)
+    (counts,) = Examiner(Sampling(), _settings("user")).counts(PlainDraft(tiny_llama(), 32), rows)
     tally = AcceptanceTally(GAMMAS, ())
     tally.add(counts)
     assert tally.figures(0.95).by_segment == {}
-    assert Examiner(Sampling(), _settings("user"), 32).summary(tiny_llama(), rows).segments == {}
+    assert Examiner(Sampling(), _settings("user")).summary(PlainDraft(tiny_llama(), 32), rows).segments == {}
 
 
 def test_no_segments_where_a_completion_has_no_labels() -> None:
     rows = [_labelled(stored_completion([1], [3, 4, 5]), [0, 1, 1]), stored_completion([1], [3, 4, 5], name="p1")]
-    (counts,) = Examiner(Sampling(), _settings("user"), 32).counts(tiny_llama(), rows)
+    (counts,) = Examiner(Sampling(), _settings("user")).counts(PlainDraft(tiny_llama(), 32), rows)
     assert [row.segments for row in counts] == [{}, {}]
 
 
 def test_counts_by_segment_are_stored_and_read() -> None:
     rows = [_labelled(stored_completion([1], [3, 4, 5], name=f"p{n}"), [0, 1, 1]) for n in range(3)]
-    (counts,) = Examiner(Sampling(), _settings("user"), 32).counts(tiny_llama(), rows)
+    (counts,) = Examiner(Sampling(), _settings("user")).counts(PlainDraft(tiny_llama(), 32), rows)
     assert list(counts_from_json(counts_json(counts))) == counts
     assert isinstance(counts[0].segments["thinking"], SegmentCounts)

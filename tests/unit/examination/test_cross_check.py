@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pipeline.config.evaluate import EvaluateConfig
+from pipeline.drafts.plain import PlainDraft
 from pipeline.examination.cross_check import attempt_prompts, cross_check, decoded_starts, round_starts
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_store import StoredCompletion
@@ -42,7 +43,7 @@ def _stored(target: Any, count: int = 14, vocabulary: int = 32) -> list[Any]:
 
 def test_a_sound_pair_agrees(pair: tuple[Any, Any]) -> None:
     """A decode of the target's completions has no difference, and takes the predicted number of rounds."""
-    found = cross_check(*pair, _stored(pair[0]), settings(12), 32, [])
+    found = cross_check(pair[0], PlainDraft(pair[1], 32), _stored(pair[0]), settings(12), [])
 
     assert {"prompts": 3, "tokens": 36, "gamma": 3, "differences": [], "exact_arithmetic": True, "agrees": True} == {
         name: getattr(found, name)
@@ -54,11 +55,13 @@ def test_a_sound_pair_agrees(pair: tuple[Any, Any]) -> None:
 def test_an_attempt_checks_the_longest_completions(pair: tuple[Any, Any]) -> None:
     """As many as it is asked for, of each kind."""
     stored = _stored(pair[0])
-    attempt = attempt_prompts(*pair, stored, settings(12), 32, [], stored[:1])
+    attempt = attempt_prompts(pair[0], PlainDraft(pair[1], 32), stored, settings(12), [], stored[:1])
     found = [attempt(count) for count in (1, 2)]
 
     assert found == [
-        cross_check(*pair, [stored[number] for number in longest], settings(12), 32, [], stored[:1])
+        cross_check(
+            pair[0], PlainDraft(pair[1], 32), [stored[number] for number in longest], settings(12), [], stored[:1]
+        )
         for longest in ([2], [2, 0])
     ]
 
@@ -67,7 +70,7 @@ def test_a_changed_completion_is_found(pair: tuple[Any, Any]) -> None:
     """A stored token that is no near-tie is listed with its position, and the check fails."""
     stored = _stored(pair[0])
     stored[1].tokens[5] = (stored[1].tokens[5] + 1) % 32
-    found = cross_check(*pair, stored, settings(12), 32, [])
+    found = cross_check(pair[0], PlainDraft(pair[1], 32), stored, settings(12), [])
 
     assert [("p1", 5, "target")] == [(d.prompt, d.position, d.of) for d in found.differences]
     assert found.differences[0].gap > 2e-5
@@ -83,7 +86,7 @@ def test_differences_of_lower_precision_are_listed_but_explained() -> None:
     other = (text[7] + 1) % 8
     logits_V[other] = logits_V[text[7]] - 0.02
     found = cross_check(
-        target, target, [stored_completion([1, 2], [*text[:7], other], greedy=True)], settings(8), 8, []
+        target, PlainDraft(target, 8), [stored_completion([1, 2], [*text[:7], other], greedy=True)], settings(8), []
     )
 
     assert (False, True) == (found.exact_arithmetic, found.agrees)
@@ -109,11 +112,11 @@ def test_stored_log_p_is_compared_with_the_targets_own_pass(
     """A log p that is off fails the check, in lower precision too, although the decoder agrees with its own text."""
     target = tiny_llama(41, layers=1, dtype=dtype)
     stored, sampled = _stored(target), _sampled(target, sampling)
-    found = cross_check(target, target, stored, settings(12), 32, [], sampled)
+    found = cross_check(target, PlainDraft(target, 32), stored, settings(12), [], sampled)
     assert (True, 6) == (found.agrees, found.log_p.completions)
 
     off = [replace(item, log_p=item.log_p - shift * (item.id == "s1")) for item in sampled]
-    found = cross_check(target, target, stored, settings(12), 32, [], off)
+    found = cross_check(target, PlainDraft(target, 32), stored, settings(12), [], off)
     assert (False, ["s1"]) == (found.agrees, [entry.prompt for entry in found.log_p.different])
 
 
@@ -121,7 +124,7 @@ def test_a_log_p_that_is_no_number_is_a_difference(pair: tuple[Any, Any]) -> Non
     """NaN is never within the tolerance."""
     stored, sampled = _stored(pair[0]), _sampled(pair[0], Sampling())
     broken = [replace(sampled[0], log_p=np.full_like(sampled[0].log_p, np.nan)), *sampled[1:]]
-    found = cross_check(pair[0], pair[0], stored, settings(12), 32, [], broken)
+    found = cross_check(pair[0], PlainDraft(pair[0], 32), stored, settings(12), [], broken)
 
     assert (False, ["s0"]) == (found.agrees, [entry.prompt for entry in found.log_p.different])
 
@@ -131,8 +134,8 @@ def test_a_greedy_text_of_another_model_is_found(pair: tuple[Any, Any], dtype: t
     """Stored greedy tokens must have the highest logits of the target's own pass, or nearly so."""
     target, other = (tiny_llama(seed, layers=1, dtype=dtype) for seed in (41, 42))
 
-    assert cross_check(target, target, _stored(target), settings(12), 32, []).log_p.agrees
-    assert not cross_check(target, target, _stored(other), settings(12), 32, []).agrees
+    assert cross_check(target, PlainDraft(target, 32), _stored(target), settings(12), []).log_p.agrees
+    assert not cross_check(target, PlainDraft(target, 32), _stored(other), settings(12), []).agrees
 
 
 class _Fickle(TableModel):
@@ -158,7 +161,7 @@ def test_a_round_that_ended_elsewhere_is_found(position: int, monkeypatch: pytes
     target.dtype = torch.float32
     draft = _Fickle(target.table_PVW, position)
     (stored,) = [stored_completion([1, 2], greedy_text(target, [1, 2], 8, 8), greedy=True)]
-    found = cross_check(target, draft, [stored], settings(8), 8, [])
+    found = cross_check(target, PlainDraft(draft, 8), [stored], settings(8), [])
 
     # Position s predicts token s + 1 of the sequence; two of them are the prompt.
     assert [("draft", position - 1)] == [(d.of, d.position) for d in found.differences]
@@ -175,7 +178,7 @@ def test_only_rounding_makes_a_near_tie(gap: float, agrees: bool) -> None:
     other = (text[7] + 1) % 8
     logits_V[other] = logits_V[text[7]] - gap
     (stored,) = [stored_completion([1, 2], [*text[:7], other], greedy=True)]
-    found = cross_check(target, target, [stored], settings(8), 8, [])
+    found = cross_check(target, PlainDraft(target, 8), [stored], settings(8), [])
 
     assert [(7, pytest.approx(gap, rel=1e-6))] == [(d.position, d.gap) for d in found.differences]
     assert agrees == found.agrees
@@ -193,7 +196,7 @@ def test_a_setting_for_memory_changes_no_batch(pair: tuple[Any, Any], monkeypatc
     monkeypatch.setattr(Examiner, "acceptance", spied)
     for batch_tokens in (512, 8192):
         changed = settings(12).model_copy(update={"batch_tokens": batch_tokens})
-        cross_check(*pair, _stored(pair[0]), changed, 32, [])
+        cross_check(pair[0], PlainDraft(pair[1], 32), _stored(pair[0]), changed, [])
 
     assert used[0] == used[1]
 
@@ -214,7 +217,7 @@ def test_in_lower_precision_the_number_of_rounds_must_still_agree(
     """A decode that takes far more rounds than predicted is a broken engine or draft, whatever the precision."""
     target, draft = (model.bfloat16() for model in pair)
     stored = _stored(target)
-    assert cross_check(target, draft, stored, settings(12), 32, []).agrees
+    assert cross_check(target, PlainDraft(draft, 32), stored, settings(12), []).agrees
     monkeypatch.setattr("pipeline.examination.cross_check.round_starts", lambda a_T, gamma: [0])
-    found = cross_check(target, draft, stored, settings(12), 32, [])
+    found = cross_check(target, PlainDraft(draft, 32), stored, settings(12), [])
     assert (False, False) == (found.exact_arithmetic, found.agrees)

@@ -12,20 +12,22 @@ import pytest
 import torch
 
 from pipeline.acceptance.profile import PromptCounts, counts_json
-from pipeline.acceptance.prompt_lookup import count_lookup
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.config.evaluate import EvaluateConfig
+from pipeline.drafts.lookup import PromptLookup
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.examination.examiner import Examiner
-from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.examination.windows import tally_counts
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.settings import Sampling
 from pipeline.store.row_files import RowFile
 from tests.fakes import stored_completion, table_model, tiny_llama
+from tests.lookup_walk import walk
 
 SETTINGS = EvaluateConfig(max_gamma=5, gamma=3, convention="vllm")
-EXAMINER = Examiner(Sampling(), SETTINGS, 8)
+EXAMINER = Examiner(Sampling(), SETTINGS)
+LOOKUP = PromptLookup(SETTINGS.lookup_ngram)
 
 
 @pytest.fixture
@@ -55,17 +57,17 @@ def test_windows_change_no_count(rows: list[StoredCompletion], monkeypatch: pyte
             read += 1
             yield row
 
-    whole = _all(EXAMINER.counts(model, rows))
+    whole = _all(EXAMINER.counts(PlainDraft(model, 8), rows))
     monkeypatch.setattr("pipeline.examination.windows.WINDOW", 4)
     parts = []
-    for number, window in enumerate(EXAMINER.counts(model, source()), 1):
+    for number, window in enumerate(EXAMINER.counts(PlainDraft(model, 8), source()), 1):
         assert min(4 * number, 11) == read
         parts += window
     assert [row.id for row in rows] == [item.id for item in parts]
     for one, other in zip(whole, parts, strict=True):
         assert one.accepted == pytest.approx(other.accepted, rel=1e-12)
         assert one.rounds == pytest.approx(other.rounds, rel=1e-12)
-    assert _all(prompt_lookup_counts(rows, SETTINGS)) == _all(prompt_lookup_counts(iter(rows), SETTINGS))
+    assert _all(EXAMINER.counts(LOOKUP, rows)) == _all(EXAMINER.counts(LOOKUP, iter(rows)))
 
 
 def test_a_window_ends_where_a_shard_does(rows: list[StoredCompletion], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,12 +75,12 @@ def test_a_window_ends_where_a_shard_does(rows: list[StoredCompletion], monkeypa
     monkeypatch.setattr("pipeline.examination.windows.WINDOW", 4)
     model = tiny_llama(3, vocabulary=8, dtype=torch.float32)
     stored = [replace(row, shard="ab"[number > 4]) for number, row in enumerate(rows)]
-    found = list(EXAMINER.counts(model, iter(stored)))
-    apart = [*EXAMINER.counts(model, stored[:5]), *EXAMINER.counts(model, stored[5:])]
+    found = list(EXAMINER.counts(PlainDraft(model, 8), iter(stored)))
+    apart = [*EXAMINER.counts(PlainDraft(model, 8), stored[:5]), *EXAMINER.counts(PlainDraft(model, 8), stored[5:])]
 
     assert [4, 1, 4, 2] == [len(window) for window in found]
     assert [counts_json(window) for window in apart] == [counts_json(window) for window in found]
-    dev = replace(EXAMINER, count_as="user").summary(model, stored)
+    dev = replace(EXAMINER, count_as="user").summary(PlainDraft(model, 8), stored)
     accepted, tokens = (sum(getattr(row, name) for part in found for row in part) for name in ("accepted", "tokens"))
     assert dev.acceptance == pytest.approx(accepted / tokens)
 
@@ -94,11 +96,13 @@ def test_batches_examined_apart_give_the_same_to_the_last_digit(
     found = dict[int, Any]()
     for part in (groups[::2], groups[1::2], []):
         numbers = sorted(number for group in part for number in group)
-        found |= dict(zip(numbers, examiner.acceptance_of(model, rows, numbers), strict=True))
+        found |= dict(zip(numbers, examiner.acceptance_of(PlainDraft(model, 8), rows, numbers), strict=True))
 
     assert len(groups) > 3
     assert list(range(len(rows))) == sorted(number for group in groups for number in group)
-    assert examiner.summary(model, rows) == examiner.summary_of(rows, [found[number] for number in range(len(rows))])
+    assert examiner.summary(PlainDraft(model, 8), rows) == examiner.summary_of(
+        rows, [found[number] for number in range(len(rows))]
+    )
 
 
 def test_several_drafts_and_a_damaged_one(rows: list[StoredCompletion], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,18 +114,20 @@ def test_several_drafts_and_a_damaged_one(rows: list[StoredCompletion], monkeypa
     rows[:4] = [stored_completion([1], [2], name=f"q{n}", length=1, vocabulary=8) for n in range(4)]
     if int(rows[6].prompt[-1]) in (1, 2):
         rows[:4] = [stored_completion([4], [5], name=f"q{n}", length=1, vocabulary=8) for n in range(4)]
-    examiner = Examiner(Sampling(), SETTINGS.model_copy(update={"convention": "user"}), 8)
-    found = list(examiner.counts_of_all({"one": one, "bad": bad, "two": two}, rows))
+    examiner = Examiner(Sampling(), SETTINGS.model_copy(update={"convention": "user"}))
+    found = list(
+        examiner.counts_of_all({"one": PlainDraft(one, 8), "bad": PlainDraft(bad, 8), "two": PlainDraft(two, 8)}, rows)
+    )
 
     assert [["one", "bad", "two"], ["one", "bad", "two"], ["one", "two"]] == [list(window) for window in found]
     assert isinstance(found[0]["bad"], list)
     assert isinstance(found[1]["bad"], BrokenDraft)
     for name, model in (("one", one), ("two", two)):
-        alone = _all(examiner.counts(model, rows))
+        alone = _all(examiner.counts(PlainDraft(model, 8), rows))
         assert alone == [item for window in found for item in window[name]]
-    assert 2 == len(list(examiner.counts_of_all({"bad": bad}, rows)))
+    assert 2 == len(list(examiner.counts_of_all({"bad": PlainDraft(bad, 8)}, rows)))
     with pytest.raises(BrokenDraft, match=r"on completion [4-7]: its weights are damaged"):
-        list(examiner.counts(bad, rows))
+        list(examiner.counts(PlainDraft(bad, 8), rows))
 
 
 @pytest.mark.parametrize(
@@ -130,22 +136,24 @@ def test_several_drafts_and_a_damaged_one(rows: list[StoredCompletion], monkeypa
 def test_an_empty_completion_is_named(rows: list[StoredCompletion], change: dict[str, Any], what: str) -> None:
     """A stored completion, or a prompt, without a token: one line that names it, from the draft and from the lookup."""
     rows[3] = replace(rows[3], **change)
-    for windows in (EXAMINER.counts(table_model(8, 1), rows), prompt_lookup_counts(rows, SETTINGS)):
+    for windows in (EXAMINER.counts(PlainDraft(table_model(8, 1), 8), rows), EXAMINER.counts(LOOKUP, rows)):
         with pytest.raises(UnderstudyError, match=f"prompt p3: its stored {what} has no token; delete"):
             list(windows)
 
 
 def test_prompt_lookup_counts_past_the_end(rows: list[StoredCompletion]) -> None:
-    """Under the convention that never clips, tokens past the end are compared with what the target generated there."""
-    for item, counts in zip(rows, _all(prompt_lookup_counts(rows, SETTINGS)), strict=True):
+    """Under the convention that never clips, tokens past the end are compared with what the target generated there; where nobody
+    knows them, that is said."""
+    for item, counts in zip(rows, _all(EXAMINER.counts(LOOKUP, rows)), strict=True):
         prompt, tokens = item.prompt.tolist(), item.tokens.tolist()
         completion, lookahead = tokens[: item.length], tokens[item.length :]
-        expected = [count_lookup(prompt, completion, gamma, 3, CONVENTIONS["vllm"], lookahead) for gamma in range(1, 6)]
-        assert [walk.accepted for walk in expected] == counts.accepted_drafts
-        assert [walk.rounds for walk in expected] == counts.rounds
+        expected = [walk(prompt, completion, gamma, 3, CONVENTIONS["vllm"], lookahead) for gamma in range(1, 6)]
+        assert [one.accepted for one in expected] == counts.accepted_drafts
+        assert [len(one.rounds) for one in expected] == counts.rounds
         assert expected[2].accepted + expected[2].rejected == counts.examined
     blind = [replace(item, tokens=item.tokens[: item.length]) for item in rows]
-    assert _all(prompt_lookup_counts(blind, SETTINGS)) != _all(prompt_lookup_counts(rows, SETTINGS))
+    with pytest.raises(UnderstudyError, match="needs 4 target tokens past the end and 0 are stored"):
+        _all(EXAMINER.counts(LOOKUP, blind))
 
 
 def test_memory_does_not_grow_with_the_completions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -162,8 +170,10 @@ def test_memory_does_not_grow_with_the_completions(monkeypatch: pytest.MonkeyPat
     def peak(windows: int) -> int:
         tracemalloc.start()
         with RowFile(tmp_path / "a.json", ["drafted", "looked up"]) as lists:
-            drafted = tally_counts(EXAMINER.counts(model, completions(8 * windows)), 5, lists, "drafted", ())
-            tally_counts(prompt_lookup_counts(completions(8 * windows), SETTINGS), 5, lists, "looked up", ())
+            drafted = tally_counts(
+                EXAMINER.counts(PlainDraft(model, 8), completions(8 * windows)), 5, lists, "drafted", ()
+            )
+            tally_counts(EXAMINER.counts(LOOKUP, completions(8 * windows)), 5, lists, "looked up", ())
             lists.write(asdict(drafted.figures(0.95)), "prompts")
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pipeline.acceptance.rounds import CONVENTIONS
+from pipeline.acceptance.rounds import CONVENTIONS, Acceptance
 from pipeline.examination.examples import choose_examples, make_examples
 from pipeline.examination.token_acceptance import FILE, TokenAcceptanceFile
 from tests.fakes import counted, stored_completion
@@ -40,7 +40,7 @@ def test_sides_share_their_random_numbers(tmp_path: Path) -> None:
     for side, a in (("candidate", 0.9), ("baseline", 0.9)):
         (tmp_path / side).mkdir()
         with TokenAcceptanceFile(tmp_path / side / FILE) as file:
-            file.add([completion], [np.full(9, a)])
+            file.add([completion], [Acceptance([np.full(9, a)])])
     sides = {side: tmp_path / side for side in ("candidate", "baseline")}
     made = make_examples(["p0", "gone"], [completion], sides, NumberTokenizer(), 2, CONVENTIONS["user"])
     (example,) = made["examples"]

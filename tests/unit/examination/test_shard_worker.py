@@ -11,11 +11,12 @@ import torch
 
 from pipeline.acceptance.profile import PromptCounts, counts_json
 from pipeline.config.evaluate import EvaluateConfig
+from pipeline.drafts.lookup import PromptLookup
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.examination import shard_worker
 from pipeline.examination.completion_sets import CompletionSets, completion_sets
 from pipeline.examination.examiner import Examiner
-from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.examination.shard_worker import (
     ExaminationWork,
     ExaminedShard,
@@ -57,9 +58,6 @@ def sets(tmp_path: Path) -> CompletionSets:
 
 def _work(**changes: Any) -> ExaminationWork:
     usual: dict[str, Any] = {
-        "draft": (SimpleNamespace(vocabulary=8), Path("draft")),
-        "dtype": "float32",
-        "trust_remote_code": False,
         "settings": SETTINGS,
         "count_as": "vllm",
         "split": "examination",
@@ -67,14 +65,12 @@ def _work(**changes: Any) -> ExaminationWork:
     return ExaminationWork(**(usual | changes))
 
 
-def _made(
-    sets: CompletionSets, monkeypatch: pytest.MonkeyPatch, model: Any = MODEL, **changes: Any
-) -> tuple[dict[str, list[ExaminedShard]], Path]:
+def _made(sets: CompletionSets, draft: Any = None, **changes: Any) -> tuple[dict[str, list[ExaminedShard]], Path]:
     """The parts, each made by a worker of its own, the last one first; and where their files are."""
-    monkeypatch.setattr(shard_worker, "load_draft", lambda *_: model)
+    source = SimpleNamespace(load=lambda device: draft or PlainDraft(MODEL, 8))
     parts, out = shards_to_examine(sets), sets.directory.parent / "parts"
     for part in [part for own in parts.values() for part in own][::-1]:
-        open_examination(_work(**changes), "cpu")(part, out, lambda done: None)
+        open_examination(_work(draft=source, **changes), "cpu")(part, out, lambda done: None)
     return parts, out
 
 
@@ -84,22 +80,22 @@ def _rows(windows: Any) -> list[dict[str, Any]]:
 
 def test_parts_are_the_whole(sets: CompletionSets, monkeypatch: pytest.MonkeyPatch) -> None:
     """By set, in the order of the store, whoever was faster; a_t of each token of the deployed set."""
-    parts, out = _made(sets, monkeypatch)
+    parts, out = _made(sets)
     with TokenAcceptanceFile(out / FILE) as by_token:
         found = {name: _rows(merged(own, out, by_token if name == "deployed" else None)) for name, own in parts.items()}
     a: dict[str, Any] = {}
     for name, own in parts.items():
-        examiner = Examiner(own[0].sampling, SETTINGS, 8)
+        examiner = Examiner(own[0].sampling, SETTINGS)
         assert found[name] == _rows(
             examiner.counts(
-                MODEL,
+                PlainDraft(MODEL, 8),
                 sets.read(own[0].sampling),
                 on_acceptance=lambda rows, values: a.update(zip((row.id for row in rows), values, strict=True)),
             )
         )
         if name == "deployed":
             kept = read_token_acceptance(out, {f"p{number}" for number in range(30)})
-            assert {name: pytest.approx(values_T[:6], abs=1e-3) for name, values_T in a.items()} == kept
+            assert {name: pytest.approx(own.at(1)[:6], abs=1e-3) for name, own in a.items()} == kept
 
     assert {"deployed": [f"p{number}" for number in range(9)], "greedy": ["p0", "p1", "p2"]} == {
         name: [row["id"] for row in rows] for name, rows in found.items()
@@ -110,16 +106,16 @@ def test_calls_are_counted_as_the_work_says(sets: CompletionSets, monkeypatch: p
     """Which is not always as the engine counts: dev completions have no tokens past their ends."""
     by = {}
     for count_as in ("vllm", "user"):
-        parts, out = _made(sets, monkeypatch, count_as=count_as)
+        parts, out = _made(sets, count_as=count_as)
         by[count_as] = _rows(merged(parts["deployed"], out, None))
-        examiner = Examiner(Sampling(), SETTINGS, 8, count_as=count_as)
-        assert by[count_as] == _rows(examiner.counts(MODEL, sets.read(Sampling())))
+        examiner = Examiner(Sampling(), SETTINGS, count_as=count_as)
+        assert by[count_as] == _rows(examiner.counts(PlainDraft(MODEL, 8), sets.read(Sampling())))
     assert by["user"] != by["vllm"]
 
 
 def test_windows_of_a_part_are_all_given_back(sets: CompletionSets, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the last one, which is not full."""
-    parts, out = _made(sets, monkeypatch)
+    parts, out = _made(sets)
     whole = _rows(merged(parts["deployed"], out, None))
     monkeypatch.setattr(shard_worker, "WINDOW", 3)
     windows = list(merged(parts["deployed"], out, None))
@@ -129,9 +125,11 @@ def test_windows_of_a_part_are_all_given_back(sets: CompletionSets, monkeypatch:
 
 
 def test_prompt_lookup_needs_no_draft(sets: CompletionSets, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, out = _made(sets, monkeypatch, draft=None)
+    parts, out = _made(sets, PromptLookup(SETTINGS.lookup_ngram))
 
-    assert _rows(prompt_lookup_counts(sets.read(Sampling()), SETTINGS)) == _rows(merged(parts["deployed"], out, None))
+    assert _rows(
+        Examiner(Sampling(), SETTINGS).counts(PromptLookup(SETTINGS.lookup_ngram), sets.read(Sampling()))
+    ) == _rows(merged(parts["deployed"], out, None))
 
 
 def test_a_broken_draft_is_the_result_of_the_first_part_that_says_so(
@@ -142,7 +140,7 @@ def test_a_broken_draft_is_the_result_of_the_first_part_that_says_so(
     table_PVW[:, 5] = float("nan")
     broken = replace(_row(6), tokens=np.array([5, 5, 5, 5, 5, 5, 5, 5, 5, 5], dtype=np.int32))
     write_shard(sets.directory, "shard-00001", [_row(4), broken, _row(6)])
-    parts, out = _made(sets, monkeypatch, TableModel(table_PVW))
+    parts, out = _made(sets, PlainDraft(TableModel(table_PVW), 8))
     with pytest.raises(BrokenDraft, match="NaN logits on completion 5: its weights are damaged"):
         list(merged(parts["deployed"], out, None))
 
@@ -158,7 +156,7 @@ def test_out_of_memory_names_the_batch_of_tokens(sets: CompletionSets, monkeypat
 
     settings = EvaluateConfig(**{**SETTINGS.model_dump(), "batch_tokens": 64})
     with pytest.raises(UnderstudyError, match=r"^evaluate\.batch_tokens = 64: out of memory; 16 fits"):
-        _made(sets, monkeypatch, Small(MODEL.table_PVW), settings=settings)
+        _made(sets, PlainDraft(Small(MODEL.table_PVW), 8), settings=settings)
     assert [] == [path.name for path in (sets.directory.parent / "parts").iterdir() if path.suffix == ".json"]
 
 
@@ -170,4 +168,4 @@ def test_an_error_that_is_not_the_drafts_ends_the_work(sets: CompletionSets, mon
 
     monkeypatch.setattr(Examiner, "counts", fail)
     with pytest.raises(UnderstudyError, match="has no token"):
-        _made(sets, monkeypatch)
+        _made(sets)

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from pipeline.acceptance.profile import Completions, LengthCounts, count_at_length, count_completions
-from pipeline.acceptance.rounds import CONVENTIONS
+from pipeline.acceptance.rounds import CONVENTIONS, Acceptance
 from pipeline.acceptance.schema import Bounds, Figure, SamplingSettings
 from pipeline.config.generate import SamplingConfig
 from pipeline.engines.facts import FACTS, ExportEngine
@@ -351,7 +351,7 @@ def test_counts_at_one_length_are_those_of_all_lengths() -> None:
     """Window by window, as the examination counts them."""
     generator = np.random.default_rng(0)
     lengths = [5, 9, 1, 7]
-    a = [generator.random(length + 4) for length in lengths]
+    a = [Acceptance([generator.random(length + 4)]) for length in lengths]
     loops = [np.zeros(length, dtype=bool) for length in lengths]
     parts = [slice(0, 2), slice(2, 4)]
 
@@ -387,7 +387,7 @@ def test_expected_counters_are_those_of_the_examination() -> None:
     """One completion that accepts every token: at gamma 2 a round emits 3 tokens, and the first token comes from the prefill."""
     lengths_B = np.array([7])
     completions = Completions(["a"], ["a"], ["x"], np.array([3]), lengths_B, [np.zeros(7, dtype=bool)])
-    counts = count_at_length(completions, [np.ones(8)], 2, CONVENTIONS["vllm"])
+    counts = count_at_length(completions, [Acceptance([np.ones(8)])], 2, CONVENTIONS["vllm"])
     found = counter_figures(counts, 2, CONVENTIONS["vllm"], 0.95)
     assert found == CounterFigures(
         drafts=2,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.loading import check_finite, load_model
 from pipeline.models.placement import input_device, is_dispatched
@@ -39,7 +40,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _tokens(target: Any, sampling: Sampling, gamma: int = 0) -> list[list[int]]:
     draft = tiny_llama(4, dtype=torch.float32) if gamma else None
-    decoder = Decoder(target, draft, sampling=sampling, vocabulary=32, gamma=gamma)
+    decoder = Decoder(target, PlainDraft(draft, 32), sampling=sampling, vocabulary=32, gamma=gamma)
     return [one.tokens for one in decoder.decode(ragged_requests(4))]
 
 

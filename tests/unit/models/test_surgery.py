@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
+from pipeline.drafts.base_draft import draft_of_layers
+from pipeline.drafts.surgery import added_tokens, extend_vocabulary, gained_tokens, prune_layers
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.models.base_draft import draft_of_layers
 from pipeline.models.model_json import read_config
-from pipeline.models.surgery import added_tokens, extend_vocabulary, gained_tokens, prune_layers
 from pipeline.models.tokenizers import check_same_family
 from tests.fakes import family_model, tiny_llama, tiny_tokenizer
 from tests.unit.models.test_models import MERGES, _bpe

@@ -118,9 +118,9 @@ def _job(task: Task, part: str = "") -> Job:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (EvaluateTask(kind="model", role="base"), EvaluateTask(kind="prompt-lookup")),
-        (EvaluateTask(kind="model", role="base"), EvaluateTask(kind="model", role="base", split="dev")),
-        (EvaluateTask(kind="model", role="base"), EvaluateTask(kind="model", role="base", target="target_before")),
+        (EvaluateTask(kind="plain", role="base"), EvaluateTask(kind="prompt-lookup")),
+        (EvaluateTask(kind="plain", role="base"), EvaluateTask(kind="plain", role="base", split="dev")),
+        (EvaluateTask(kind="plain", role="base"), EvaluateTask(kind="plain", role="base", target="target_before")),
         (GenerateTask(target="target", splits=("dev",)), GenerateTask(target="target_before", splits=("dev",))),
         (GenerateTask(target="target", splits=("dev",)), GenerateTask(target="target", splits=("train", "dev"))),
         (QuantizeTask(variant="int8"), QuantizeTask(variant="int4")),

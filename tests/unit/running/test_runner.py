@@ -183,7 +183,7 @@ def test_a_manifest_has_inputs_task_and_files(world: _World) -> None:
         "completions": record.jobs["generate"].key,
     } == manifest["inputs"]
     assert {"file"} == set(manifest["files"])
-    roles = [job.task.get("role") for job in record.jobs.values() if job.task.get("kind") in ("model", "prompt-lookup")]
+    roles = [job.task.get("role") for job in record.jobs.values() if job.task.get("kind") in ("plain", "prompt-lookup")]
     assert ["base", "base", "candidate", "candidate", "candidate", None] == roles
     variant = json.loads(
         (world.store.directory("quantize", record.jobs["quantize/int4"].key) / "manifest.json").read_text()

@@ -8,6 +8,7 @@ import torch
 
 from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
+from pipeline.drafts.plain import PlainDraft
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.settings import GREEDY
@@ -36,10 +37,10 @@ def test_target_calls_equal_assisted_generation(pair: tuple[Any, Any], gamma: in
     for prompt in PROMPTS:
         with counted_calls(target) as calls:
             text = assisted.generate(target, draft, gamma, prompt, TOKENS, sample=False)
-        decoder = Decoder(target, draft, sampling=GREEDY, vocabulary=VOCABULARY, gamma=gamma)
+        decoder = Decoder(target, PlainDraft(draft, VOCABULARY), sampling=GREEDY, vocabulary=VOCABULARY, gamma=gamma)
         (completion,) = decoder.decode([Request(prompt, TOKENS, 0)])
         said = stored_completion(prompt, text, greedy=True)
-        (a_T,) = acceptance_probabilities(draft, [said], GREEDY, GREEDY, VOCABULARY, batch_tokens=4096)
+        (a_T,) = acceptance_probabilities(PlainDraft(draft, VOCABULARY), [said], GREEDY, GREEDY, batch_tokens=4096)
         expected = expected_rounds(a_T[None], np.array([TOKENS]), gamma, CONVENTIONS["transformers"])
 
         assert text == completion.tokens

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UnderstudyError
 from pipeline.native import build as build_module
 from pipeline.speculation import compiled_forward
@@ -124,7 +125,7 @@ def test_greedy_speculation_is_bit_for_bit_plain_decoding(dtype: torch.dtype) ->
     draft, _ = _body(dtype, num_hidden_layers=1)
     requests = ragged_requests(6)
     plain = [Decoder(model, None, sampling=GREEDY, vocabulary=37).decode([request])[0].tokens for request in requests]
-    decoder = Decoder(model, draft, sampling=GREEDY, vocabulary=37, gamma=2)
+    decoder = Decoder(model, PlainDraft(draft, 37), sampling=GREEDY, vocabulary=37, gamma=2)
 
     assert plain == [decoder.decode([request])[0].tokens for request in requests]
     if dtype == torch.float32:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UnderstudyError
 from pipeline.native.compiler import compiler
 from pipeline.speculation.batch import Request
@@ -211,7 +212,7 @@ def test_a_decode_emits_the_tokens_of_pytorch(dtype: torch.dtype) -> None:
     vocabulary = min(target.config.vocab_size, draft.config.vocab_size)
 
     def decoder() -> Decoder:
-        return Decoder(target, draft, sampling=Sampling(0.9), vocabulary=vocabulary, gamma=3)
+        return Decoder(target, PlainDraft(draft, vocabulary), sampling=Sampling(0.9), vocabulary=vocabulary, gamma=3)
 
     compiled, plain = decoder(), decoder()
     assert isinstance(compiled.rules, CompiledRules)
@@ -224,6 +225,6 @@ def test_a_decode_emits_the_tokens_of_pytorch(dtype: torch.dtype) -> None:
 def test_other_rules_than_token_level_are_pytorchs(settings: dict[str, Any]) -> None:
     model = tiny_llama(dtype=torch.float32)
 
-    decoder = Decoder(model, model, sampling=Sampling(), vocabulary=32, gamma=2, **settings)
+    decoder = Decoder(model, PlainDraft(model, 32), sampling=Sampling(), vocabulary=32, gamma=2, **settings)
 
     assert isinstance(decoder.rules, TorchRules)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.speculation.batch import Completion, Request
 from pipeline.speculation.decoder import Decoder
@@ -23,7 +24,9 @@ def _decode(
     target: Any, draft: Any, gamma: int, requests: list[Request], sampling: Sampling = GREEDY, **options: Any
 ) -> list[Completion]:
     options = {"vocabulary": VOCABULARY} | options
-    return Decoder(target, draft, sampling=sampling, gamma=gamma, **options).decode(requests)
+    return Decoder(
+        target, draft and PlainDraft(draft, options["vocabulary"]), sampling=sampling, gamma=gamma, **options
+    ).decode(requests)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,7 @@ def test_greedy_speculation_equals_greedy_decoding(
     requests = ragged_requests(batch)
     decoder = Decoder(
         target,
-        draft if gamma else None,
+        PlainDraft(draft if gamma else None, VOCABULARY, llama_forward),
         sampling=GREEDY,
         vocabulary=VOCABULARY,
         gamma=gamma,
@@ -185,14 +188,14 @@ def test_what_cannot_be_decoded_is_a_usage_error(target: Any, request_: Request)
 
 def test_gamma_needs_a_draft(target: Any) -> None:
     """Speculating without a draft model is a usage error."""
-    with pytest.raises(UsageError, match="no draft model"):
+    with pytest.raises(UsageError, match="no draft"):
         Decoder(target, None, sampling=GREEDY, vocabulary=VOCABULARY, gamma=2)
 
 
 def test_a_negative_gamma_is_a_usage_error(target: Any, draft: Any) -> None:
     """The error states that 0 is plain decoding."""
     with pytest.raises(UsageError, match="0 \\(plain decoding\\) or more"):
-        Decoder(target, draft, sampling=GREEDY, vocabulary=VOCABULARY, gamma=-1)
+        Decoder(target, PlainDraft(draft, VOCABULARY), sampling=GREEDY, vocabulary=VOCABULARY, gamma=-1)
 
 
 def test_an_empty_batch_is_decoded_to_nothing(target: Any) -> None:

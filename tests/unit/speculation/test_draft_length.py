@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UsageError
 from pipeline.speculation.batch import Request, Round
 from pipeline.speculation.decoder import Decoder, Decoding
@@ -53,7 +54,9 @@ def test_a_block_ends_with_the_first_token_that_was_not_sure(rule: DraftLength, 
     sure = [True, True, False, True, True, True, False, False, True, True, True, True]
     table_PVW = torch.stack([_logits([0.1, 0.9] if is_sure else [0.4, 0.6]).expand(2, 2) for is_sure in sure])
     requests = [Request([1] * length, 9, length) for length in range(1, 7)] + [Request([1] * 9, 2, 0)]
-    decoder = Decoder(TableModel(table_PVW), TableModel(table_PVW), sampling=sampling, vocabulary=2, gamma=rule)
+    decoder = Decoder(
+        TableModel(table_PVW), PlainDraft(TableModel(table_PVW), 2), sampling=sampling, vocabulary=2, gamma=rule
+    )
     round_ = next(iter(Decoding(decoder, requests)))
 
     # The prompt of length n is followed by what position n - 1 says.
@@ -75,7 +78,14 @@ RULES: dict[str, Callable[[], DraftLength]] = {
 def test_no_rule_changes_the_output(pair: tuple[Any, Any], rule: str, batch: int, llama_forward: bool) -> None:
     """In fp64, ragged rows: the text is the target's; what was drafted is within the rule's most and the row's room."""
     requests = [Request(r.prompt, 12 + r.limit, r.seed) for r in ragged_requests(batch)]
-    decoder = Decoder(*pair, sampling=GREEDY, vocabulary=VOCABULARY, gamma=RULES[rule](), llama_forward=llama_forward)
+    decoder = Decoder(
+        pair[0],
+        PlainDraft(pair[1], VOCABULARY, llama_forward),
+        sampling=GREEDY,
+        vocabulary=VOCABULARY,
+        gamma=RULES[rule](),
+        llama_forward=llama_forward,
+    )
     drafted: set[int] = set()
     for request, completion in zip(requests, decoder.decode(requests), strict=True):
         assert greedy_text(pair[0], request.prompt, request.limit, VOCABULARY) == completion.tokens
@@ -92,7 +102,14 @@ def test_no_rule_changes_the_output(pair: tuple[Any, Any], rule: str, batch: int
 def test_a_row_drafts_what_it_would_draft_alone(pair: tuple[Any, Any], rule: str) -> None:
     """Sampled, among rows that stop earlier or later: text, lengths and acceptances are those of the row by itself."""
     requests = ragged_requests(6)
-    decoder = Decoder(*pair, sampling=Sampling(), vocabulary=VOCABULARY, gamma=RULES[rule](), verification="block")
+    decoder = Decoder(
+        pair[0],
+        PlainDraft(pair[1], VOCABULARY),
+        sampling=Sampling(),
+        vocabulary=VOCABULARY,
+        gamma=RULES[rule](),
+        verification="block",
+    )
 
     assert [decoder.decode([request])[0] for request in requests] == decoder.decode(requests)
 
@@ -117,7 +134,9 @@ def test_a_schedule_with_gaps_is_a_usage_error(rows: tuple[tuple[int, int, int],
 def test_a_schedule_follows_the_batch(pair: tuple[Any, Any]) -> None:
     """Nothing is drafted while many run; as rows leave, the draft sees their text for the first time and joins in."""
     requests = [Request([1 + n], 5 + 5 * n, n) for n in range(4)]
-    decoder = Decoder(*pair, sampling=GREEDY, vocabulary=VOCABULARY, gamma=Schedule(((1, 2, 3),)))
+    decoder = Decoder(
+        pair[0], PlainDraft(pair[1], VOCABULARY), sampling=GREEDY, vocabulary=VOCABULARY, gamma=Schedule(((1, 2, 3),))
+    )
     rounds: list[Round] = []
     completions = decoder.decode(requests, rounds.append)
 
@@ -238,15 +257,23 @@ def test_a_decode_that_falls_back_and_recovers(pair: tuple[Any, Any], llama_forw
     requests = [Request(r.prompt, 70, r.seed) for r in ragged_requests(4)]
     told: list[str] = []
     fallback = Fallback(Fixed(4), 0.1, window=12, margin=0.1, patience=3, on_change=told.append)
-    decoder = Decoder(*pair, sampling=GREEDY, vocabulary=VOCABULARY, gamma=fallback, llama_forward=llama_forward)
-    sound = decoder.draft.forward
+    decoder = Decoder(
+        pair[0],
+        PlainDraft(pair[1], VOCABULARY, llama_forward),
+        sampling=GREEDY,
+        vocabulary=VOCABULARY,
+        gamma=fallback,
+        llama_forward=llama_forward,
+    )
+    side = decoder.draft.forward
+    sound = side.forward
     decoding = Decoding(decoder, requests)
     levels, zeros = [], []
     for rounds, round_ in enumerate(decoding, start=1):
         if rounds == 1:
-            decoder.draft.forward = lambda *args: -sound(*args)
+            side.forward = lambda *args: -sound(*args)
         if rounds == 14:
-            decoder.draft.forward = sound
+            side.forward = sound
         levels.append(fallback.level)
         zeros.append(max(round_.drafted) == 0)
     expected = [greedy_text(pair[0], r.prompt, r.limit, VOCABULARY) for r in requests]
@@ -283,7 +310,12 @@ def test_a_draft_switched_off_knows_what_it_missed(
     target, draft = pair
     requests = [Request(r.prompt, 26 + r.limit, r.seed) for r in ragged_requests(5)]
     decoder = Decoder(
-        *pair, sampling=GREEDY, vocabulary=VOCABULARY, gamma=_Scripted(script), llama_forward=llama_forward
+        pair[0],
+        PlainDraft(pair[1], VOCABULARY, llama_forward),
+        sampling=GREEDY,
+        vocabulary=VOCABULARY,
+        gamma=_Scripted(script),
+        llama_forward=llama_forward,
     )
     for request, completion in zip(requests, decoder.decode(requests), strict=True):
         assert greedy_text(target, request.prompt, request.limit, VOCABULARY) == completion.tokens
@@ -299,7 +331,7 @@ def test_a_rule_for_a_table_model() -> None:
     """Rules work on models of other shapes that keep no cache, and with a sampled draft beside a greedy target."""
     target, draft = table_model(4, 1), table_model(4, 2)
     options: dict[str, Any] = {"sampling": GREEDY, "draft_sampling": Sampling(), "vocabulary": 4}
-    (one,) = Decoder(target, draft, gamma=Confident(3, 0.5), **options).decode([Request([1], 30, 3)])
+    (one,) = Decoder(target, PlainDraft(draft, 4), gamma=Confident(3, 0.5), **options).decode([Request([1], 30, 3)])
     (other,) = Decoder(target, None, sampling=GREEDY, vocabulary=4).decode([Request([1], 30, 4)])
 
     assert other.tokens == one.tokens

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.drafts.plain import PlainDraft
 from pipeline.speculation import decoder as decoder_module
 from pipeline.speculation import rules as rules_module
 from pipeline.speculation import verification as verification_module
@@ -143,7 +144,7 @@ METHOD = pytest.mark.parametrize("method", METHODS)
 def _round_law(gamma: int | DraftLength, vocabulary: int, prompt: list[int], limit: int, **options: Any) -> None:
     """The law of one round of the decoder, continued by the target's own, is the target's, whatever the draft length."""
     target, draft = PAIR[vocabulary]
-    decoder = Decoder(target, draft, gamma=gamma, vocabulary=vocabulary, **options)
+    decoder = Decoder(target, PlainDraft(draft, vocabulary), gamma=gamma, vocabulary=vocabulary, **options)
     most = decoder.length.most
     paths = _every_path(most, [limit - 1], vocabulary)
     _Choices.walk = walk = _Walk(paths)
@@ -187,7 +188,7 @@ def test_the_rules_above_are_ragged() -> None:
     for rule in ("confident", "certain"):
         paths = _every_path(3, [3], 2)
         _Choices.walk = _Walk(paths)
-        decoder = Decoder(*PAIR[2], gamma=RULES[rule], vocabulary=2, sampling=Sampling())
+        decoder = Decoder(PAIR[2][0], PlainDraft(PAIR[2][1], 2), gamma=RULES[rule], vocabulary=2, sampling=Sampling())
         round_ = next(iter(Decoding(decoder, [Request([1, 0], 4, path) for path in range(len(paths))])))
         assert len(set(round_.drafted)) > 1
 
@@ -203,7 +204,7 @@ def test_a_whole_decode_has_the_law_of_the_target(method: str, kinds: list[tuple
     """Many rounds with gamma 2, alone and in a batch with rows that finish earlier: each row's text has exactly the
     target's distribution, and no uniform number is used twice."""
     target, draft = PAIR[2]
-    decoder = Decoder(target, draft, gamma=2, vocabulary=2, **METHODS[method])
+    decoder = Decoder(target, PlainDraft(draft, 2), gamma=2, vocabulary=2, **METHODS[method])
     paths = _every_path(2, [2, 1, 0], 2)
     _Choices.walk = walk = _Walk(paths * len(kinds))
     found: list[dict[Text, float]] = [defaultdict(float) for _ in kinds]
@@ -223,7 +224,7 @@ def test_at_temperature_zero_the_law_is_one_text(gamma: int, batch: int, draft_s
     requests = [Request([row % 3, 1][: 1 + row % 2], 3 + row, row) for row in range(batch)]
     _Choices.walk = _Walk([[[row % 3] * (2 * gamma + 1)] * 6 for row in range(batch)])
     options: dict[str, Any] = {"sampling": GREEDY, "draft_sampling": draft_sampling, "vocabulary": 3}
-    completions = Decoder(target, draft, gamma=gamma, **options).decode(requests)
+    completions = Decoder(target, PlainDraft(draft, 3), gamma=gamma, **options).decode(requests)
 
     for request, completion in zip(requests, completions, strict=True):
         ids = list(request.prompt)

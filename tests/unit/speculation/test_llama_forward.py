@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pipeline.drafts.plain import PlainDraft
 from pipeline.speculation import llama_forward
 from pipeline.speculation.batch import Request
 from pipeline.speculation.choice import choose_forward
@@ -94,7 +95,7 @@ def test_an_unknown_shape_keeps_its_own_forward(shape: str) -> None:
     model = family_model(family, **settings)
     body = choose_forward(model, 40)
     requests = ragged_requests(3)
-    completions = Decoder(model, model, sampling=GREEDY, vocabulary=40, gamma=2).decode(requests)
+    completions = Decoder(model, PlainDraft(model, 40), sampling=GREEDY, vocabulary=40, gamma=2).decode(requests)
 
     assert isinstance(body, ModelForward)
     assert [greedy_text(model, r.prompt, r.limit, 40) for r in requests] == [c.tokens for c in completions]
@@ -185,7 +186,7 @@ def test_an_int8_model_goes_through(dtype: torch.dtype) -> None:
                     setattr(part, name, small.to("cpu"))
     body = choose_forward(model, 40)
     requests = ragged_requests(4)
-    completions = Decoder(model, model, sampling=GREEDY, vocabulary=40, gamma=3).decode(requests)
+    completions = Decoder(model, PlainDraft(model, 40), sampling=GREEDY, vocabulary=40, gamma=3).decode(requests)
     drafted, accepted = (sum(sum(getattr(c, name)) for c in completions) for name in ("drafted", "accepted"))
 
     assert isinstance(body, LlamaForward)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UsageError
 from pipeline.speculation import choice
 from pipeline.speculation.batch import Request
@@ -44,7 +45,7 @@ def test_ragged_greedy_completions_are_those_of_single_passes(name: str) -> None
         weight += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in _LENGTHS]
-    decoder = Decoder(target, draft, sampling=GREEDY, vocabulary=VOCABULARY, gamma=3)
+    decoder = Decoder(target, PlainDraft(draft, VOCABULARY), sampling=GREEDY, vocabulary=VOCABULARY, gamma=3)
     completions = decoder.decode([Request(prompt, 12, 0) for prompt in prompts])
 
     assert WAYS[name] == proved_way(target, VOCABULARY)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from scipy.stats import chi2
 
+from pipeline.drafts.plain import PlainDraft
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder, Decoding
 from pipeline.speculation.draft_length import Certain, DraftLength
@@ -72,7 +73,7 @@ def test_sampled_text_has_the_law_of_the_target(
     (false alarm 1e-7 for each of nine cases, were the seeds drawn anew)."""
     target, draft = table_model(V, 1, positions=3), table_model(V, 2, positions=3)
     requests = [Request([2, 1], 3, seed) for seed in range(2000)]
-    decoder = Decoder(target, draft, sampling=sampling, gamma=gamma, vocabulary=V, **options)
+    decoder = Decoder(target, PlainDraft(draft, V), sampling=sampling, gamma=gamma, vocabulary=V, **options)
     seen = Counter(tuple(completion.tokens) for completion in decoder.decode(requests))
 
     _chi_square({text: p for text, p in _exact_law(target, (2, 1), 3, sampling).items() if p > 0}, seen)
@@ -112,7 +113,7 @@ def test_corrections_and_bonuses_each_have_their_law(gamma: int, block: bool) ->
     happens (false alarm 1e-7 for each of 18, were the seeds drawn anew)."""
     target, draft = table_model(V, 5, positions=4, scale=1.0), table_model(V, 6, positions=4, scale=1.0)
     method: Any = "block" if block else "token"
-    decoder = Decoder(target, draft, sampling=Sampling(), gamma=gamma, vocabulary=V, verification=method)
+    decoder = Decoder(target, PlainDraft(draft, V), sampling=Sampling(), gamma=gamma, vocabulary=V, verification=method)
     requests = [Request([1, 3], gamma + 1, seed) for seed in range(4000)]
     round_ = next(iter(Decoding(decoder, requests)))
     seen: dict[str, Counter[Text]] = {"correction": Counter(), "bonus": Counter()}
@@ -135,7 +136,9 @@ def test_neighbouring_tokens_are_independent_draws(gamma: int, verification: Any
     """Two equal uniform laws on both sides: pairs of tokens of one text, within a round and across its end, are uniform
     over all pairs (chi-square, false alarm 1e-7 for each of eight): one number that served twice would show."""
     even = TableModel(table_model(V, 1).table_PVW * 0)
-    decoder = Decoder(even, even, sampling=Sampling(), gamma=gamma, vocabulary=V, verification=verification)
+    decoder = Decoder(
+        even, PlainDraft(even, V), sampling=Sampling(), gamma=gamma, vocabulary=V, verification=verification
+    )
     completions = decoder.decode([Request([1], 8, seed) for seed in range(1000)])
     for begin in (0, 3):
         pairs = Counter(tuple(completion.tokens[begin : begin + 2]) for completion in completions)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UsageError
 from pipeline.speculation.batch import Request, Round, Seconds
 from pipeline.speculation.decoder import Decoder, Decoding
@@ -38,7 +39,7 @@ def test_rounds_add_up_to_completions(target: Any, draft: Any, sampling: Samplin
             seen[number] += round_.emitted[row]
 
     requests = [Request(p, n, n, lookahead=2) for p, n in zip(PROMPTS, LIMITS, strict=True)]
-    decoder = Decoder(target, draft, sampling=sampling, vocabulary=VOCABULARY, gamma=3)
+    decoder = Decoder(target, PlainDraft(draft, VOCABULARY), sampling=sampling, vocabulary=VOCABULARY, gamma=3)
     completions = decoder.decode(requests, observe)
 
     assert [completion.tokens for completion in completions] == [seen[number] for number in range(5)]
@@ -50,7 +51,7 @@ def test_rounds_add_up_to_completions(target: Any, draft: Any, sampling: Samplin
 def test_stopping_early_leaves_the_beginning(target: Any, draft: Any, rounds: int) -> None:
     """Stopping early gives a prefix of each text without a length; continuing gives the whole text."""
     requests = ragged_requests(5)
-    decoder = Decoder(target, draft, sampling=Sampling(), vocabulary=VOCABULARY, gamma=2)
+    decoder = Decoder(target, PlainDraft(draft, VOCABULARY), sampling=Sampling(), vocabulary=VOCABULARY, gamma=2)
     whole = decoder.decode(requests)
     decoding = Decoding(decoder, requests)
     for count, _ in enumerate(decoding, start=1):
@@ -69,7 +70,9 @@ def test_stopping_early_leaves_the_beginning(target: Any, draft: Any, rounds: in
 def test_seconds_are_a_completions_own(target: Any, draft: Any) -> None:
     """No phase is negative, phases sum to the total, and a finished completion accumulates no more time."""
     requests = [Request([1, 2], 1, 0), Request([3], 40, 0), Request([4, 5], 40, 0)]
-    decoding = Decoding(Decoder(target, draft, sampling=GREEDY, vocabulary=VOCABULARY, gamma=2), requests)
+    decoding = Decoding(
+        Decoder(target, PlainDraft(draft, VOCABULARY), sampling=GREEDY, vocabulary=VOCABULARY, gamma=2), requests
+    )
     totals = []
     for _ in decoding:
         totals.append(decoding.completions[0].seconds.total)
@@ -85,7 +88,9 @@ def test_seconds_are_a_completions_own(target: Any, draft: Any) -> None:
 
 def test_decoding_in_waves_leaves_no_trace(target: Any, draft: Any) -> None:
     """Consecutive decodes of one decoder are independent, and each row depends on its seed."""
-    decoder = Decoder(target, draft, sampling=Sampling(), vocabulary=VOCABULARY, gamma=Confident(3))
+    decoder = Decoder(
+        target, PlainDraft(draft, VOCABULARY), sampling=Sampling(), vocabulary=VOCABULARY, gamma=Confident(3)
+    )
     requests = ragged_requests(5)
     first = decoder.decode(requests)
     decoder.decode(ragged_requests(7)[2:])
@@ -107,7 +112,7 @@ def test_imposed_acceptance_needs_sampling_and_a_figure_a_token(
 ) -> None:
     """At temperature 0, with fewer rates than draft positions, or with block verification it is a usage error."""
     with pytest.raises(UsageError, match="imposed_acceptance needs"):
-        Decoder(target, draft, sampling=sampling, vocabulary=VOCABULARY, gamma=3, **options)
+        Decoder(target, PlainDraft(draft, VOCABULARY), sampling=sampling, vocabulary=VOCABULARY, gamma=3, **options)
 
 
 def test_imposed_acceptance_by_position() -> None:
@@ -116,9 +121,9 @@ def test_imposed_acceptance_by_position() -> None:
     target, draft = table_model(8, 1, scale=4.0), table_model(8, 2, scale=4.0)
     imposed, options = [0.8, 0.9, 0.4], {"vocabulary": 8}
     requests = [Request([1], 40, seed) for seed in range(200)]
-    completions = Decoder(target, draft, gamma=3, sampling=Sampling(), imposed_acceptance=imposed, **options).decode(
-        requests
-    )
+    completions = Decoder(
+        target, PlainDraft(draft, 8), gamma=3, sampling=Sampling(), imposed_acceptance=imposed, **options
+    ).decode(requests)
     for position in range(3):
         reached = [
             accepted > position

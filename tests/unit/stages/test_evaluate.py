@@ -19,8 +19,9 @@ from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.acceptance.profile import counts_from_json
 from pipeline.acceptance.schema import SCHEMA
 from pipeline.config.loading import parse_config
+from pipeline.drafts import loading
 from pipeline.errors import UnderstudyError
-from pipeline.examination import cross_check, load_draft
+from pipeline.examination import cross_check
 from pipeline.examination.token_acceptance import FILE as BY_TOKEN
 from pipeline.generation.completion_store import write_shard
 from pipeline.models.shape import Weights
@@ -34,7 +35,7 @@ from tests.fakes import TableModel, stored_completion, table_model
 from tests.pairs import pair_facts
 
 WARM = Sampling(0.5, 0, 0.9)
-CANDIDATE = EvaluateTask(kind="model", role="candidate", variant="unquantized")
+CANDIDATE = EvaluateTask(kind="plain", role="candidate", variant="unquantized")
 
 
 def _store(directory: Path, samplings: list[Sampling]) -> None:
@@ -91,7 +92,7 @@ def _run(tmp_path: Path, task: EvaluateTask = CANDIDATE, **sections: Any) -> tup
     outcome = stages.evaluate.run(_context(tmp_path, task, **sections))
     drop_parts(tmp_path, "out")
     profile = json.loads((tmp_path / "out" / "acceptance.json").read_text())
-    by_token = [BY_TOKEN] if task.kind == "model" and profile["broken"] is None else []
+    by_token = [BY_TOKEN] if task.kind == "plain" and profile["broken"] is None else []
     assert sorted(["acceptance.json", *by_token]) == sorted(path.name for path in (tmp_path / "out").iterdir())
     return outcome, profile
 
@@ -105,9 +106,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
     monkeypatch.setattr(stages.evaluate, "find_draft", lambda *_: tmp_path)
     monkeypatch.setattr(stages.evaluate, "measure_weights", lambda _: Weights(10, 40))
-    monkeypatch.setattr(load_draft, "load_tokenizer", lambda *_: None)
-    monkeypatch.setattr(load_draft, "gained_tokens", lambda *_: [])
-    for module in (load_draft, stages.evaluate):  # the draft, the target
+    monkeypatch.setattr(loading, "load_tokenizer", lambda *_: None)
+    monkeypatch.setattr(loading, "gained_tokens", lambda *_: [])
+    for module in (loading, stages.evaluate):  # the draft, the target
         monkeypatch.setattr(module, "load_model", lambda *_: table_model(8, 1))
     return tmp_path
 
@@ -155,7 +156,7 @@ class _Limited:
 def test_out_of_memory_names_a_batch_that_fits(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And with that batch the draft is examined."""
     _store(place / "store", [Sampling(), GREEDY])
-    monkeypatch.setattr(load_draft, "load_model", lambda *_: _Limited(100))
+    monkeypatch.setattr(loading, "load_model", lambda *_: _Limited(100))
     with pytest.raises(UnderstudyError) as found:
         _run(place)
     said = re.fullmatch(
@@ -252,12 +253,12 @@ def test_the_order_in_which_shards_are_examined_changes_no_byte(
     broken = table_model(8, 1)
     broken.table_PVW[:, 3] = math.nan
     for model in (table_model(8, 1), broken):
-        monkeypatch.setattr(load_draft, "load_model", lambda *_, model=model: model)
+        monkeypatch.setattr(loading, "load_model", lambda *_, model=model: model)
         monkeypatch.setattr(Spread, "make", in_order)
         found = files()
         monkeypatch.setattr(Spread, "make", backwards)
         assert found == files()
-    assert (task.kind == "model") == (b"NaN logits on completion 1:" in found["acceptance.json"])
+    assert (task.kind == "plain") == (b"NaN logits on completion 1:" in found["acceptance.json"])
 
 
 def test_shards_that_are_examined_are_not_examined_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +277,7 @@ def test_shards_that_are_examined_are_not_examined_again(place: Path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         _run(place)
     monkeypatch.setattr(stages.evaluate, "tally_counts", tally)
-    monkeypatch.setattr(load_draft, "load_model", killed)
+    monkeypatch.setattr(loading, "load_model", killed)
     _run(place)
 
     assert expected == {path.name: path.read_bytes() for path in (place / "out").iterdir()}
@@ -298,7 +299,7 @@ class _BreaksLate(TableModel):
 def test_a_broken_draft_has_a_reason_and_no_rows(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the failure comes after rows of an earlier window were written."""
     _store(place / "store", [Sampling(), GREEDY])
-    monkeypatch.setattr(load_draft, "load_model", lambda *_: _BreaksLate(table_model(8, 1).table_PVW))
+    monkeypatch.setattr(loading, "load_model", lambda *_: _BreaksLate(table_model(8, 1).table_PVW))
     monkeypatch.setattr("pipeline.examination.windows.WINDOW", 2)
     outcome, profile = _run(place)
 
@@ -315,8 +316,8 @@ def test_a_draft_of_another_family_is_broken(place: Path, monkeypatch: pytest.Mo
         raise UnderstudyError("token 3 differs")
 
     _store(place / "store", [Sampling(), GREEDY])
-    monkeypatch.setattr(load_draft, "gained_tokens", refuse)
-    _, profile = _run(place, EvaluateTask(kind="model", role=role))
+    monkeypatch.setattr(loading, "gained_tokens", refuse)
+    _, profile = _run(place, EvaluateTask(kind="plain", role=role))
 
     assert profile["broken"].startswith("the draft is not of this pair")
     assert profile["broken"].endswith("token 3 differs")
@@ -328,7 +329,7 @@ def test_tasks_make_shares_of_an_examination(place: Path, monkeypatch: pytest.Mo
     nothing again."""
     _store(place / "store", [Sampling(), GREEDY])
     gained = [] if fits else UnderstudyError("token 3 differs")
-    monkeypatch.setattr(load_draft, "gained_tokens", Mock(side_effect=[gained] * 3))
+    monkeypatch.setattr(loading, "gained_tokens", Mock(side_effect=[gained] * 3))
     _, expected = _run(place)
     (place / "out" / "acceptance.json").unlink()
     (place / "out" / BY_TOKEN).unlink(missing_ok=True)
@@ -342,7 +343,7 @@ def test_tasks_make_shares_of_an_examination(place: Path, monkeypatch: pytest.Mo
 def test_dev_prompts_are_counted_as_for_a_user(place: Path) -> None:
     """A task for the dev split reads dev completions, which have no tokens past the end, and only the deployed tuple."""
     write_shard(place / "store", "shard-0", [stored_completion([1, 2], [3, 4, 5], name="d", split="dev", vocabulary=8)])
-    _, profile = _run(place, EvaluateTask(kind="model", role="candidate", variant="int8", split="dev"))
+    _, profile = _run(place, EvaluateTask(kind="plain", role="candidate", variant="int8", split="dev"))
 
     assert ("user", None) == (profile["conditions"]["convention"], profile["crosscheck"])
     assert {"deployed": ["d"]} == {name: [row["id"] for row in rows] for name, rows in profile["prompts"].items()}

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.acceptance.baseline import Conditions, Examined, baseline_json
 from pipeline.acceptance.profile import Completions, count_completions
-from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
+from pipeline.acceptance.rounds import CONVENTIONS, Acceptance, expected_rounds
 from pipeline.acceptance.schema import ExaminedDraft
 from pipeline.errors import UsageError
 from pipeline.latency.costs.profile import Profile
@@ -41,7 +41,7 @@ COUNTS = count_completions(
         np.array([9, 5]),
         [np.zeros(9, bool), np.zeros(5, bool)],
     ),
-    [np.ones(9), np.zeros(5)],
+    [Acceptance([np.ones(9)]), Acceptance([np.zeros(5)])],
     2,
     CONVENTIONS["user"],
 )

@@ -1,17 +1,39 @@
-"""Loads a draft for its examination against the target of a pair."""
+"""Loads a draft of any kind for the target of a pair. A kind has its line in `_LOADERS`."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from pipeline.drafts.kinds import LOOKUP, PLAIN, KindName
+from pipeline.drafts.lookup import PromptLookup
+from pipeline.drafts.plain import PlainDraft
+from pipeline.drafts.surgery import extend_vocabulary, gained_tokens
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.stored_pair import Pair
-from pipeline.models.surgery import extend_vocabulary, gained_tokens
+from pipeline.speculation.drafter import LoadedDraft
 
 
-def load_draft(pair: Pair, path: Path, dtype: str, device: torch.device, trusted: bool) -> Any:
+@dataclass(frozen=True, kw_only=True)
+class DraftSource:
+    """What a draft is loaded from: the same in every process that examines it."""
+
+    kind: KindName
+    files: (
+        tuple[Pair, Path] | None
+    )  # the pair that it is loaded for, and its directory; None for a kind without weights
+    dtype: str
+    trust_remote_code: bool
+    lookup_ngram: int  # of prompt-lookup
+
+    def load(self, device: torch.device) -> LoadedDraft:
+        """BrokenDraft for one that cannot speculate for this pair."""
+        return _LOADERS[self.kind](self, device)
+
+
+def load_plain(pair: Pair, path: Path, dtype: str, device: torch.device, trusted: bool) -> PlainDraft:
     """The draft with a row for every token of the pair. A champion may lack tokens that the target has gained since; it gets
     rows for them as the base draft did, because no engine accepts it otherwise.
 
@@ -26,7 +48,7 @@ def load_draft(pair: Pair, path: Path, dtype: str, device: torch.device, trusted
         )
     if gained:
         extend_vocabulary(model, gained)
-    return model
+    return PlainDraft(model, pair.vocabulary)
 
 
 def _gained(pair: Pair, path: Path, trusted: bool) -> list[int]:
@@ -39,3 +61,15 @@ def _gained(pair: Pair, path: Path, trusted: bool) -> list[int]:
         raise BrokenDraft(
             f"the draft is not of this pair (if it is the registry's champion, set promote.target_name): {error}"
         ) from error
+
+
+def _plain(source: DraftSource, device: torch.device) -> LoadedDraft:
+    assert source.files is not None
+    pair, path = source.files
+    return load_plain(pair, path, source.dtype, device, source.trust_remote_code)
+
+
+_LOADERS: dict[KindName, Callable[[DraftSource, torch.device], LoadedDraft]] = {
+    PLAIN.name: _plain,
+    LOOKUP.name: lambda source, device: PromptLookup(source.lookup_ngram),
+}

@@ -48,6 +48,7 @@ class PaddedBatch:
     """
 
     def __init__(self, rows: Sequence[TokenizedCompletion]) -> None:
+        self.rows = rows
         self.width = max(len(row.prompt) + len(row.tokens) for row in rows)
         self.ids_BT = torch.zeros(len(rows), self.width, dtype=torch.long)
         self.predicts_BT = torch.zeros(len(rows), self.width, dtype=torch.bool)

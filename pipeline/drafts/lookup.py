@@ -1,0 +1,111 @@
+"""Prompt-lookup (Saxena 2023; vLLM: `ngram`): proposes what followed the latest earlier occurrence of the last tokens. No model.
+
+The longest n-gram that the text ends with, of at most `ngram` tokens, is looked up in the text before it. Its continuation is the
+block, which ends where the text does: it may be shorter than gamma, or empty. The text decides all, so q is 1 at each token.
+Shapes as in `speculation/drafter.py`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.drafts.kinds import LOOKUP
+from pipeline.speculation.batch import Batch
+from pipeline.speculation.drafter import Examined, Features, GoOn, Proposal
+from pipeline.speculation.rules import Rules
+from pipeline.speculation.settings import Sampling
+from pipeline.speculation.teacher_forced import PaddedBatch, TokenizedCompletion
+
+
+class PromptLookup:
+    """`drafter.LoadedDraft` without weights."""
+
+    kind, layers, longest = LOOKUP, (), None
+    models: Sequence[Any] = ()
+
+    def __init__(self, ngram: int) -> None:
+        """`ngram`: tokens of the longest n-gram that is looked up."""
+        self.ngram = ngram
+
+    def begin(self, batch: Batch, rules: Rules, prefill: int) -> "LookupDrafter":
+        return LookupDrafter(batch, self.ngram)
+
+    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None = None) -> Examined:
+        """As `LoadedDraft.examine`; the same at every temperature."""
+        values, drafted = zip(*(self._examine(row, gamma) for row in batch.rows), strict=True)
+        return Examined(values, hits=True, drafted=drafted)
+
+    def _examine(self, row: TokenizedCompletion, gamma: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        text = np.concatenate([row.prompt, row.tokens]).tolist()
+        before, known = len(row.prompt), np.array(text)
+        index, found = _Index(self.ngram), np.full(len(row.tokens), -1)
+        for end in range(1, len(text)):
+            index.add(text, end)
+            if end >= before:
+                found[end - before] = index.find(text, end)
+        starts_S = np.arange(before, len(text))
+        drafted_S = np.where(found >= 0, np.minimum(starts_S - found, gamma), 0)
+        places_P = np.arange(gamma)
+        copied_SP = known[np.minimum(found[:, None] + places_P, len(text) - 1)]
+        actual_SP = known[np.minimum(starts_S[:, None] + places_P, len(text) - 1)]
+        return ((copied_SP == actual_SP) & (places_P < drafted_S[:, None])).astype(np.uint8), drafted_S
+
+
+class LookupDrafter:
+    """Keeps an index of the n-grams of each row, which grows with its text."""
+
+    def __init__(self, batch: Batch, ngram: int) -> None:
+        self._batch = batch
+        self._texts = [list(request.prompt) for request in batch.requests]
+        self._indexes = [_Index(ngram) for _ in self._texts]
+
+    def start(self, features: Features | None) -> None:
+        return None
+
+    def propose(self, count: int, uniform_BN: torch.Tensor, go_on: GoOn) -> Proposal:
+        batch = self._batch
+        blocks = [self._continuation(row, min(count, room)) if room else [] for row, room in enumerate(batch.room())]
+        made = max(map(len, blocks))
+        padded = [block + [0] * (made - len(block)) for block in blocks]
+        tokens_BG = torch.tensor(padded, dtype=torch.long, device=batch.ids_BS.device)
+        return Proposal(tokens_BG, [None] * made, list(map(len, blocks)), torch.ones_like(tokens_BG))
+
+    def commit(self, accepted: Sequence[int], made: int, features: Features | None) -> None:
+        for text, number in zip(self._texts, self._batch.running, strict=True):
+            emitted = len(text) - len(self._batch.requests[number].prompt)
+            text.extend(self._batch.completions[number].tokens[emitted:])
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._texts = [self._texts[row] for row in rows]
+        self._indexes = [self._indexes[row] for row in rows]
+
+    def _continuation(self, row: int, most: int) -> list[int]:
+        text, index = self._texts[row], self._indexes[row]
+        for end in range(index.end + 1, len(text) + 1):
+            index.add(text, end)
+        start = index.find(text, len(text))
+        return text[start : start + most] if start >= 0 else []
+
+
+class _Index:
+    """Where the n-grams of a text end that have a token after them, the latest occurrence of each."""
+
+    def __init__(self, longest: int) -> None:
+        self._longest, self.end = longest, 0
+        self._ends: dict[tuple[int, ...], int] = {}
+
+    def add(self, text: Sequence[int], end: int) -> None:
+        """The text is now `end` tokens long: the n-grams that end one token before have a continuation."""
+        self.end = end
+        for n in range(1, min(self._longest, end - 1) + 1):
+            self._ends[tuple(text[end - 1 - n : end - 1])] = end - 1
+
+    def find(self, text: Sequence[int], end: int) -> int:
+        """Where the continuation begins of the longest n-gram that ends at `end`; -1 if none occurred before."""
+        for n in range(min(self._longest, end), 0, -1):
+            if (found := self._ends.get(tuple(text[end - n : end]))) is not None:
+                return found
+        return -1

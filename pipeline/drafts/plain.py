@@ -1,0 +1,130 @@
+"""A plain draft: a smaller causal language model with the target's vocabulary. Shapes as in `speculation/drafter.py`; n tokens of
+completions."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.drafts.kinds import PLAIN
+from pipeline.errors import BrokenDraft
+from pipeline.speculation.batch import Batch
+from pipeline.speculation.choice import choose_forward
+from pipeline.speculation.drafter import Examined, Features, GoOn, Proposal
+from pipeline.speculation.forward import CachedModel, Forward
+from pipeline.speculation.rules import Drawn, Rules
+from pipeline.speculation.sampling import log_probabilities
+from pipeline.speculation.settings import Sampling
+from pipeline.speculation.teacher_forced import PaddedBatch, TeacherForced
+
+Floats = NDArray[np.float64]
+
+
+class PlainDraft:
+    """`drafter.LoadedDraft` for a loaded model. `vocabulary`: the number of tokens that it shares with the target."""
+
+    kind, layers, longest = PLAIN, (), None
+
+    def __init__(self, model: Any, vocabulary: int, llama_forward: bool = True) -> None:
+        """`llama_forward=False` decodes with the model's own forward."""
+        self.model, self.vocabulary, self._llama_forward = model, vocabulary, llama_forward
+
+    @property
+    def models(self) -> Sequence[Any]:
+        return (self.model,)
+
+    @cached_property
+    def forward(self) -> Forward:
+        """The proved forward, which packs small weights once for all decodes."""
+        return choose_forward(self.model, self.vocabulary, self._llama_forward)
+
+    @cached_property
+    def _passes(self) -> TeacherForced:
+        return TeacherForced(self.model)
+
+    def begin(self, batch: Batch, rules: Rules, prefill: int) -> "PlainDrafter":
+        return PlainDrafter(self.forward, batch, rules, prefill)
+
+    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None = None) -> Examined:
+        """As `LoadedDraft.examine`: one pass, whatever gamma. At temperature 0 the values are hits of the argmax."""
+        if batch.width > (context := _context(self.model)):
+            raise BrokenDraft(
+                f"a prompt and its completion are {batch.width} tokens long and the draft's context is {context}: lower "
+                "corpus.max_prompt_tokens or generate.max_new_tokens, or use a draft with a longer context"
+            )
+        found_N: Floats = np.empty(len(batch.tokens_N))
+        for part, logits_nV in self._passes.logits(batch, self.vocabulary):
+            tokens_n = batch.tokens_N[part].to(logits_nV.device)
+            found_N[part] = _is_best(logits_nV, tokens_n) if sampling.greedy else _log_q(logits_nV, tokens_n, sampling)
+        return Examined(batch.by_row(found_N), hits=sampling.greedy)
+
+
+class PlainDrafter:
+    """Drafts token by token, each in a forward pass over the one before it."""
+
+    def __init__(self, forward: Forward, batch: Batch, rules: Rules, prefill: int) -> None:
+        self._batch, self._rules = batch, rules
+        self._model = CachedModel(forward, len(batch.running), batch.capacity, prefill)
+
+    def start(self, features: Features | None) -> None:
+        self._model.fill_cache(self._batch.ids_BS, self._batch.lengths)
+
+    def propose(self, count: int, uniform_BN: torch.Tensor, go_on: GoOn) -> Proposal:
+        batch, model = self._batch, self._model
+        model.fill_cache(batch.ids_BS, batch.lengths)  # what it missed while nothing was drafted
+        # One token, or two after a fully accepted block: the draft has not processed its own last proposal yet.
+        unseen = max(length - seen for length, seen in zip(batch.lengths, model.seen, strict=True))
+        ids_BT, first = batch.last(unseen), [length - unseen for length in batch.lengths]
+        drawn_G: list[Drawn] = []
+        going_GB: list[torch.Tensor] = []
+        for position in range(count):
+            logits_BV = model.logits(ids_BT, first, keep=1)[:, 0]
+            drawn_G.append(self._rules.draw(logits_BV, uniform_BN[:, position]))
+            ids_BT, first = drawn_G[-1].token_B.unsqueeze(1), [length + position for length in batch.lengths]
+            going_B = go_on(logits_BV) if position + 1 < count else None
+            if going_B is not None:
+                going_GB.append(going_B if not going_GB else going_GB[-1] & going_B)
+                if not bool(going_GB[-1].any()):
+                    break
+        made = len(drawn_G)
+        drafted: list[int] = [min(made, own) for own in batch.room()]
+        if going_GB:  # a row's block ends with the first token after which its rule stopped drafting
+            sure = (torch.stack(going_GB)[: made - 1].sum(0) + 1).tolist()
+            drafted = [min(own, int(most)) for own, most in zip(drafted, sure, strict=True)]
+        tokens_G, q_G, sums_G = zip(*drawn_G, strict=True)
+        return Proposal(torch.stack(tokens_G, dim=1), list(q_G), drafted, torch.stack(sums_G))
+
+    def commit(self, accepted: Sequence[int], made: int, features: Features | None) -> None:
+        if made:
+            # The draft has processed all its proposals but the last; rejected ones will be overwritten.
+            rows = zip(self._batch.lengths, accepted, strict=True)
+            self._model.seen = [length - 1 - max(count - made + 1, 0) for length, count in rows]
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._model.select(rows)
+
+
+def _context(model: Any) -> float:
+    """The model's maximum sequence length in tokens; infinite if its config does not state one."""
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return getattr(text, "max_position_embeddings", None) or float("inf")
+
+
+def _log_q(logits_nV: torch.Tensor, tokens_n: torch.Tensor, sampling: Sampling) -> Floats:
+    """log q of each token; NaN if any logit of its position is NaN."""
+    log_q_nV = log_probabilities(logits_nV, sampling)
+    found_n: Floats = log_q_nV.gather(-1, tokens_n.unsqueeze(-1)).squeeze(-1).double().cpu().numpy()
+    return found_n
+
+
+def _is_best(logits_nV: torch.Tensor, tokens_n: torch.Tensor) -> Floats:
+    """1 where the token is the draft's argmax, else 0; NaN if any logit of its position is NaN."""
+    largest = logits_nV.max(-1)  # NaN if any logit is NaN; the lowest id among ties
+    found_n: Floats = (
+        torch.where(torch.isnan(largest.values), torch.nan, (largest.indices == tokens_n).double()).cpu().numpy()
+    )
+    return found_n

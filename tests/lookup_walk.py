@@ -1,0 +1,57 @@
+"""Prompt-lookup walked round by round with a fresh search in each: what the examination of the draft is compared with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.acceptance.rounds import Convention
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Counts of one completion at one draft length."""
+
+    proposed: int
+    per_position: tuple[int, ...]  # rounds whose proposed token i was accepted
+    rounds: tuple[tuple[int, int, bool], ...]  # first token, accepted tokens, whether a wrong one ended it
+
+    @property
+    def accepted(self) -> int:
+        return sum(accepted for _, accepted, _ in self.rounds)
+
+    @property
+    def rejected(self) -> int:
+        return sum(wrong for _, _, wrong in self.rounds)
+
+
+def walk(
+    prompt: Sequence[int],
+    said: Sequence[int],
+    gamma: int,
+    ngram: int,
+    convention: Convention,
+    lookahead: Sequence[int] = (),
+) -> Walk:
+    """Of the completion `said`; `lookahead` are the target's tokens past its end."""
+    text, proposed, rounds, places = [*prompt, *said], 0, list[tuple[int, int, bool]](), [0] * gamma
+    known = text if convention.clipped else [*text, *lookahead]
+    position = len(prompt) + convention.start
+    while position < len(text):
+        block = _block(known[:position], ngram)[:gamma]
+        if convention.clipped:
+            block = block[: len(text) - position - 1]
+        accepted = 0
+        while accepted < len(block) and block[accepted] == known[position + accepted]:
+            places[accepted] += 1
+            accepted += 1
+        proposed += len(block)
+        rounds.append((position - len(prompt), accepted, accepted < len(block)))
+        position += accepted + 1
+    return Walk(proposed, tuple(places), tuple(rounds))
+
+
+def _block(before: Sequence[int], ngram: int) -> Sequence[int]:
+    for n in range(min(ngram, len(before)), 0, -1):
+        starts = [s for s in range(len(before) - n) if before[s : s + n] == before[-n:]]
+        if starts:
+            return before[starts[-1] + n :]
+    return []
