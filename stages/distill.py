@@ -12,10 +12,10 @@ from pipeline.distillation.training_data import training_data
 from pipeline.distillation.training_log import Log, best
 from pipeline.distillation.training_task import TrainingTask
 from pipeline.distillation.workers import train_in_processes
+from pipeline.drafts.directory import TrainedOn, trained_on_before
 from pipeline.errors import UnderstudyError
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.stored_completions import column, distinct
-from pipeline.models.draft_directory import TrainedOn, trained_on_before
 from pipeline.models.files import model_digest
 from pipeline.models.loading import choose_device, load_tokenizer
 from pipeline.models.stored_pair import Pair, read_pair

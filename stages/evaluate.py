@@ -17,6 +17,7 @@ from pipeline.acceptance.schema import (
     ProfileConditions,
     SamplingSettings,
 )
+from pipeline.drafts.directory import find_draft
 from pipeline.drafts.kinds import KINDS
 from pipeline.drafts.loading import DraftSource, load_plain
 from pipeline.errors import BrokenDraft
@@ -34,7 +35,6 @@ from pipeline.examination.shard_worker import (
 from pipeline.examination.token_acceptance import FILE as BY_TOKEN
 from pipeline.examination.token_acceptance import TokenAcceptanceFile
 from pipeline.examination.windows import tally_counts
-from pipeline.models.draft_directory import find_draft
 from pipeline.models.loading import choose_device, load_model
 from pipeline.models.out_of_memory import batch_named, remedy_named
 from pipeline.models.shape import measure_weights

@@ -11,6 +11,7 @@ from pipeline.acceptance.profile_file import read_examination
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import read_profile
 from pipeline.config.quantize import UNQUANTIZED, Variant
+from pipeline.drafts.directory import seen_prompts
 from pipeline.judgement.at_load import StatedLoad, latency, mean_seconds
 from pipeline.judgement.benefit import benefit_at_load
 from pipeline.judgement.choice import Contender, choose, chosen, not_made
@@ -22,7 +23,6 @@ from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, REFUSE, Decis
 from pipeline.judgement.speed import speed_warnings
 from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.load.workload import examined_workload, read_workload
-from pipeline.models.draft_directory import seen_prompts
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.registry.run_content import decision_figures
 from pipeline.running.context import Outcome, StageContext

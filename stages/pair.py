@@ -6,9 +6,9 @@ from typing import Any
 
 from pipeline.config.pair import REFERENCE, TARGET
 from pipeline.drafts.base_draft import check_earlier_target, draft_of_layers, fitting_draft
+from pipeline.drafts.directory import trained_on_before
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_store import canonical
-from pipeline.models.draft_directory import trained_on_before
 from pipeline.models.files import tokenizer_digest
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import check_finite, choose_device, load_model, load_tokenizer

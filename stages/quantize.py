@@ -12,9 +12,9 @@ from pipeline.config.quantize import QuantizedVariant
 from pipeline.distillation.mixing import training_rows
 from pipeline.distillation.segment_weights import segment_weights
 from pipeline.distillation.training import Training
+from pipeline.drafts.directory import TRAINED_ON, find_draft
 from pipeline.errors import BrokenDraft
 from pipeline.generation.stored_completions import StoredCompletions
-from pipeline.models.draft_directory import TRAINED_ON, find_draft
 from pipeline.models.files import code_files, copy_files, model_digest, tokenizer_files
 from pipeline.models.loading import choose_device, load_model
 from pipeline.models.out_of_memory import remedy_named

@@ -2,10 +2,10 @@
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed, write_decoding_speed
 from pipeline.acceptance.schema import read_profile
+from pipeline.drafts.directory import find_draft
 from pipeline.drafts.loading import load_plain
 from pipeline.examination.completion_sets import completion_sets
 from pipeline.examination.decoding_speed import TimedDraft, measure_speeds, some_decodes, within_seconds
-from pipeline.models.draft_directory import find_draft
 from pipeline.models.loading import choose_device, hardware_class, load_model
 from pipeline.models.out_of_memory import remedy_named
 from pipeline.models.stored_pair import read_pair

@@ -94,8 +94,8 @@ def decode(
     from pipeline.store.artifacts import Store
 
     named = find_draft(draft, Store(store), "--draft")
+    from pipeline.drafts.named_pair import load_named_pair
     from pipeline.examination.one_decode import DecodeSettings, OneDecode, prompt_tokens
-    from pipeline.models.named_pair import load_named_pair
     from pipeline.speculation.batch import Request
     from pipeline.speculation.settings import Sampling
 

@@ -31,8 +31,8 @@ from pipeline.progress import say_json
 if TYPE_CHECKING:
     from pipeline.config.corpus import PromptSource, SourceFormat
     from pipeline.config.evaluate import EvaluateConfig
+    from pipeline.drafts.named_pair import NamedPair
     from pipeline.examination.probe import Probe
-    from pipeline.models.named_pair import NamedPair
     from pipeline.speculation.settings import Sampling
 
 _Drafts = Annotated[
@@ -114,8 +114,8 @@ def probe(
 
     names = short_names(list(dict.fromkeys(draft)))
     named = {short: find_draft(name, Store(store), "--draft") for name, short in names.items()}
+    from pipeline.drafts.named_pair import load_named_pair
     from pipeline.examination.probe import check_completions
-    from pipeline.models.named_pair import load_named_pair
     from pipeline.speculation.settings import GREEDY, Sampling
 
     sampling = Sampling(temperature, top_k, top_p, min_p) if temperature else GREEDY

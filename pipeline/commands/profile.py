@@ -63,12 +63,12 @@ def profile(
     check_user_file(out, "--out")
     check_user_file(points_path(out), "--out")
     named = find_draft(draft, Store(store), "--draft")
+    from pipeline.drafts.named_pair import load_named_pair
     from pipeline.latency.costs.measure import measure_profile  # loads torch
-    from pipeline.models.named_pair import load_named_pair
     from pipeline.report.profile import print_profile
 
     pair = load_named_pair(target, {draft: named}, dtype, device, trust_remote_code)
-    (model,) = pair.drafts.values()
+    (loaded,) = pair.drafts.values()
     room = pair.context - max_gamma - 1
     contexts = contexts or tuple(sorted({min(length, room) for length in _CONTEXTS}))
     prompts = prompts or tuple(sorted({min(length, room) for length in _PROMPTS}))
@@ -81,7 +81,7 @@ def profile(
     about = {"target": model_digest(find_model(target, "target")), "draft": named.digest}
     found = measure_profile(
         pair.target,
-        model,
+        loaded.model,
         pair.vocabulary,
         batches=batches,
         gammas=max_gamma,

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from pipeline.drafts.directory import TRAINED_ON
 from pipeline.drafts.surgery import added_tokens, extend_vocabulary, prune_layers
 from pipeline.errors import UsageError
-from pipeline.models.draft_directory import TRAINED_ON
 from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.model_json import read_config
 from pipeline.models.tokenizers import check_same_family, legal_differences

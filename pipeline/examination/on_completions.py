@@ -11,11 +11,11 @@ from pipeline.acceptance.count_table import CountTable
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.pair import Dtype
+from pipeline.drafts.directory import trained_on_before
 from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UsageError
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_store import TOKENIZER, canonical, read_completions, stored_samplings
-from pipeline.models.draft_directory import trained_on_before
 from pipeline.models.files import model_digest
 from pipeline.models.loading import choose_device, hardware_class, load_model, load_tokenizer
 from pipeline.models.out_of_memory import batch_named

@@ -10,10 +10,9 @@ from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
 from pipeline.acceptance.turns import of_turns, speed_of_turns
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.rows import BadRow, ParsedPrompt
-from pipeline.drafts.plain import PlainDraft
+from pipeline.drafts.named_pair import NamedPair
 from pipeline.errors import UsageError
 from pipeline.examination.cross_check import NEAR_TIE, first_divergence
-from pipeline.models.named_pair import NamedPair
 from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.speculation.batch import Completion, Request, Round
 from pipeline.speculation.decoder import Decoder, Decoding
@@ -68,10 +67,9 @@ class OneDecode:
         self.notes.append(f"fallback: {change}")
 
     def _decoder(self, length: int | DraftLength) -> Decoder:
-        draft = PlainDraft(next(iter(self.pair.drafts.values())), self.pair.vocabulary)
         return Decoder(
             self.pair.target,
-            draft if length else None,
+            next(iter(self.pair.drafts.values())) if length else None,
             sampling=self.settings.sampling,
             draft_sampling=GREEDY if self.settings.greedy_draft else None,
             vocabulary=self.pair.vocabulary,

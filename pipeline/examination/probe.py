@@ -18,7 +18,7 @@ from pipeline.corpus.row_buffer import token_hash
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.drafts.kinds import LOOKUP
 from pipeline.drafts.lookup import PromptLookup
-from pipeline.drafts.plain import PlainDraft
+from pipeline.drafts.named_pair import NamedPair
 from pipeline.errors import BrokenDraft, UsageError
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_plan import plan_completions
@@ -34,7 +34,6 @@ from pipeline.latency.costs.speedup import (
     ideal_speedup,
 )
 from pipeline.models.files import model_digest
-from pipeline.models.named_pair import NamedPair
 from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.progress import Progress
 from pipeline.speculation.drafter import LoadedDraft
@@ -176,8 +175,7 @@ def probe(
     chosen = frozenset(ids[:count])  # ids are digests: a random choice that does not depend on the store's order
     shared = shared_conversations(item.conversation for item in _chosen(completions, sampling, chosen, pair.vocabulary))
     examiner = Examiner(sampling, settings)
-    named: dict[str, LoadedDraft] = {name: PlainDraft(model, pair.vocabulary) for name, model in pair.drafts.items()}
-    named[LOOKUP.name] = PromptLookup(settings.lookup_ngram)
+    named: dict[str, LoadedDraft] = {**pair.drafts, LOOKUP.name: PromptLookup(settings.lookup_ngram)}
 
     def work(batch_tokens: int) -> tuple[dict[str, AcceptanceTally], dict[str, str]]:
         tallies, broken = {name: AcceptanceTally(settings.max_gamma, shared) for name in named}, dict[str, str]()
@@ -196,7 +194,7 @@ def probe(
     whole = {name: tally for name, tally in tallies.items() if name not in broken}
     if not whole:
         raise BrokenDraft("; ".join(f"--draft {name}: {reason}" for name, reason in broken.items()))
-    times = {name: _times(pair, pair.drafts[name], cost_ratio) for name in whole}
+    times = {name: _times(pair, pair.drafts[name].model, cost_ratio) for name in whole}
     found = [
         _finding(name, tally, times[name], _operations_ratio(pair, name), settings) for name, tally in whole.items()
     ]
@@ -233,7 +231,7 @@ def _times(pair: NamedPair, draft: Any, cost_ratio: float | None) -> list[Forwar
 
 def _operations_ratio(pair: NamedPair, name: str) -> float | None:
     """Operations per token of a draft over those of the target; None for unknown architectures."""
-    draft, target = (macs_per_token(model.config.to_dict()) for model in (pair.drafts[name], pair.target))
+    draft, target = (macs_per_token(model.config.to_dict()) for model in (pair.drafts[name].model, pair.target))
     return draft / target if draft and target else None
 
 
@@ -266,7 +264,7 @@ def _finding(
         cost_ratio=times.cost_ratio,
         gamma=gamma,
         speedup=predicted,
-        break_even=None if name == LOOKUP.name else break_even_acceptance(times, gammas),
+        break_even=None if figures.by_output_position is None else break_even_acceptance(times, gammas),
         verdict=f"{name}: {_verdict(pays, gamma, predicted)}",
         pays=pays,
         arithmetic=None if ratio is None else operations_factor(yields[gamma], gamma, ratio),

@@ -16,10 +16,10 @@ from pipeline.corpus.columns import input_column, system_column
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.rows import BadRow, kind_of, parse_row
+from pipeline.drafts.named_pair import saved_dtype
 from pipeline.errors import UsageError
 from pipeline.models.files import model_digest, model_files, tokenizer_files
 from pipeline.models.loading import load_tokenizer
-from pipeline.models.named_pair import saved_dtype
 from pipeline.models.names import layers_to_keep, local_directory, pinned_name, same_model
 from pipeline.models.shape import read_shape
 from pipeline.planning.log_columns import LogColumns

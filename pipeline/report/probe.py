@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.acceptance.schema import Figure, PositionBin
-from pipeline.drafts.kinds import LOOKUP
 from pipeline.examination.probe import Finding, Probe
 from pipeline.report.console import Report
 
@@ -44,7 +43,7 @@ def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str
     if greedy:
         out.text("At temperature 0 repetition raises acceptance: read the rate without repetition.")
     for finding in found.findings:
-        if finding.name != LOOKUP.name:
+        if finding.figures.by_output_position is not None:
             _print_acceptance(out, finding)
     out.line()
     for name, reason in found.broken.items():
@@ -83,8 +82,8 @@ def _cells(finding: Finding, greedy: bool) -> list[str]:
     figures = finding.figures
     without = figures.acceptance_rate_without_loops
     loops = ["-" if without is None else f"{without:.3f}", f"{figures.loop_share:.0%}"] if greedy else []
-    # Prompt-lookup proposes nothing in many rounds, so its acceptance rate has no break-even.
-    never = "-" if finding.name == LOOKUP.name else "never"
+    # A draft of which not every token is examined, such as prompt-lookup, has no break-even of its acceptance rate.
+    never = "-" if figures.by_output_position is None else "never"
     return [
         *loops,
         never if finding.break_even is None else f"{finding.break_even:.3f}",

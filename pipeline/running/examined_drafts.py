@@ -7,11 +7,11 @@ from pathlib import Path
 from pipeline.acceptance.baseline import Examined
 from pipeline.acceptance.profile_file import read_examination
 from pipeline.config.evaluate import EvaluateConfig
+from pipeline.drafts.directory import trained_on_before
 from pipeline.errors import UsageError
 from pipeline.examination.on_completions import Settings, conditions_of, examine_on, open_completions
 from pipeline.generation.completion_files import text_ids
 from pipeline.judgement.regression import differing
-from pipeline.models.draft_directory import trained_on_before
 from pipeline.registry.named import Draft, run_draft
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.runs import find_built

@@ -19,8 +19,8 @@ from pipeline.config.pair import TARGET, ModelSource
 from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.corpus.sources import digested_files, find_files
+from pipeline.drafts.directory import TRAINED_ON, trained_on_before
 from pipeline.errors import UsageError
-from pipeline.models.draft_directory import TRAINED_ON, trained_on_before
 from pipeline.models.files import licence, model_files, tokenizer_files
 from pipeline.models.names import same_model
 from pipeline.reference.text import library_stamp, text_digest

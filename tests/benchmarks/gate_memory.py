@@ -42,7 +42,7 @@ def measure(counts: tuple[int, ...] = COUNTS) -> dict[str, Any]:
 def prepare(place: Path, count: int) -> None:
     """The artifacts that the gate reads."""
     from pipeline.acceptance.schema import ExaminedDraft
-    from pipeline.models.draft_directory import TrainedOn
+    from pipeline.drafts.directory import TrainedOn
     from pipeline.models.stored_pair import PAIR_FILE
     from pipeline.store.artifacts import MANIFEST
     from pipeline.store.files import write_json

@@ -14,6 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.corpus.prompt_store import Prompt
+from pipeline.drafts.directory import NOTHING
+from pipeline.drafts.named_pair import NamedPair
 from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import Examiner
@@ -22,8 +24,6 @@ from pipeline.examination.probe import complete
 from pipeline.generation.completion_plan import CompletionRequest
 from pipeline.generation.completion_store import read_completions
 from pipeline.generation.generate import attempt_batch, generate
-from pipeline.models.draft_directory import NOTHING
-from pipeline.models.named_pair import NamedPair
 from pipeline.models.out_of_memory import SmallerBatches, batch_named
 from pipeline.speculation.batch import Request
 from pipeline.speculation.settings import GREEDY, Sampling
@@ -123,8 +123,14 @@ def decoding() -> dict[str, Any]:
     """A prompt whose activations have no room at once."""
     target, draft = llama(0, 1, 16, 1 << 16), llama(1, 1, 16, 32)
     pair = NamedPair(
-        target=target, drafts={"d": draft}, tokenizer=None, vocabulary=VOCABULARY, context=256, stop_tokens=[], trained_on=NOTHING
-    )  # fmt: skip
+        target=target,
+        drafts={"d": PlainDraft(draft, VOCABULARY)},
+        tokenizer=None,
+        vocabulary=VOCABULARY,
+        context=256,
+        stop_tokens=[],
+        trained_on=NOTHING,
+    )
     request = Request([at % VOCABULARY for at in range(230)], 12, 0)
 
     def decode() -> tuple[list[int], list[str]]:

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from pipeline.drafts.directory import TrainedOn, trained_on
 from pipeline.generation.completion_files import text_ids
 from pipeline.generation.completion_store import read_shard
 from pipeline.generation.segment_files import segment_file, write_segments
-from pipeline.models.draft_directory import TrainedOn, trained_on
 from pipeline.store.files import content_key
 from tests.integration.conftest import RUN, SMOKE, Ended, Place, Smoke, rename_token, replace_bytes
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.loading import load_config
+from pipeline.drafts.directory import TrainedOn
 from pipeline.generation.completion_files import text_ids
 from pipeline.judgement.schema import ChampionVersion
-from pipeline.models.draft_directory import TrainedOn
 from pipeline.running.jobs import jobs_of
 from stages import gate
 from tests.contexts import stage_context

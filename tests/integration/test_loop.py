@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from pipeline.config.loading import load_config
+from pipeline.drafts.directory import trained_on, trained_on_before
 from pipeline.drafts.plain import PlainDraft
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_files import text_ids
 from pipeline.generation.completion_store import StoredCompletion, read_completions
-from pipeline.models.draft_directory import trained_on, trained_on_before
 from pipeline.models.loading import choose_device, load_model
 from pipeline.models.places import model_places
 from pipeline.models.stored_pair import read_pair

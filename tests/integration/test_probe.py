@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.drafts.directory import TrainedOn
 from pipeline.generation.completion_files import text_ids
-from pipeline.models.draft_directory import TrainedOn
 from tests.integration.conftest import Ended, Smoke, replace_bytes
 
 

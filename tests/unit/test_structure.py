@@ -223,3 +223,22 @@ def test_nothing_holds_all_completions() -> None:
         if isinstance(one, ast.Call) and ast.unparse(one.func) in readers and isinstance(node, ast.expr)
     ]
     assert [] == found
+
+
+def test_only_drafts_ask_which_kind_a_draft_is() -> None:
+    """Elsewhere a kind is known by what `drafts/kinds.py` says of it, or not at all: nothing is compared with its name."""
+    from pipeline.drafts.kinds import KINDS
+
+    found = []
+    for root in (PIPELINE, STAGES):
+        for path in root.rglob("*.py"):
+            if path.parent == PIPELINE / "drafts":
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Compare):
+                    sides = [node.left, *node.comparators]
+                    names = {one.value for one in sides if isinstance(one, ast.Constant)} & KINDS.keys()
+                    constants = {ast.unparse(one) for one in sides} & {"PLAIN.name", "LOOKUP.name"}
+                    if names - {"plain"} or constants:  # `plain` is plain decoding elsewhere
+                        found.append(f"{path.relative_to(PIPELINE.parent)}:{node.lineno}")
+    assert [] == found

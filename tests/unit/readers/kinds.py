@@ -29,6 +29,7 @@ from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.corpus.traffic import Traffic
 from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json, find_curve
+from pipeline.drafts.directory import TRAINED_ON, trained_on, trained_on_before
 from pipeline.errors import BrokenDraft
 from pipeline.examination.on_completions import Settings, conditions_of, open_completions
 from pipeline.examination.shard_worker import _shard_counts
@@ -46,7 +47,6 @@ from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.load.output_lengths import parse_output_lengths
 from pipeline.latency.load.workload import read_workload
 from pipeline.models.directory_checks import check_directory
-from pipeline.models.draft_directory import TRAINED_ON, trained_on, trained_on_before
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.shape import measure_weights, read_shape

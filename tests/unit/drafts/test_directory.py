@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.pair import ModelSource, PairConfig
-from pipeline.errors import UnderstudyError
-from pipeline.models.draft_directory import (
+from pipeline.drafts.directory import (
     NOTHING,
     TRAINED_ON,
     TrainedOn,
@@ -15,6 +14,7 @@ from pipeline.models.draft_directory import (
     trained_on,
     trained_on_before,
 )
+from pipeline.errors import UnderstudyError
 from pipeline.models.places import model_places
 from pipeline.running.inputs import _model as _model_input
 from pipeline.running.inputs import _NoDigests

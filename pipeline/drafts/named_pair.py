@@ -7,7 +7,8 @@ from operator import or_
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipeline.models.draft_directory import NOTHING, TrainedOn, trained_on_before
+from pipeline.drafts.directory import NOTHING, TrainedOn, trained_on_before
+from pipeline.drafts.plain import PlainDraft
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
 from pipeline.models.model_json import read_config
 from pipeline.models.names import find_model
@@ -27,7 +28,7 @@ class NamedPair:
     """A target and any number of drafts with its tokenizer, ready to run."""
 
     target: Any
-    drafts: dict[str, Any]  # by short name, in the order given
+    drafts: dict[str, PlainDraft]  # by short name, in the order given
     tokenizer: Any
     vocabulary: int  # tokens that all models share
     context: int  # shortest maximum sequence length of all models
@@ -57,11 +58,12 @@ def load_named_pair(
     def load(path: Path) -> Any:
         return load_model(path, dtype or saved_dtype(path), where, trust_remote_code)
 
+    vocabulary = min(shape.logits_width for shape in shapes.values())
     return NamedPair(
         target=load(target_path),
-        drafts={name: load(path) for name, path in paths.items()},
+        drafts={name: PlainDraft(load(path), vocabulary) for name, path in paths.items()},
         tokenizer=tokenizer,
-        vocabulary=min(shape.logits_width for shape in shapes.values()),
+        vocabulary=vocabulary,
         context=min(shape.context for shape in shapes.values()),
         stop_tokens=stop_token_ids(target_path, tokenizer),
         trained_on=reduce(or_, map(trained_on_before, paths.values()), NOTHING),
