@@ -127,7 +127,7 @@ def _command() -> list[str]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("understudy", "draft models (Understudy)")
     group.addoption(
-        "--understudy-draft", metavar="D", help="the draft model that is checked: a directory or org/name@revision"
+        "--understudy-draft", metavar="D", help="the draft that is checked, as `understudy check --draft` takes it"
     )
     group.addoption("--understudy-completions", metavar="DIR", help="the target's completions: a generate artifact")
     parser.addini("understudy_draft", "as --understudy-draft; a path relative to this file", default="")
@@ -144,7 +144,7 @@ def acceptance(pytestconfig: pytest.Config) -> Acceptance:
 
 def _setting(config: pytest.Config, root: Path, name: str) -> str:
     """Of the option, relative to the directory where pytest was started; else of the ini key, relative to the ini file. What is
-    no path there is left as it is: it may be the name of a model on a hub."""
+    no path there is left as it is: it may be a model of the hub, a run or a registered draft."""
     __tracebackhide__ = True
     given, base = config.getoption(f"--understudy-{name}"), config.invocation_params.dir
     if not given:

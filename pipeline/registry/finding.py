@@ -148,17 +148,21 @@ def config_of(named: File | Run | Registered, overrides: Sequence[str], store: S
 
 
 def champion_config(text: str, overrides: Sequence[str], store: Store) -> Config:
-    """The config of a command about the champion. UsageError also for a version that is not champion."""
+    """The config of a command about the champion. UsageError also for a run or a version whose draft is not champion."""
     named = read_entry(text, store)
     config = config_of(named, overrides, store)
-    if isinstance(named, Registered) and named.which not in ("", CHAMPION):
-        version = registered_version(named, store)[1].version
-        champion = registry_for(config, store).entry().champion
-        if version != champion:
-            raise UsageError(
-                f"{text}: version {version} is not the champion ({_said(champion)}), and this command is about the champion; "
-                f"give {named.name}, or make it champion: `understudy champion rollback {named.name} --to {version}`"
-            )
+    if isinstance(named, File) or (isinstance(named, Registered) and named.which in ("", CHAMPION)):
+        return config
+    require_registry(config, store)
+    draft, registry = draft_of(named, text, store), registry_for(config, store)
+    entry = registry.entry()
+    if draft.digest != entry.version(entry.champion).digest:
+        champion = f"version {entry.champion} is" if entry.champion else "there is none"
+        instead = f", or make it champion: `understudy champion rollback {registry.name} --to {draft.version}`"
+        raise UsageError(
+            f"{text}: not the champion of {registry.name} ({champion}), and this command is about the champion; give "
+            f"{registry.name}{instead if draft.version else ''}"
+        )
     return config
 
 
@@ -208,7 +212,3 @@ def _promoted(record: RunRecord) -> tuple[str, Config] | None:
         return registered_name(config), config
     except UnderstudyError:
         return None
-
-
-def _said(champion: str) -> str:
-    return f"version {champion} is" if champion else "there is none"

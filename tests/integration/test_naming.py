@@ -16,6 +16,7 @@ from pipeline.registry import finding
 from pipeline.registry.draft_names import COMPARED_FORMS, CONFIG_FORMS, FORMS
 from pipeline.registry.drafts import RegisteredDraft, RegisteredVersion
 from pipeline.registry.registry import registered_name
+from pipeline.store.artifacts import read_manifest
 from tests.integration.conftest import RUN, SMOKE, Place, Smoke
 
 NAME = "reference-draft"
@@ -64,27 +65,28 @@ ABOUT_THE_CHAMPION = ("watch", "canary", *(f"champion {name}" for name in ("roll
 class _Registry:
     """Version 1 is champion."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.location = name, SimpleNamespace(uri="memory")
+    def __init__(self, name: str, digest: str) -> None:
+        self.name, self.location, self._digest = name, SimpleNamespace(uri="memory"), digest
 
     def versions(self) -> list[RegisteredVersion]:
         return [RegisteredVersion("1", ("champion",), {})] if self.name == NAME else []
 
     def entry(self) -> Any:
-        return SimpleNamespace(champion="1")
+        return SimpleNamespace(champion="1", version=lambda _: SimpleNamespace(digest=self._digest))
 
     def champion(self) -> RegisteredDraft:
         return self.champion_at("1")
 
     def champion_at(self, version: str) -> RegisteredDraft:
-        return RegisteredDraft(name=self.name, version=version, digest="d", run=RUN)
+        return RegisteredDraft(name=self.name, version=version, digest=self._digest, run=RUN)
 
 
 @pytest.fixture
 def say(smoke: Smoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
     """What a command says, called beside a model and two configs, on the store of the smoke run, with a registry in memory."""
-    monkeypatch.setattr(finding, "Registry", lambda name, location: _Registry(name))
-    monkeypatch.setattr(finding, "registry_for", lambda config, store: _Registry(registered_name(config)))
+    digest = read_manifest(smoke.place.artifact("distill")).provides["draft"]
+    monkeypatch.setattr(finding, "Registry", lambda name, location: _Registry(name, digest))
+    monkeypatch.setattr(finding, "registry_for", lambda config, store: _Registry(registered_name(config), digest))
     place = Place(tmp_path).prepare()
     (place.cwd / "empty").mkdir()
     (place.cwd / "directory").symlink_to(smoke.place.artifact("distill") / "draft")

@@ -56,7 +56,7 @@ class _Registry:
         return [RegisteredVersion(version, (alias,), {}) for version, alias in aliases.items()]
 
     def entry(self) -> Any:
-        return SimpleNamespace(champion="2")
+        return SimpleNamespace(champion="2", version=lambda version: SimpleNamespace(digest=f"d{version}"))
 
     def champion_at(self, version: str) -> RegisteredDraft:
         return RegisteredDraft(name=self.name, version=version, digest=f"d{version}", run="r1")
@@ -129,8 +129,28 @@ def test_a_command_about_the_champion_takes_its_version(store: Store, registry: 
     for given, version in (("chat-draft@1", 1), ("chat-draft@previous", 1), ("chat-draft@challenger", 3)):
         with pytest.raises(UsageError) as caught:
             champion_config(given, (), store)
-        assert str(caught.value).startswith(f"{given}: version {version} is not the champion (version 2 is)")
+        assert str(caught.value).startswith(
+            f"{given}: not the champion of chat-draft (version 2 is), and this command is"
+        )
         assert str(caught.value).endswith(f"`understudy champion rollback chat-draft --to {version}`")
+
+
+def test_a_command_about_the_champion_takes_its_run(
+    store: Store, registry: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The config is that of this run, not of the latest; a run with another draft is refused."""
+    digests = {"r0": "d2", "r1": "d1"}
+    monkeypatch.setattr(
+        finding,
+        "run_draft",
+        lambda store, record, variant: Draft(
+            label=record.id, files=Path, store=store, run=record.id, known_digest=digests[record.id]
+        ),
+    )
+
+    assert 1 == champion_config("r0", (), store).seed
+    with pytest.raises(UsageError, match=r"r1: not the champion of chat-draft \(version 2 is\), .* give chat-draft$"):
+        champion_config("r1", (), store)
 
 
 @pytest.mark.parametrize(
