@@ -106,3 +106,20 @@ def test_every_make_target_says_what_it_is() -> None:
         for target in phony
         if f"\n{target}:" in makefile and "##" not in makefile.split(f"\n{target}:")[1].splitlines()[0]
     ]
+
+
+def test_the_kinds_of_drafts_are_those_of_the_table() -> None:
+    """docs/drafts.md has a row for each kind, with what `drafts/kinds.py` says of it."""
+    from pipeline.drafts.kinds import KINDS
+
+    rows = [
+        f"| `{kind.name}` | {kind.summary} | {_yes(kind.has_weights)} | {_yes(not kind.by_token)} | "
+        f"{_yes(kind.depends_on_gamma)} | {kind.memory} |"
+        for kind in KINDS.values()
+    ]
+    text = (ROOT / "docs" / "drafts.md").read_text(encoding="utf-8")
+    assert rows == [line for line in text.splitlines() if line.startswith("| `")]
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
