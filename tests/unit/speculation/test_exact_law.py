@@ -193,23 +193,36 @@ def test_the_rules_above_are_ragged() -> None:
         assert len(set(round_.drafted)) > 1
 
 
-def _batches(kinds: Sequence[tuple[list[int], int]], paths: int) -> Iterator[list[Request]]:
-    for path in range(paths):
-        yield [Request(prompt, limit, kind * paths + path) for kind, (prompt, limit) in enumerate(kinds)]
+def _batches(kinds: Sequence[tuple[list[int], int]], paths: int, together: int) -> Iterator[list[Request]]:
+    """Batches of so many paths of each kind. The seed of a request is the number of its path."""
+    for first in range(0, paths, together):
+        yield [
+            Request(prompt, limit, kind * paths + path)
+            for path in range(first, first + together)
+            for kind, (prompt, limit) in enumerate(kinds)
+        ]
 
 
 @METHOD
-@pytest.mark.parametrize("kinds", [[([1], 3)], [([1], 3), ([0, 1, 1, 0], 2), ([1, 0], 3)]], ids=["alone", "three"])
-def test_a_whole_decode_has_the_law_of_the_target(method: str, kinds: list[tuple[list[int], int]]) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "together"),
+    [([([1], 3)], 1), ([([1], 3), ([0, 1, 1, 0], 2), ([1, 0], 3)], 16)],
+    ids=["alone", "batch"],
+)
+def test_a_whole_decode_has_the_law_of_the_target(
+    method: str, kinds: list[tuple[list[int], int]], together: int
+) -> None:
     """Many rounds with gamma 2, alone and in a batch with rows that finish earlier: each row's text has exactly the
     target's distribution, and no uniform number is used twice."""
     target, draft = PAIR[2]
     decoder = Decoder(target, PlainDraft(draft, 2), gamma=2, vocabulary=2, **METHODS[method])
     paths = _every_path(2, [2, 1, 0], 2)
     _Choices.walk = walk = _Walk(paths * len(kinds))
+    assert 0 == len(paths) % together
     found: list[dict[Text, float]] = [defaultdict(float) for _ in kinds]
-    for requests in _batches(kinds, len(paths)):
-        for law, request, completion in zip(found, requests, decoder.decode(requests), strict=True):
+    for requests in _batches(kinds, len(paths), together):
+        for request, completion in zip(requests, decoder.decode(requests), strict=True):
+            law = found[request.seed // len(paths)]
             law[tuple(completion.tokens)] += float(walk.weights[request.seed]) / len(paths)
     for law, (prompt, limit) in zip(found, kinds, strict=True):
         _same(_exact(target, prompt, limit, METHODS[method]["sampling"]), law)
