@@ -204,7 +204,7 @@ def broken(one: Break, root: Path) -> tuple[Path, str]:
             continue
         tree = ast.parse(text)
         for name, node in _functions(tree):
-            if name == one.function or name.endswith(f".{one.function}"):
+            if any(name == wanted or name.endswith(f".{wanted}") for wanted in names):
                 replace = _Replace(one.old, one.new)
                 replace.generic_visit(node)
                 if replace.count:
