@@ -28,7 +28,7 @@ from pipeline.models.loading import load_tokenizer
 from pipeline.models.segmenter import Segmenter, chat_templates
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
-from pipeline.running.execution.parts import PARTS, Part, Work
+from pipeline.running.execution.parts import Part, Work
 from pipeline.running.execution.spread import Spread
 from pipeline.running.settings import GenerateSettings
 from pipeline.servers.connect import connect
@@ -190,7 +190,7 @@ def _next_turn(
         return []
     asked, tokenizer = context.settings, load_tokenizer(pair.tokenizer, context.resources.trust_remote_code)
     # Not among the artifact's files: a network file system gives a file that is deleted while it is read another name.
-    spool = context.store / PARTS
+    spool = context.store.parts
     spool.mkdir(exist_ok=True)
     return next_turn(
         requests,

@@ -20,7 +20,7 @@ from pipeline.report.card_facts import card_facts
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import PromoteSettings
 from pipeline.running.tasks import draft_input
-from pipeline.store.artifacts import Store, age_in_days
+from pipeline.store.artifacts import age_in_days
 from pipeline.store.files import write_json
 from pipeline.store.times import utc_now
 
@@ -78,7 +78,7 @@ def _check_export(context: StageContext[PromoteSettings], chosen: Variant) -> No
         from pipeline.registry.named import run_draft
         from pipeline.store.runs import require_run
 
-        store = Store(context.store)
+        store = context.store
         check_export(settings, run_draft(store, require_run(store, context.run_id), chosen, "the candidate"))
 
 

@@ -25,7 +25,7 @@ def stage_context(config: Config, job: str, store: Path, out: Path, **rest: Any)
             "resources": resources_of(config, registry_for(config, Store(store))),
             "job_id": job,
             "out": out,
-            "store": store,
+            "store": Store(store),
             **empty,
             **rest,
         }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.canary.asking import Asked, Engine, Look, ask
 from pipeline.canary.diagnosis import about_draft, about_target, about_traffic, over_all
 from pipeline.canary.examined import Examined, examined_slice
-from pipeline.canary.schema import CanaryResult, EndpointResult, TargetEvidence, write_canary
+from pipeline.canary.schema import CANARY, CanaryResult, EndpointResult, TargetEvidence
 from pipeline.config.root import Config
 from pipeline.config.server import Api, EndpointConfig, ServerConfig
 from pipeline.errors import UnderstudyError, UsageError
@@ -27,7 +27,7 @@ from pipeline.store.times import utc_now
 from pipeline.watch.counts import Observation
 from pipeline.watch.prediction import served
 from pipeline.watch.reading import Reader
-from pipeline.watch.state import read_state
+from pipeline.watch.state import STATE
 
 if TYPE_CHECKING:
     from pipeline.canary.schema import DraftEvidence
@@ -202,7 +202,7 @@ def _endpoint(asked: Question, url: str, found: Asked, draft: "DraftEvidence") -
 
 def fallen(store: Store, name: str) -> bool | None:
     """Whether the watch says that the counters fell; None where it has counted nothing in the last day."""
-    state = read_state(store, name)
+    state = STATE.find(store, name)
     if state is None or state.looked_at is None or time.time() - state.looked_at >= _RECENT_SECONDS:
         return None
     return state.verdict == "low"
@@ -218,5 +218,5 @@ def run_canary(config: Config, store: Store, progress: Progress) -> CanaryResult
         raise UnderstudyError(f"canary: no engine could be asked: {'; '.join(list(answers.unasked.values())[:3])}")
     drafts = drafts_on(asked, answers, examined_draft(asked.examined.draft))
     result = judge(asked, answers, drafts, fallen(store, asked.draft.name))
-    write_canary(store, result)
+    CANARY.write(store, result, result.name)
     return result

@@ -1,15 +1,12 @@
 """What a canary found, as its file in the store has it. Imports nothing heavy."""
 
-from dataclasses import asdict
-from pathlib import Path
 from typing import Literal
 
 from pipeline.config.pair import NumberFormat
 from pipeline.engines.counts import Counts
 from pipeline.engines.facts import WatchedEngine
-from pipeline.store.artifacts import Store
-from pipeline.store.files import write_json
 from pipeline.store.parsing import Count, Number, Text, format_of, stored
+from pipeline.store.state_files import StateFile
 
 Verdict = Literal["as_examined", "changed", "not_as_examined", "inconclusive"]
 
@@ -121,19 +118,4 @@ class CanaryResult:
         return not self.unasked and "inconclusive" not in (self.target.verdict, self.draft.verdict)
 
 
-CANARY = format_of(CanaryResult)
-
-
-def canary_file(store: Store, name: str) -> Path:
-    """Where the last result for the registered `name` lies."""
-    return store.root / "canary" / f"{name}.json"
-
-
-def find_canary(store: Store, name: str) -> CanaryResult | None:
-    """The last result; None before the first. UnderstudyError for a damaged file."""
-    return CANARY.find(canary_file(store, name))
-
-
-def write_canary(store: Store, result: CanaryResult) -> None:
-    """Replace the file atomically."""
-    write_json(canary_file(store, result.name), asdict(result))
+CANARY = StateFile(format_of(CanaryResult), "canary/{}")

@@ -8,8 +8,8 @@ from pipeline.canary.decision import Decision, Seen, decide
 from pipeline.canary.diagnosis import about_draft
 from pipeline.canary.production import Production, compare
 from pipeline.canary.run import Answers, Question, ask_engines, drafts_on, examined_draft, judge, question
-from pipeline.canary.schema import CanaryResult, write_canary
-from pipeline.canary.verified import Verification, write_verification
+from pipeline.canary.schema import CANARY, CanaryResult
+from pipeline.canary.verified import VERIFICATION, Verification
 from pipeline.config.root import Config
 from pipeline.engines.counts import Counts
 from pipeline.errors import UnderstudyError, UsageError
@@ -95,7 +95,7 @@ def verify(config: Config, store: Store, progress: Progress, seconds: float) -> 
         canary=look.canary,
         production=production,
     )
-    write_verification(store, found)
+    VERIFICATION.write(store, found, found.name)
     return found
 
 
@@ -108,7 +108,7 @@ def _look(look: _Look, progress: Progress) -> Production:
             progress.warn(f"canary: {problem}")  # once: an engine that starts is asked many times
         look.said |= set(look.answers.unasked.values())
         look.canary = judge(asked, look.answers, drafts_on(asked, look.answers, look.model), None)
-        write_canary(asked.store, look.canary)
+        CANARY.write(asked.store, look.canary, look.canary.name)
         look.reader, look.counts = Reader(watch.model_copy(update={"log": None}), asked.api), None
         look.reader.read(time.time())  # the canary's own requests are before it
     elif look.reader is not None:

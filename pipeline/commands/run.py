@@ -75,7 +75,7 @@ def run(
     check_receiver(resolved.promote.notice)
     target, progress = Store(store), Progress()
     record = begin(resolved, target, run_id, progress, verify, go_on)
-    progress.line(f"run {record.id} in {target.root}")
+    progress.line(f"run {record.id} in {target}")
     runner = Runner(target, record, progress, stage_runs(), render_page, verify, force_promote, go_on)
     report_difference(resolved, target, progress)
     try:
@@ -116,7 +116,7 @@ def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool
     print_jobs(
         preview(resolved, store, first, last),
         [*(reader.line for reader in source_readers(resolved).values()), *notes],
-        store.root,
+        store,
     )
     try:
         require_device(given.device, STAGES)

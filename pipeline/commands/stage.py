@@ -51,7 +51,7 @@ def stage(
         _share(name, load_config(config, set_ or ()), target, run_id, shards)
         return
     if name != STAGE_NAMES[0] and load_run(target, run_id) is None:
-        raise UsageError(f"--run {run_id}: no such run in {target.root}; the first stage, {STAGE_NAMES[0]}, creates it")
+        raise UsageError(f"--run {run_id}: no such run in {target}; the first stage, {STAGE_NAMES[0]}, creates it")
     resolved = load_config(config, set_ or ())
     check_receiver(resolved.promote.notice)
     record = begin(resolved, target, run_id, progress, even_if_refused=even_if_refused)

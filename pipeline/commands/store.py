@@ -48,7 +48,7 @@ def gc(
     from pipeline.store.runs import GC_LOCK
 
     where = Store(store)
-    if not (where.root / "artifacts").is_dir():
+    if not where.exists:
         raise UsageError(
             f"--store {store}: there is no store here; name the directory that `understudy run --store` wrote"
         )

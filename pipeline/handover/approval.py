@@ -1,7 +1,6 @@
 """`understudy champion promote`: a person makes the draft of a run champion, with the checks of a promotion at once."""
 
 import shlex
-from pathlib import Path
 
 from pipeline.errors import Refused, UsageError
 from pipeline.handover.settle import Handover, finish, recovered_entry
@@ -33,7 +32,7 @@ def approve_run(scope: Handover, record: RunRecord, force_promote: bool) -> None
         draft = RegisteredDraft(name=registry.name, version=found.version, digest=decision.candidate)
         expected = "" if decision.champion is None else decision.champion.version
         _require_allowed(registry, found, expected, force_promote)
-        registry.fetch(draft, scope.store.root / "champions" / draft.digest)  # an error if the files are not intact
+        registry.fetch(draft, scope.store.champions / draft.digest)  # an error if the files are not intact
         registry.approve(found.version, expected, record.id, acting_person(), gain_in_words(decision))
         entry = registry.entry()
     digest = entry.version(entry.champion).digest
@@ -58,13 +57,13 @@ def waiting_run(scope: Handover, which: str = "") -> RunRecord:
     record = load_run(scope.store, run)
     if record is None:
         raise UsageError(
-            f"{registry.name} version {entry.challenger}: run {run}, which registered it, is not in {scope.store.root}; name the "
+            f"{registry.name} version {entry.challenger}: run {run}, which registered it, is not in {scope.store}; name the "
             "--store that holds it"
         )
     return record
 
 
-def approval_command(run: str, store: Path, force_promote: bool) -> str:
+def approval_command(run: str, store: Store, force_promote: bool) -> str:
     """The command that approves, as it can be pasted into a shell."""
     words = ["understudy", "champion", "promote", run, "--store", str(store)]
     return shlex.join(words + (["--force-promote"] if force_promote else []))

@@ -4,7 +4,7 @@ from pipeline.config.root import Config
 from pipeline.errors import RegistryUnavailable, UnderstudyError
 from pipeline.handover.link import exported_directory, linked_directory
 from pipeline.handover.notice import receiver_name
-from pipeline.handover.settled import read_settled
+from pipeline.handover.settled import SETTLED
 from pipeline.progress import Progress
 from pipeline.registry.registry import registry_for
 from pipeline.store.artifacts import Store
@@ -24,7 +24,7 @@ def difference(config: Config, store: Store) -> str:
                 f"the link in {promote.export.out} points to {'nothing' if link is None else link.name}, and the champion is "
                 f"{f'version {entry.champion}' if entry.champion else 'none'}"
             )
-    settled, change = read_settled(store, registry.name), entry.last_change
+    settled, change = SETTLED.find(store, registry.name), entry.last_change
     if promote.notice is not None and change is not None:
         known = {} if settled is None or settled.change > entry.change else settled.noticed
         if known.get(receiver_name(promote.notice), 0) < change.number:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.handover.settle import Handover, finish, recovered_entry
-from pipeline.handover.settled import Settled, read_settled, write_settled
+from pipeline.handover.settled import SETTLED, Settled
 from pipeline.registry.aliases import Entry
 from pipeline.registry.history import NONE, ROLLBACK
 from pipeline.registry.person import acting_person
@@ -57,7 +57,7 @@ def roll_back(scope: Handover, asked: Rollback) -> str:
 def _unfinished(scope: Handover, entry: Entry, asked: Rollback) -> str | None:
     """What to print for a rollback whose end nobody has seen here, and which may be the one that is asked for; None if there is
     none."""
-    change, settled = entry.last_change, read_settled(scope.store, scope.registry.name)
+    change, settled = entry.last_change, SETTLED.find(scope.store, scope.registry.name)
     if change is None or change.action != ROLLBACK or entry.is_moved_by_hand:
         return None
     if settled is None or settled.change >= change.number or asked.to not in (None, change.new):
@@ -72,9 +72,9 @@ def _unfinished(scope: Handover, entry: Entry, asked: Rollback) -> str | None:
 
 def _remember_start(scope: Handover, entry: Entry) -> None:
     """From here on a rollback that is not settled is told from one that is."""
-    settled = read_settled(scope.store, scope.registry.name)
+    settled = SETTLED.find(scope.store, scope.registry.name)
     if settled is None or settled.change > entry.change:
-        write_settled(scope.store, scope.registry.name, Settled(change=entry.change, noticed={}))
+        SETTLED.write(scope.store, Settled(change=entry.change, noticed={}), scope.registry.name)
 
 
 def _required(entry: Entry, name: str, version: str) -> str:

@@ -16,7 +16,7 @@ from pipeline.handover.link import linked_directory, point_link
 from pipeline.handover.moved_alias import reason_not_to_follow
 from pipeline.handover.notice import Champion, Notice, receiver_name, send
 from pipeline.handover.records import update_records
-from pipeline.handover.settled import Settled, read_settled, write_settled
+from pipeline.handover.settled import SETTLED, Settled
 from pipeline.progress import Progress, say
 from pipeline.registry.aliases import Entry
 from pipeline.registry.history import NONE, Change
@@ -110,7 +110,7 @@ def finish(scope: Handover, entry: Entry, said: str = "") -> None:
     # A change that another process has announced and not completed may still be made.
     done = Settled(change=min(entry.change, scope.registry.change()), noticed=noticed)
     if done != before:
-        write_settled(scope.store, scope.registry.name, done)
+        SETTLED.write(scope.store, done, scope.registry.name)
     if failure is not None:
         raise _not_settled(scope, entry, failure) from failure
 
@@ -128,7 +128,7 @@ def tell_again(scope: Handover) -> None:
 
 def _told(scope: Handover, entry: Entry) -> Settled:
     """What this store has told; nothing, if that was of another registry under the same name."""
-    found = read_settled(scope.store, scope.registry.name)
+    found = SETTLED.find(scope.store, scope.registry.name)
     return found if found is not None and found.change <= entry.change else Settled(change=0, noticed={})
 
 

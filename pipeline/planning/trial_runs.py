@@ -98,7 +98,7 @@ def measure(config: Config, counted: Forecast, store: Store, progress: Progress)
 def _place(store: Store, progress: Progress) -> Iterator[Path]:
     """One plan at a time per store, so that the files of a killed plan are not confused with those of another process."""
     with store.lock("plan", lambda: progress.line("another plan is being measured; waiting")):
-        place = store.root / "work" / "plan"
+        place = store.work / "plan"
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         try:

@@ -39,7 +39,7 @@ EXAMINED = ("distill", "generate", "evaluate/candidate")  # jobs of a run whose 
 
 def read_name(text: str, store: Store, option: str = "", forms: str = FORMS) -> Named:
     """What `text` names; another reading of it is said. UsageError if it names nothing."""
-    reading = parse(text, Known(str(store.root), _Runs(store), _Names(store)), option, forms)
+    reading = parse(text, Known(str(store), _Runs(store), _Names(store)), option, forms)
     if reading.note:
         Progress().warn(reading.note)
     return reading.named
@@ -85,9 +85,7 @@ def registered_version(named: Registered, store: Store) -> tuple[Registry, Regis
     name, which = named.name, named.which or CHAMPION
     configs = _Names(store).configs
     if not configs:
-        raise UsageError(
-            f"{name}@{which}: {store.root} has no run that says where the registry is; name another --store"
-        )
+        raise UsageError(f"{name}@{which}: {store} has no run that says where the registry is; name another --store")
     config = configs.get(name) or next(iter(configs.values()))
     require_registry(config, store)
     registry = Registry(name, tracking_location(config, store))
@@ -142,7 +140,7 @@ def config_of(named: File | Run | Registered, overrides: Sequence[str], store: S
     if text not in configs:
         names = f"there are {', '.join(configs)}" if configs else "it has no runs"
         raise UsageError(
-            f"{text}: no such config file, and no run in {store.root} promotes under this name: {names}; give {CONFIG_FORMS}"
+            f"{text}: no such config file, and no run in {store} promotes under this name: {names}; give {CONFIG_FORMS}"
         )
     return configs[text]
 
@@ -169,7 +167,7 @@ def champion_config(text: str, overrides: Sequence[str], store: Store) -> Config
 def require_registry(config: Config, store: Store) -> None:
     """UsageError where nothing was ever promoted from this store."""
     if not tracking_location(config, store).exists:
-        raise UsageError(f"--store {store.root}: there is no registry here; name the store of the run that promoted")
+        raise UsageError(f"--store {store}: there is no registry here; name the store of the run that promoted")
 
 
 def latest_config(store: Store) -> Config:

@@ -20,7 +20,7 @@ from pipeline.config.root import Config
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.escaping.names import metric_name
 from pipeline.registry import sqlite_file
-from pipeline.registry.relocation import FOLDER, relocate
+from pipeline.registry.relocation import relocate
 from pipeline.store.artifacts import Store
 
 PROBE_SECONDS = 4.0
@@ -71,7 +71,7 @@ class Location:
 
 def store_database(store: Store) -> str:
     """The URI of the database inside a store."""
-    return sqlite_file.uri_of(store.root / FOLDER / "mlflow.db")
+    return sqlite_file.uri_of(store.mlflow / "mlflow.db")
 
 
 def addresses_with_credentials() -> dict[str, str]:
@@ -88,7 +88,7 @@ def tracking_location(config: Config, store: Store) -> Location:
     for name, mistake in addresses_with_credentials().items():
         raise UsageError(f"{name}: {mistake}")
     uri = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or store_database(store)
-    artifacts: Path | None = store.root / FOLDER / "artifacts"
+    artifacts: Path | None = store.mlflow / "artifacts"
     if uri.startswith(sqlite_file.PREFIX):
         database = sqlite_file.path_of(uri)
         uri, artifacts = sqlite_file.uri_of(database) + sqlite_file.options_of(uri), database.parent / "artifacts"

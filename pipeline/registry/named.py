@@ -71,7 +71,7 @@ class Draft:
         found = load_run(self.store, self.run)
         if found is None:
             raise UsageError(
-                f"{self.label}: run {self.run}, which trained it, is not in {self.store.root}; name the --store that holds it"
+                f"{self.label}: run {self.run}, which trained it, is not in {self.store}; name the --store that holds it"
             )
         return found
 
@@ -144,7 +144,7 @@ def version_draft(store: Store, registry: Registry, version: RegisteredDraft, va
     """A version of the registry, or another variant of the run that trained it."""
     draft = Draft(
         label=f"{version.name} version {version.version}",
-        files=lambda: registry.fetch(version, store.root / "champions" / version.digest),
+        files=lambda: registry.fetch(version, store.champions / version.digest),
         store=store,
         run=version.run,
         version=version.version,

@@ -214,7 +214,7 @@ class Tracker:
             "understudy.seed": str(record.config["seed"]),
         }
         if left_out := [path for job_id in record.jobs for path in self._too_large(record, job_id)]:
-            tags["understudy.not_uploaded"] = "; ".join(str(path.relative_to(self.store.root)) for path in left_out)
+            tags["understudy.not_uploaded"] = "; ".join(str(self.store.relative(path)) for path in left_out)
         stamp = content_key([tags, sorted(state.synced.items()), state.page])
         if state.summary == stamp and not points:
             return

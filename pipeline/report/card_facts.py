@@ -10,7 +10,7 @@ from pipeline.report.card import examined
 from pipeline.running.context import StageContext
 from pipeline.running.settings import PromoteSettings
 from pipeline.running.tasks import draft_input, examination_input
-from pipeline.store.artifacts import Store, read_manifest
+from pipeline.store.artifacts import read_manifest
 
 
 def card_facts(context: StageContext[PromoteSettings], decision: Decision) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def card_facts(context: StageContext[PromoteSettings], decision: Decision) -> di
     chosen, served = decision.variant, context.settings.served
     pair = read_pair(context.inputs["pair"], context.resources.models)
     provenance = _provenance(context, chosen)
-    corpus = Store(context.store).find("corpus", provenance["corpus"])
+    corpus = context.store.find("corpus", provenance["corpus"])
     if corpus is None:
         raise UnderstudyError(f"corpus {provenance['corpus']} is no longer in {context.store}; run again to rebuild it")
     return {

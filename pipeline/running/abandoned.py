@@ -9,7 +9,6 @@ from pipeline.errors import UsageError
 from pipeline.progress import Progress
 from pipeline.registry.tracking import Tracker
 from pipeline.store.artifacts import Store
-from pipeline.store.atomic import remove_left_behind
 from pipeline.store.processes import signs
 from pipeline.store.run_state import INTERRUPTED, RUNNING, has_sign_of_life, state_of
 from pipeline.store.runs import RunRecord, list_runs, load_run, run_directory, run_lock
@@ -28,7 +27,7 @@ def close_abandoned(store: Store, progress: Progress) -> list[str]:
             if record is not None and record.state == RUNNING and not has_sign_of_life(store, run):
                 _close(store, record, progress)
                 closed.append(run)
-    remove_left_behind(store.root, skip={store.root / "artifacts", store.root / "mlflow" / "artifacts"})
+    store.remove_left_behind()
     return closed
 
 

@@ -87,7 +87,7 @@ def join(config: Config, store: Store, run_id: str) -> RunRecord:
     for a run that is not there, or is of another config."""
     record = load_run(store, run_id)
     if record is None:
-        raise UsageError(f"--run {run_id}: no such run in {store.root}; run the stages before this one")
+        raise UsageError(f"--run {run_id}: no such run in {store}; run the stages before this one")
     _take_resources(record, config)
     return record
 

@@ -14,6 +14,7 @@ from pipeline.progress import Progress
 from pipeline.registry.registry import Registry
 from pipeline.running.execution.parts import Share
 from pipeline.running.execution.worker_facts import WorkerFacts
+from pipeline.store.artifacts import Store
 
 S = TypeVar("S", covariant=True)  # the settings of a stage
 
@@ -63,7 +64,7 @@ class StageContext(Generic[S]):
     digests: Mapping[str, str]  # by name: the digest that entered the key
     facts: Mapping[str, Any]  # by name: facts about an outside input, such as the champion's version
     out: Path  # where to write; renamed into the store when the stage returns
-    store: Path
+    store: Store
     run_id: str
     progress: Progress
     force_promote: bool = False  # also a draft that was rolled back

@@ -6,7 +6,6 @@ the same. No program can set ctime: a file that was replaced, or written and giv
 
 import sysconfig
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,9 +25,10 @@ from pipeline.models.names import same_model
 from pipeline.reference.text import library_stamp, text_digest
 from pipeline.running.tasks import profile_input
 from pipeline.store.artifacts import Store
-from pipeline.store.files import content_key, file_sha256, file_stamp, write_json
+from pipeline.store.files import content_key, file_sha256, file_stamp
 from pipeline.store.parsing import Format, Text, stored
 from pipeline.store.runs import OutsideInput
+from pipeline.store.state_files import StateFile
 
 
 @stored(kw_only=False)
@@ -39,7 +39,7 @@ class Remembered:
     sha256: Text
 
 
-DIGESTS = Format(name="list of digests", content=dict[Text, Remembered])
+DIGESTS = StateFile(Format(name="list of digests", content=dict[Text, Remembered]), "digests")
 
 
 _PROMPTS = "prompts_"  # and the number of the source
@@ -55,17 +55,15 @@ def resolve_inputs(config: Config, store: Store, verify: bool = False) -> dict[s
 
     With `verify` every file is hashed, whatever the store remembers.
     """
-    path = store.root / "digests.json"
-    known = None if verify else DIGESTS.find(path)
+    known = None if verify else DIGESTS.find(store)
     digests = _FileDigests(dict(known or {}))
     found = _inputs(config, digests)
     if {"target", "draft"} <= found.keys() and found["target"].digest == found["draft"].digest:
         raise same_model(f"pair.draft.source = {config.pair.draft.source}", Path(config.pair.target.source))
     if digests.known != known:
         new = {name: one for name, one in digests.known.items() if one != (known or {}).get(name)}
-        with store.changing(path):
-            merged = {**(DIGESTS.find(path) or {}), **new}
-            write_json(path, {name: asdict(one) for name, one in merged.items()})
+        with DIGESTS.changing(store):
+            DIGESTS.write(store, {**(DIGESTS.find(store) or {}), **new})
     if any(source.needs_time for source in config.corpus.sources):
         today = datetime.now(UTC).date().isoformat()
         found["today"] = OutsideInput(today, facts={"date": today})
@@ -77,16 +75,14 @@ def resolve_inputs(config: Config, store: Store, verify: bool = False) -> dict[s
 def known_inputs(config: Config, store: Store) -> dict[str, OutsideInput]:
     """As `resolve_inputs`, from what the store remembers: nothing is hashed and nothing is written. A file that is new or has
     changed gets a digest that no artifact has."""
-    path = store.root / "digests.json"
-    found = _inputs(config, _RememberedDigests(DIGESTS.find(path) or {}))
+    found = _inputs(config, _RememberedDigests(DIGESTS.find(store) or {}))
     if any(source.needs_time for source in config.corpus.sources):
         today = datetime.now(UTC).date().isoformat()
         found["today"] = OutsideInput(today, facts={"date": today})
-    served = store.root / "served_targets.json"
     if config.generate.is_served:
-        from pipeline.running.served_input import find_known, identify_target
+        from pipeline.running.served_input import SERVED, identify_target
 
-        known = find_known(served)
+        known = SERVED.find(store) or []
         found["target"] = OutsideInput(identify_target(config, known).digest if known else "")
     return found
 
@@ -95,17 +91,16 @@ def _served(config: Config, store: Store) -> OutsideInput:
     """The served target. The store remembers the first answers of each, because later ones differ by rounding. If another process
     adds a target while this one asks its servers, they are asked again: it may be the same target."""
     # Imported here because the HTTP client takes a third of a second, and most runs load their target.
-    from pipeline.running.served_input import find_known, identify_target
+    from pipeline.running.served_input import SERVED, identify_target
 
-    path = store.root / "served_targets.json"
     while True:
-        known = find_known(path)
+        known = SERVED.find(store) or []
         identity = identify_target(config, known)
         if identity in known:
             break
-        with store.changing(path):
-            if find_known(path) == known:
-                write_json(path, [one.facts() for one in (*known, identity)])
+        with SERVED.changing(store):
+            if (SERVED.find(store) or []) == known:
+                SERVED.write(store, [*known, identity])
                 break
     return OutsideInput(identity.digest, facts=identity.facts())
 

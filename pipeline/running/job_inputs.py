@@ -38,7 +38,7 @@ class JobInputs:
             digests=step.digests,
             facts={name: self._facts(reference) for name, reference in reads.items()},
             out=out,
-            store=self._plan.store.root,
+            store=self._plan.store,
             run_id=self._run_id,
             progress=self._progress,
             force_promote=force_promote,
@@ -55,7 +55,7 @@ class JobInputs:
             self._check_outside(job)
         except UsageError as error:
             shutil.rmtree(work, ignore_errors=True)
-            drop_parts(self._plan.store.root, work.name)
+            drop_parts(self._plan.store, work.name)
             raise UsageError(f"{job.id}: while it was running, {error}") from None
 
     def _check_outside(self, job: Job) -> None:
@@ -76,7 +76,7 @@ class JobInputs:
         outside = self._plan.outside[name]
         if name == "champion":
             champion = self._registry.champion_at(outside.facts["version"])
-            return self._registry.fetch(champion, self._plan.store.root / "champions" / champion.digest)
+            return self._registry.fetch(champion, self._plan.store.champions / champion.digest)
         return Path(outside.path or ".")
 
     def _facts(self, reference: str) -> dict[str, Any]:

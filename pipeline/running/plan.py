@@ -51,7 +51,7 @@ class Step:
     def missing(self) -> UsageError:
         """Of a step whose artifact is not there, before the first one that was asked for."""
         return UsageError(
-            f"{self.job.id} is not in {self.store.root} for this config; make it first: leave --from out, or `understudy stage "
+            f"{self.job.id} is not in {self.store} for this config; make it first: leave --from out, or `understudy stage "
             f"{self.job.stage}`"
         )
 

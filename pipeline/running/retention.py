@@ -21,7 +21,6 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.registry.aliases import ALIASES
 from pipeline.registry.mlflow_client import store_database, tracking_location
 from pipeline.registry.registry import Registry, registered_name
-from pipeline.running.execution.parts import PARTS
 from pipeline.running.needs import needs_of
 from pipeline.store.artifacts import MANIFEST, Store, read_manifest
 from pipeline.store.files import read_user_json
@@ -101,22 +100,21 @@ def delete(store: Store, entries: Iterable[Entry]) -> list[Entry]:
 
     An artifact that a run is building at this moment is left alone.
     """
-    trash = store.root / "trash"
     gone = []
     for entry in entries:
         if entry.why:
             continue
         with store.try_lock(entry.path.name) as free:
             if free:
-                trash.mkdir(exist_ok=True)
-                entry.path.rename(trash / f"{entry.path.name}.{secrets.token_hex(4)}")
+                store.trash.mkdir(exist_ok=True)
+                entry.path.rename(store.trash / f"{entry.path.name}.{secrets.token_hex(4)}")
                 gone.append(entry)
     return gone
 
 
 def empty_trash(store: Store) -> None:
     """What `delete` renamed, also before it was killed. Nothing reads it, so no lock is needed."""
-    for path in (store.root / "trash").glob("*"):
+    for path in store.trash.glob("*"):
         if path.is_symlink() or path.is_file():
             path.unlink()
         else:
@@ -128,7 +126,7 @@ class _Keeper:
 
     def __init__(self, store: Store) -> None:
         self._why: dict[str, str] = {}
-        self._paths = {path.name: path for path in sorted((store.root / "artifacts").glob("*")) if path.is_dir()}
+        self._paths = {path.name: path for path in sorted(store.artifacts.glob("*")) if path.is_dir()}
         self._manifests = {
             name: read_manifest(path) for name, path in self._paths.items() if (path / MANIFEST).exists()
         }
@@ -218,7 +216,7 @@ def _kept(records: Sequence[RunRecord], policy: Policy) -> list[RunRecord]:
 def _unfinished(store: Store) -> list[Entry]:
     """Directories of killed runs. One that was written to within a day may be continued."""
     found = []
-    for path in sorted((store.root / "work").glob("*")):
+    for path in sorted(store.work.glob("*")):
         young = time.time() - _last_change(path) < DAY
         why = "changed within a day" if young else "running run" if store.is_locked(path.name) else ""
         found.append(Entry(path, "work", _size(path), why))
@@ -228,15 +226,15 @@ def _unfinished(store: Store) -> list[Entry]:
 def _parts(store: Store) -> list[Entry]:
     """Claims, unfinished parts and kept ones of tasks that were killed: the next one on the same artifact removes them too."""
     return [
-        Entry(path, PARTS, _size(path), "changed within a day" if time.time() - _last_change(path) < DAY else "")
-        for path in sorted((store.root / PARTS).glob("*"))
+        Entry(path, "parts", _size(path), "changed within a day" if time.time() - _last_change(path) < DAY else "")
+        for path in sorted(store.parts.glob("*"))
     ]
 
 
 def _champions(store: Store, needed: set[str]) -> list[Entry]:
     """Champions that were downloaded; they can be downloaded again."""
     found = []
-    for path in sorted((store.root / "champions").glob("*")):
+    for path in sorted(store.champions.glob("*")):
         partial = re.match(r"\.", path.name) and time.time() - _last_change(path) < DAY
         why = "champion" if path.name in needed else "changed within a day" if partial else ""
         found.append(Entry(path, "champions", _size(path), why))

@@ -56,7 +56,7 @@ class Runner:
         self.plan = plan_of(record, store)
         self._inputs = JobInputs(self.plan, record.id, progress)
         self.tracker = Tracker(self.plan.config, store, progress)
-        self._presence = Presence(store.root)
+        self._presence = Presence(store)
         self._decided: Path | None = None  # the artifact with the decision
         self._asked: Sequence[Stage] = ()
 
@@ -106,7 +106,7 @@ class Runner:
                 self._run_uncached(step, began)
             return
         artifact, state = self._artifact(step, build)
-        drop_parts(self.store.root, step.name)
+        drop_parts(self.store, step.name)
         if artifact.decision is not None:
             self.record.decision, self._decided = artifact.decision, artifact.path
         if build:
@@ -153,7 +153,7 @@ class Runner:
         self.progress.line(f"{job.id}: {job.summary}")
         work = self.store.open_work(job.stage, step.key, resumable=stage.resumable)
         # Written only where it is true: older versions read the other manifests.
-        resumed = {"resumed": True} if any(work.iterdir()) or kept_parts(self.store.root, work.name).is_dir() else {}
+        resumed = {"resumed": True} if any(work.iterdir()) or kept_parts(self.store, work.name).is_dir() else {}
         began = time.monotonic()
         with self._inputs.unchanged(job, work):
             context = self._inputs.context(step, work)

@@ -2,19 +2,17 @@
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.progress import Progress
 from pipeline.servers.connect import identify, served_model_of
-from pipeline.servers.identity import KNOWN, Identity
+from pipeline.servers.identity import Identity
+from pipeline.store.parsing import Format
+from pipeline.store.state_files import StateFile
 
-
-def find_known(path: Path) -> list[Identity]:
-    """The identities that the store has seen so far. UnderstudyError naming a damaged file."""
-    return KNOWN.find(path) or []
+SERVED = StateFile(Format(name="list of served targets", content=list[Identity]), "served_targets")  # that it has seen
 
 
 def identify_target(config: Config, known: Sequence[Identity]) -> Identity:

@@ -42,7 +42,7 @@ class ShareRun:
     def make(self, name: str) -> None:
         """Make the share in each job of the stage; the artifacts of the stages before it must be in the store."""
         alive = signs_of_life(run_directory(self._store, self._run_id))  # `store gc` sees that the run is worked on
-        with Presence(self._store.root), alive:
+        with Presence(self._store), alive:
             for step in self._plan.steps(last=name):
                 if step.job.stage == name:
                     self._make(step)
@@ -76,7 +76,7 @@ class ShareRun:
                 raise
             self._progress.line(f"{step.job.id}: another process has committed it in the meantime")
         if step.find() is not None:
-            drop_parts(self._store.root, work.name)
+            drop_parts(self._store, work.name)
 
     def _say(self, job: Job, outcome: Outcome) -> None:
         missing = outcome.notes["missing"]

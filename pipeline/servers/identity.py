@@ -20,7 +20,7 @@ from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.target import Asking, ServedModel
 from pipeline.speculation.settings import GREEDY
 from pipeline.store.files import content_key
-from pipeline.store.parsing import Count, Format, Number, Text, format_of, stored
+from pipeline.store.parsing import Count, Number, Text, format_of, stored
 
 _PROMPTS, _PROMPT_TOKENS, _NEW_TOKENS = 4, 32, 16
 _LOWEST, _HIGHEST = 10, 500  # ids that every vocabulary has; the first ones are often special
@@ -70,9 +70,6 @@ class Identity:
     def from_facts(cls, facts: Mapping[str, Any]) -> "Identity":
         """The reverse of `facts`. UnderstudyError where they are not those of an identity."""
         return format_of(Identity).parse(facts, "the record of the served target")
-
-
-KNOWN = Format(name="list of served targets", content=list[Identity])
 
 
 def golden_prompts() -> list[list[int]]:

@@ -4,21 +4,20 @@ A directory under `artifacts/` is complete: it was built in `work/` and renamed 
 file, was written. The files of a killed run stay in `work/` and are never read as a result.
 """
 
-import errno
-import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, StrictBool, StrictInt
 
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.store.atomic import PARTIAL, sync
+from pipeline.store.atomic import PARTIAL, remove_left_behind, sync
 from pipeline.store.files import content_key, file_sha256, write_json
+from pipeline.store.locks import Locks
 from pipeline.store.parsing import Count, Number, SmallWhole, Text, format_of, stored
 from pipeline.store.times import days_since, seconds_of
 
@@ -141,11 +140,15 @@ class Artifact:
         return UnderstudyError(f"{self.path / name} {what}; delete {self.path} and run again to rebuild it")
 
 
-class Store:
-    """Artifacts, runs and locks under one directory, shared by any number of processes of one machine."""
+class Store(Locks):
+    """Artifacts, runs, state and locks under one directory, shared by any number of processes of one machine.
+
+    Where they lie is known here only: nothing outside `pipeline/store` uses `root`.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
+        super().__init__(self.root / "locks")
         try:
             str(self.root).encode()
         except UnicodeEncodeError:
@@ -165,12 +168,62 @@ class Store:
         except FileNotFoundError:
             raise UsageError(f"--store {self.root}: this directory cannot be created; choose another") from None
 
+    def __str__(self) -> str:
+        """The path, as people know the store."""
+        return str(self.root)
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run has been here."""
+        return self.artifacts.is_dir()
+
+    @property
+    def artifacts(self) -> Path:
+        return self.root / "artifacts"
+
     @property
     def runs(self) -> Path:
         return self.root / "runs"
 
+    @property
+    def work(self) -> Path:
+        """Of artifacts that are being made, and what else a killed process leaves."""
+        return self.root / "work"
+
+    @property
+    def parts(self) -> Path:
+        """Claims, parts that are not finished, and kept parts."""
+        return self.root / "parts"
+
+    @property
+    def champions(self) -> Path:
+        """Registered drafts that were downloaded, by digest."""
+        return self.root / "champions"
+
+    @property
+    def mlflow(self) -> Path:
+        """MLflow's database and artifacts, where no server has them."""
+        return self.root / "mlflow"
+
+    @property
+    def trash(self) -> Path:
+        """What `store gc` deletes."""
+        return self.root / "trash"
+
+    def state(self, name: str) -> Path:
+        """A state file (`state_files.py`)."""
+        return self.root / f"{name}.json"
+
     def directory(self, stage: str, key: str) -> Path:
-        return self.root / "artifacts" / f"{stage}-{key}"
+        return self.artifacts / f"{stage}-{key}"
+
+    def relative(self, path: Path) -> Path:
+        """A path within the store, as it is named whatever the store's own place."""
+        return path.relative_to(self.root)
+
+    def remove_left_behind(self) -> list[Path]:
+        """Delete the temporary files of processes that have ended, except in artifacts, which are as listed, and in MLflow's."""
+        return remove_left_behind(self.root, skip={self.artifacts, self.mlflow / "artifacts"})
 
     def find(self, stage: str, key: str) -> Artifact | None:
         """The committed artifact, its files checked by size and mtime; None if there is none."""
@@ -189,59 +242,15 @@ class Store:
         return artifact
 
     @contextmanager
-    def lock(self, name: str, on_wait: Callable[[], None] = lambda: None, shared: bool = False) -> Iterator[None]:
-        """Hold the lock `name`; `on_wait` is called once if another process has it. A shared lock excludes only those that are
-        not. The kernel frees it however the process ends."""
-        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        with self._lock_file(name).open("w") as stream:
-            if not self._taken(stream, how):
-                on_wait()
-                fcntl.flock(stream, how)
-            yield
-
-    @contextmanager
     def changing(self, path: Path) -> Iterator[None]:
         """Read a file of the store, change what was read and replace the file, all inside: of two processes that do so at once
         neither loses what the other has written. Keep it short: everybody waits."""
-        with self.lock(f"file-{content_key(str(path.relative_to(self.root)))}"):
+        with self.lock(f"file-{content_key(str(self.relative(path)))}"):
             yield
-
-    @contextmanager
-    def try_lock(self, name: str) -> Iterator[bool]:
-        """Hold the lock `name` if nobody else does; whether that is so."""
-        with self._lock_file(name).open("w") as stream:
-            yield self._taken(stream, fcntl.LOCK_EX)
-
-    def is_locked(self, name: str) -> bool:
-        """Whether a process holds the lock `name`, as far as this machine can tell. Writes nothing to the store."""
-        try:
-            with (self.root / "locks" / name).open("r") as stream:
-                return not self._taken(stream, fcntl.LOCK_EX)
-        except (OSError, UsageError):  # no such lock, or one that cannot be asked
-            return False
-
-    def _taken(self, stream: IO[str], how: int) -> bool:
-        """Take the lock without waiting; False if another process has it. UsageError for a file system without locks: there,
-        two runs would build one artifact at the same time, and nothing else is freed however a process ends."""
-        try:
-            fcntl.flock(stream, how | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            raise UsageError(
-                f"--store {self.root}: this file system has no file locks (flock: {error.strerror}); choose a --store on another "
-                "one, or have it mounted with locks (Lustre: -o flock)"
-            ) from None
-        return True
-
-    def _lock_file(self, name: str) -> Path:
-        path = self.root / "locks" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
 
     def open_work(self, stage: str, key: str, resumable: bool) -> Path:
         """The directory to build in. The files of an interrupted run are kept only if the stage can resume."""
-        work = self.root / "work" / f"{stage}-{key}"
+        work = self.work / f"{stage}-{key}"
         if work.exists() and not resumable:
             shutil.rmtree(work)
         work.mkdir(parents=True, exist_ok=True)

@@ -1,18 +1,18 @@
 """Whether the store's directory is still there: one that was removed, moved or unmounted under a run makes anything fail."""
 
 import os
-from pathlib import Path
 from types import TracebackType
 
 from pipeline.errors import UnderstudyError
+from pipeline.store.artifacts import Store
 
 
 class Presence:
     """Holds a directory while a run is at work in it. Within the block, errors that a lost directory causes are told as that:
     UnderstudyError in place of an error, and at the end."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, store: Store) -> None:
+        self._root = store.root
         self._held: int | None = None
 
     def __enter__(self) -> "Presence":

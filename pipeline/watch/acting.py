@@ -19,7 +19,7 @@ from pipeline.watch.lines import paying_line, reference_line, state_line
 from pipeline.watch.prediction import Served, check_countable, served
 from pipeline.watch.reading import Reader
 from pipeline.watch.share import short
-from pipeline.watch.state import WatchState, new_state, read_state, state_path, write_state
+from pipeline.watch.state import STATE, WatchState, new_state
 from pipeline.watch.watcher import Costs, changes, learned, observed
 
 _HOUR = 3600.0
@@ -59,7 +59,7 @@ class Watch:
         after = self._told(after, now)
         self._log(before, after, now)
         self.state = after
-        write_state(self.store, self.name, after)
+        STATE.write(self.store, after, self.name)
         return observation
 
     def _check_link(self, found: Served) -> None:
@@ -69,7 +69,7 @@ class Watch:
             raise UnderstudyError(
                 f"promote.export.out: the link {Path(export.out) / LINK} is gone, by which the watch knows the prediction. Is "
                 "the disk mounted? `understudy champion settle CONFIG` makes the link. To watch without a prediction, move "
-                f"{state_path(self.store, self.name)} away"
+                f"{STATE.path(self.store, self.name)} away"
             )
 
     def _say(self, change: str, state: WatchState) -> None:
@@ -139,6 +139,6 @@ def watch_of(config: Config, store: Store, name: str, now: float, progress: Prog
             "(docs/operations.md)"
         )
     store.create()
-    if (state := read_state(store, name)) is None:
-        progress.line(f"{name}: the first look; the watch remembers in {state_path(store, name)}")
+    if (state := STATE.find(store, name)) is None:
+        progress.line(f"{name}: the first look; the watch remembers in {STATE.path(store, name)}")
     return Watch(config, store, name, progress, state or new_state(now))

@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import asdict, field
 from math import inf
-from pathlib import Path
 
-from pipeline.store.artifacts import Store
-from pipeline.store.files import write_json
 from pipeline.store.parsing import Amount, Count, Moment, Text, format_of, stored
+from pipeline.store.state_files import StateFile
 from pipeline.watch.drift import SIDES, Drift, started
 from pipeline.watch.moved import Recent
 from pipeline.watch.paying import Paying
@@ -91,7 +89,7 @@ def _check_drift(drift: Drift) -> None:
         raise ValueError("drift.reference.level: a level for each block of the day is expected")
 
 
-STATE = format_of(WatchState, check=_check)
+STATE = StateFile(format_of(WatchState, check=_check), "watch/{}")
 
 
 def new_state(time: float) -> WatchState:
@@ -99,17 +97,3 @@ def new_state(time: float) -> WatchState:
     return WatchState(
         reader=ReaderState(), draft="", counts=WatchedCounts(began=time), window=Window(), domains={}, paying=Paying()
     )
-
-
-def read_state(store: Store, name: str) -> WatchState | None:
-    """None where nothing was watched yet. UnderstudyError for a damaged file."""
-    return STATE.find(state_path(store, name))
-
-
-def write_state(store: Store, name: str, state: WatchState) -> None:
-    """Replace the file atomically."""
-    write_json(state_path(store, name), asdict(state))
-
-
-def state_path(store: Store, name: str) -> Path:
-    return store.root / "watch" / f"{name}.json"

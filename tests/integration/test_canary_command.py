@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.canary.schema import find_canary
+from pipeline.canary.schema import CANARY
 from pipeline.store.artifacts import Store
 from pipeline.watch.share import FIRST
-from pipeline.watch.state import Last, new_state, write_state
+from pipeline.watch.state import STATE, Last, new_state
 from tests.integration.conftest import SMOKE, Place, Smoke
 from tests.standin_pair import law_of
 from tests.standin_server import Law, Speculation, StandIn, running
@@ -80,7 +80,7 @@ def test_what_is_served_is_told(
         ended = loop.understudy("canary", config_for(loop, server.url), "--json")
     found = json.loads(ended.out)
     assert (code, verdicts) == (ended.code, (found["target"]["verdict"], found["draft"]["verdict"])), ended.err
-    kept = find_canary(Store(loop.store), NAME)
+    kept = CANARY.find(Store(loop.store), NAME)
     assert kept is not None
     assert (found["time"], found["version"]) == (kept.time, kept.version)
 
@@ -119,7 +119,7 @@ def test_the_traffic_is_what_the_watch_says(
     state = new_state(0.0)
     last = {FIRST: Last(time=time.time() - age, share=0.5, predicted=0.5, trials=10.0)}
     state = replace(state, looks=1, last=last, window=replace(state.window, low=low))
-    write_state(Store(loop.store), NAME, state)
+    STATE.write(Store(loop.store), state, NAME)
     with running(engine(smoke, laws("target"), laws("champion"))) as server:
         ended = loop.understudy("canary", config_for(loop, server.url), "--json")
     assert (code, verdict) == (ended.code, json.loads(ended.out)["traffic"]["verdict"]), ended.err

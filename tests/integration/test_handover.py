@@ -20,7 +20,7 @@ from tenacity import wait_none
 from pipeline.config.promote import NoticeConfig
 from pipeline.config.root import Config
 from pipeline.errors import Refused, UnderstudyError, UsageError
-from pipeline.handover import link, notice, records, rollback, settle, settled
+from pipeline.handover import link, notice, records, settle
 from pipeline.handover.difference import difference
 from pipeline.handover.rollback import Rollback, roll_back
 from pipeline.judgement.decision_file import write_decision
@@ -28,7 +28,9 @@ from pipeline.models.files import model_digest
 from pipeline.registry import claims
 from pipeline.registry.mlflow_port import MlflowPort
 from pipeline.registry.registry import Registry, registry_for
+from pipeline.store import state_files
 from pipeline.store.artifacts import Store
+from pipeline.store.state_files import StateFile
 from tests.decisions import make_decision
 from tests.exports import make_export
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
@@ -435,11 +437,10 @@ STEPS: tuple[tuple[Any, str], ...] = (
     *((port, name) for port in (MlflowPort, PortInMemory) for name in ("write", "create_prompt", "delete_prompt")),
     (notice, "_call"),
     (records, "readable_run"),
-    (rollback, "write_settled"),
-    (settle, "write_settled"),
+    (StateFile, "write"),
     (link.os, "replace"),
     (link, "temporary_name"),
-    (settled, "write_json"),
+    (state_files, "write_json"),
     (Path, "symlink_to"),
 )
 

@@ -98,7 +98,7 @@ def test_promotes_with_card_tags_and_figures(context: StageContext[Any], store: 
 
 def test_the_chosen_variant_is_promoted(context: StageContext[Any]) -> None:
     """A quantized variant is registered with its own examination, and card and tags name the variant."""
-    variant = context.store / "variant"
+    variant = context.store.root / "variant"
     make_draft(variant / "draft", b"four bits")
     write_json(
         variant / "manifest.json", {"stage": "quantize", "key": "quantize0", "files": {}, "figures": {}, "provides": {}}

@@ -14,7 +14,7 @@ from aiohttp import web
 from numpy.typing import NDArray
 
 from pipeline.acceptance.schema import Bounds, Figure
-from pipeline.canary.verified import find_verification
+from pipeline.canary.verified import VERIFICATION
 from pipeline.config.loading import load_config
 from pipeline.export.schema import CounterFigures, ServedFigures, read_expected, write_expected
 from pipeline.models.files import model_digest
@@ -129,7 +129,7 @@ def test_without_production_it_is_the_canary_that_verifies(
         ended = loop.understudy("champion", "verify", config, "--wait", "0", "--json")
     found = json.loads(ended.out)
     assert (0, "verified", "too_few") == (ended.code, found["action"], found["production"]["state"]), ended.err
-    kept = find_verification(Store(loop.store), NAME)
+    kept = VERIFICATION.find(Store(loop.store), NAME)
     assert kept is not None
     assert (found["time"], "verified") == (kept.time, kept.action)
 

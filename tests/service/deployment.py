@@ -20,12 +20,12 @@ from urllib.parse import quote
 
 import yaml
 
-from pipeline.canary.verified import find_verification
+from pipeline.canary.verified import VERIFICATION
 from pipeline.config.loading import load_config
 from pipeline.registry.history import Change
 from pipeline.registry.registry import registry_for
 from pipeline.store.artifacts import Store
-from pipeline.watch.state import read_state
+from pipeline.watch.state import STATE
 from tests.conformance.served_vllm import _ENVIRONMENT as VLLM_ENVIRONMENT
 from tests.dags.service import Service, running
 from tests.e2e.mlflow_server import Server
@@ -73,7 +73,7 @@ class Deployment:
 
     def verdict(self) -> str:
         """What the watch found."""
-        state = read_state(self.store, NAME)
+        state = STATE.find(self.store, NAME)
         return "steady" if state is None else state.verdict
 
     def settle_down(self) -> None:
@@ -84,7 +84,7 @@ class Deployment:
         )
 
     def verified(self) -> Any:
-        return find_verification(self.store, NAME)
+        return VERIFICATION.find(self.store, NAME)
 
     def tasks(self, dag: str, run: str) -> dict[str, dict[str, Any]]:
         """Task instances of a run, as Airflow has them."""

@@ -242,3 +242,24 @@ def test_only_drafts_ask_which_kind_a_draft_is() -> None:
                     if names - {"plain"} or constants:  # `plain` is plain decoding elsewhere
                         found.append(f"{path.relative_to(PIPELINE.parent)}:{node.lineno}")
     assert [] == found
+
+
+# Each `.root` outside `pipeline/store`. MLflow's database has absolute paths within the store.
+ROOTS = {
+    "pipeline/registry/mlflow_client.py": {"location.lock_in.root"},
+    "pipeline/corpus/sources.py": {"self.root", "found.root"},  # of a source of prompts
+    "pipeline/running/inputs.py": {"found.root"},
+    "pipeline/servers/identity.py": {"model.root"},  # a field of OpenAI's API
+    "pipeline/servers/target_facts.py": {"identity.model.root"},
+}
+
+
+def test_paths_within_a_store_are_known_to_the_store_only() -> None:
+    """Whoever needs one asks `Store`, so that a store can lie elsewhere than on a disk. A message prints the store itself."""
+    found: dict[str, set[str]] = {}
+    for root in (PIPELINE, STAGES):
+        for path in sorted(set(root.rglob("*.py")) - set((PIPELINE / "store").rglob("*.py"))):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Attribute) and node.attr == "root":
+                    found.setdefault(path.relative_to(root.parent).as_posix(), set()).add(ast.unparse(node))
+    assert ROOTS == found

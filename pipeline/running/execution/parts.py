@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-PARTS = "parts"  # directory of the store: claims, parts that are not finished, and kept parts
+from pipeline.store.artifacts import Store
 
 C = TypeVar("C")  # what a worker is sent of a part; picklable
 T = TypeVar("T")  # what all parts have in common; picklable
@@ -65,11 +65,11 @@ class Share:
         return f"{self.number}/{self.count}"
 
 
-def kept_parts(store: Path, artifact: str) -> Path:
+def kept_parts(store: Store, artifact: str) -> Path:
     """Where finished parts are kept that are no files of the artifact: until it is committed."""
-    return store / PARTS / artifact
+    return store.parts / artifact
 
 
-def drop_parts(store: Path, artifact: str) -> None:
+def drop_parts(store: Store, artifact: str) -> None:
     """Delete the parts that were kept for an artifact that is committed."""
     shutil.rmtree(kept_parts(store, artifact), ignore_errors=True)

@@ -15,7 +15,7 @@ from pipeline.running.context import StageContext
 from pipeline.running.execution.claims import Claims
 from pipeline.running.execution.driver import Driver, Place
 from pipeline.running.execution.here import Here
-from pipeline.running.execution.parts import PARTS, Part, Work
+from pipeline.running.execution.parts import Part, Work
 from pipeline.store.atomic import temporary_directory
 
 _LOOK_SECONDS = 0.5  # between two looks whether others have made their parts
@@ -27,7 +27,7 @@ class Spread:
     def __init__(self, context: StageContext[Any], work: Work[Any], out: Path | None = None) -> None:
         """`out`: an existing directory for finished parts; by default the stage's own."""
         self._context, self._out = context, context.out if out is None else out
-        self._directory = context.store / PARTS
+        self._directory = context.store.parts
         self._place = _place(context, work)
 
     def __enter__(self) -> Self:

@@ -37,7 +37,7 @@ def test_another_champion_meanwhile_is_not_judged(
         "handover": lambda *_: nullcontext(scope),
         "tell_again": _never,
         "roll_back": _never,
-        "write_verification": _never,
+        "VERIFICATION": SimpleNamespace(write=_never),
     }.items():
         monkeypatch.setattr(module, name, stand_in)
     with pytest.raises(UnderstudyError, match=said):

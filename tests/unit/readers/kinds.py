@@ -17,8 +17,8 @@ from pipeline.acceptance.profile import PromptCounts, counts_json
 from pipeline.acceptance.profile_file import read_examination, write_profile
 from pipeline.acceptance.schema import FILE as EXAMINATION_FILE
 from pipeline.acceptance.schema import read_profile
-from pipeline.canary.schema import find_canary
-from pipeline.canary.verified import find_verification
+from pipeline.canary.schema import CANARY
+from pipeline.canary.verified import VERIFICATION
 from pipeline.commands.check import _read as read_check_baseline
 from pipeline.commands.compare import _read as read_compared_baseline
 from pipeline.config.corpus import PromptSource
@@ -36,7 +36,7 @@ from pipeline.examination.shard_worker import _shard_counts
 from pipeline.export.schema import FILE as EXPECTED_FILE
 from pipeline.export.schema import read_expected
 from pipeline.generation.journal import Journal, Record, read_journal
-from pipeline.handover.settled import Settled, read_settled
+from pipeline.handover.settled import SETTLED, Settled
 from pipeline.judgement.decision_file import find_decision, read_decision, read_training, recorded_decision
 from pipeline.judgement.example_file import read_examples
 from pipeline.judgement.schema import FILE as DECISION_FILE
@@ -53,7 +53,7 @@ from pipeline.models.shape import measure_weights, read_shape
 from pipeline.models.stored_pair import PAIR_FILE, read_pair
 from pipeline.running.after_stage import after_stage
 from pipeline.running.inputs import DIGESTS
-from pipeline.running.served_input import find_known
+from pipeline.running.served_input import SERVED
 from pipeline.servers.identity import Golden, Identity
 from pipeline.servers.target import ServedModel
 from pipeline.store.artifacts import MANIFEST, Store, age_in_days
@@ -62,7 +62,7 @@ from pipeline.store.row_files import RowFile
 from pipeline.store.runs import list_runs, require_run
 from pipeline.watch.followed_files import LogPositions, follow
 from pipeline.watch.log_counts import LogCounts
-from pipeline.watch.state import read_state
+from pipeline.watch.state import STATE
 from tests.decisions import TRAINING, make_decision, make_example_set
 from tests.exports import make_export
 from tests.fakes import tiny_tokenizer
@@ -286,12 +286,12 @@ KINDS: tuple[Kind, ...] = (
         ),
     ),
     Kind(
-        name="digests", file="digests.json", valid=DIGEST_LIST, read=lambda place: DIGESTS.find(place / "digests.json"),
+        name="digests", file="digests.json", valid=DIGEST_LIST, read=lambda place: DIGESTS.find(Store(place)),
         covers=("pipeline/running/inputs:DIGESTS",),
     ),
     Kind(
         name="served targets", file="served_targets.json", valid=_json([IDENTITY.facts()]),
-        read=lambda place: find_known(place / "served_targets.json"), covers=("pipeline/servers/identity:KNOWN",),
+        read=lambda place: SERVED.find(Store(place)), covers=("pipeline/running/served_input:SERVED",),
     ),
     Kind(
         name="identity in a record", file="facts.json", valid=_json(IDENTITY.facts()),
@@ -350,19 +350,19 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="notices", file="store/handover/x.json", valid=asdict(Settled(3, {"r": 2})),
-        read=lambda place: read_settled(_store(place), "x"), covers=("pipeline/handover/settled:Settled",),
+        read=lambda place: SETTLED.find(_store(place), "x"), covers=("pipeline/handover/settled:Settled",),
     ),
     Kind(
         name="state of the watch", file="store/watch/x.json", valid=_json(asdict(watched_state())),
-        read=lambda place: read_state(_store(place), "x"), covers=("pipeline/watch/state:WatchState",),
+        read=lambda place: STATE.find(_store(place), "x"), covers=("pipeline/watch/state:WatchState",),
     ),
     Kind(
         name="result of a canary", file="store/canary/x.json", valid=_json(asdict(canary_result())),
-        read=lambda place: find_canary(_store(place), "x"), covers=("pipeline/canary/schema:CanaryResult",),
+        read=lambda place: CANARY.find(_store(place), "x"), covers=("pipeline/canary/schema:CanaryResult",),
     ),
     Kind(
         name="result of a verification", file="store/verified/x.json", valid=_json(asdict(verification())),
-        read=lambda place: find_verification(_store(place), "x"), covers=("pipeline/canary/verified:Verification",),
+        read=lambda place: VERIFICATION.find(_store(place), "x"), covers=("pipeline/canary/verified:Verification",),
     ),
     Kind(
         name="training prompts", file=TRAINED_ON, valid={"prompts": ["a", "b"]},

@@ -30,6 +30,7 @@ from pipeline.running.execution.parts import Part, Share, drop_parts
 from pipeline.running.execution.spread import Spread
 from pipeline.running.tasks import DraftRole, EvaluateTask
 from pipeline.speculation.settings import GREEDY, Sampling
+from pipeline.store.artifacts import Store
 from tests.contexts import settings_of, stage_context
 from tests.fakes import TableModel, stored_completion, table_model
 from tests.pairs import pair_facts
@@ -90,7 +91,7 @@ def _context(tmp_path: Path, task: EvaluateTask = CANDIDATE, share: Share | None
 def _run(tmp_path: Path, task: EvaluateTask = CANDIDATE, **sections: Any) -> tuple[Outcome, dict[str, Any]]:
     """As the runner does."""
     outcome = stages.evaluate.run(_context(tmp_path, task, **sections))
-    drop_parts(tmp_path, "out")
+    drop_parts(Store(tmp_path), "out")
     profile = json.loads((tmp_path / "out" / "acceptance.json").read_text())
     by_token = [BY_TOKEN] if task.kind == "plain" and profile["broken"] is None else []
     assert sorted(["acceptance.json", *by_token]) == sorted(path.name for path in (tmp_path / "out").iterdir())

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.generation.multi_turn import StopReasons
+from pipeline.store.artifacts import Store
 from stages import generate
 
 
@@ -22,7 +23,7 @@ def test_later_turns_are_spooled_beside_the_artifact(tmp_path: Path, monkeypatch
         settings=asked,
         resources=SimpleNamespace(trust_remote_code=False),
         out=tmp_path / "work/generate-1",
-        store=tmp_path,
+        store=Store(tmp_path),
     )
     pair: Any = SimpleNamespace(tokenizer=None, vocabulary=9, stop_tokens=[0])
     chat: Any = SimpleNamespace(prompt=SimpleNamespace(chat="chat"))

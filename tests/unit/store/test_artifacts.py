@@ -201,7 +201,7 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
     def missing(stream: object, how: int) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
-    monkeypatch.setattr("pipeline.store.artifacts.fcntl.flock", missing)
+    monkeypatch.setattr("pipeline.store.locks.fcntl.flock", missing)
     for lock in (store.lock("a"), store.lock("a", shared=True), store.try_lock("a"), store.changing(tmp_path / "x")):
         with pytest.raises(UsageError, match=r"no file locks \(flock: Function not implemented\); choose"), lock:
             pass

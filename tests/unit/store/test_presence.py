@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UnderstudyError
+from pipeline.store.artifacts import Store
 from pipeline.store.presence import Presence
 
 
 def _work(root: Path, error: BaseException | None, lose: bool = True) -> None:
     root.mkdir()
-    with Presence(root):
+    with Presence(Store(root)):
         if lose:
             root.rename(root.with_name("elsewhere"))
         if error is not None:

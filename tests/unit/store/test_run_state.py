@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.store import processes
 from pipeline.store.artifacts import Store
-from pipeline.store.atomic import remove_left_behind, temporary_name
+from pipeline.store.atomic import temporary_name
 from pipeline.store.processes import is_alive, is_gone, own_tag, sign_life, signs, signs_of_life
 from pipeline.store.run_state import state_of
 from pipeline.store.runs import RunRecord, run_directory, run_lock
@@ -167,14 +167,14 @@ def test_temporary_files_of_dead_processes_are_removed(run: tuple[Store, RunReco
         for path in (mine, foreign, old):
             path.touch()
         os.utime(old, (time.time() - 2 * 86400,) * 2)
-        while_alive = remove_left_behind(store.root)
+        while_alive = store.remove_left_behind()
     finally:
         process.kill()
         process.communicate()
     (store.root / "artifacts").mkdir()
     kept = temporary_name(store.root / "artifacts" / "x")
     kept.touch()
-    gone = remove_left_behind(store.root, skip={store.root / "artifacts"})
+    gone = store.remove_left_behind()
 
     assert [old] == while_alive
     assert [".a.json", ".b"] == sorted(path.name.rpartition(".partial")[0].rpartition(".")[0] for path in gone)

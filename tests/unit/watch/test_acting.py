@@ -18,7 +18,7 @@ from pipeline.watch.counts import Observation
 from pipeline.watch.paying import Paying
 from pipeline.watch.prediction import Served
 from pipeline.watch.reading import ReaderState
-from pipeline.watch.state import read_state, write_state
+from pipeline.watch.state import STATE
 from tests.unit.watch.expectations import FlatCosts, expected_at, watched_state
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -116,7 +116,7 @@ def test_the_state_is_kept_with_the_readers(site: Site) -> None:
     """Another process goes on from it, and its reader from where the other was."""
     watch = site.watch()
     _look(watch, site, [0.8, 0.8])
-    kept = read_state(Store(site.root), NAME)
+    kept = STATE.find(Store(site.root), NAME)
     assert kept == watch.state == site.watch().state
     assert [True, False] == [f"remembers in {site.root}/watch/{NAME}.json" in "".join(lines) for lines in site.began]
     assert (2, BEGIN + 5 * MINUTE) == (watch.state.looks, watch.state.reader.time)
@@ -158,7 +158,7 @@ def test_a_notice_is_sent_once_and_again_where_it_was_not_accepted(site: Site) -
     now = _look(watch, site, [0.4] * 3, now)
     _look(watch, site, [0.8] * 10, now)
     assert ["low", "none"] == [one.drift for one in site.told]
-    assert {"drift": "steady"} == read_state(Store(site.root), NAME).told  # type: ignore[union-attr]
+    assert {"drift": "steady"} == STATE.find(Store(site.root), NAME).told  # type: ignore[union-attr]
 
 
 def test_a_drift_that_follows_another_is_told(site: Site) -> None:
@@ -208,7 +208,7 @@ def test_mlflow_that_does_not_answer_is_a_line(site: Site) -> None:
     watch = site.watch()
     _look(watch, site, [0.8] * 2)
     assert ["warning: no point in MLflow: MLflow does not answer"] == site.lines
-    assert 2 == read_state(Store(site.root), NAME).looks  # type: ignore[union-attr]
+    assert 2 == STATE.find(Store(site.root), NAME).looks  # type: ignore[union-attr]
 
 
 def test_costs_are_of_the_served_variant_at_the_configured_context(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,5 +355,5 @@ def test_forever_shows_its_figures(site: Site, monkeypatch: pytest.MonkeyPatch) 
 def test_a_state_that_is_there_is_gone_on_from(site: Site) -> None:
     """With all that it knows."""
     state = replace(watched_state(), paying=Paying(speedup=0.9, pays=False, since=1.0))
-    write_state(Store(site.root), NAME, state)
+    STATE.write(Store(site.root), state, NAME)
     assert state == site.watch().state

@@ -24,7 +24,7 @@ from pipeline.watch.paying import Paying, observed_speedup, updated
 from pipeline.watch.prediction import Served, served
 from pipeline.watch.reference import SLOTS, Reference
 from pipeline.watch.share import ALL, FIRST, Predicted, watched_shares
-from pipeline.watch.state import STATE, Last, WatchState, new_state, read_state, state_path, write_state
+from pipeline.watch.state import STATE, Last, WatchState, new_state
 from pipeline.watch.watcher import Costs, changes, observed
 from pipeline.watch.window import Window, slid
 from tests.unit.watch.expectations import FlatCosts, expected_at, watched_state, with_reference
@@ -365,15 +365,15 @@ def test_paying_has_hysteresis() -> None:
 def test_the_state_is_one_file(tmp_path: Path) -> None:
     """What is written is read again; a damaged one is an error in one line with what to do."""
     store, state = Store(tmp_path), _looks(new_state(0.0), [0.8, 0.4, 0.4], by_domain={"chat": _counts(0.5)})
-    assert None is read_state(store, "big-draft")
-    write_state(store, "big-draft", state)
-    assert state == read_state(store, "big-draft")
-    path = state_path(store, "big-draft")
+    assert None is STATE.find(store, "big-draft")
+    STATE.write(store, state, "big-draft")
+    assert state == STATE.find(store, "big-draft")
+    path = STATE.path(store, "big-draft")
     path.write_text(
         path.read_text().replace('"verdict": "steady"', '"verdict": "odd"').replace('"low": {', '"left": {')
     )
     with pytest.raises(UnderstudyError, match="move it away; the watch then learns its reference again"):
-        read_state(store, "big-draft")
+        STATE.find(store, "big-draft")
 
 
 def test_the_charts_in_the_file_are_those_of_this_version() -> None:
@@ -381,13 +381,13 @@ def test_the_charts_in_the_file_are_those_of_this_version() -> None:
     charts = raw["counts"]["by_name"][FIRST]["drift"]["looks"]
     charts["low"]["components"] = charts["low"]["components"][:1]
     with pytest.raises(UnderstudyError, match="another number of sizes"):
-        STATE.parse(raw, "state")
+        STATE.kind.parse(raw, "state")
 
 
 def test_each_name_has_its_state(tmp_path: Path) -> None:
     """Two watches may have one store."""
     store = Store(tmp_path)
-    assert state_path(store, "one") != state_path(store, "other")
+    assert STATE.path(store, "one") != STATE.path(store, "other")
 
 
 @pytest.mark.parametrize(
@@ -411,4 +411,4 @@ def test_a_state_that_no_watch_writes(place: tuple[Any, ...], value: Any, said: 
     else:
         inner[place[-1]] = value
     with pytest.raises(UnderstudyError, match=said):
-        STATE.parse(raw, "state")
+        STATE.kind.parse(raw, "state")

@@ -9,6 +9,7 @@ from pipeline.config.execution import ExecutionConfig
 from pipeline.progress import Progress
 from pipeline.running.execution.parts import Share
 from pipeline.running.execution.spread import Spread
+from pipeline.store.artifacts import Store
 from tests.unit.running.execution.work import Squares, squares, work
 
 
@@ -16,7 +17,7 @@ def context_of(store: Path, execution: ExecutionConfig, share: Share | None = No
     """What is read of a stage's context."""
     return SimpleNamespace(
         out=store / "work/squares-1",
-        store=store,
+        store=Store(store),
         progress=Progress(False),
         share=share,
         workers=[],
@@ -26,7 +27,7 @@ def context_of(store: Path, execution: ExecutionConfig, share: Share | None = No
 
 def log_of(context: Any) -> Path:
     """Where workers note what they do."""
-    found: Path = context.store.parent / "log"
+    found: Path = context.store.root.parent / "log"
     return found
 
 

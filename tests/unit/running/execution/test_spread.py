@@ -20,7 +20,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.running.execution import devices, local
 from pipeline.running.execution import spread as module
 from pipeline.running.execution.driver import Driver
-from pipeline.running.execution.parts import PARTS, Part, Share, Work, drop_parts, kept_parts
+from pipeline.running.execution.parts import Part, Share, Work, drop_parts, kept_parts
 from pipeline.running.execution.spread import Spread
 from pipeline.store.processes import own_tag, running_process
 from tests.unit.running.execution.other_task import context_of, log_of, make
@@ -53,7 +53,7 @@ def context(tmp_path: Path) -> Begin:
 
 
 def _left(context: Any) -> list[str]:
-    return [path.name for path in (context.store / PARTS).iterdir()]
+    return [path.name for path in context.store.parts.iterdir()]
 
 
 @pytest.mark.parametrize("execution", LOCAL.values(), ids=LOCAL)
@@ -220,7 +220,14 @@ def test_shares_are_made_apart_and_all_of_them_are_all(context: Begin) -> None:
 
 
 def _start_other(here: Any, pause: float, processes: int = 1, **options: Any) -> subprocess.Popen[bytes]:
-    call = [sys.executable, "-m", "tests.unit.running.execution.other_task", here.store, str(pause), str(processes)]
+    call = [
+        sys.executable,
+        "-m",
+        "tests.unit.running.execution.other_task",
+        str(here.store),
+        str(pause),
+        str(processes),
+    ]
     other = subprocess.Popen(call, cwd=Path(__file__).parents[4], **options)
     while not times(log_of(here), "made-0-*"):
         assert other.poll() is None
@@ -301,8 +308,8 @@ def test_an_interruption_while_a_worker_starts_is_an_interruption(
 def test_a_claim_of_another_container_counts_until_it_is_silent(context: Begin) -> None:
     """Its process cannot be seen from here, so the age decides; a beat renews it."""
     here = context()
-    (here.store / PARTS).mkdir()
-    claim = here.store / PARTS / "squares-1.0.claim"
+    here.store.parts.mkdir()
+    claim = here.store.parts / "squares-1.0.claim"
     claim.write_text(f"0123456789ab-{own_tag().partition('-')[2]} pod-3 1")
     os.utime(claim, (time.time() - 119 + 2, time.time() - 119 + 2))
     began = time.monotonic()
@@ -319,8 +326,8 @@ def test_a_claim_of_another_container_counts_until_it_is_silent(context: Begin) 
 def test_a_claim_that_cannot_be_read_counts_by_its_age(context: Begin, content: bytes) -> None:
     """Such as one whose writer was killed at once: it is taken over, and removed."""
     here = context()
-    (here.store / PARTS).mkdir()
-    claim = here.store / PARTS / "squares-1.0.claim"
+    here.store.parts.mkdir()
+    claim = here.store.parts / "squares-1.0.claim"
     claim.write_bytes(content)
     os.utime(claim, (time.time() - 121, time.time() - 121))
 
