@@ -7,6 +7,7 @@ log handlers, warning filters, random state and the registry's clients. What is 
 import contextlib
 import io
 import logging
+import multiprocessing
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TextIO
 
@@ -57,6 +59,35 @@ def call(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str]) ->
             traceback.print_exc(file=_ERR)
             code = 1
     return code, _OUT.taken(), _ERR.taken()
+
+
+class Forked:
+    """`call` in a process of its own that is forked from this one, so that nothing is imported again. Used like a `Popen`."""
+
+    returncode: int | None
+
+    def __init__(self, arguments: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> None:
+        context = multiprocessing.get_context("fork")
+        self._ended, says = context.Pipe(duplex=False)
+        self._process = context.Process(target=_call_and_say, args=(says, arguments, cwd, environment))
+        self._process.start()
+        says.close()
+        self.pid, self.returncode = self._process.pid or 0, None
+
+    def poll(self) -> int | None:
+        """A code as soon as it has ended: that of the process, which is the command's only after `communicate`."""
+        return self._process.exitcode
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """Its stdout and stderr, once it has ended; `returncode` is the command's."""
+        assert self._ended.poll(timeout), "the command has not ended"
+        self.returncode, out, err = self._ended.recv()
+        self._process.join()
+        return out, err
+
+
+def _call_and_say(says: Connection, arguments: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> None:
+    says.send(call(arguments, cwd, environment))
 
 
 @contextlib.contextmanager

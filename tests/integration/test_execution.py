@@ -9,8 +9,6 @@ import pytest
 
 from tests.integration.conftest import RUN, SMOKE, Place, Smoke
 
-GENERATED = ("generate", "generate/before")
-
 
 @pytest.fixture
 def ungenerated(loop: Place) -> Place:
@@ -32,15 +30,17 @@ def shard_times(place: Place, state: str) -> dict[str, int]:
     return {f"{path.parent.name}/{path.name}": path.stat().st_mtime_ns for path in found}
 
 
-def test_two_processes_generate_what_one_does(smoke: Smoke, ungenerated: Place) -> None:
-    """And leave nothing beside it. The manifest has the workers' device and number, and the memory of the largest."""
-    ended = ungenerated.process("run", SMOKE, "--until", "generate", "--run", "two", "--set", "execution.local=2")
+def test_two_processes_generate_what_one_does(smoke: Smoke, loop: Place) -> None:
+    """The installed command with workers that it starts; nothing is left beside it. The manifest has their device and number,
+    and the memory of the largest."""
+    shutil.rmtree(loop.artifact("generate"))
+    ended = loop.process("run", SMOKE, "--until", "generate", "--run", "two", "--set", "execution.local=2")
 
     assert 0 == ended.code, ended.err
-    assert {"pair": "skipped", "corpus": "skipped"} | dict.fromkeys(GENERATED, "done") == ended.states
-    assert completions(smoke.place) == completions(ungenerated)
-    assert [] == [*(ungenerated.store / "parts").iterdir(), *(ungenerated.store / "work").iterdir()]
-    one, two = (_manifest(place, run) for place, run in ((smoke.place, RUN), (ungenerated, "two")))
+    assert {"pair": "skipped", "corpus": "skipped", "generate": "done", "generate/before": "skipped"} == ended.states
+    assert completions(smoke.place) == completions(loop)
+    assert [] == [*(loop.store / "parts").iterdir(), *(loop.store / "work").iterdir()]
+    one, two = (_manifest(place, run) for place, run in ((smoke.place, RUN), (loop, "two")))
     assert (one["environment"]["device"], "2") == (two["environment"]["device"], two["environment"]["workers"])
     assert two["peak_memory"]["process"] > 0.5 * one["peak_memory"]["process"]
 
@@ -60,7 +60,7 @@ def test_tasks_of_a_scheduler_generate_what_one_process_does(smoke: Smoke, ungen
     ended = ungenerated.understudy("run", SMOKE, "--until", "corpus", "--run", "tasks")
     assert 0 == ended.code, ended.err
     before = (ungenerated.store / "runs/tasks/run.json").read_bytes()
-    tasks = [ungenerated.start(*task(shards)) for shards in ("1/3", "3/3", "3/3")]
+    tasks = [ungenerated.forked(*task(shards)) for shards in ("1/3", "3/3", "3/3")]
     said = [one.communicate(timeout=600)[1] for one in tasks]
     assert [0, 0, 0] == [one.returncode for one in tasks], said
     assert all(
@@ -127,13 +127,14 @@ def _examinations(place: Place) -> dict[str, dict[str, str]]:
     return dict(found.values())
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_two_processes_examine_as_one_does(loop: Place) -> None:
     """Shard by shard; the files of the shards are gone."""
     before = _examinations(loop)
     assert 2 == len(before)
     for name in before:
         shutil.rmtree(loop.store / "artifacts" / name)
-    ended = loop.process("run", SMOKE, "--until", "evaluate", "--run", "two", "--set", "execution.local=2")
+    ended = loop.understudy("run", SMOKE, "--until", "evaluate", "--run", "two", "--set", "execution.local=2")
 
     assert 0 == ended.code, ended.err
     assert 2 == list(ended.states.values()).count("done")

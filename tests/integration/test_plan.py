@@ -1,12 +1,15 @@
 """`understudy plan`: bounds that the run then keeps."""
 
 import json
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.integration.conftest import JOBS, SMOKE, Place, Smoke
+from tests.integration.in_process import Forked
 
 
 def test_the_run_stays_within_its_plan(smoke: Smoke) -> None:
@@ -209,8 +212,16 @@ def test_a_measured_plan_names_what_each_job_takes(place: Place) -> None:
     assert ["plan"] == [path.name for path in place.store.rglob("*") if path.is_file()]  # the lock, of no bytes
 
 
-def test_a_plan_that_cannot_be_measured_says_why(smoke: Smoke, place: Place) -> None:
+def _forked(command: list[str], env: dict[str, str], **rest: object) -> "subprocess.CompletedProcess[str]":
+    """A small run, forked from this process."""
+    run = Forked(command[command.index("run") :], Path.cwd(), env)
+    out, err = run.communicate(timeout=600)
+    return subprocess.CompletedProcess(command, run.returncode or 0, out, err)
+
+
+def test_a_plan_that_cannot_be_measured_says_why(smoke: Smoke, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The small run's own line, as a failure."""
+    monkeypatch.setattr("pipeline.planning.trial_runs.subprocess", SimpleNamespace(run=_forked))
     pair = smoke.place.artifact("pair")
     stored = f"pair={{target: {{source: {pair / 'target'}}}, draft: {{source: {pair / 'draft'}}}}}"
     asked = (stored, f"corpus.sources=[{{path: {pair / 'prompts.jsonl'}}}]", "distill.domain_shares={poems: 0.5}")

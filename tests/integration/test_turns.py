@@ -15,6 +15,7 @@ import yaml
 
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from tests.integration.conftest import NOBODY, SMOKE, Place, Smoke, copy_place
+from tests.integration.in_process import Forked
 from tests.integration.test_execution import completions, shard_times
 
 RUN = ("--until", "generate", "--run", "chats")
@@ -105,7 +106,7 @@ def _goes_on(before: StoredCompletion, item: StoredCompletion) -> bool:
     )
 
 
-def killed_in_second_turn(place: Place, command: "subprocess.Popen[str]", workers: str) -> dict[str, int]:
+def killed_in_second_turn(place: Place, command: "subprocess.Popen[str] | Forked", workers: str) -> dict[str, int]:
     """SIGKILL for one of two workers of a command, known by words of their command lines, while both make shards of the second
     turn. Returns the shards of the first turn with their times, once the command has ended without an error."""
     own = list[int]()
@@ -131,13 +132,18 @@ def _descendants(pid: int, words: str) -> list[int]:
     while before < len(family):
         before = len(family)
         family |= {child for child, parent, _ in table if parent in family}
-    return [child for child, _, line in table if child in family and words in line]
+    return [
+        child
+        for child, _, line in table
+        if child in family - {pid} and words in line and "resource_tracker" not in line
+    ]
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_worker_that_is_killed_in_the_second_turn_changes_no_byte(chats: Chats, unanswered: Place) -> None:
     """Of two processes; what was made before is not made again."""
-    two = unanswered.start("run", chats.config, *RUN, "--set", "execution.local=2", MLFLOW_TRACKING_URI=NOBODY)
-    made = killed_in_second_turn(unanswered, two, "spawn_main")
+    two = unanswered.forked("run", chats.config, *RUN, "--set", "execution.local=2", MLFLOW_TRACKING_URI=NOBODY)
+    made = killed_in_second_turn(unanswered, two, "")
 
     assert completions(chats.place) == completions(unanswered)
     kept = shard_times(unanswered, "artifacts")
