@@ -80,8 +80,7 @@ class Site:
             model_dir=draft,
             digest=model_digest(draft),
             expected=champion,
-            run_id=f"run-{name}",
-            **(arguments | changes),
+            **({"run_id": f"run-{name}"} | arguments | changes),
         )
         # Exported before; making an export is tested elsewhere.
         make_export(self.out / f"version-{found.version}", found.digest)
