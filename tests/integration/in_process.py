@@ -2,6 +2,7 @@
 
 Everything that a command may leave behind is put back: environment, directory, arguments, standard streams, signal handlers,
 log handlers, warning filters, random state and the registry's clients. What is cached by path or dtype inside the product stays.
+A new MLflow database is a copy of one that was migrated before.
 """
 
 import contextlib
@@ -18,9 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TextIO
+from unittest import mock
 
 from pipeline import cli
-from pipeline.registry import mlflow_client, registry
+from pipeline.registry import mlflow_client, registry, sqlite_file
+from tests.integration.mlflow_fixtures import copy_migrated
 
 
 class _Stream(io.TextIOWrapper):
@@ -102,6 +105,7 @@ def _as_in_a_fresh_process(arguments: Sequence[str], cwd: Path, environment: Map
         stack.enter_context(_warnings())
         stack.enter_context(_random_state())
         stack.enter_context(_registry_clients())
+        stack.enter_context(mock.patch.object(sqlite_file, "make", copy_migrated))
         yield
 
 

@@ -1,7 +1,10 @@
 """A migrated SQLite store, made once and copied (migrations take seconds), and what tests put into it."""
 
+import contextlib
 import json
+import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,12 @@ from pipeline.config.loading import parse_config
 from pipeline.config.root import Config
 from pipeline.models.files import model_digest
 from pipeline.progress import Progress
+from pipeline.registry import mlflow_client
 from pipeline.registry.drafts import RegisteredDraft
-from pipeline.registry.mlflow_client import client_for, tracking_location
 from pipeline.registry.registry import Registry
+from pipeline.registry.sqlite_file import make
 from pipeline.store.artifacts import Store
+from pipeline.store.atomic import temporary_directory
 from tests import shared_cache
 
 
@@ -66,9 +71,33 @@ def promote(
     return registry.promote(**(arguments | changes))
 
 
+def migrated() -> Path:
+    """A directory in whose folder `mlflow` is a new database. Migrations take a second of a core, so it is made once."""
+
+    def make_in(root: Path) -> None:
+        for name, value in mlflow_client._ENVIRONMENT.items():  # MLflow reads it when it is imported
+            os.environ.setdefault(name, value)
+        make(root / "mlflow" / "mlflow.db", root / "mlflow" / "artifacts")
+
+    return shared_cache.entry("mlflow", make_in)
+
+
+def copy_migrated(path: Path, artifacts: Path) -> None:
+    """What `sqlite_file.make` does, without migrations."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_directory(path) as aside:
+        shutil.copy(migrated() / "mlflow" / "mlflow.db", aside / path.name)
+        with contextlib.closing(sqlite3.connect(aside / path.name)) as connection, connection:
+            default = f"{artifacts.as_uri()}/0"
+            connection.execute("UPDATE experiments SET artifact_location = ? WHERE experiment_id = 0", (default,))
+        (aside / path.name).rename(path)
+
+
 @pytest.fixture(scope="session")
 def mlflow_template() -> Path:
-    return shared_cache.entry("mlflow", lambda root: client_for(tracking_location(config_of(), Store(root))))
+    return migrated()
 
 
 @pytest.fixture

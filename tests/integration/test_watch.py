@@ -2,7 +2,6 @@
 
 import http.server
 import json
-import shutil
 import threading
 import time
 import urllib.request
@@ -19,11 +18,9 @@ from pipeline.handover.settle import lock_name
 from pipeline.registry.mlflow_client import client_for, experiment_id, tracking_location
 from pipeline.store.artifacts import Store
 from tests.integration.conftest import Place
-from tests.integration.mlflow_fixtures import mlflow_template
+from tests.integration.mlflow_fixtures import copy_migrated
 from tests.standin_metrics import Answer, CountingEngine, showing
 from tests.unit.watch.expectations import expected_at
-
-__all__ = ["mlflow_template"]
 
 
 class Site:
@@ -60,8 +57,8 @@ class Site:
 
 
 @pytest.fixture
-def site(place: Place, mlflow_template: Path) -> Iterator[Site]:
-    shutil.copytree(mlflow_template / "mlflow", place.store / "mlflow")
+def site(place: Place) -> Iterator[Site]:
+    copy_migrated(place.store / "mlflow" / "mlflow.db", place.store / "mlflow" / "artifacts")  # for processes
     engines, down = [CountingEngine("vllm", running=4.0) for _ in range(2)], set[int]()
 
     def of(number: int) -> Any:
@@ -162,8 +159,7 @@ def test_replicas_that_are_down(site: Site) -> None:
 def test_points_are_in_mlflow(site: Site) -> None:
     """One run for the registered name, with a metric for each look that is logged."""
     config = site.config()
-    database = shutil.copy(site.place.store / "mlflow" / "mlflow.db", site.place.root)
-    uri = f"sqlite:///{database}"
+    uri = f"sqlite:///{site.place.root / 'mlflow.db'}"
     for first in (0.8, 0.8, 0.2):
         ended = site.place.understudy(
             "watch", config, "--once", "--set", f"tracking.uri={uri}", MLFLOW_TRACKING_URI=uri
