@@ -96,7 +96,7 @@ def _render(
         power=power_lines(decision),
         benefit_text=_sentence(benefit_line(decision, benefit)) if benefit else "",
         quantiles=_quantiles(benefit) if benefit else [],
-        charts=_charts(decision, Charts(names)),
+        charts=_charts(decision, names),
         examples=examples,
         worst=min(10, len(examples)),
         left_out=left_out,
@@ -147,7 +147,17 @@ def _in_order(decision: Decision) -> Decision:
     return replace(decision, drafts={side: decision.drafts[side] for side in SIDES if side in decision.drafts})
 
 
-def _charts(decision: Decision, charts: Charts) -> list[tuple[str, Markup]]:
+_drawn: list[tuple[Decision, Mapping[Side, str], list[tuple[str, Markup]]]] = []  # of the last decision
+
+
+def _charts(decision: Decision, names: Mapping[Side, str]) -> list[tuple[str, Markup]]:
+    """Drawn once for a decision: matplotlib takes half a second, and a run writes its page after the gate and each later job."""
+    if not _drawn or _drawn[0][:2] != (decision, names):
+        _drawn[:] = [(decision, names, _draw(decision, Charts(names)))]
+    return _drawn[0][2]
+
+
+def _draw(decision: Decision, charts: Charts) -> list[tuple[str, Markup]]:
     drafts, gamma, benefit = decision.drafts, decision.gamma, decision.benefit
     if CANDIDATE not in drafts:
         return []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import Markup
 
 from pipeline.acceptance.schema import Figure, SegmentFigures
 from pipeline.judgement.decision_file import read_decision, write_decision
@@ -20,6 +21,8 @@ from pipeline.judgement.schema import (
     Standing,
     VariantFigures,
 )
+from pipeline.report import page as page_module
+from pipeline.report.charts import Charts
 from pipeline.report.page import review_page
 from tests.decisions import make_decision, make_example_set
 
@@ -238,7 +241,24 @@ def test_page_needs_no_network(page: str) -> None:
 def test_page_of_a_stored_decision_is_the_same(page: str, tmp_path: Path) -> None:
     """JSON files sort their keys as text: 10 before 2, and `baseline` before `candidate`."""
     write_decision(tmp_path, make_decision())
+    page_module._drawn.clear()  # the charts are drawn again
     assert page == page_of(read_decision(tmp_path))
+
+
+def test_charts_are_those_of_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are drawn once while a run writes its page again and again, and anew for another decision."""
+    page_module._drawn.clear()
+    draw, drawn = page_module._draw, list[Decision]()
+
+    def counting(decision: Decision, charts: Charts) -> list[tuple[str, Markup]]:
+        drawn.append(decision)
+        return draw(decision, charts)
+
+    monkeypatch.setattr(page_module, "_draw", counting)
+    one, other = make_decision(), make_decision(gain=20.0)
+    pages = [page_of(decision) for decision in (one, one, other, one)]
+    assert [one, other, one] == drawn
+    assert pages[0] == pages[1] == pages[3] != pages[2]
 
 
 def test_ids_are_unique(page: str) -> None:
