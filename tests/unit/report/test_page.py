@@ -54,6 +54,12 @@ def page() -> str:
     return page_of(make_decision())
 
 
+@pytest.fixture
+def _no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of the text: drawing all charts takes half a second."""
+    monkeypatch.setattr("pipeline.report.page._charts", lambda *_: [])
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -72,6 +78,7 @@ def test_page_says(page: str, text: str) -> None:
     assert text in Outline(page).text
 
 
+@pytest.mark.usefixtures("_no_charts")
 def test_refusal_says_why() -> None:
     """The reasons stand at the top."""
     text = Outline(page_of(make_decision(-5.0))).text
@@ -89,6 +96,7 @@ def test_candidate_that_is_the_champion_has_no_gain() -> None:
 CHAMPION = ChampionVersion("big-draft", "2")
 
 
+@pytest.mark.usefixtures("_no_charts")
 @pytest.mark.parametrize(
     ("result", "changes", "title"),
     [
@@ -111,6 +119,7 @@ def test_page_begins_with_what_became_of_the_draft(result: str, changes: dict[st
     assert f"<h1>{title}</h1>" in found
 
 
+@pytest.mark.usefixtures("_no_charts")
 def test_a_rollback_is_advised_only_where_a_champion_was_replaced() -> None:
     """Before the first promotion there was none."""
     run = {"id": "r", "promotion": {"name": "big-draft", "version": "3", "result": "promoted"}}
@@ -122,6 +131,7 @@ def test_a_rollback_is_advised_only_where_a_champion_was_replaced() -> None:
     assert (True, False) == ("(there was no champion)" in first, "there was no champion" in later)
 
 
+@pytest.mark.usefixtures("_no_charts")
 def test_variants_have_a_row_each() -> None:
     """Acceptance, tokens per target call, size, and predicted latency where it is known; one that was not made says why."""
     rate, omega = Figure(0.61, 0.6, 0.62, 50), Figure(2.4, 2.3, 2.5, 50)
@@ -281,6 +291,7 @@ def test_every_token_is_painted() -> None:
     assert "w<b>x</b><i>y</i><u>z</u>" in review_page(make_decision(), examples)
 
 
+@pytest.mark.usefixtures("_no_charts")
 def test_segments_have_a_table(tmp_path: Path) -> None:
     """With their share, each draft's figures and the gain; of a segment that never begins after another one a dash."""
 
