@@ -95,7 +95,7 @@ BREAKS = (
     ),
     Break(
         "the lock of a store does not wait",
-        "Store.lock",
+        "lock",
         "fcntl.flock(A, B)",
         "None",
         (UNIT + "running/test_shared_files.py", "-k", "two_processes"),
