@@ -1,4 +1,4 @@
-"""What each engine takes, counts and cannot do: one table for export, configs and docs/engines.md. Standard library only.
+"""What each engine takes, counts and cannot do: one table for export, configs and docs/engines.md. Imports nothing heavy.
 
 `checked` is the version whose source or behaviour was read. A fact of another version is a guess: read the source again before
 you change an entry.
@@ -7,6 +7,8 @@ you change an entry.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+from pipeline.drafts.kinds import PLAIN, KindName
 
 Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "openvino"]
 ExportEngine = Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers"]
@@ -57,7 +59,7 @@ class EngineFacts:
     title: str
     checked: str  # the version that these facts were read in
     repository: str  # on GitHub, for the links to issues
-    serving: str = ""  # how a plain draft model is served
+    serving: Mapping[KindName, str] = field(default_factory=dict)  # how a draft is served, by its kind
     loads: Mapping[str, str]  # by variant that is loaded: in which layout
     loads_quantized_head: bool = False
     # By variant: the dtypes in which its layers compute; the engine refuses a draft that has to run in another. Other variants
@@ -88,7 +90,7 @@ FACTS: Mapping[str, EngineFacts] = {
         title="vLLM",
         checked="0.32.0",
         repository="vllm-project/vllm",
-        serving="`--speculative-config` with `method: draft_model`, `model`, `num_speculative_tokens`",
+        serving={PLAIN.name: "`--speculative-config` with `method: draft_model`, `model`, `num_speculative_tokens`"},
         loads={
             "unquantized": _HF,
             "int8": "bitsandbytes, with the package vllm-bnb-plugin (in vLLM itself until 0.27), on CUDA GPUs",
@@ -154,8 +156,10 @@ FACTS: Mapping[str, EngineFacts] = {
         title="SGLang",
         checked="0.5.23",
         repository="sgl-project/sglang",
-        serving="`--speculative-algorithm STANDALONE`, `--speculative-draft-model-path`, "
-        "`--speculative-num-steps` (draft tokens), `--speculative-num-draft-tokens` (steps + 1), `--speculative-eagle-topk 1`",
+        serving={
+            PLAIN.name: "`--speculative-algorithm STANDALONE`, `--speculative-draft-model-path`, "
+            "`--speculative-num-steps` (draft tokens), `--speculative-num-draft-tokens` (steps + 1), `--speculative-eagle-topk 1`"
+        },
         loads={
             "unquantized": f"{_HF}; `--speculative-draft-model-quantization unquant`, else the target's is inherited",
             "int8": BITSANDBYTES,
@@ -199,8 +203,10 @@ FACTS: Mapping[str, EngineFacts] = {
         title="TensorRT-LLM",
         checked="1.3.0rc29",
         repository="NVIDIA/TensorRT-LLM",
-        serving="`speculative_config` with `decoding_type: Draft_Target`, `max_draft_len`, `speculative_model`; "
-        "`disable_overlap_scheduler: true`",
+        serving={
+            PLAIN.name: "`speculative_config` with `decoding_type: Draft_Target`, `max_draft_len`, `speculative_model`; "
+            "`disable_overlap_scheduler: true`"
+        },
         loads={"unquantized": _HF},
         drafting={"greedy": "default (`use_rejection_sampling: false`)"},
         widths="the same tokenizer; widths are not documented, so the draft is padded as for vLLM",
@@ -232,7 +238,9 @@ FACTS: Mapping[str, EngineFacts] = {
         title="llama.cpp",
         checked="b11434",
         repository="ggml-org/llama.cpp",
-        serving="`-md draft.gguf --spec-type draft-simple --spec-draft-n-max N --spec-draft-n-min 0 --spec-draft-p-min 0`",
+        serving={
+            PLAIN.name: "`-md draft.gguf --spec-type draft-simple --spec-draft-n-max N --spec-draft-n-min 0 --spec-draft-p-min 0`"
+        },
         loads={"unquantized": "GGUF, made by `convert_hf_to_gguf.py` of llama.cpp"},
         drafting={
             "greedy": "`--spec-draft-sampling greedy`",
@@ -270,7 +278,9 @@ FACTS: Mapping[str, EngineFacts] = {
         title="transformers",
         checked="5.23.0",
         repository="huggingface/transformers",
-        serving="`generate(assistant_model=...)`; the draft length is read from the assistant's `generation_config.json`",
+        serving={
+            PLAIN.name: "`generate(assistant_model=...)`; the draft length is read from the assistant's `generation_config.json`"
+        },
         loads={"unquantized": _HF, "int8": BITSANDBYTES, "int4": BITSANDBYTES, "fp8": f"{_FP8}, on GPUs"},
         loads_quantized_head=True,
         drafting={
@@ -289,7 +299,7 @@ FACTS: Mapping[str, EngineFacts] = {
         title="openvino-genai",
         checked="2026.4",
         repository="openvinotoolkit/openvino.genai",
-        serving="`LLMPipeline(target, device, draft_model=...)`",
+        serving={PLAIN.name: "`LLMPipeline(target, device, draft_model=...)`"},
         loads={"unquantized": "OpenVINO IR, made by `optimum-cli export openvino`"},
         drafting={"greedy": "default"},
         widths="may differ",

@@ -25,6 +25,10 @@ def require_engine(engine: str) -> EngineFacts:
 def require_loadable(draft: Draft, engine: str, tensor_parallel: int) -> None:
     """UsageError for a draft, a sampling or a parallelism that the engine refuses."""
     facts = require_engine(engine)
+    if draft.kind.name not in facts.serving:
+        raise UsageError(
+            f"--engine {engine}: {facts.title} serves no draft of kind {draft.kind.name} (it serves {', '.join(facts.serving)})"
+        )
     if not loads(engine, draft.variant):
         raise UsageError(
             f"--engine {engine}: {facts.title} does not load a draft in {draft.variant} (it loads "

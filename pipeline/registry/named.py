@@ -14,6 +14,7 @@ from pipeline.acceptance.schema import Profile, read_profile
 from pipeline.config.quantize import UNQUANTIZED, Variant
 from pipeline.config.root import Config
 from pipeline.config.stored import run_config
+from pipeline.drafts.kinds import KINDS, Kind
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.judgement.decision_file import recorded_decision
 from pipeline.models.files import model_digest
@@ -111,6 +112,11 @@ class Draft:
     def completions(self) -> Path:
         """The directory of the completions that it was examined on."""
         return find_built(self.store, self.record, "generate").path
+
+    @property
+    def kind(self) -> Kind:
+        """As it was examined."""
+        return KINDS[self.profile.draft.kind]
 
     @property
     def profile(self) -> Profile:

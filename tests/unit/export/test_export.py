@@ -19,6 +19,7 @@ from pipeline.acceptance.profile import Completions, LengthCounts, count_at_leng
 from pipeline.acceptance.rounds import CONVENTIONS, Acceptance
 from pipeline.acceptance.schema import Bounds, Figure, SamplingSettings
 from pipeline.config.generate import SamplingConfig
+from pipeline.drafts.kinds import LOOKUP, PLAIN
 from pipeline.engines.facts import FACTS, ExportEngine
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.export import for_sglang, for_tensorrt, for_transformers, for_vllm
@@ -124,6 +125,7 @@ def _draft(tmp_path: Path, own: Mapping[str, Any] = {}, **more: Any) -> Any:
     )
     found = {
         "directory": tmp_path,
+        "kind": PLAIN,
         "variant": "unquantized",
         "config": settings,
         "pair": pair,
@@ -155,6 +157,13 @@ def test_what_an_engine_cannot_load_or_shard(
     """UsageError before a file is written."""
     with pytest.raises(UsageError, match=complaint):
         require_loadable(_draft(tmp_path, draft, **more), engine, parallel)
+
+
+def test_a_kind_that_an_engine_does_not_serve_is_refused(tmp_path: Path) -> None:
+    """By the table of engine facts, which names the kinds that each serves."""
+    draft = _draft(tmp_path, kind=LOOKUP)
+    with pytest.raises(UsageError, match=r"SGLang serves no draft of kind prompt-lookup \(it serves plain\)"):
+        require_loadable(cast(Any, draft), "sglang", 1)
 
 
 def test_a_draft_that_divides_is_taken(tmp_path: Path) -> None:
