@@ -22,7 +22,7 @@ from pipeline.running import job_inputs as job_inputs_module
 from pipeline.running import runner as runner_module
 from pipeline.running.begin import begin, join
 from pipeline.running.context import Outcome, StageContext
-from pipeline.running.execution.parts import PARTS, Share, kept_parts
+from pipeline.running.execution.parts import Share, kept_parts
 from pipeline.running.runner import Runner
 from pipeline.running.share_run import ShareRun
 from pipeline.running.stage_list import STAGE_NAMES
@@ -729,14 +729,14 @@ def test_a_share_of_what_is_committed_is_nothing_to_do(world: _World, capsys: py
         world.stages["generate"] = stage
         if context.out.exists():
             world.run(last="generate", run_id="r")
-            kept_parts(world.store.root, context.out.name).mkdir(parents=True)  # as a part that ends late does
+            kept_parts(world.store, context.out.name).mkdir(parents=True)  # as a part that ends late does
         (context.out / "late").touch()  # FileNotFoundError
         raise AssertionError
 
     world.stages["generate"] = committed
     _share_run(world, Share(1, 2)).make("generate")
     assert "generate: another process has committed it in the meantime\n" in capsys.readouterr().err
-    assert [] == list((world.store.root / PARTS).iterdir())
+    assert [] == list(world.store.parts.iterdir())
     world.calls.clear()
     _share_run(world, Share(1, 2)).make("generate")
 
