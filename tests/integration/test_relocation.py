@@ -41,7 +41,7 @@ def test_runs_on_both_copies_stay_apart(loop: Place, tmp_path: Path) -> None:
     champion = fetched.champion()
     assert champion is not None
     files = fetched.fetch(champion, copy.root / "unused")
-    back = copy.understudy("champion", "rollback", SMOKE)
+    back = copy.understudy("champion", "rollback", SMOKE, "--yes")
     again = copy.understudy("run", SMOKE, "--run", "alone", "--force-promote")
     assert [0] * 5 == [one.code for one in (first, second, third, back, again)], second.err + again.err
     assert before == untouched
