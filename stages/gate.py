@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.acceptance.decoding_speed import find_decoding_speed
+from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed
 from pipeline.acceptance.profile_file import read_examination
 from pipeline.acceptance.rounds import CONVENTIONS
-from pipeline.acceptance.schema import read_profile
+from pipeline.acceptance.schema import Profile, read_profile
+from pipeline.acceptance.step_times import StepTimes, decoding_speed, draft_speed, find_step_times
 from pipeline.config.quantize import UNQUANTIZED, Variant
 from pipeline.drafts.directory import seen_prompts
 from pipeline.judgement.at_load import StatedLoad, latency, mean_seconds
@@ -59,7 +60,7 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     candidate, gamma, confidence = digests[draft_input(variant)], settings.gamma, settings.confidence
     is_champion = candidate == digests.get("champion")
     judgement = already_champion() if is_champion else judge(apply_rules(case, settings.rules, gamma, confidence))
-    speed = find_decoding_speed(inputs["speed"]) if "speed" in inputs else None
+    speed = _speed(context, profiles[BASELINE])
     evidence = gather(profiles, case, speed, is_champion=is_champion, gamma=gamma, confidence=confidence)
     decision = Decision(
         **vars(judgement),
@@ -85,6 +86,23 @@ def run(context: StageContext[GateSettings]) -> Outcome:
         refused="refused: " + "; ".join(decision.reasons) if decision.verdict == REFUSE else "",
         decision=brief(decision),
     )
+
+
+def _speed(context: StageContext[GateSettings], baseline: Profile) -> DecodingSpeed | None:
+    """Tokens per second of the sides, from their step times and examined tokens per round; None where nothing was measured with
+    the candidate."""
+    examined = {"speed": read_profile(context.inputs[examination_input(UNQUANTIZED)]), "speed_baseline": baseline}
+    found: dict[str, tuple[StepTimes, DraftSpeed]] = {}
+    for name, profile in examined.items():
+        times = find_step_times(context.inputs[name]) if name in context.inputs else None
+        if times is not None and profile.headline is not None:
+            per_round = profile.headline.mean_acceptance_length
+            found[name] = (times, draft_speed(times, per_round, context.settings.confidence))
+    if "speed" not in found:
+        return None
+    times, candidate = found["speed"]
+    other = found["speed_baseline"][1] if "speed_baseline" in found else None
+    return decoding_speed(times, candidate, other, context.settings.confidence)
 
 
 def _load(context: StageContext[GateSettings], variant: Variant) -> StatedLoad | None:

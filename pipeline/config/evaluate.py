@@ -11,20 +11,25 @@ Drafting = Literal["probabilistic", "greedy"]  # how draft tokens are chosen
 
 
 class SpeedConfig(Section):
-    """The measurement of tokens per second: plain, with the champion or base draft, and with the candidate, in turns."""
+    """The measurement of step times, from which tokens per second follow: plain decoding, and rounds at each draft length."""
 
     turns: int = Field(
         default=9,
         ge=0,
-        description="Turns of each of the three. 0: no measurement. At 95% confidence at least 6 are needed.",
+        description="Turns of plain decoding and of each draft length. 0: no measurement. At 95% confidence at least 6 are "
+        "needed.",
     )
-    prompts: int = Field(default=4, ge=1, description="Examination prompts of a turn, one request at a time.")
-    tokens: int = Field(default=64, ge=2, description="Most tokens of a completion.")
+    prompts: int = Field(default=4, ge=1, description="Completions of a turn, one request at a time.")
+    tokens: int = Field(
+        default=64,
+        ge=2,
+        description="Steps of plain decoding for each completion in a turn; at each draft length an eighth as many rounds.",
+    )
     seconds: float = Field(
         default=60,
         gt=0,
-        description="About the most seconds of the measurement; where more would be needed, fewer prompts and shorter "
-        "completions are decoded (at least one prompt of 16 tokens).",
+        description="About the most seconds of the measurement, which drafts of equal shape share; where more would be needed, "
+        "fewer completions and fewer steps are decoded (at least 16 of one completion).",
     )
 
 

@@ -60,10 +60,16 @@ def _check_address() -> None:
 
 def _cached(source: str) -> str:
     """A hint at the commit of `source` that this machine's cache has."""
+    found = find_cached(source, None)
+    return f" (this machine has {source}@{found.name})" if found is not None else ""
+
+
+def find_cached(source: str, revision: str | None) -> Path | None:
+    """The local path of a snapshot that is in this machine's cache, of the main branch where no revision is given."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(source, "config.json")
-    return f" (this machine has {source}@{Path(found).parent.name})" if isinstance(found, str) else ""
+    found = try_to_load_from_cache(source, "config.json", revision=revision)
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def fetch_tokenizer(name: str) -> Path:

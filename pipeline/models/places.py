@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config.pair import ModelSource, PairConfig, TargetSource
-from pipeline.models.hub import fetch, fetch_tokenizer
+from pipeline.models.hub import fetch, fetch_tokenizer, find_cached
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,12 @@ class ModelPlace:
             return Path(self.source)
         assert self.revision is not None  # the config demands it of a hub model
         return fetch(self.source, self.revision)
+
+    def find(self) -> Path | None:
+        """As `directory`, of a model that is on this machine: nothing is downloaded."""
+        if self.revision is None or self.source.startswith((".", "/", "~")):
+            return self.directory()
+        return find_cached(self.source, self.revision)
 
 
 Places = Mapping[str, ModelPlace]  # by role: target, draft, target_before

@@ -16,6 +16,7 @@ class RegisteredDraft:
     change: int = 0
     run: str = ""  # the Understudy run that promoted it
     mlflow_run: str = ""  # the MLflow run its figures are logged in
+    shape: str = ""  # of its weights (`models/step_shape.py`); empty where an older version registered it
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from pipeline.registry.mlflow_client import Location, tracking_location
 from pipeline.registry.mlflow_port import opened
 from pipeline.registry.packaging import Package, files_of
 from pipeline.registry.port import Port
+from pipeline.registry.version_tags import SHAPE_TAG
 from pipeline.store.artifacts import Store
 from pipeline.store.times import utc_now
 
@@ -281,6 +282,7 @@ class Registry:
             change=state.change,
             run=state.run,
             mlflow_run=found.mlflow_run,
+            shape=found.tags.get(SHAPE_TAG, ""),
         )
 
 

@@ -6,6 +6,8 @@ from typing import Any
 from pipeline.judgement.headline import baseline_name, points
 from pipeline.judgement.schema import CANDIDATE
 
+SHAPE_TAG = "understudy.shape"
+
 
 def version_tags(facts: Mapping[str, Any], deployment: str | None) -> dict[str, str]:
     """`facts` are those of the draft's card. Hashes are under `understudy.`, which lists show last."""
@@ -24,6 +26,7 @@ def version_tags(facts: Mapping[str, Any], deployment: str | None) -> dict[str, 
         "deployment": deployment or "none",
         "understudy.target_digest": target["digest"],
         "understudy.base_digest": base["digest"],
+        SHAPE_TAG: facts["shape"],
     }
     tags |= {f"understudy.key.{what}": key for what, key in facts["provenance"].items()}
     return {name: str(value) for name, value in tags.items()}

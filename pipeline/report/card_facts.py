@@ -5,6 +5,7 @@ from typing import Any
 from pipeline.config.quantize import UNQUANTIZED, Variant
 from pipeline.errors import UnderstudyError
 from pipeline.judgement.schema import Decision
+from pipeline.models.step_shape import step_shape
 from pipeline.models.stored_pair import read_pair
 from pipeline.report.card import examined
 from pipeline.running.context import StageContext
@@ -24,6 +25,7 @@ def card_facts(context: StageContext[PromoteSettings], decision: Decision) -> di
     return {
         "name": context.resources.registry.name,
         "digest": context.digests[draft_input(chosen)],
+        "shape": step_shape(context.inputs[draft_input(chosen)] / "draft") or "",
         "quantization": chosen,
         "run": context.run_id,
         "target": pair.facts["target"],

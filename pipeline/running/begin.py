@@ -14,7 +14,7 @@ from pipeline.running.abandoned import close_abandoned
 from pipeline.running.certain_refusals import stop_or_warn
 from pipeline.running.clear_text import clear_text_warnings
 from pipeline.running.execution.ray_cluster import require_ray
-from pipeline.running.inputs import is_prompts, resolve_inputs
+from pipeline.running.inputs import MACHINE, is_prompts, resolve_inputs
 from pipeline.running.local_pair import check_local_pair
 from pipeline.running.plan import Plan
 from pipeline.running.prompt_survey import require_prompts
@@ -125,13 +125,14 @@ def _check_before_paying(
 
 def _check_pinned(record: RunRecord, inputs: Mapping[str, OutsideInput]) -> None:
     """All stages of a run must read the same files. Only the corpus stage reads prompts, and a log goes on growing: until that
-    stage is done the run takes them as they are now, and afterwards they may change."""
-    has_prompts = "corpus" in record.jobs
+    stage is done the run takes them as they are now, and afterwards they may change. So with the machine and the speed stage:
+    tasks of a scheduler run on several machines, and step times are those of the one that measures."""
+    done = {entry.stage for entry in record.jobs.values()}
     for name, item in inputs.items():
         if name == "today":  # the run keeps the day on which it began
             continue
-        if is_prompts(name):
-            if not has_prompts:
+        if is_prompts(name) or name == MACHINE:
+            if ("corpus" if is_prompts(name) else "speed") not in done:
                 record.outside[name] = item
         elif record.outside[name].digest != item.digest:
             raise UsageError(
@@ -154,7 +155,8 @@ def champion_input(registry: Registry) -> dict[str, OutsideInput]:
     champion = registry.champion()
     if champion is None:
         return {}
-    return {"champion": OutsideInput(champion.digest, facts={"name": champion.name, "version": champion.version})}
+    facts = {"name": champion.name, "version": champion.version, "shape": champion.shape}
+    return {"champion": OutsideInput(champion.digest, facts=facts)}
 
 
 def _drop_overdue_challenger(registry: Registry, progress: Progress) -> None:

@@ -23,6 +23,8 @@ from pipeline.errors import UsageError
 from pipeline.models.files import licence, model_files, tokenizer_files
 from pipeline.models.names import same_model
 from pipeline.reference.text import library_stamp, text_digest
+from pipeline.running.jobs import measures_speed
+from pipeline.running.speed_inputs import machine_input
 from pipeline.running.tasks import profile_input
 from pipeline.store.artifacts import Store
 from pipeline.store.files import content_key, file_sha256, file_stamp
@@ -42,6 +44,7 @@ class Remembered:
 DIGESTS = StateFile(Format(name="list of digests", content=dict[Text, Remembered]), "digests")
 
 
+MACHINE = "machine"
 _PROMPTS = "prompts_"  # and the number of the source
 
 
@@ -167,6 +170,8 @@ def _resolvers(config: Config) -> dict[str, Callable[[_Digests], OutsideInput]]:
             found[f"{_PROMPTS}{number}"] = partial(_prompts, number, prompts)
     for variant in config.gate.profile:
         found[profile_input(variant)] = partial(_profile, variant, config)
+    if measures_speed(config):
+        found[MACHINE] = lambda digests: machine_input(config)
     return found
 
 

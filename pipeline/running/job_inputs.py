@@ -12,7 +12,7 @@ from pipeline.registry.registry import registry_for
 from pipeline.running.context import StageContext, resources_of
 from pipeline.running.execution.parts import Share, drop_parts
 from pipeline.running.inputs import PinnedInputs
-from pipeline.running.jobs import Job
+from pipeline.running.jobs import SHAPE, Job
 from pipeline.running.plan import Plan, Step
 
 
@@ -73,6 +73,7 @@ class JobInputs:
                 artifact.check_hashes()
                 self._hashed.add(artifact.path)
             return artifact.path
+        name = name.removeprefix(SHAPE)
         outside = self._plan.outside[name]
         if name == "champion":
             champion = self._registry.champion_at(outside.facts["version"])
@@ -81,4 +82,4 @@ class JobInputs:
 
     def _facts(self, reference: str) -> dict[str, Any]:
         source, _, name = reference.partition("#")
-        return self._plan.outside[name].facts if source == "outside" else {}
+        return self._plan.outside[name.removeprefix(SHAPE)].facts if source == "outside" else {}

@@ -6,8 +6,8 @@ does not repeat the target's completions), `outside#champion` the digest of an i
 clock is an input too (`AGE`): a stored decision that rests on it would otherwise be found again when it is no longer true.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.config.evaluate import SpeedConfig
@@ -53,16 +53,6 @@ class Job:
     task: Task | None = None  # for people and tables; what the stage is asked is in its settings
     settings: Settings
     reads: Mapping[str, str]  # name of the input -> reference
-    reads_if_champion: Mapping[str, str] = field(
-        default_factory=dict
-    )  # in their place where `draft` is `baseline` itself
-
-    def decided(self, digest: Callable[[str], str | None]) -> "Job":
-        """The job once its inputs are known; `digest` is None for one that is not. A candidate that is the champion already is
-        compared as it was before it became the champion, so nothing is built again."""
-        if not self.reads_if_champion or digest(self.reads["draft"]) != digest(self.reads["baseline"]):
-            return self
-        return replace(self, reads={**self.reads, **self.reads_if_champion}, reads_if_champion={})
 
     @property
     def id(self) -> str:
@@ -98,7 +88,7 @@ def jobs_of(config: Config, champion: ChampionVersion | None = None) -> tuple[Jo
         _distill(config),
         *_variants(config),
         *_examinations(config, champion is not None),
-        *_speed(config, champion is not None),
+        *_speeds(config, champion is not None),
         _gate(config, champion),
         _promote(config, champion),
     )
@@ -292,42 +282,59 @@ def _examinations(config: Config, champion: bool) -> list[Job]:
     return jobs
 
 
-AGE = "at most "  # days old: of a reference `generate#at most 30`, whose digest says whether the artifact is
+# Of references whose digest is computed from the artifact (`plan.py`, `speed_inputs.py`):
+AGE = "at most "  # days old, such as `generate#at most 30`: whether it is
+SHAPE = "shape of "  # a role, such as `pair#shape of target`: what decides the seconds of its passes
+LENGTH = "mean length"  # of completions, about
+CAN_BE_COMPUTED = "can be computed"  # whether the examined draft can
 
 
-def _measures_speed(config: Config) -> bool:
+def measures_speed(config: Config) -> bool:
     """A target on servers is not timed: its speed depends on the other requests there."""
     return config.evaluate.speed.turns > 0 and not config.pair.target.is_served
 
 
-def _speed(config: Config, champion: bool) -> list[Job]:
-    """The decodes for tokens per second, after the examinations, whose figures decide the draft lengths."""
-    if not _measures_speed(config):
+def _speeds(config: Config, champion: bool) -> list[Job]:
+    """Step times with the draft that the candidate is compared with, and with the candidate: one artifact where they have one
+    shape."""
+    if not measures_speed(config):
         return []
     evaluate = config.evaluate
     settings = SpeedSettings(
         speed=evaluate.speed,
+        max_gamma=evaluate.max_gamma,
         sampling=config.sampling,
         draft_sampling=evaluate.draft_sampling,
-        confidence=evaluate.confidence,
+        target=config.pair.target.dtype,
         dtype=config.pair.draft.dtype,
     )
-    reads = {"completions": "generate", "target": "pair#target", "shared": "pair#shared"}
-    reads |= {"draft": "distill#draft", "examination": f"evaluate/{_name(UNQUANTIZED)}"}
-    base = {"baseline": "pair#draft", "examination_baseline": "evaluate/base"}
-    other = {"baseline": "outside#champion", "examination_baseline": "evaluate/champion"} if champion else base
+    compared = f"outside#{SHAPE}champion" if champion else f"pair#{SHAPE}draft"
+    drafts = {_compared(champion): compared, _name(UNQUANTIZED): f"distill#{SHAPE}draft"}
     return [
         Job(
             stage="speed",
+            part=part,
             settings=settings,
-            reads=reads | other,
-            reads_if_champion=base if champion else {},
+            reads={
+                "target": f"pair#{SHAPE}target",
+                "draft": draft,
+                "machine": "outside#machine",
+                "completions": f"generate#{LENGTH}",
+                "examination": f"evaluate/{part}#{CAN_BE_COMPUTED}",
+            },
         )
+        for part, draft in drafts.items()
     ]
 
 
+def _compared(champion: bool) -> str:
+    """The part of the draft that the candidate is compared with."""
+    return "champion" if champion else "base"
+
+
 def _gate(config: Config, champion: ChampionVersion | None) -> Job:
-    reads = {"speed": "speed"} if _measures_speed(config) else {}
+    sides = {"speed": _name(UNQUANTIZED), "speed_baseline": _compared(champion is not None)}
+    reads = {name: f"speed/{part}" for name, part in sides.items()} if measures_speed(config) else {}
     reads |= {"pair": "pair", "examination_base": "evaluate/base", "examination_lookup": "evaluate/prompt-lookup"}
     reads |= {"completions": "generate", "distilled": "distill#draft"}
     reads |= {"examination_champion": "evaluate/champion", "champion": "outside#champion"} if champion else {}

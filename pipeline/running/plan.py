@@ -13,11 +13,15 @@ from pipeline.config.stored import given_config
 from pipeline.errors import UsageError
 from pipeline.judgement.age import examination_age
 from pipeline.judgement.schema import ChampionVersion
+from pipeline.models.places import model_places
 from pipeline.running.after_stage import after_stage
-from pipeline.running.jobs import AGE, Job, jobs_of
+from pipeline.running.jobs import AGE, CAN_BE_COMPUTED, LENGTH, SHAPE, Job, jobs_of
+from pipeline.running.speed_inputs import computable, length_of, shape_of
 from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.store.artifacts import Artifact, Store, age_in_days
 from pipeline.store.runs import OutsideInput, RunRecord
+
+OF_ARTIFACT = {LENGTH: length_of, CAN_BE_COMPUTED: computable}
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,6 @@ class Plan:
         return self._artifacts[job_id]
 
     def _step(self, job: Job) -> Step:
-        job = job.decided(self._digest)
         digests = {name: self._digest(reference) for name, reference in job.reads.items()}
         step = Step(job, {name: digest for name, digest in digests.items() if digest is not None}, self.store)
         if step.is_known:
@@ -106,7 +109,11 @@ class Plan:
         known before the artifact is there."""
         source, _, part = reference.partition("#")
         if source == "outside":
-            return self.outside[part].digest if part in self.outside else None
+            found = self.outside.get(part.removeprefix(SHAPE))
+            if found is None:
+                return None
+            # A champion that an older version registered has no shape in its tags: it shares with no other draft.
+            return found.facts.get("shape") or found.digest if part.startswith(SHAPE) else found.digest
         if not part:
             return self._keys.get(source)
         artifact = self._artifacts.get(source)
@@ -114,6 +121,10 @@ class Plan:
             return None
         if part.startswith(AGE):
             return examination_age(age_in_days(artifact.path), int(part.removeprefix(AGE))).verdict
+        if part.startswith(SHAPE):
+            return shape_of(artifact, part.removeprefix(SHAPE), model_places(self.config.pair))
+        if part in OF_ARTIFACT:
+            return OF_ARTIFACT[part](artifact)
         return artifact.provides.get(part)
 
 

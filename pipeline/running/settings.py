@@ -123,13 +123,14 @@ class EvaluateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedSettings:
-    """How tokens per second are measured."""
+    """How step times are measured."""
 
     speed: SpeedConfig
+    max_gamma: int
     sampling: SamplingConfig  # of the deployment
     draft_sampling: Drafting
-    confidence: float
-    dtype: Dtype  # of the drafts
+    target: NumberFormat
+    dtype: Dtype  # of the draft
 
     @property
     def deployed(self) -> Sampling:

@@ -30,7 +30,7 @@ NOBODY = "http://127.0.0.1:1"  # a tracking server that is not there: also saves
 RUN = "first"  # the id of the run that made the smoke store
 _ENDED = "ended.json"
 _TIMED = {
-    "decoding_speed.json": ("baseline", "candidate", "plain"),
+    "step_times.json": ("plain", "rounds"),
     "decision.json": ("speed", "warnings"),
 }  # by file: keys that hold measured seconds
 _RENDERINGS = ("draft_lengths.png", "latency.png")  # of a decision
@@ -48,9 +48,15 @@ JOBS = (
     "evaluate/int8",
     "evaluate/int4",
     "evaluate/prompt-lookup",
-    "speed",
+    "speed/base",
+    "speed/candidate",
     "gate",
     "promote",
+)
+# With a champion, which the candidate is then compared with instead of the base draft.
+JOBS_WITH_CHAMPION = (
+    *(job if job != "speed/base" else "speed/champion" for job in JOBS),
+    "evaluate/champion",
 )
 _FOREIGN = ("MLFLOW_", "UNDERSTUDY_", "HF_", "XDG_", "GITHUB_", "COLUMNS", "FORCE_COLOR")
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
@@ -91,7 +97,7 @@ class Ended:
         found = {}
         for line in self.err.splitlines():
             job, _, rest = line.partition(": ")
-            if job in (*JOBS, "evaluate/champion") and rest.split(" ")[0] in ("done", "skipped"):
+            if job in {*JOBS, *JOBS_WITH_CHAMPION} and rest.split(" ")[0] in ("done", "skipped"):
                 found[job] = rest.split(" ")[0]
         return found
 

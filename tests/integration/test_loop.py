@@ -17,7 +17,7 @@ from pipeline.models.loading import choose_device, load_model
 from pipeline.models.places import model_places
 from pipeline.models.stored_pair import read_pair
 from pipeline.speculation.settings import Sampling
-from tests.integration.conftest import JOBS, NOBODY, RUN, SMOKE, Place, Smoke
+from tests.integration.conftest import JOBS, JOBS_WITH_CHAMPION, NOBODY, RUN, SMOKE, Place, Smoke
 from tests.unit.test_glossary import unexplained
 
 BEFORE_DISTILL = {
@@ -219,12 +219,9 @@ def test_repeated_run_does_nothing_again(loop: Place) -> None:
     record = loop.records()[-1]
     states = ended.states
     assert (0, ["mlflow"]) == (code, imported), ended.err
-    # The champion's examination is the candidate's, by its key; only gate and promote have something to say.
-    assert {job: "skipped" for job in JOBS if job not in ("gate", "promote")} | {
-        "evaluate/champion": "skipped",
-        "gate": "done",
-        "promote": "done",
-    } == states
+    # The champion's examination is the candidate's, by its key, and so are its step times; only gate and promote have something
+    # to say.
+    assert dict.fromkeys(JOBS_WITH_CHAMPION, "skipped") | {"gate": "done", "promote": "done"} == states
     assert ("finished", "already_champion") == (record["state"], record["decision"]["verdict"])
     assert "already champion" == record["jobs"]["promote"]["notes"]["result"]
     assert ["1"] == list(loop.registry()["reference-draft"]["versions"])
@@ -252,10 +249,10 @@ def test_dry_run_prints_the_jobs(smoke: Smoke) -> None:
         ]
         found.append({job: action for job, action, _ in cells})
 
-    after = [*JOBS[JOBS.index("distill") :], "evaluate/champion"]
-    examined = ("evaluate/candidate", "speed", "gate")
+    after = JOBS_WITH_CHAMPION[JOBS.index("distill") :]
+    examined = ("evaluate/candidate", "speed/candidate", "gate")
     built = {job for job in after if job.startswith(("distill", "quantize")) or job in examined}
-    assert {*JOBS, "evaluate/champion"} == set(found[0]) == set(found[1])
+    assert set(JOBS_WITH_CHAMPION) == set(found[0]) == set(found[1])
     assert {"gate"} == {job for job, action in found[0].items() if action == "build"}  # the champion is another now
     assert built | {"evaluate/int8", "evaluate/int4"} == {job for job, action in found[1].items() if action == "build"}
     assert ["run", "run"] == [actions["promote"] for actions in found]
@@ -301,12 +298,15 @@ def test_change_of_distill_runs_distill_and_what_follows(loop: Place) -> None:
     """Another learning rate trains, quantizes, examines and judges again, against the champion, and nothing before."""
     before = loop.committed()
     ended = loop.understudy("run", SMOKE, "--set", "distill.learning_rate=0.0041", "--run", "second")
-    again = {job: "done" for job in JOBS if job not in BEFORE_DISTILL}
+    again = {job: "done" for job in JOBS_WITH_CHAMPION if job not in BEFORE_DISTILL}
+    again |= dict.fromkeys(
+        ("speed/champion", "speed/candidate", "evaluate/champion"), "skipped"
+    )  # the shape is the same
     states = ended.states
     assert ended.code in (0, 3), ended.err
     if ended.code == 3:  # a draft that is as good as the champion is no gain: refused, and promote is not reached
         del again["promote"]
-    assert BEFORE_DISTILL | again | {"evaluate/champion": "skipped"} == states
+    assert BEFORE_DISTILL | again == states
     assert "champion" == loop.record("second")["decision"]["baseline"]
     assert before == {name: seen for name, seen in loop.committed().items() if name in before}
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.acceptance.baseline import baseline_json
-from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured, find_decoding_speed
 from pipeline.acceptance.profile import PromptCounts, counts_json
 from pipeline.acceptance.profile_file import read_examination, write_profile
 from pipeline.acceptance.schema import FILE as EXAMINATION_FILE
 from pipeline.acceptance.schema import read_profile
+from pipeline.acceptance.step_times import StepTimes, find_step_times
 from pipeline.canary.schema import CANARY
 from pipeline.canary.verified import VERIFICATION
 from pipeline.commands.check import _read as read_check_baseline
@@ -258,10 +258,7 @@ _MODELS = (
 )
 _TOKENIZER = _tokenizer_files()
 SHARE_GPT = {"conversations": [{"from": "human", "value": "Why?"}, {"from": "function_call", "value": '{"name": "f"}'}]}
-SPEED = DecodingSpeed(
-    device="cpu", prompts=2, tokens=9, turns=3, confidence=0.95, plain=Measured(5.0, 4.0, 6.0), baseline=None,
-    candidate=DraftSpeed(gamma=3, tokens_per_second=Measured(5.0, 4.0, 6.0), speedup=None, not_measurable="few turns"),
-)  # fmt: skip
+STEP_TIMES = StepTimes(device="cpu", prompts=2, tokens=9, plain=[0.5, 0.6], rounds={1: [0.7, 0.8], 4: [1.2, 1.4]})
 SWEEP = b"concurrency,k,mean_acceptance_length,tpot_p50_ms,ttft_p50_ms\n1,0,1.0,21,30\n4,2,2.2,11,30\n"
 
 
@@ -395,8 +392,8 @@ KINDS: tuple[Kind, ...] = (
         covers=("pipeline/latency/costs/step_costs:_read",),
     ),
     Kind(
-        name="decoding speed", file="decoding_speed.json", valid=_json(asdict(SPEED)), read=find_decoding_speed,
-        covers=("pipeline/acceptance/decoding_speed:DecodingSpeed",),
+        name="step times", file="step_times.json", valid=_json(asdict(STEP_TIMES)), read=find_step_times,
+        covers=("pipeline/acceptance/step_times:StepTimes",),
     ),
     Kind(
         name="measured points", file="costs.json.measured",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.acceptance.decoding_speed import DecodingSpeed
+from pipeline.acceptance.step_times import StepTimes
 from pipeline.canary.schema import CanaryResult
 from pipeline.canary.verified import Verification
 from pipeline.distillation.learning_curve import LearningCurve
@@ -25,7 +25,6 @@ from pipeline.watch.state import WatchState
 STORED = Path(__file__).parents[2] / "fixtures" / "stored"
 KINDS: dict[str, type[Any]] = {
     "decision": Decision,
-    "decoding_speed": DecodingSpeed,
     "expected_counters": Expected,
     "learning_curve": LearningCurve,
     "measured_points": MeasuredPoints,
@@ -33,6 +32,7 @@ KINDS: dict[str, type[Any]] = {
     "result_of_a_canary": CanaryResult,
     "result_of_a_verification": Verification,
     "run_record": RunRecord,
+    "step_times": StepTimes,
     "state_of_the_watch": WatchState,
 }
 

@@ -42,6 +42,7 @@ def facts() -> dict[str, Any]:
     return {
         "name": "big-draft",
         "digest": "d2",
+        "shape": "s",
         "quantization": "int4",
         "run": "run-1",
         "license": "apache-2.0",

@@ -264,4 +264,4 @@ def test_each_job_says_what_it_does() -> None:
     """In the words of its stage."""
     said = {job.id: job.summary for job in jobs_of(_config())}
     assert "teacher-forced acceptance, every draft length" == said["evaluate/candidate"]
-    assert said["speed"].startswith("tokens per second")
+    assert said["speed/candidate"].startswith("step times")

@@ -59,7 +59,7 @@ KNOWN_BY: dict[str, str] = {
     "pair.target.revision": "pair",
     "pair.target.tokenizer": "",
     "pair.target.device_map": "",
-    "pair.target.dtype": "pair generate distill",  # of distill: its on-policy rounds load the target
+    "pair.target.dtype": "pair generate distill speed",  # of distill: its on-policy rounds load the target
     "pair.draft.source": "",
     "pair.draft.revision": "pair",
     "pair.draft.dtype": "pair distill quantize evaluate speed",
@@ -93,8 +93,8 @@ KNOWN_BY: dict[str, str] = {
     "evaluate": "evaluate",
     "evaluate.convention": "evaluate gate",
     "evaluate.gamma": "evaluate gate",
-    "evaluate.max_gamma": "evaluate gate",
-    "evaluate.confidence": "evaluate speed gate",
+    "evaluate.max_gamma": "evaluate speed gate",
+    "evaluate.confidence": "evaluate gate",
     "evaluate.draft_sampling": "distill quantize evaluate speed",  # dev acceptance, by which checkpoints are chosen
     "evaluate.speed": "speed",
     "evaluate.batch_tokens": "distill quantize evaluate",
@@ -114,7 +114,7 @@ OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
         "seed": "pair generate distill quantize gate",
         "pair.target.source": "pair generate evaluate",  # as a directory: another pair, without a target before
         "pair.target.revision": "",
-        "pair.target.dtype": "generate distill",
+        "pair.target.dtype": "generate distill speed",
         "pair.draft.revision": "",
         "pair.draft.dtype": "distill quantize evaluate speed",
         "pair.draft.layers": "",
@@ -139,7 +139,7 @@ OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
         "generate.distribution_tokens": "generate",
         "generate.batch": "",  # the servers choose
         "generate.shard": "generate",
-        "evaluate.confidence": "evaluate gate",
+        "evaluate.max_gamma": "evaluate gate",
         "evaluate.draft_sampling": "distill quantize evaluate",
         "evaluate.speed": "",  # a target on servers is not timed
     },

@@ -164,6 +164,14 @@ def test_a_gpu_that_is_not_there_is_found_before_anything_is_built(world: _World
     assert "promote" in world.run(gone, run_id=world.run(gone, last="speed").id, first="gate").jobs
 
 
+def test_step_times_are_of_the_machine_that_measures(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks of a scheduler run on several machines: one before the measurement decides nothing, nor does one after it."""
+    for threads, first, last in (("1", "pair", "evaluate"), ("2", "speed", "speed"), ("3", "gate", "promote")):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        record = world.run(run_id="r", first=first, last=last)
+    assert ("2", "finished") == (record.outside["machine"].facts["threads"], record.state)
+
+
 def test_a_second_run_skips_all_but_promote(world: _World) -> None:
     """Artifacts in the store are not built again; promote runs again."""
     world.run()
@@ -513,7 +521,7 @@ def test_the_champion_is_examined_and_pinned(world: _World) -> None:
     world.registry.answer = RegisteredDraft(name="d", version="3", digest="digest", change=1)
     record = world.run()
     assert "evaluate/champion" in world.calls
-    assert {"name": "d", "version": "3"} == record.outside["champion"].facts
+    assert {"name": "d", "version": "3", "shape": ""} == record.outside["champion"].facts
 
 
 def test_the_page_of_a_reused_decision_shows_its_own_runs_config(world: _World) -> None:

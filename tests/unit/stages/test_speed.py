@@ -1,4 +1,4 @@
-"""The stage that measures tokens per second."""
+"""The stage that measures step times."""
 
 from pathlib import Path
 from typing import Any
@@ -9,26 +9,41 @@ import torch
 import stages.speed
 from pipeline.config.loading import load_config
 from pipeline.errors import UnderstudyError
+from pipeline.running.context import StageContext
+from pipeline.running.speed_inputs import BROKEN, COMPUTABLE
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.contexts import settings_of, stage_context
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 
+def _without_memory(*_: object) -> Any:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def _context(place: Path, examination: str) -> StageContext[Any]:
+    config, digests = load_config(CONFIGS / "smoke.yaml"), {"examination": examination}
+    return stage_context(config, "speed/candidate", place, place / "out", digests=digests)
+
+
 def test_a_measurement_without_memory_says_how_to_do_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The setting is named."""
+    monkeypatch.setattr(stages.speed, "_measure", _without_memory)
+    with pytest.raises(UnderstudyError, match=r"^step times: out of memory; set evaluate\.speed\.turns to 0"):
+        stages.speed.run(_context(tmp_path, COMPUTABLE))
 
-    def without_memory(*_: object) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr(stages.speed, "_measure", without_memory)
-    context = stage_context(load_config(CONFIGS / "smoke.yaml"), "speed", tmp_path, tmp_path / "out")
-    with pytest.raises(UnderstudyError, match=r"^tokens per second: out of memory; set evaluate\.speed\.turns to 0"):
-        stages.speed.run(context)
+def test_nothing_is_measured_with_a_draft_that_cannot_be_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run goes on, and the gate refuses it; nor do drafts of its shape get an artifact without times."""
+    monkeypatch.setattr(stages.speed, "_measure", _without_memory)
+    assert {} == stages.speed.run(_context(tmp_path, BROKEN)).figures
+    assert [] == list(tmp_path.rglob("*.json"))
 
 
 @pytest.mark.parametrize(("drafting", "expected"), [("greedy", GREEDY), ("probabilistic", Sampling(0.7))])
 def test_the_draft_is_sampled_as_the_engine_does(drafting: str, expected: Sampling) -> None:
     """Greedily, or at the deployment's settings."""
     changed = ("sampling.temperature=0.7", f"evaluate.draft_sampling={drafting}")
-    assert expected == settings_of(load_config(CONFIGS / "smoke.yaml", changed), "speed").drafting
+    assert expected == settings_of(load_config(CONFIGS / "smoke.yaml", changed), "speed/candidate").drafting

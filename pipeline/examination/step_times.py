@@ -1,0 +1,121 @@
+"""Measures the seconds of a step of plain decoding, and of a round at each draft length, one request at a time.
+
+The sides take turns on each request, so that what else the machine does affects all of them. What the draft is worth, and which
+length is best, is not known here: only how long a round takes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from time import perf_counter
+from typing import Any
+
+from pipeline.config.evaluate import SpeedConfig
+from pipeline.errors import UnderstudyError
+from pipeline.examination.completion_sets import CompletionSets
+from pipeline.models.stored_pair import Pair
+from pipeline.speculation.batch import Request
+from pipeline.speculation.decoder import Decoder, Decoding
+from pipeline.speculation.draft_length import Fixed
+from pipeline.speculation.drafter import LoadedDraft
+from pipeline.speculation.settings import Sampling
+
+_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+_PLAIN = 0  # the draft length of plain decoding
+_STEPS_PER_ROUND = 8  # a turn has so many steps of plain decoding, which all lengths are compared with, for each round
+_LEAST_ROUNDS = 2
+_LEAST_STEPS = _LEAST_ROUNDS * _STEPS_PER_ROUND
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """What is decoded in each turn: for each request `steps` steps of plain decoding, and rounds at each of `lengths`."""
+
+    requests: Sequence[Request]
+    lengths: Sequence[int]
+    steps: int
+    count: int
+
+    @property
+    def rounds(self) -> int:
+        return max(_LEAST_ROUNDS, self.steps // _STEPS_PER_ROUND)
+
+
+def turns_of(sets: CompletionSets, speed: SpeedConfig, max_gamma: int, pair: Pair) -> Turns:
+    """Requests that begin in the middle of a stored completion, with all that is before it as context: the first examination
+    prompts of the deployment's completions that leave room for the longest round."""
+    lengths = [length for length in _LENGTHS if length <= max_gamma]
+    least = max(*lengths, speed.tokens) + 1  # one round of each length is whole, and so is plain decoding
+    wanted = max(speed.tokens, max(lengths) * max(_LEAST_ROUNDS, speed.tokens // _STEPS_PER_ROUND)) + max(lengths) + 1
+    contexts = ([*one.prompt.tolist(), *one.tokens[: one.length // 2].tolist()] for one in sets.read(sets.deployed))
+    rooms = ((context, pair.context - len(context) - max(lengths) - 1) for context in contexts)
+    fitting = ((context, room) for context, room in rooms if room >= least)
+    requests = [
+        Request(context, min(room, wanted), seed) for seed, (context, room) in enumerate(islice(fitting, speed.prompts))
+    ]
+    if not requests:
+        raise UnderstudyError(
+            f"no examination prompt leaves room for {least} tokens in the context of {pair.context}; lower "
+            "evaluate.speed.tokens, or set evaluate.speed.turns to 0"
+        )
+    return Turns(requests=requests, lengths=lengths, steps=speed.tokens, count=speed.turns)
+
+
+def timed_decoder(
+    target: Any, draft: LoadedDraft, turns: Turns, sampling: Sampling, draft_sampling: Sampling, vocabulary: int
+) -> Decoder:
+    """Of all sides. It ends at no stop token: a step takes as long behind one."""
+    return Decoder(
+        target, draft, sampling=sampling, draft_sampling=draft_sampling, vocabulary=vocabulary, gamma=max(turns.lengths)
+    )
+
+
+def within_seconds(decoder: Decoder, turns: Turns, most: float) -> Turns:
+    """`turns` with fewer requests, then with fewer steps, so that measuring takes about `most` seconds. The first request,
+    decoded by every side, tells how long one takes."""
+    first = replace(turns, requests=turns.requests[:1], steps=_LEAST_STEPS)
+    _turn(decoder, first, 0)  # warm-up
+    began = perf_counter()
+    _turn(decoder, first, 0)
+    affordable = most / (turns.count * (perf_counter() - began)) * _LEAST_STEPS  # steps of all requests
+    steps = min(turns.steps, max(_LEAST_STEPS, int(affordable)))
+    return replace(turns, requests=turns.requests[: max(1, int(affordable / steps))], steps=steps)
+
+
+def measure_step_times(
+    decoder: Decoder, turns: Turns, turn_done: Callable[[], None] = lambda: None
+) -> dict[int, list[float]]:
+    """Mean seconds of a round by draft length, 0 for plain decoding, in each turn. `turn_done` is called after each turn."""
+    found: dict[int, list[float]] = {length: [] for length in (_PLAIN, *turns.lengths)}
+    for number in range(turns.count):
+        for length, seconds in _turn(decoder, turns, number).items():
+            found[length].append(seconds)
+        turn_done()
+    return found
+
+
+def _turn(decoder: Decoder, turns: Turns, number: int) -> dict[int, float]:
+    """Each request by every side, one after the other; no side always follows the same one."""
+    sides = [_PLAIN, *turns.lengths]
+    seconds, rounds = dict.fromkeys(sides, 0.0), dict.fromkeys(sides, 0)
+    for place, request in enumerate(turns.requests):
+        first = (number + place) % len(sides)
+        for length in sides[first:] + sides[:first]:
+            spent, whole = _rounds(decoder, request, length, turns.rounds if length else turns.steps)
+            seconds[length] += spent
+            rounds[length] += whole
+    return {length: seconds[length] / rounds[length] for length in sides}
+
+
+def _rounds(decoder: Decoder, request: Request, length: int, most: int) -> tuple[float, int]:
+    """Seconds and number of up to `most` rounds that draft all of `length` tokens; near the limit they are shorter, and not
+    counted."""
+    decoder.length = Fixed(length)
+    decoding = Decoding(decoder, [request])
+    spent, whole = 0.0, 0
+    for round_ in islice(decoding, most):
+        if round_.drafted[0] < length:
+            break
+        taken = decoding.completions[0].seconds
+        spent, whole = taken.total - taken.prefill, whole + 1
+    return spent, whole

@@ -1,0 +1,79 @@
+"""What step times depend on, as digests: the machine, the shapes of the models, and how long completions are.
+
+Weights and acceptance are not among them, so drafts of equal shape share step times, also those of two runs. Torch-free.
+"""
+
+import importlib.metadata
+import math
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.root import Config
+from pipeline.models.places import Places
+from pipeline.models.step_shape import step_shape
+from pipeline.models.stored_pair import PAIR_FILE
+from pipeline.store.artifacts import Artifact
+from pipeline.store.files import content_key
+from pipeline.store.own_files import reads_own_files
+from pipeline.store.runs import OutsideInput
+
+_GPUS = Path("/proc/driver/nvidia/gpus")
+_CPU = Path("/proc/cpuinfo")
+BROKEN, COMPUTABLE = "broken", "computable"  # of an examined draft
+
+
+def machine_input(config: Config) -> OutsideInput:
+    """Processor or GPUs, threads and libraries of this machine, and where the config places the target."""
+    gpus = [] if config.device == "cpu" else _gpus()
+    facts: dict[str, Any] = {
+        "device": "cuda" if gpus else "cpu",
+        "gpus": gpus,
+        "processor": _processor(),
+        "threads": os.environ.get("OMP_NUM_THREADS") or str(_cores()),
+        "native": os.environ.get("UNDERSTUDY_NATIVE", ""),
+        "target_device_map": config.pair.target.device_map,
+    }
+    facts |= {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
+    return OutsideInput(content_key(facts), facts=facts)
+
+
+@reads_own_files("of the kernel")
+def _gpus() -> list[str]:
+    """The names that the NVIDIA driver gives; none without it."""
+    lines = [line for file in sorted(_GPUS.glob("*/information")) for line in file.read_text().splitlines()]
+    return sorted(line.partition(":")[2].strip() for line in lines if line.startswith("Model:"))
+
+
+@reads_own_files("of the kernel")
+def _processor() -> str:
+    lines = _CPU.read_text().splitlines() if _CPU.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shape_of(artifact: Artifact, role: str, places: Places) -> str:
+    """The shape of a role's model: of a pair artifact, or of one that holds a draft. A model that is not on this machine, or is
+    damaged, is taken to have a shape of its own; the stage says what is wrong with it."""
+    own = artifact.provides.get(role, artifact.key)
+    made: Path | None = artifact.path / role
+    if role in places and not (artifact.path / role).is_dir() and (artifact.path / PAIR_FILE).exists():
+        made = places[role].find()
+    return (step_shape(made) if made is not None else None) or own
+
+
+def length_of(artifact: Artifact) -> str:
+    """How long completions are in the mean, to a power of two."""
+    count, tokens = artifact.figures.get("completions"), artifact.figures.get("tokens")
+    return f"about {2 ** round(math.log2(max(tokens / count, 1)))} tokens" if count and tokens else artifact.key
+
+
+def computable(examination: Artifact) -> str:
+    """Whether an examined draft could be computed. Step times are not measured with one that could not."""
+    return BROKEN if examination.manifest.notes.get("broken") else COMPUTABLE

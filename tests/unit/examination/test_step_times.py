@@ -1,0 +1,117 @@
+"""Seconds of steps in interleaved turns: what is decoded, in which order, and what is counted."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.config.evaluate import SpeedConfig
+from pipeline.drafts.plain import PlainDraft
+from pipeline.errors import UnderstudyError
+from pipeline.examination import step_times
+from pipeline.examination.step_times import Turns, measure_step_times, timed_decoder, turns_of, within_seconds
+from pipeline.speculation.batch import Request
+from pipeline.speculation.settings import GREEDY, Sampling
+from tests.fakes import table_model
+
+TARGET, DRAFT = 1.0, 0.1  # seconds of a pass
+REQUESTS = [Request([1], 80, seed) for seed in range(4)]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A machine on which a pass takes TARGET and DRAFT seconds. `calls`: request and draft length of each side."""
+    state: dict[str, Any] = {"calls": [], "clock": 0.0}
+
+    def rounds(decoder: Any, request: Request, length: int, most: int) -> tuple[float, int]:
+        state["calls"].append((request.seed, length))
+        spent = most * (TARGET + length * DRAFT)
+        state["clock"] += spent
+        return spent, most
+
+    monkeypatch.setattr(step_times, "_rounds", rounds)
+    monkeypatch.setattr(step_times, "perf_counter", lambda: state["clock"])
+    return state
+
+
+def _turns(count: int = 6, steps: int = 64, lengths: tuple[int, ...] = (1, 4)) -> Turns:
+    return Turns(requests=REQUESTS, lengths=lengths, steps=steps, count=count)
+
+
+def test_each_turn_has_the_seconds_of_a_round_of_each_side(machine: dict[str, Any]) -> None:
+    """Plain decoding, and every draft length."""
+    found = measure_step_times(None, _turns())  # type: ignore[arg-type]
+    assert {0: pytest.approx([1.0] * 6), 1: pytest.approx([1.1] * 6), 4: pytest.approx([1.4] * 6)} == found
+
+
+def test_sides_alternate_on_each_request(machine: dict[str, Any]) -> None:
+    """So what else the machine does affects all sides, and none always follows the same one."""
+    told: list[int] = []
+    measure_step_times(None, _turns(count=3), lambda: told.append(1))  # type: ignore[arg-type]
+    calls = [machine["calls"][start : start + 3] for start in range(0, len(machine["calls"]), 3)]
+    assert all(len({seed for seed, _ in one}) == 1 and {0, 1, 4} == {length for _, length in one} for one in calls)
+    assert {0, 1, 4} == {one[0][1] for one in calls[:3]} == {one[0][1] for one in calls[:12:4]}
+    assert 3 == len(told)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "requests", "steps"), [(100_000, 4, 64), (6 * 84 * 3.1, 3, 64), (6 * 84 * 0.51, 1, 32), (1, 1, 16)]
+)
+def test_fewer_requests_then_fewer_steps_where_the_target_is_slow(
+    machine: dict[str, Any], seconds: float, requests: int, steps: int
+) -> None:
+    """A request takes 64 s of plain decoding here, 8.8 s at length 1 and 11.2 s at length 4 in each turn."""
+    found = within_seconds(None, _turns(), seconds)  # type: ignore[arg-type]
+    assert (requests, steps) == (len(found.requests), found.steps)
+
+
+class _Sets:
+    """Completions of 40 tokens behind two long prompts and four short ones."""
+
+    deployed = Sampling(0.7)
+
+    def read(self, sampling: Sampling) -> Iterator[SimpleNamespace]:
+        assert sampling == self.deployed
+        tokens = np.full(56, 5)
+        return (SimpleNamespace(prompt=np.full(size, size), tokens=tokens, length=40) for size in (3, 40, 39, 4, 60, 5))
+
+
+def _some(context: int, max_gamma: int = 16) -> Turns:
+    sets: Any = _Sets()
+    pair: Any = SimpleNamespace(context=context)
+    return turns_of(sets, SpeedConfig(prompts=3, tokens=8), max_gamma, pair)
+
+
+def test_a_request_begins_in_the_middle_of_a_completion() -> None:
+    """The prompt and half of its completion are the context that a step mostly has."""
+    found = _some(1000)
+    assert [[3] * 3 + [5] * 20, [40] * 40 + [5] * 20] == [list(one.prompt) for one in found.requests[:2]]
+    assert (8, 2, (1, 2, 3, 4, 6, 8, 12, 16)) == (found.steps, found.rounds, tuple(found.lengths))
+
+
+def test_only_requests_with_room_for_the_longest_round_are_decoded() -> None:
+    """Here 93 = 39 + 20 + 17 + 17: a round ends at most 16 drafted tokens and one of the target behind the last token."""
+    assert [3, 39, 4] == [int(one.prompt[0]) for one in _some(93).requests]
+    assert [17] == [one.limit for one in _some(93).requests[1:2]]
+    with pytest.raises(
+        UnderstudyError, match=r"room for 17 tokens in the context of 40; lower evaluate\.speed\.tokens"
+    ):
+        _some(40)
+
+
+def test_lengths_that_are_not_examined_are_not_timed() -> None:
+    """Of others nobody knows the tokens per round."""
+    assert [1, 2, 3, 4] == list(_some(1000, max_gamma=5).lengths)
+
+
+def test_rounds_that_are_cut_short_are_not_counted() -> None:
+    """Near the limit a round drafts less: of a limit of 7 tokens and a draft that is always right, one round of four is whole."""
+    model = table_model(8, 1)
+    turns = Turns(requests=[Request([1, 2], 7, 0)], lengths=(4,), steps=3, count=2)
+    decoder = timed_decoder(model, PlainDraft(model, 8), turns, GREEDY, GREEDY, 8)
+    assert 1 == step_times._rounds(decoder, turns.requests[0], 4, 5)[1]
+    assert 3 == step_times._rounds(decoder, turns.requests[0], 0, 3)[1]
+    found = measure_step_times(decoder, turns)
+    assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.values())
