@@ -1,6 +1,6 @@
-"""Prompt-lookup walked round by round with a fresh search in each: what the examination of the draft is compared with."""
+"""A draft that copies from the text, walked round by round with a fresh search in each: what its examination is compared with."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipeline.acceptance.rounds import Convention
@@ -31,12 +31,24 @@ def walk(
     convention: Convention,
     lookahead: Sequence[int] = (),
 ) -> Walk:
-    """Of the completion `said`; `lookahead` are the target's tokens past its end."""
+    """Prompt-lookup along the completion `said`; `lookahead` are the target's tokens past its end."""
+    return walk_blocks(prompt, said, gamma, lambda before: _block(before, ngram), convention, lookahead)
+
+
+def walk_blocks(
+    prompt: Sequence[int],
+    said: Sequence[int],
+    gamma: int,
+    block_after: Callable[[Sequence[int]], Sequence[int]],
+    convention: Convention,
+    lookahead: Sequence[int] = (),
+) -> Walk:
+    """As `walk`, for the draft that proposes `block_after` of the text before a round, cut to gamma tokens."""
     text, proposed, rounds, places = [*prompt, *said], 0, list[tuple[int, int, bool]](), [0] * gamma
     known = text if convention.clipped else [*text, *lookahead]
     position = len(prompt) + convention.start
     while position < len(text):
-        block = _block(known[:position], ngram)[:gamma]
+        block = block_after(known[:position])[:gamma]
         if convention.clipped:
             block = block[: len(text) - position - 1]
         accepted = 0

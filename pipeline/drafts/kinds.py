@@ -7,7 +7,7 @@ an attribute here or a method there; nothing else asks which kind a draft is.
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-KindName = Literal["plain", "prompt-lookup"]
+KindName = Literal["plain", "prompt-lookup", "suffix-matching"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,14 @@ KINDS: dict[str, Kind] = {
             by_token=False,
             memory="request",
         ),
+        Kind(
+            name="suffix-matching",
+            summary="what followed most often after the longest suffix of the text that occurred before in it; no model",
+            has_weights=False,
+            by_token=False,
+            memory="request",
+        ),
     )
 }
-PLAIN, LOOKUP = KINDS["plain"], KINDS["prompt-lookup"]
+PLAIN, LOOKUP, SUFFIX = KINDS["plain"], KINDS["prompt-lookup"], KINDS["suffix-matching"]
 assert set(get_args(KindName)) == KINDS.keys()

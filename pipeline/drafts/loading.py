@@ -1,14 +1,15 @@
 """Loads a draft of any kind for the target of a pair. A kind has its line in `_LOADERS`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-from pipeline.drafts.kinds import LOOKUP, PLAIN, KindName
+from pipeline.drafts.kinds import LOOKUP, PLAIN, SUFFIX, KindName
 from pipeline.drafts.lookup import PromptLookup
 from pipeline.drafts.plain import PlainDraft
+from pipeline.drafts.suffix import SuffixMatching, SuffixSettings
 from pipeline.drafts.surgery import extend_vocabulary, gained_tokens
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.models.loading import load_model, load_tokenizer
@@ -27,6 +28,7 @@ class DraftSource:
     dtype: str
     trust_remote_code: bool
     lookup_ngram: int  # of prompt-lookup
+    suffix: SuffixSettings = field(default_factory=SuffixSettings)  # of suffix-matching; no config key sets them
 
     def load(self, device: torch.device) -> LoadedDraft:
         """BrokenDraft for one that cannot speculate for this pair."""
@@ -72,4 +74,5 @@ def _plain(source: DraftSource, device: torch.device) -> LoadedDraft:
 _LOADERS: dict[KindName, Callable[[DraftSource, torch.device], LoadedDraft]] = {
     PLAIN.name: _plain,
     LOOKUP.name: lambda source, device: PromptLookup(source.lookup_ngram),
+    SUFFIX.name: lambda source, device: SuffixMatching(source.suffix),
 }

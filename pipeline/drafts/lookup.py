@@ -6,15 +6,16 @@ Shapes as in `speculation/drafter.py`.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pipeline.drafts.kinds import LOOKUP
+from pipeline.drafts.text_drafter import TextDrafter
 from pipeline.speculation.batch import Batch
-from pipeline.speculation.drafter import Examined, Features, GoOn, Proposal
+from pipeline.speculation.drafter import Examined, Features
 from pipeline.speculation.rules import Rules
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.teacher_forced import PaddedBatch, TokenizedCompletion
@@ -30,8 +31,8 @@ class PromptLookup:
         """`ngram`: tokens of the longest n-gram that is looked up."""
         self.ngram = ngram
 
-    def begin(self, batch: Batch, rules: Rules, prefill: int) -> "LookupDrafter":
-        return LookupDrafter(batch, self.ngram)
+    def begin(self, batch: Batch, rules: Rules, prefill: int) -> TextDrafter:
+        return TextDrafter(batch, partial(_Index, self.ngram))
 
     def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None = None) -> Examined:
         """As `LoadedDraft.examine`; the same at every temperature."""
@@ -54,48 +55,18 @@ class PromptLookup:
         return ((copied_SP == actual_SP) & (places_P < drafted_S[:, None])).astype(np.uint8), drafted_S
 
 
-class LookupDrafter:
-    """Keeps an index of the n-grams of each row, which grows with its text."""
-
-    def __init__(self, batch: Batch, ngram: int) -> None:
-        self._batch = batch
-        self._texts = [list(request.prompt) for request in batch.requests]
-        self._indexes = [_Index(ngram) for _ in self._texts]
-
-    def start(self, features: Features | None) -> None:
-        return None
-
-    def propose(self, count: int, uniform_BN: torch.Tensor, go_on: GoOn) -> Proposal:
-        batch = self._batch
-        blocks = [self._continuation(row, min(count, room)) if room else [] for row, room in enumerate(batch.room())]
-        made = max(map(len, blocks))
-        padded = [block + [0] * (made - len(block)) for block in blocks]
-        tokens_BG = torch.tensor(padded, dtype=torch.long, device=batch.ids_BS.device)
-        return Proposal(tokens_BG, [None] * made, list(map(len, blocks)), torch.ones_like(tokens_BG))
-
-    def commit(self, accepted: Sequence[int], made: int, features: Features | None) -> None:
-        for text, number in zip(self._texts, self._batch.running, strict=True):
-            emitted = len(text) - len(self._batch.requests[number].prompt)
-            text.extend(self._batch.completions[number].tokens[emitted:])
-
-    def select(self, rows: Sequence[int]) -> None:
-        self._texts = [self._texts[row] for row in rows]
-        self._indexes = [self._indexes[row] for row in rows]
-
-    def _continuation(self, row: int, most: int) -> list[int]:
-        text, index = self._texts[row], self._indexes[row]
-        for end in range(index.end + 1, len(text) + 1):
-            index.add(text, end)
-        start = index.find(text, len(text))
-        return text[start : start + most] if start >= 0 else []
-
-
 class _Index:
-    """Where the n-grams of a text end that have a token after them, the latest occurrence of each."""
+    """`text_drafter.Reader`. Where the n-grams of a text end that have a token after them, the latest occurrence of each."""
 
     def __init__(self, longest: int) -> None:
         self._longest, self.end = longest, 0
         self._ends: dict[tuple[int, ...], int] = {}
+
+    def block(self, text: Sequence[int], most: int) -> list[int]:
+        for end in range(self.end + 1, len(text) + 1):
+            self.add(text, end)
+        start = self.find(text, len(text))
+        return list(text[start : start + most]) if start >= 0 else []
 
     def add(self, text: Sequence[int], end: int) -> None:
         """The text is now `end` tokens long: the n-grams that end one token before have a continuation."""

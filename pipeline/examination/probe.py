@@ -16,9 +16,10 @@ from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import token_hash
 from pipeline.corpus.rows import BadRow, parse_row
-from pipeline.drafts.kinds import LOOKUP
+from pipeline.drafts.kinds import LOOKUP, SUFFIX
 from pipeline.drafts.lookup import PromptLookup
 from pipeline.drafts.named_pair import NamedPair
+from pipeline.drafts.suffix import SuffixMatching, SuffixSettings
 from pipeline.errors import BrokenDraft, UsageError
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_plan import plan_completions
@@ -67,7 +68,7 @@ class Finding:
 class Probe:
     """The findings, and what was left out."""
 
-    findings: list[Finding]  # drafts in the given order, prompt-lookup last
+    findings: list[Finding]  # drafts in the given order, then those without a model
     broken: Mapping[str, str]  # drafts that could not be examined, with the reason
     stored: int  # completions
     examined: int
@@ -166,8 +167,8 @@ def probe(
     count: int,
     progress: Progress,
 ) -> Probe:
-    """Every draft on the same completions. `cost_ratio` None measures forward times here. Raises BrokenDraft if no draft
-    could be examined."""
+    """Every draft, and those without a model, on the same completions. `cost_ratio` None measures forward times here. Raises
+    BrokenDraft if no draft with a model could be examined."""
     stored = {item.id: item.text_id for item in read_completions(completions, {"examination"}, sampling)}
     ids = sorted(stored.keys() - pair.trained_on.among(stored))
     if not ids:
@@ -175,7 +176,11 @@ def probe(
     chosen = frozenset(ids[:count])  # ids are digests: a random choice that does not depend on the store's order
     shared = shared_conversations(item.conversation for item in _chosen(completions, sampling, chosen, pair.vocabulary))
     examiner = Examiner(sampling, settings)
-    named: dict[str, LoadedDraft] = {**pair.drafts, LOOKUP.name: PromptLookup(settings.lookup_ngram)}
+    without_model: dict[str, LoadedDraft] = {
+        LOOKUP.name: PromptLookup(settings.lookup_ngram),
+        SUFFIX.name: SuffixMatching(SuffixSettings()),
+    }
+    named: dict[str, LoadedDraft] = {**pair.drafts, **without_model}
 
     def work(batch_tokens: int) -> tuple[dict[str, AcceptanceTally], dict[str, str]]:
         tallies, broken = {name: AcceptanceTally(settings.max_gamma, shared) for name in named}, dict[str, str]()
@@ -190,7 +195,7 @@ def probe(
         return tallies, broken
 
     tallies, broken = SmallerBatches("examine: tokens of a batch", settings.batch_tokens, progress.warn).run(work)
-    lookup = tallies.pop(LOOKUP.name)
+    copied = {name: tallies.pop(name) for name in without_model}
     whole = {name: tally for name, tally in tallies.items() if name not in broken}
     if not whole:
         raise BrokenDraft("; ".join(f"--draft {name}: {reason}" for name, reason in broken.items()))
@@ -198,12 +203,9 @@ def probe(
     found = [
         _finding(name, tally, times[name], _operations_ratio(pair, name), settings) for name, tally in whole.items()
     ]
-    first_times = next(iter(times.values()))  # a lookup costs nothing compared with a forward pass
-    found.append(
-        _finding(
-            LOOKUP.name, lookup, [ForwardTimes(repetition.target, 0.0) for repetition in first_times], 0.0, settings
-        )
-    )
+    # A search in the text costs nothing compared with a forward pass.
+    free = [ForwardTimes(repetition.target, 0.0) for repetition in next(iter(times.values()))]
+    found += [_finding(name, tally, free, 0.0, settings) for name, tally in copied.items()]
     return Probe(found, broken, len(ids), len(chosen), len(stored) - len(ids))
 
 
