@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.acceptance.gains import acceptance_gain, omega_gain
@@ -17,7 +18,7 @@ from pipeline.acceptance.moments import round_moments
 from pipeline.acceptance.profile import Completions, PromptCounts, count_completions, counts_from_json, counts_json
 from pipeline.acceptance.profile_file import parse_examination, read_examination, write_profile
 from pipeline.acceptance.rounds import CONVENTIONS, Acceptance, expected_rounds, iid_tokens_per_call
-from pipeline.acceptance.schema import FILE, SCHEMA, DomainFigures, Figures, parse_profile, read_profile
+from pipeline.acceptance.schema import FILE, SCHEMA, DomainFigures, ExaminedDraft, Figures, parse_profile, read_profile
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.drafts.lookup import PromptLookup
 from pipeline.drafts.plain import PlainDraft
@@ -231,7 +232,7 @@ def test_a_profile_survives_its_file(tmp_path: Path) -> None:
         ),
         (("headline", "acceptance_rate", "mean"), 0.7, "headline.acceptance_rate.mean: Unexpected keyword argument"),
         (("headline", "tokens_per_target_call", "two"), {}, "headline.tokens_per_target_call.two"),
-        (("draft", "kind"), "eagle", "draft.kind: Input should be 'plain' or 'prompt-lookup'"),
+        (("draft", "kind"), "eagle", "draft.kind: Input should be 'plain', 'prompt-lookup' or 'suffix-matching'"),
         (("prompts", "deployed", 0, "accepted"), -1.0, "prompt a: -1.0 accepted"),
     ],
 )
@@ -276,6 +277,13 @@ def test_stored_completions_are_examined_and_looked_up() -> None:
     assert [12] * 5 == [item.tokens for item in looked_up]
     assert all(0 <= item.accepted <= item.examined < item.tokens for item in looked_up)
     assert 6 == len(looked_up[0].per_position)
+
+
+def test_a_draft_that_0_1_0_examined_is_a_plain_one() -> None:
+    """It wrote `model` where there is now a name for each kind; what is written is the new name."""
+    draft = TypeAdapter(ExaminedDraft).validate_python({"kind": "model", "bytes": 1, "parameters": 2, "digest": "d"})
+
+    assert ExaminedDraft(kind="plain", bytes=1, parameters=2, digest="d") == draft
 
 
 def test_prompt_lookup_that_finds_nothing_has_a_rate_of_zero() -> None:

@@ -132,7 +132,7 @@ def test_rows_do_not_depend_on_the_batch() -> None:
 
 def test_what_is_emitted_has_the_law_of_the_target() -> None:
     """The second token after a certain proposal, at temperature 1: frequencies as the target's probabilities. 4,000 draws; chance
-    of a false alarm 1e-6 (each of 32 frequencies within 5.5 standard errors)."""
+    of a false alarm 3e-7 (each of 32 frequencies within 6.5 standard errors)."""
     target, count = tiny_llama(seed=3), 4000
     prompt = [7, 9, 4, 7, 9]  # 4 is proposed
     requests = [Request(prompt, 3, seed) for seed in range(count)]
@@ -141,7 +141,7 @@ def test_what_is_emitted_has_the_law_of_the_target() -> None:
     with torch.inference_mode():
         p = target(input_ids=torch.tensor([prompt])).logits[0, -1].double().softmax(-1).numpy()
 
-    assert (np.abs(first - p) < 5.5 * np.sqrt(p * (1 - p) / count) + 1e-9).all()
+    assert (np.abs(first - p) < 6.5 * np.sqrt(p * (1 - p) / count) + 1e-9).all()
     assert {4} == {one.tokens[0] for one in decoded if one.accepted[0] == 1}
 
 
