@@ -11,7 +11,7 @@ _LINKS = re.compile(r"(?i)\b(www)\.|:(?=//)|\b(mailto|xmpp):")  # found by GitHu
 
 def markdown(text: str) -> str:
     """`text` in one line of Markdown, or in a cell of a table, as the reader should see it."""
-    shown = printable(text).replace("&", "&amp;").replace("<", "&lt;")
+    shown = printable(text).strip().replace("&", "&amp;").replace("<", "&lt;")
     shown = _MARKUP.sub(lambda found: "\\" + found[0], shown)
     shown = _LINKS.sub(lambda found: found[0].replace(":", "&#58;").replace(".", "&#46;"), shown)
     found = _BEGINS.match(shown)

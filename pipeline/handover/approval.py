@@ -7,8 +7,7 @@ from pipeline.handover.settle import Handover, finish, recovered_entry
 from pipeline.judgement.decision_file import read_decision
 from pipeline.judgement.headline import gain_in_words
 from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, Decision
-from pipeline.registry.aliases import CHALLENGER
-from pipeline.registry.drafts import Proposed, RegisteredDraft
+from pipeline.registry.drafts import CHALLENGER, Proposed, RegisteredDraft
 from pipeline.registry.history import NONE
 from pipeline.registry.person import acting_person
 from pipeline.registry.registry import Registry

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 
+from pipeline.registry.drafts import CHALLENGER, CHAMPION, PREVIOUS
 from pipeline.registry.history import (
     APPROVE,
     EXPIRE,
@@ -22,9 +23,6 @@ from pipeline.registry.history import (
     Change,
     read_change,
 )
-
-CHAMPION, PREVIOUS, CHALLENGER = "champion", "previous", "challenger"
-ALIASES = (CHAMPION, PREVIOUS, CHALLENGER)
 
 _HISTORY = "understudy.history."  # tags of the registered model, one for each change
 _CHANGE = (

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import UsageError
-from pipeline.models.names import hub_name, similar_directory
-from pipeline.registry.aliases import ALIASES, CHAMPION
+from pipeline.registry.drafts import ALIASES, CHAMPION
 
 FORMS = "RUN, NAME, NAME@ALIAS, NAME@VERSION, DIRECTORY or org/name@revision"
 COMPARED_FORMS = "RUN, NAME, NAME@ALIAS, NAME@VERSION, DIRECTORY, org/name@revision or a baseline FILE"
@@ -130,6 +129,8 @@ def _of_hub(text: str, where: str, option: str, forms: str) -> Hub:
         raise UsageError(
             f"{where}: a version is written {found['name']}@{found['version']}, and a model of the hub of this name {text}@main"
         )
+    from pipeline.models.names import hub_name  # loads pydantic, and `--help` needs only the forms
+
     return Hub(*hub_name(text, option, f"give {forms}"))
 
 
@@ -137,4 +138,6 @@ def _meant(text: str, path: Path) -> str:
     name, at, which = text.partition("@")
     if at:
         return f" ({which} is neither a version nor one of {', '.join(ALIASES)})"
+    from pipeline.models.names import similar_directory
+
     return similar_directory(path) if name else ""

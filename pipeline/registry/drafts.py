@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from pipeline.store.times import utc_now
 
+CHAMPION, PREVIOUS, CHALLENGER = "champion", "previous", "challenger"
+ALIASES = (CHAMPION, PREVIOUS, CHALLENGER)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RegisteredDraft:

@@ -13,7 +13,6 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.hub import commit_of, fetch
 from pipeline.models.names import model_directory
 from pipeline.progress import Progress
-from pipeline.registry.aliases import CHAMPION
 from pipeline.registry.draft_names import (
     CONFIG_FORMS,
     FORMS,
@@ -27,7 +26,7 @@ from pipeline.registry.draft_names import (
     Run,
     parse,
 )
-from pipeline.registry.drafts import RegisteredDraft
+from pipeline.registry.drafts import CHAMPION, RegisteredDraft
 from pipeline.registry.mlflow_client import tracking_location
 from pipeline.registry.named import Draft, run_draft, version_draft
 from pipeline.registry.registry import Registry, registered_name, registry_for

@@ -14,9 +14,9 @@ from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.escaping.names import model_name
 from pipeline.registry import aliases, claims
-from pipeline.registry.aliases import ALIASES, Entry, Write
+from pipeline.registry.aliases import Entry, Write
 from pipeline.registry.changes import make_change, require_expected
-from pipeline.registry.drafts import Proposed, RegisteredDraft, RegisteredVersion, Withdrawn
+from pipeline.registry.drafts import ALIASES, Proposed, RegisteredDraft, RegisteredVersion, Withdrawn
 from pipeline.registry.history import APPROVE, MOVE, Change
 from pipeline.registry.mlflow_client import Location, tracking_location
 from pipeline.registry.mlflow_port import opened

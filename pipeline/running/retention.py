@@ -18,7 +18,7 @@ from pipeline.config.loading import parse_config
 from pipeline.config.root import Config
 from pipeline.config.stored import run_config
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.registry.aliases import ALIASES
+from pipeline.registry.drafts import ALIASES
 from pipeline.registry.mlflow_client import store_database, tracking_location
 from pipeline.registry.registry import Registry, registered_name
 from pipeline.running.needs import needs_of

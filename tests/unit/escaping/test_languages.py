@@ -67,6 +67,8 @@ def test_text_of_several_lines_keeps_its_lines() -> None:
 
 @given(_TEXTS)
 @example("_a_")
+@example(" - ")
+@example(" >")
 def test_markdown_shows_the_text_and_no_markup(text: str) -> None:
     """In a paragraph, a list and a cell, the reader sees the characters of the text; with GitHub's tables."""
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])

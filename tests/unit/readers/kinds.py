@@ -364,7 +364,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="training prompts", file=TRAINED_ON, valid={"prompts": ["a", "b"]},
         read=lambda place: (trained_on_before(place), trained_on(place)),
-        covers=("pipeline/models/draft_directory:TrainedOn",),
+        covers=("pipeline/drafts/directory:TrainedOn",),
     ),
     Kind(
         name="config of a model", file="config.json", valid=MODEL_CONFIG, prepare=_model, read=_read_model,

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import pytest
 
-from pipeline.registry import aliases
 from pipeline.registry.aliases import (
     CHALLENGER,
     CHAMPION,
@@ -26,6 +25,7 @@ from pipeline.registry.aliases import (
     registration,
     rollback,
 )
+from pipeline.registry.drafts import ALIASES
 from pipeline.registry.history import APPROVE, INTERRUPTED, MOVE, ROLLBACK
 
 
@@ -209,4 +209,4 @@ def test_a_rollback_returns_to_no_version_that_is_gone(deleted: str) -> None:
 
     assert ({CHAMPION: "2"} if deleted == "1" else {}) == back.aliases
     assert CHALLENGER not in back.aliases
-    assert aliases.ALIASES[0] == CHAMPION
+    assert ALIASES[0] == CHAMPION
