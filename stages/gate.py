@@ -60,7 +60,7 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     candidate, gamma, confidence = digests[draft_input(variant)], settings.gamma, settings.confidence
     is_champion = candidate == digests.get("champion")
     judgement = already_champion() if is_champion else judge(apply_rules(case, settings.rules, gamma, confidence))
-    speed = _speed(context, profiles[BASELINE])
+    speed = _speed(context, None if is_champion else profiles[BASELINE])
     evidence = gather(profiles, case, speed, is_champion=is_champion, gamma=gamma, confidence=confidence)
     decision = Decision(
         **vars(judgement),
@@ -88,10 +88,11 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     )
 
 
-def _speed(context: StageContext[GateSettings], baseline: Profile) -> DecodingSpeed | None:
+def _speed(context: StageContext[GateSettings], baseline: Profile | None) -> DecodingSpeed | None:
     """Tokens per second of the sides, from their step times and examined tokens per round; None where nothing was measured with
     the candidate."""
-    examined = {"speed": read_profile(context.inputs[examination_input(UNQUANTIZED)]), "speed_baseline": baseline}
+    examined = {"speed": read_profile(context.inputs[examination_input(UNQUANTIZED)])}
+    examined |= {} if baseline is None else {"speed_baseline": baseline}  # None: the candidate is the champion itself
     found: dict[str, tuple[StepTimes, DraftSpeed]] = {}
     for name, profile in examined.items():
         times = find_step_times(context.inputs[name]) if name in context.inputs else None

@@ -98,8 +98,8 @@ def _accepted(found: Examined, number: int, row: Any) -> Floats:
     values, tokens = found.values[number], len(row.tokens)
     if values.ndim == 2:
         values = _by_token_and_place(values[:tokens])
-    if found.hits:
-        return values.astype(np.float64, copy=False)
+    if found.hits:  # by place they stay as small as they are: there are as many for each token as places
+        return values.astype(np.float64, copy=False) if values.ndim == 1 else values
     log_p_T = row.log_p if values.ndim == 1 else row.log_p[:, None]
     accepted: Floats = np.exp(np.minimum(values - log_p_T, 0.0))
     return accepted

@@ -124,11 +124,16 @@ def _beside(text: str, path: Path, taken: str) -> str:
     return f"{text}: the {taken} is taken; the {kind} is ./{text}" if found is not None else ""
 
 
-def _of_hub(text: str, where: str, option: str, forms: str) -> Hub:
+def refuse_numbered(text: str, where: str) -> None:
+    """UsageError for NAME/VERSION, which was the form of a version."""
     if found := _NUMBERED.fullmatch(text):
         raise UsageError(
             f"{where}: a version is written {found['name']}@{found['version']}, and a model of the hub of this name {text}@main"
         )
+
+
+def _of_hub(text: str, where: str, option: str, forms: str) -> Hub:
+    refuse_numbered(text, where)
     from pipeline.models.names import hub_name  # loads pydantic, and `--help` needs only the forms
 
     return Hub(*hub_name(text, option, f"give {forms}"))

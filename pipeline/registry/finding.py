@@ -25,6 +25,7 @@ from pipeline.registry.draft_names import (
     Registered,
     Run,
     parse,
+    refuse_numbered,
 )
 from pipeline.registry.drafts import CHAMPION, RegisteredDraft
 from pipeline.registry.mlflow_client import tracking_location
@@ -89,13 +90,18 @@ def registered_version(named: Registered, store: Store) -> tuple[Registry, Regis
     require_registry(config, store)
     registry = Registry(name, tracking_location(config, store))
     held = {alias: one.version for one in registry.versions() for alias in (*one.aliases, one.version)}
-    if held and which == CHAMPION and which not in held:
+    if not held:
+        known = ", ".join(configs)
+        raise UsageError(
+            f"{name}: no registered draft of this name in {registry.location.uri}; the runs of {store} promote {known}"
+        )
+    if which == CHAMPION and which not in held:
         raise UsageError(
             f"{name} has no champion: nothing was promoted yet; it has {', '.join(held)}; name one of them"
         )
     if which not in held:
         raise UsageError(
-            f"{name}@{which}: no such version or alias in {registry.location.uri}; it has {', '.join(held) or 'none'}; name one "
+            f"{name}@{which}: no such version or alias in {registry.location.uri}; it has {', '.join(held)}; name one "
             "of them"
         )
     return registry, registry.champion_at(held[which])
@@ -115,6 +121,8 @@ def read_entry(text: str, store: Store, latest: bool = False) -> File | Run | Re
     """What names an entry of the registry: a config, a run, or a name in the registry. UsageError if it is none of these, and,
     without `latest`, for the latest run: what follows or changes the champion does not depend on which run was the last."""
     path = Path(text).expanduser()
+    if "/" in text and not path.exists():
+        refuse_numbered(text, text)
     if "/" in text or path.suffix in (".yaml", ".yml"):
         return File(path)
     named = read_name(text, store, forms=CONFIG_FORMS)

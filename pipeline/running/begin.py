@@ -15,6 +15,7 @@ from pipeline.running.certain_refusals import stop_or_warn
 from pipeline.running.clear_text import clear_text_warnings
 from pipeline.running.execution.ray_cluster import require_ray
 from pipeline.running.inputs import MACHINE, is_prompts, resolve_inputs
+from pipeline.running.jobs import jobs_of
 from pipeline.running.local_pair import check_local_pair
 from pipeline.running.plan import Plan
 from pipeline.running.prompt_survey import require_prompts
@@ -63,7 +64,7 @@ def begin(
         )
     else:
         _take_resources(record, config)
-        _check_pinned(record, inputs)
+        _check_pinned(record, config, inputs)
     record.state, record.ended, record.failure = "running", "", ""
     for name in ("registry_down", "champion"):
         record.outside.pop(name, None)
@@ -123,16 +124,20 @@ def _check_before_paying(
     require_prompts(resolved, progress, even_if_refused, date.fromisoformat(today) if today else None)
 
 
-def _check_pinned(record: RunRecord, inputs: Mapping[str, OutsideInput]) -> None:
+def _check_pinned(record: RunRecord, config: Config, inputs: Mapping[str, OutsideInput]) -> None:
     """All stages of a run must read the same files. Only the corpus stage reads prompts, and a log goes on growing: until that
     stage is done the run takes them as they are now, and afterwards they may change. So with the machine and the speed stage:
-    tasks of a scheduler run on several machines, and step times are those of the one that measures."""
-    done = {entry.stage for entry in record.jobs.values()}
+    tasks of a scheduler run on several machines, and step times are those of the one that measures them all."""
+    measured = sum(entry.stage == "speed" for entry in record.jobs.values())
+    settled = {
+        "corpus": any(entry.stage == "corpus" for entry in record.jobs.values()),
+        "speed": measured >= sum(job.stage == "speed" for job in jobs_of(config)),
+    }
     for name, item in inputs.items():
         if name == "today":  # the run keeps the day on which it began
             continue
         if is_prompts(name) or name == MACHINE:
-            if ("corpus" if is_prompts(name) else "speed") not in done:
+            if not settled["corpus" if is_prompts(name) else "speed"]:
                 record.outside[name] = item
         elif record.outside[name].digest != item.digest:
             raise UsageError(

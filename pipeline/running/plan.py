@@ -48,9 +48,9 @@ class Step:
         """Of the artifact's directory, and of the lock under which it is built. Only of a step that is known."""
         return f"{self.job.stage}-{self.key}"
 
-    def find(self) -> Artifact | None:
-        """The artifact, if the store has it now."""
-        return self.store.find(self.job.stage, self.key) if self.is_known else None
+    def find(self, check: bool = True) -> Artifact | None:
+        """The artifact, if the store has it now. `check`: its files, by size and mtime."""
+        return self.store.find(self.job.stage, self.key, check) if self.is_known else None
 
     def missing(self) -> UsageError:
         """Of a step whose artifact is not there, before the first one that was asked for."""

@@ -27,8 +27,12 @@ BROKEN, COMPUTABLE = "broken", "computable"  # of an examined draft
 def machine_input(config: Config) -> OutsideInput:
     """Processor or GPUs, threads and libraries of this machine, and where the config places the target."""
     gpus = [] if config.device == "cpu" else _gpus()
+    if config.device.startswith("cuda") and not gpus:  # a driver that shows nothing, as in some containers
+        gpus = [f"unknown, of {platform.node()}"]
     facts: dict[str, Any] = {
         "device": "cuda" if gpus else "cpu",
+        "asked": config.device,  # which of several GPUs
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES", "all"),  # none: then torch computes on the CPU
         "gpus": gpus,
         "processor": _processor(),
         "threads": os.environ.get("OMP_NUM_THREADS") or str(_cores()),

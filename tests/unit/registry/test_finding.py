@@ -181,7 +181,7 @@ def test_a_registered_draft_is_fetched_when_its_files_are_asked_for(
             "chat-draft@9",
             "chat-draft@9: no such version or alias in .*; it has previous, 1, champion, 2, challenger, 3",
         ),
-        ("nobody-draft", "nobody-draft@champion: no such version or alias in .*; it has none"),
+        ("nobody-draft", "nobody-draft: no registered draft of this name in .*; the runs of .* promote .*chat-draft"),
         ("r0", "run r0 has no distill; finish it with `understudy run`"),
         ("store", "--draft store: not a model directory"),
         ("file", "--draft file: a file, and no draft; give RUN, NAME"),

@@ -155,13 +155,14 @@ def test_a_decision_is_not_found_again_once_completions_are_of_another_age(world
 
 def test_a_gpu_that_is_not_there_is_found_before_anything_is_built(world: _World) -> None:
     """Not after the corpus is read. Stages that compute nothing run without it, and so do artifacts that are in the store."""
-    gone = "device=cuda:977"
+    gone, untimed = "device=cuda:977", "evaluate.speed.turns=0"  # step times are of the device that is asked for
     with pytest.raises(UsageError, match="device = 'cuda:977' cannot be used here"):
         world.run(gone)
     assert [] == world.calls
-    world.run(last="speed")
+    world.run(untimed, last="evaluate")
     world.calls.clear()
-    assert "promote" in world.run(gone, run_id=world.run(gone, last="speed").id, first="gate").jobs
+    begun = world.run(gone, untimed, last="evaluate").id
+    assert "promote" in world.run(gone, untimed, run_id=begun, first="gate").jobs
 
 
 def test_step_times_are_of_the_machine_that_measures(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +171,21 @@ def test_step_times_are_of_the_machine_that_measures(world: _World, monkeypatch:
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
         record = world.run(run_id="r", first=first, last=last)
     assert ("2", "finished") == (record.outside["machine"].facts["threads"], record.state)
+
+
+def test_step_times_of_one_run_are_of_one_machine(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a task ended between two measurements, the machine that goes on makes both."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    record = world.run(run_id="r", last="speed")
+    timed = [job for job in record.jobs if job.startswith("speed/")]
+    written = run_directory(world.store, "r") / "run.json"
+    kept = json.loads(written.read_text())
+    del kept["jobs"][timed[-1]]
+    written.write_text(json.dumps(kept))
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    record = world.run(run_id="r", first="speed")
+    assert ("2", "finished") == (record.outside["machine"].facts["threads"], record.state)
+    assert timed == [job for job in record.jobs if job.startswith("speed/")]
 
 
 def test_a_second_run_skips_all_but_promote(world: _World) -> None:
