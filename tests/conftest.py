@@ -20,6 +20,7 @@ for _name in ("MLFLOW_TRACKING_URI", "COLUMNS", "FORCE_COLOR"):  # pytest-xdist 
     os.environ.pop(_name, None)
 # A shell without job control starts background jobs with SIGINT ignored, which every process of a test would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
 
 ROOT = Path(__file__).parents[1]
 _MANY = 50  # modules: a heavy library has more

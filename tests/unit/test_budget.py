@@ -1,5 +1,7 @@
 """What `make test` prints about its time."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.budget import Seconds, summary
@@ -26,8 +28,11 @@ def test_time_is_summed_by_folder_and_listed_by_test() -> None:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "two workers"])
-def test_every_test_is_timed_wherever_it_runs(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
+def test_every_test_is_timed_wherever_it_runs(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
+) -> None:
     """With the CPU time of processes that it started; a session over its budget passes."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     pytester.makepyfile(
         test_one="""
         import subprocess, sys
