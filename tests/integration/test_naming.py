@@ -157,7 +157,7 @@ def test_an_export_takes_a_run_an_entry_or_a_version(
     if form in (RUN, "latest"):
         assert said.startswith(f"found {RUN}")
     elif form == "other-draft":
-        assert said.startswith("other-draft@champion: no such version or alias")
+        assert said.startswith("other-draft: no registered draft of this name")
     else:
         assert ((form and ENTRIES[form]) or f"found {NAME} version 1") in said
 
