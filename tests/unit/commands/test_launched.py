@@ -88,10 +88,10 @@ def test_a_command_that_trains_is_run_by_the_first_process(
     """The others take part in its trainings until it ends, and run nothing themselves."""
     for key, value in (SRUN | {"SLURM_PROCID": str(rank)}).items():
         monkeypatch.setenv(key, value)
+    monkeypatch.setattr("pipeline.distillation.workers.serve", lambda control: ran.append("serve"))  # imports Control
     monkeypatch.setattr(
         "pipeline.distillation.processes.Control", lambda launch: SimpleNamespace(end=lambda: ran.append("end"))
     )
-    monkeypatch.setattr("pipeline.distillation.workers.serve", lambda control: ran.append("serve"))
 
     @led_by_first
     def command(name: str) -> None:
