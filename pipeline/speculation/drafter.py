@@ -40,7 +40,7 @@ class Proposal(NamedTuple):
 
 
 class Drafter(Protocol):
-    """A draft that follows one running batch, whose tokens and requests (with their domains) it reads from `batch`."""
+    """A draft that follows one running batch, whose tokens and requests it reads from `batch`."""
 
     def start(self, features: Features | None) -> None:
         """Process the prompts. `features`: of all their tokens."""
