@@ -221,10 +221,11 @@ def _label(context: StageContext[GenerateSettings], pair: Pair) -> Sequence[str]
 
 def _counts(context: StageContext[GenerateSettings], segments: Sequence[str]) -> dict[str, float]:
     """Counted from the stored files, so that a resumed run reports the same figures as an uninterrupted one."""
-    completions = tokens = stopped = stored = size = 0
+    completions = before = tokens = stopped = stored = size = 0
     labelled_S = np.zeros(len(segments), dtype=np.int64)
     for item in read_completions(context.out):
         completions, tokens, stopped = completions + 1, tokens + item.length, stopped + item.stopped
+        before += len(item.prompt)
         if item.segments is not None:
             labelled_S += np.bincount(item.segments[: item.length], minlength=len(segments))
         stored += len(item.tokens)  # the tokens past the end of examination completions included
@@ -235,6 +236,7 @@ def _counts(context: StageContext[GenerateSettings], segments: Sequence[str]) ->
         context.progress.line(f"generate: of {tokens:,} tokens: {found}")
     return {
         "completions": completions,
+        "prompt_tokens": before,
         "tokens": tokens,
         "stopped_share": stopped / completions,
         "stored_bytes_per_token": size / stored,

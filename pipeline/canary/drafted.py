@@ -30,6 +30,7 @@ class _Text:
 
     prompt: NDArray[np.int32]
     tokens: NDArray[np.int32]
+    domain: str
 
 
 def draft_evidence(asked: Asked, examined: Examined, model: Any, api: Api, gamma: int) -> DraftEvidence:
@@ -40,7 +41,7 @@ def draft_evidence(asked: Asked, examined: Examined, model: Any, api: Api, gamma
     config, draft = examined.draft.config, examined.draft
     exact = is_exact(config.pair.target.dtype, config.pair.draft.dtype, draft.variant)
     pairs = zip(examined.completions, asked.emitted, strict=True)
-    texts = [_Text(item.prompt, np.array(one.tokens, dtype=np.int32)) for item, one in pairs]
+    texts = [_Text(item.prompt, np.array(one.tokens, dtype=np.int32), item.domain) for item, one in pairs]
     drafted = argmax_on(model, texts, draft.pair.vocabulary, config.evaluate.batch_tokens)
     spoken = [number for number, one in enumerate(asked.emitted) if len(one.tokens) > 1]  # the prefill emits the first
     counts = {number: found for number in spoken if (found := asked.emitted[number].counts) is not None}

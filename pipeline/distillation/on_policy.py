@@ -123,7 +123,7 @@ def _attempt_batch(decoder: Decoder, items: Sequence[StoredCompletion], most: in
 
 
 def _sample(decoder: Decoder, items: Sequence[StoredCompletion], most: int, seed: int) -> list[DraftCompletion]:
-    requests = [Request(tuple(item.prompt.tolist()), most, _seed(seed, item)) for item in items]
+    requests = [Request(tuple(item.prompt.tolist()), most, _seed(seed, item), domain=item.domain) for item in items]
     return [
         DraftCompletion(
             id=item.id,

@@ -39,8 +39,8 @@ class GreedyCompletion(CompletionWithLogP, Protocol):
 class _Decoded:
     """A completion of the decoder, in the form that the examiner reads."""
 
-    def __init__(self, prompt: NDArray[np.int32], tokens: Sequence[int]) -> None:
-        self.prompt = prompt
+    def __init__(self, prompt: NDArray[np.int32], tokens: Sequence[int], domain: str) -> None:
+        self.prompt, self.domain = prompt, domain
         self.tokens = np.array(tokens, dtype=np.int32)
         self.log_p = np.zeros(len(tokens), dtype=np.float32)
 
@@ -61,10 +61,16 @@ def cross_check(
     completions are the target's (`stored_log_p.py`).
     """
     gamma, vocabulary = settings.crosscheck_gamma, draft.vocabulary
-    requests = [Request(item.prompt.tolist(), min(settings.crosscheck_tokens, item.length), 0) for item in stored]
+    requests = [
+        Request(item.prompt.tolist(), min(settings.crosscheck_tokens, item.length), 0, domain=item.domain)
+        for item in stored
+    ]
     decoder = Decoder(target, draft, sampling=GREEDY, vocabulary=vocabulary, gamma=gamma, stop_tokens=stop_tokens)
     completions = decoder.decode(requests)
-    decoded = [_Decoded(item.prompt, completion.tokens) for item, completion in zip(stored, completions, strict=True)]
+    decoded = [
+        _Decoded(item.prompt, completion.tokens, item.domain)
+        for item, completion in zip(stored, completions, strict=True)
+    ]
     # A batch size of its own: in lower precision rounding, and so `agrees`, must not depend on a setting for memory.
     examiner = Examiner(GREEDY, settings).in_batches(_BATCH_TOKENS)
     accepted = examiner.acceptance(draft, decoded)

@@ -46,6 +46,7 @@ class _Needed(NamedTuple):
     prompt: NDArray[np.int32]
     tokens: NDArray[np.int32]
     log_p: NDArray[np.float32]
+    domain: str
 
 
 def _silent(count: int) -> None:
@@ -202,7 +203,8 @@ class Examiner:
         past = 0 if self.counting.clipped else self.settings.max_gamma - 1
         ends = [item.length + past for item in window]
         return [
-            _Needed(item.prompt, item.tokens[:end], item.log_p[:end]) for item, end in zip(window, ends, strict=True)
+            _Needed(item.prompt, item.tokens[:end], item.log_p[:end], item.domain)
+            for item, end in zip(window, ends, strict=True)
         ]
 
 

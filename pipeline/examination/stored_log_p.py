@@ -36,6 +36,9 @@ class CompletionWithLogP(Protocol):
     def tokens(self) -> NDArray[np.int32]: ...
 
     @property
+    def domain(self) -> str: ...
+
+    @property
     def log_p(self) -> NDArray[np.float32]: ...
 
     @property

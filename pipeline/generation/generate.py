@@ -129,6 +129,7 @@ def _complete(
             settings.max_new_tokens,
             seed_of(settings, item),
             settings.lookahead if item.prompt.split == "examination" else 0,
+            item.prompt.domain,
         )
         for item in requests
     ]

@@ -8,6 +8,7 @@ from pipeline.errors import UsageError
 from pipeline.models.files import licence, model_digest
 from pipeline.models.loading import dtype_bytes
 from pipeline.models.shape import measure_weights, read_shape
+from pipeline.models.step_shape import step_shape
 from pipeline.models.tokenizers import check_columns
 
 Facts = Mapping[str, Mapping[str, Any]]  # by role
@@ -26,7 +27,7 @@ def model_facts(path: Path, origin: Path, dtype: str, trust_remote_code: bool) -
         "logits_width": shape.logits_width,
         "context": shape.context,
         "cache_bytes_per_token": shape.cache_elements_per_token * dtype_bytes(dtype),
-    }
+    } | ({"step_shape": steps} if (steps := step_shape(path)) is not None else {})
 
 
 def check_sizes(described: Facts) -> None:

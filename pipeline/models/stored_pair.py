@@ -26,6 +26,7 @@ class ModelFacts(TypedDict):
     logits_width: Count
     context: Count  # tokens
     cache_bytes_per_token: Number | None
+    step_shape: NotRequired[Text]  # `step_shape.py`; of a pair of an earlier version, and of a served target, not there
     forward: NotRequired[Text]  # how the decoder computes it; of no served target
     log_probabilities: NotRequired[dict[Text, Any]]  # of a served target: see `servers/abilities.py`
 

@@ -8,12 +8,12 @@ import math
 import os
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pipeline.config.root import Config
 from pipeline.models.places import Places
 from pipeline.models.step_shape import step_shape
-from pipeline.models.stored_pair import PAIR_FILE
+from pipeline.models.stored_pair import PAIR_FILE, ModelFacts, read_facts
 from pipeline.store.artifacts import Artifact
 from pipeline.store.files import content_key
 from pipeline.store.own_files import reads_own_files
@@ -63,19 +63,31 @@ def _cores() -> int:
 
 
 def shape_of(artifact: Artifact, role: str, places: Places) -> str:
-    """The shape of a role's model: of a pair artifact, or of one that holds a draft. A model that is not on this machine, or is
-    damaged, is taken to have a shape of its own; the stage says what is wrong with it."""
+    """The shape of a role's model: of a pair artifact, which says it also where a hub's model is not on this machine, or of one
+    that holds a draft. A model that is damaged, or not here and of a pair that does not say it, is taken to have a shape of its
+    own; the stage says what is wrong with it."""
     own = artifact.provides.get(role, artifact.key)
     made: Path | None = artifact.path / role
     if role in places and not (artifact.path / role).is_dir() and (artifact.path / PAIR_FILE).exists():
+        facts = cast(dict[str, ModelFacts], read_facts(artifact.path))[role]
+        if "step_shape" in facts:
+            return facts["step_shape"]
         made = places[role].find()
     return (step_shape(made) if made is not None else None) or own
 
 
 def length_of(artifact: Artifact) -> str:
-    """How long completions are in the mean, to a power of two."""
-    count, tokens = artifact.figures.get("completions"), artifact.figures.get("tokens")
-    return f"about {2 ** round(math.log2(max(tokens / count, 1)))} tokens" if count and tokens else artifact.key
+    """How long prompts and completions are in the mean, each to a power of two. Artifacts of earlier versions do not say the
+    first."""
+    count, before, tokens = (artifact.figures.get(name) for name in ("completions", "prompt_tokens", "tokens"))
+    if not (count and tokens):
+        return artifact.key
+    after = f", after about {_power_of_two(before / count)}" if before else ""
+    return f"about {_power_of_two(tokens / count)} tokens{after}"
+
+
+def _power_of_two(number: float) -> int:
+    return int(2 ** round(math.log2(max(number, 1))))
 
 
 def computable(examination: Artifact) -> str:

@@ -14,12 +14,14 @@ from pipeline.errors import UsageError
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt. At most `limit` tokens are emitted, then `lookahead` more after the stop token or the limit."""
+    """One prompt. At most `limit` tokens are emitted, then `lookahead` more after the stop token or the limit. `domain`: a draft may
+    read it; empty where it is not known."""
 
     prompt: Sequence[int]
     limit: int
     seed: int
     lookahead: int = 0
+    domain: str = ""
 
 
 @dataclass

@@ -109,6 +109,8 @@ class Decoding:
         self.target.fill_cache(self.batch.ids_BS, self.batch.lengths)
         if self.draft is not None and self.decoder.length.tokens(len(self.batch.running)):
             self.draft.start(None)
+        if self.batch.ids_BS.is_cuda:  # or the first round would take the time of what is left of the prefill
+            torch.cuda.synchronize(self.batch.ids_BS.device)
         for completion in self.completions:
             completion.seconds.prefill += perf_counter() - began
         while self.batch.running:

@@ -5,8 +5,9 @@ tokens of it were accepted, and proposes the next. In an examination the complet
 could start at token s, and every place j of its block, what probability the draft gives to token s + j of the completion.
 Both must describe the same draft: tests decode with it and count what the examination predicted.
 
-A draft proposes a chain of tokens, never a tree. Shapes: B rows, G drafted tokens, N tokens of a completion with its lookahead,
-S starts of rounds (one for each of the N tokens), P places of a block, V shared tokens.
+A draft may read the domain of each prompt (`Request.domain`, `TokenizedCompletion.domain`). It proposes a chain of tokens, never
+a tree. Shapes: B rows, G drafted tokens, N tokens of a completion with its lookahead, S starts of rounds (one for each of the N
+tokens), P places of a block, V shared tokens.
 """
 
 from collections.abc import Callable, Sequence

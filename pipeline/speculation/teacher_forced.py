@@ -20,13 +20,16 @@ CHUNK_ELEMENTS = 1 << 24  # logits held at once: 64 MiB in fp32
 
 
 class TokenizedCompletion(Protocol):
-    """Token ids of a prompt and its completion."""
+    """Token ids of a prompt and its completion, and the prompt's domain."""
 
     @property
     def prompt(self) -> NDArray[np.int32]: ...
 
     @property
     def tokens(self) -> NDArray[np.int32]: ...  # including the lookahead
+
+    @property
+    def domain(self) -> str: ...
 
 
 def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:

@@ -38,7 +38,7 @@ def _evidence(
         evaluate=SimpleNamespace(batch_tokens=100),
     )
     draft = SimpleNamespace(config=known, variant="unquantized", pair=SimpleNamespace(vocabulary=10))
-    completions = [SimpleNamespace(prompt=np.arange(3), id=f"p{number}") for number in range(len(lengths))]
+    completions = [SimpleNamespace(prompt=np.arange(3), id=f"p{number}", domain="d") for number in range(len(lengths))]
     examined: Any = SimpleNamespace(draft=draft, completions=completions, max_tokens=limit)
     asked = Asked(
         model=ServedModel("target", "/t", None, None),

@@ -52,6 +52,31 @@ def test_a_sound_pair_agrees(pair: tuple[Any, Any]) -> None:
     assert found.rounds_predicted == found.rounds_decoded
 
 
+class _SeesDomains(PlainDraft):
+    """Which domains it is told of, examined and while decoding."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, 32)
+        self.seen = list[tuple[str, list[str]]]()
+
+    def examine(self, batch: Any, *rest: Any) -> Any:
+        self.seen.append(("examine", [row.domain for row in batch.rows]))
+        return super().examine(batch, *rest)
+
+    def begin(self, batch: Any, *rest: Any) -> Any:
+        self.seen.append(("begin", [request.domain for request in batch.requests]))
+        return super().begin(batch, *rest)
+
+
+def test_a_draft_is_told_the_domains_of_its_prompts(pair: tuple[Any, Any]) -> None:
+    draft = _SeesDomains(pair[1])
+    stored = [replace(item, domain=f"of {item.id}") for item in _stored(pair[0])]
+    cross_check(pair[0], draft, stored, settings(12), [])
+    assert {"begin": ["of p0", "of p1", "of p2"], "examine": ["of p0", "of p1", "of p2"]} == {
+        when: sorted(domains) for when, domains in draft.seen
+    }
+
+
 def test_an_attempt_checks_the_longest_completions(pair: tuple[Any, Any]) -> None:
     """As many as it is asked for, of each kind."""
     stored = _stored(pair[0])

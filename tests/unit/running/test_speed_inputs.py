@@ -45,6 +45,7 @@ def test_the_machine_is_its_processor_its_gpus_and_its_threads(tmp_path: Path, m
         ({"tokens": 1000.0, "completions": 10.0}, "about 128 tokens"),
         ({"tokens": 1100.0, "completions": 10.0}, "about 128 tokens"),
         ({"tokens": 300.0, "completions": 10.0}, "about 32 tokens"),
+        ({"tokens": 1000.0, "completions": 10.0, "prompt_tokens": 170.0}, "about 128 tokens, after about 16"),
         ({"tokens": 0.0, "completions": 10.0}, "k"),
         ({}, "k"),
     ],
@@ -62,11 +63,15 @@ def test_whether_a_draft_can_be_computed_is_said_by_its_examination(tmp_path: Pa
 
 def test_a_model_that_is_not_here_has_a_shape_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is downloaded to find a key: the digest of its content stands for it."""
+    facts: dict[str, Any] = {"target": {"digest": "its digest"}}
+    monkeypatch.setattr("pipeline.running.speed_inputs.read_facts", lambda path: facts)
     (tmp_path / "pair.json").touch()
     artifact = _artifact(tmp_path, provides={"target": "its digest"})
     places = {"target": ModelPlace(source="org/name", revision="0" * 40)}
     monkeypatch.setattr(ModelPlace, "directory", None)
     assert "its digest" == shape_of(artifact, "target", places)
+    facts["target"]["step_shape"] = "its shape"  # the pair stage said it, where the model is
+    assert "its shape" == shape_of(artifact, "target", places)
     assert "k" == shape_of(_artifact(tmp_path), "draft", {})
     (tmp_path / "draft").mkdir()
     (tmp_path / "draft" / "config.json").write_text("{}")
