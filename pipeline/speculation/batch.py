@@ -14,8 +14,8 @@ from pipeline.errors import UsageError
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt. At most `limit` tokens are emitted, then `lookahead` more after the stop token or the limit. `domain`: a draft may
-    read it; empty where it is not known."""
+    """One prompt. At most `limit` tokens are emitted, then `lookahead` more after the stop token or the limit. A draft may read
+    `domain`, which is empty where it is not known."""
 
     prompt: Sequence[int]
     limit: int

@@ -10,6 +10,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import sqlite3
@@ -18,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -292,9 +294,15 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workers of `execution.local` import nothing: on a CPU they can be forked."""
+    """The workers of `execution.local` import nothing: on a CPU they can be forked. Their work is pickled all the same."""
     fork = multiprocessing.get_context("fork")
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: fork)
+
+    def process(args: tuple[Any, ...], **rest: Any) -> Any:
+        connection, work, device = args
+        return fork.Process(args=(connection, pickle.loads(pickle.dumps(work)), device), **rest)
+
+    context = SimpleNamespace(Pipe=fork.Pipe, Process=process)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: context)
 
 
 @pytest.fixture
