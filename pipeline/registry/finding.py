@@ -13,6 +13,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.hub import commit_of, fetch
 from pipeline.models.names import model_directory
 from pipeline.progress import Progress
+from pipeline.registry.aliases import Entry
 from pipeline.registry.draft_names import (
     CONFIG_FORMS,
     FORMS,
@@ -27,7 +28,7 @@ from pipeline.registry.draft_names import (
     parse,
     refuse_numbered,
 )
-from pipeline.registry.drafts import CHAMPION, RegisteredDraft
+from pipeline.registry.drafts import CHALLENGER, CHAMPION, RegisteredDraft
 from pipeline.registry.mlflow_client import tracking_location
 from pipeline.registry.named import Draft, run_draft, version_draft
 from pipeline.registry.registry import Registry, registered_name, registry_for
@@ -163,12 +164,22 @@ def champion_config(text: str, overrides: Sequence[str], store: Store) -> Config
     entry = registry.entry()
     if draft.digest != entry.version(entry.champion).digest:
         champion = f"version {entry.champion} is" if entry.champion else "there is none"
-        instead = f", or make it champion: `understudy champion rollback {registry.name} --to {draft.version}`"
         raise UsageError(
             f"{text}: not the champion of {registry.name} ({champion}), and this command is about the champion; give "
-            f"{registry.name}{instead if draft.version else ''}"
+            f"{registry.name}{_instead(registry.name, entry, draft)}"
         )
     return config
+
+
+def _instead(name: str, entry: Entry, draft: Draft) -> str:
+    """What else can be done with a version that is not champion."""
+    version = next((one for one in entry.versions if entry.version(one).digest == draft.digest), "")
+    if when := entry.version(version).rolled_back:
+        return f"; version {version} was rolled back at {when}, which `understudy champion settle {name}` completes if needed"
+    if not version:
+        return ""
+    rollback, approval = f"champion rollback {name} --to {version}", f"promote {name}@{CHALLENGER}"
+    return f", or make it champion: `understudy {approval if version == entry.challenger else rollback}`"
 
 
 def require_registry(config: Config, store: Store) -> None:

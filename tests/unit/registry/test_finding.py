@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from pipeline.config.loading import load_config
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.registry import finding
+from pipeline.registry.aliases import _ROLLED_BACK, DIGEST, Entry
 from pipeline.registry.draft_names import File, Registered, Run
 from pipeline.registry.drafts import RegisteredDraft, RegisteredVersion
 from pipeline.registry.finding import champion_config, config_of, find_draft, read_entry
@@ -43,7 +43,7 @@ def _record(run: str, second: int, config: dict[str, object]) -> RunRecord:
 
 @dataclass(frozen=True)
 class _Registry:
-    """Version 1 was champion, 2 is, and 3 waits."""
+    """Version 1 was champion, 2 is, 3 waits, and 4 was rolled back."""
 
     name: str
     location: Any
@@ -52,11 +52,13 @@ class _Registry:
     def versions(self) -> list[RegisteredVersion]:
         if self.name not in ("chat-draft", "elsewhere-draft"):
             return []
-        aliases = {"1": "previous", "2": "champion", "3": "challenger"}
-        return [RegisteredVersion(version, (alias,), {}) for version, alias in aliases.items()]
+        aliases = {"1": ("previous",), "2": ("champion",), "3": ("challenger",), "4": ()}
+        return [RegisteredVersion(version, held, {}) for version, held in aliases.items()]
 
-    def entry(self) -> Any:
-        return SimpleNamespace(champion="2", version=lambda version: SimpleNamespace(digest=f"d{version}"))
+    def entry(self) -> Entry:
+        tags: dict[str, dict[str, str]] = {version: {DIGEST: f"d{version}"} for version in "1234"}
+        tags["4"][_ROLLED_BACK] = "noon"
+        return Entry(aliases={"champion": "2", "previous": "1", "challenger": "3"}, versions=tags)
 
     def champion_at(self, version: str) -> RegisteredDraft:
         return RegisteredDraft(name=self.name, version=version, digest=f"d{version}", run="r1")
@@ -122,17 +124,23 @@ def test_the_latest_run_is_taken_where_nothing_follows_from_it(store: Store) -> 
 
 
 def test_a_command_about_the_champion_takes_its_version(store: Store, registry: list[str]) -> None:
-    """By alias or number; another version is refused, with what makes it champion."""
+    """By alias or number; another version is refused, with what can be done with it."""
     assert [2, 2, 2] == [
         champion_config(given, (), store).seed for given in ("chat-draft", "chat-draft@champion", "chat-draft@2")
     ]
-    for given, version in (("chat-draft@1", 1), ("chat-draft@previous", 1), ("chat-draft@challenger", 3)):
+    back = "or make it champion: `understudy champion rollback chat-draft --to 1`"
+    for given, instead in {
+        "chat-draft@1": back,
+        "chat-draft@previous": back,
+        "chat-draft@challenger": "or make it champion: `understudy promote chat-draft@challenger`",
+        "chat-draft@4": "was rolled back at noon, which `understudy champion settle chat-draft` completes if needed",
+    }.items():
         with pytest.raises(UsageError) as caught:
             champion_config(given, (), store)
         assert str(caught.value).startswith(
             f"{given}: not the champion of chat-draft (version 2 is), and this command is"
         )
-        assert str(caught.value).endswith(f"`understudy champion rollback chat-draft --to {version}`")
+        assert str(caught.value).endswith(instead)
 
 
 def test_a_command_about_the_champion_takes_its_run(
@@ -149,7 +157,9 @@ def test_a_command_about_the_champion_takes_its_run(
     )
 
     assert 1 == champion_config("r0", (), store).seed
-    with pytest.raises(UsageError, match=r"r1: not the champion of chat-draft \(version 2 is\), .* give chat-draft$"):
+    with pytest.raises(
+        UsageError, match=r"r1: not the champion of chat-draft \(version 2 is\), .* give chat-draft, or make it"
+    ):
         champion_config("r1", (), store)
 
 
