@@ -24,7 +24,7 @@ def find_converter(given: str | None) -> Path:
     name = given or os.environ.get(VARIABLE)
     if not name:
         raise UsageError(f"--engine llama.cpp needs llama.cpp's converter: {_HOW}")
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if not path.is_file():
         raise UsageError(f"--converter {name}: not there; {_HOW}")
     return path

@@ -5,6 +5,7 @@ is named, which may be in a registry too: `pipeline.registry.draft_names`.
 """
 
 import difflib
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,8 +38,8 @@ def local_directory(name: str, role: str) -> Path | None:
     `role` is target or draft. UsageError if `name` is a directory without a model, or neither a directory nor the name of a hub
     model.
     """
-    path = Path(name).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(name))
+    if os.path.isdir(path):
         return model_directory(path, role, f"--{role} {name}")
     hub_name(name, f"--{role}")
     return None
@@ -76,7 +77,7 @@ def hub_name(
     """
     found, where = _HUB.fullmatch(name), f"{option} {name}".strip()
     if found is None:
-        raise UsageError(f"{where}: no such directory{similar_directory(Path(name).expanduser())}; {otherwise}")
+        raise UsageError(f"{where}: no such directory{similar_directory(Path(os.path.expanduser(name)))}; {otherwise}")
     path, revision = Path(found["source"]), found["revision"]
     similar = _similar(path)
     if revision is None and (similar or path.parent.is_dir()):

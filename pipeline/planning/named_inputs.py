@@ -2,6 +2,7 @@
 and the rows of a file of prompts."""
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -114,7 +115,7 @@ def served_model(url: str, tokenizer: str) -> Model:
     """The target that the server at `url` runs, with the tokenizer in a directory or on the hub."""
     settings = _server_config(url)
     model = asyncio.run(served_model_of(settings, Progress()))
-    given = Path(tokenizer).expanduser()
+    given = Path(os.path.expanduser(tokenizer))
     directory = given if given.is_dir() else None
     if directory is None:
         tokenizer = "@".join(pinned_name(tokenizer, "tokenizer"))

@@ -10,8 +10,10 @@ Where a text can be read in several ways, the first of these wins:
 So a file or directory that has the name of a run is written `./word`, and a registered draft that has it `word@champion`.
 """
 
+import difflib
+import os
 import re
-from collections.abc import Container
+from collections.abc import Collection, Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +77,7 @@ class Known:
 
     store: str  # where it is, for errors
     runs: Container[str]
-    names: Container[str]  # that a run promotes under
+    names: Collection[str]  # that a run promotes under
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Reading:
 
 def parse(text: str, known: Known, option: str = "", forms: str = FORMS) -> Reading:
     """What `text` names. `option` and `forms` are for the UsageError of a text that names nothing."""
-    path, where = Path(text).expanduser(), f"{option} {text}".strip()
+    path, where = Path(os.path.expanduser(text)), f"{option} {text}".strip()
     if _is_path(text):
         return Reading(_at(path) or _of_hub(text, where, option, forms))
     if found := _VERSION.fullmatch(text):
@@ -102,8 +104,9 @@ def parse(text: str, known: Known, option: str = "", forms: str = FORMS) -> Read
         return Reading(here)
     if _REGISTERED.fullmatch(text):
         return Reading(Registered(text))
+    meant = _meant(text, path, known)
     raise UsageError(
-        f"{where}: no run and no registered draft of {known.store}, and no directory here{_meant(text, path)}; give {forms}"
+        f"{where or '(empty)'}: no run and no registered draft of {known.store}, and no directory here{meant}; give {forms}"
     )
 
 
@@ -112,9 +115,9 @@ def _is_path(text: str) -> bool:
 
 
 def _at(path: Path) -> Directory | File | None:
-    if path.is_dir():
+    if os.path.isdir(path):  # False also for a name that no file can have, which Path.is_dir raises for
         return Directory(path)
-    return File(path) if path.is_file() else None
+    return File(path) if os.path.isfile(path) else None
 
 
 def _beside(text: str, path: Path, taken: str) -> str:
@@ -139,10 +142,12 @@ def _of_hub(text: str, where: str, option: str, forms: str) -> Hub:
     return Hub(*hub_name(text, option, f"give {forms}"))
 
 
-def _meant(text: str, path: Path) -> str:
+def _meant(text: str, path: Path, known: Known) -> str:
     name, at, which = text.partition("@")
     if at:
         return f" ({which} is neither a version nor one of {', '.join(ALIASES)})"
+    if similar := difflib.get_close_matches(name, list(known.names), n=1):
+        return f"; did you mean {similar[0]}?"
     from pipeline.models.names import similar_directory
 
     return similar_directory(path) if name else ""

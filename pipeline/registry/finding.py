@@ -1,7 +1,8 @@
 """Finds the draft, or the config, that a command was given by name. Asks the store's runs, and the registry only for what is
 registered. Loads no torch."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -121,9 +122,11 @@ def champion_draft(config: Config, store: Store, variant: Variant | None = None)
 def read_entry(text: str, store: Store, latest: bool = False) -> File | Run | Registered:
     """What names an entry of the registry: a config, a run, or a name in the registry. UsageError if it is none of these, and,
     without `latest`, for the latest run: what follows or changes the champion does not depend on which run was the last."""
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     if "/" in text and not path.exists():
         refuse_numbered(text, text)
+    if "/" in text and os.path.isdir(path):
+        raise UsageError(f"{text}: a directory, and neither a config nor a registered draft; give {CONFIG_FORMS}")
     if "/" in text or path.suffix in (".yaml", ".yml"):
         return File(path)
     named = read_name(text, store, forms=CONFIG_FORMS)
@@ -203,7 +206,7 @@ class _Runs:
         return isinstance(word, str) and is_run(self._store, word)
 
 
-class _Names:
+class _Names(Collection[str]):
     """Names that runs of a store promote under, the latest first, each with the config of the latest run."""
 
     def __init__(self, store: Store) -> None:
@@ -211,6 +214,12 @@ class _Names:
 
     def __contains__(self, word: object) -> bool:
         return word in self.configs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.configs)
+
+    def __len__(self) -> int:
+        return len(self.configs)
 
     @cached_property
     def configs(self) -> dict[str, Config]:
