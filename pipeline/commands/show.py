@@ -5,12 +5,18 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, JsonOption, RunId, StorePath
+from pipeline.commands.options import DEFAULT_STORE, JsonOption, StorePath
 from pipeline.progress import say, say_block, say_json
 
 
 def show(
-    run: RunId = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="The run, by default the latest; or a registered draft, for the run that trained it (README, Naming a draft).",
+        ),
+    ] = None,
     store: StorePath = DEFAULT_STORE,
     as_json: JsonOption = False,
     markdown: Annotated[
@@ -27,10 +33,10 @@ def show(
     import dataclasses
 
     from pipeline.errors import UsageError
+    from pipeline.registry.finding import find_run
     from pipeline.report.show import print_summary
     from pipeline.report.summary import summarise
     from pipeline.store.artifacts import Store
-    from pipeline.store.runs import require_run
 
     forms = {"--json": as_json, "--markdown": markdown, "--html": html is not None}
     if len(given := [option for option, wanted in forms.items() if wanted]) > 1:
@@ -40,15 +46,15 @@ def show(
         from pipeline.report.run_page import run_page
         from pipeline.store.files import write_user_text
 
-        write_user_text(html, run_page(target, require_run(target, run, needs=("gate",))), "--html")
+        write_user_text(html, run_page(target, find_run(run, target, needs=("gate",))), "--html")
         say(f"review page written to {html}")
         return
     if markdown:
         from pipeline.report.run_page import run_markdown
 
-        say_block(run_markdown(target, require_run(target, run)))
+        say_block(run_markdown(target, find_run(run, target)))
         return
-    summary = summarise(target, require_run(target, run))
+    summary = summarise(target, find_run(run, target))
     if as_json:
         say_json(dataclasses.asdict(summary))
     else:

@@ -23,6 +23,7 @@ from pipeline.registry.drafts import ALIASES, CHAMPION
 FORMS = "RUN, NAME, NAME@ALIAS, NAME@VERSION, DIRECTORY or org/name@revision"
 COMPARED_FORMS = "RUN, NAME, NAME@ALIAS, NAME@VERSION, DIRECTORY, org/name@revision or a baseline FILE"
 CONFIG_FORMS = "CONFIG, RUN, NAME, NAME@ALIAS or NAME@VERSION"
+RUN_FORMS = "RUN (`understudy runs` lists them), NAME, NAME@ALIAS or NAME@VERSION"
 
 LATEST = "latest"
 _NAME = r"[A-Za-z0-9._-]+"

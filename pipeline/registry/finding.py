@@ -19,6 +19,7 @@ from pipeline.registry.draft_names import (
     CONFIG_FORMS,
     FORMS,
     LATEST,
+    RUN_FORMS,
     Directory,
     File,
     Hub,
@@ -79,6 +80,19 @@ def draft_of(
             )
         case File():
             raise UsageError(f"{where}: a file, and no draft; give {FORMS}")
+
+
+def find_run(text: str | None, store: Store, needs: Sequence[str] = ()) -> RunRecord:
+    """The run that `text` names, or that trained the registered draft that it names; None and `latest`: the latest that has built
+    the jobs `needs`. UsageError if it names neither."""
+    if text is None:
+        return require_run(store, None, needs)
+    named = read_name(text, store, forms=RUN_FORMS)
+    if isinstance(named, Run):
+        return require_run(store, named.id, needs)
+    if isinstance(named, Registered):
+        return draft_of(named, text, store).record
+    raise UsageError(f"{text}: no run and no registered draft; give {RUN_FORMS}")
 
 
 def registered_version(named: Registered, store: Store) -> tuple[Registry, RegisteredDraft]:

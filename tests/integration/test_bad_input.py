@@ -13,6 +13,7 @@ import torch
 import yaml
 from transformers import AutoTokenizer
 
+from pipeline.registry.draft_names import RUN_FORMS
 from tests.integration.conftest import NOBODY, RUN, SMOKE, Ended, Place, Smoke, command_line, rename_token
 
 SMOKE_TEXT = SMOKE.read_text(encoding="utf-8")
@@ -85,7 +86,7 @@ def test_two_mistakes_are_both_named(place: Place) -> None:
         (("stage", "pair", SMOKE, "--run", "a b"), "run 'a b': a run id is letters, digits and ._:+- (at most 121)"),
         (("run", SMOKE, "--run", "a\n"), "run 'a\\n': a run id is letters, digits and ._:+- (at most 121)"),
         (("show",), "no runs here yet; start one with `understudy run CONFIG` or name another --store"),
-        (("show", "../x"), "run '../x': a run id is letters, digits and ._:+- (at most 121)"),
+        (("show", "../x"), f"../x: no such directory; give {RUN_FORMS}"),
         (("store", "sync"), "no runs here yet"),
     ],
     ids=lambda value: " ".join(map(str, value)).replace(str(SMOKE), "CONFIG") if isinstance(value, tuple) else "",
@@ -159,11 +160,12 @@ def test_run_of_another_config_is_refused(loop: Place) -> None:
 
 
 def test_unknown_run_is_named(smoke: Smoke) -> None:
-    """A run that is not there exits 2 and names the latest that is."""
+    """A run that is not there exits 2, with the forms that are."""
     ended = smoke.place.understudy("show", "nobody")
     assert 2 == ended.code, ended.err
     assert (
-        f"run nobody: not in {smoke.place.store}; the latest is {RUN}; `understudy runs` lists them" == ended.complaint
+        f"nobody: no run and no registered draft of {smoke.place.store}, and no directory here; give {RUN_FORMS}"
+        == ended.complaint
     )
 
 

@@ -12,7 +12,7 @@ from pipeline.registry import finding
 from pipeline.registry.aliases import _ROLLED_BACK, DIGEST, Entry
 from pipeline.registry.draft_names import File, Registered, Run
 from pipeline.registry.drafts import RegisteredDraft, RegisteredVersion
-from pipeline.registry.finding import champion_config, config_of, find_draft, read_entry
+from pipeline.registry.finding import champion_config, config_of, find_draft, find_run, read_entry
 from pipeline.registry.named import Draft
 from pipeline.registry.registry import naming, registered_name
 from pipeline.store.artifacts import Store
@@ -296,3 +296,11 @@ def test_a_name_fits_into_mlflow_and_into_names_of_files() -> None:
         UsageError, match=r"has 206 characters, at most 180 are possible; set a shorter promote\.target_name"
     ):
         registered_name(load_config(SMOKE, [f"promote.target_name={'k' * 200}"]))
+
+
+def test_a_run_is_found_by_the_draft_that_it_trained(store: Store, registry: list[str]) -> None:
+    """Or by its own name."""
+    assert ["r1", "r0", "old"] == [find_run(given, store).id for given in ("chat-draft@2", "r0", None)]
+    for given in ("./store", "org/name", "nobody"):
+        with pytest.raises(UsageError, match=f"{given}: no run and no registered draft.*give RUN"):
+            find_run(given, store)
