@@ -33,8 +33,8 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
+        gc.freeze()  # before anything can look through it
         gc.enable()
-        _freeze()
 
 
 @pytest.hookimpl(trylast=True)
