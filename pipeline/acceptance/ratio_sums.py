@@ -65,10 +65,14 @@ class RatioSums:
         if conversations is None or not held_N.any():
             self._add_units(self._sums, pairs_2NK, present_NK, labels)
             return
+        counts_N3K = np.concatenate([pairs_2NK * present_NK, present_NK[None]]).swapaxes(0, 1)
         for row in np.flatnonzero(held_N).tolist():
             of_unit = self._held.setdefault(conversations[row], {})
-            held_3K = of_unit.setdefault(strata[row], np.zeros((3, self._ratios)))
-            held_3K += np.vstack([pairs_2NK[:, row] * present_NK[row], present_NK[row]])
+            held_3K = of_unit.get(strata[row])
+            if held_3K is None:
+                of_unit[strata[row]] = counts_N3K[row].copy()
+            else:
+                held_3K += counts_N3K[row]
         if not held_N.all():
             self._add_units(self._sums, pairs_2NK[:, ~held_N], present_NK[~held_N], labels[~held_N])
 

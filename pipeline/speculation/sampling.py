@@ -11,7 +11,7 @@ import torch
 from pipeline.errors import UnderstudyError
 from pipeline.speculation.settings import Sampling
 
-_STREAM_CHUNK = 4096
+_FIRST_CHUNK, _LARGEST_CHUNK = 64, 4096  # numbers of a stream that are made at once
 
 
 def log_probabilities(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
@@ -94,14 +94,15 @@ class RandomStreams:
 
     def __init__(self, seeds: list[int]) -> None:
         self._generators = [np.random.Generator(np.random.Philox(key=seed)) for seed in seeds]
-        self._chunk_BN = np.empty((len(seeds), 0))
+        self._chunk_BN, self._next_chunk = np.empty((len(seeds), 0)), _FIRST_CHUNK
         self._used = 0
 
     def take(self, count: int) -> torch.Tensor:
         """The next `count` numbers of every stream: (B, count), float64 in [0, 1)."""
         if self._used + count > self._chunk_BN.shape[1]:
             left_BN = self._chunk_BN[:, self._used :]
-            fresh_BN = np.stack([generator.random(max(_STREAM_CHUNK, count)) for generator in self._generators])
+            fresh_BN = np.stack([generator.random(max(self._next_chunk, count)) for generator in self._generators])
+            self._next_chunk = min(2 * self._next_chunk, _LARGEST_CHUNK)
             self._chunk_BN, self._used = np.concatenate([left_BN, fresh_BN], axis=1), 0
         taken = self._chunk_BN[:, self._used : self._used + count]
         self._used += count
