@@ -174,12 +174,25 @@ def full_logits(model: Any, ids: Sequence[int]) -> torch.Tensor:
     return logits
 
 
-def greedy_text(model: Any, prompt: Sequence[int], count: int, vocabulary: int) -> list[int]:
-    """`count` greedy tokens after `prompt`, each by a full pass over all that precedes it."""
-    ids = list(prompt)
-    for _ in range(count):
+def greedy_text(model: Any, prompt: Sequence[int], count: int, vocabulary: int, guess: Sequence[int] = ()) -> list[int]:
+    """`count` greedy tokens after `prompt`, each by a full pass over all that precedes it. What stands in `guess` as far as it is
+    right, and the token after it, take one pass together: its length and its tokens do not change the result."""
+    ids, end = list(prompt), len(prompt) + count
+    for token in greedy_along(model, prompt, guess, vocabulary):
+        ids.append(token)
+        if len(ids) == end or token != guess[len(ids) - len(prompt) - 1]:
+            break
+    while len(ids) < end:
         ids.append(int(full_logits(model, ids)[-1, :vocabulary].argmax()))
     return ids[len(prompt) :]
+
+
+def greedy_along(model: Any, prompt: Sequence[int], text: Sequence[int], vocabulary: int) -> list[int]:
+    """In place of each token of `text` after `prompt` the greedy one, by one pass."""
+    if not text:
+        return []
+    found: list[int] = full_logits(model, [*prompt, *text])[len(prompt) - 1 : -1, :vocabulary].argmax(-1).tolist()
+    return found
 
 
 def stored_completion(

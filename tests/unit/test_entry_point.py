@@ -46,12 +46,12 @@ def test_the_stages_are_ours_too(elsewhere: Path) -> None:
     """A stage that is imported by name after the start comes from the folder beside the entry point."""
     code = (
         "import sys, understudy_cli; sys.argv[1:] = ['--help']\n"
-        "try: understudy_cli.main()\nfinally: import stages.gate; print(stages.gate.__file__)"
+        "try: understudy_cli.main()\nfinally: import stages.promote; print(stages.promote.__file__)"
     )
     ended = _run([sys.executable, "-c", code], elsewhere)
 
     assert 0 == ended.returncode, ended.stderr
-    assert str(trial_runs._UNDERSTUDY.with_name("stages") / "gate.py") == ended.stdout.splitlines()[-1]
+    assert str(trial_runs._UNDERSTUDY.with_name("stages") / "promote.py") == ended.stdout.splitlines()[-1]
 
 
 def test_a_foreign_package_that_is_already_imported_is_an_error(elsewhere: Path) -> None:

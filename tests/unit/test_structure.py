@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -153,22 +154,60 @@ LIGHT = (
     ("import pipeline.acceptance.profile, pipeline.drafts.kinds, pipeline.store.row_files", ()),
     ("import stages.gate", ("scipy",)),
     ("import stages.promote", ("scipy",)),
-    ("import pipeline.speculation.decoder, pipeline.acceptance.examine", ("torch", "transformers", "scipy")),
 )
+DECODING = "import pipeline.speculation.decoder, pipeline.acceptance.examine", ("torch", "transformers", "scipy")
 
 
-def test_light_paths_stay_light() -> None:
+@pytest.mark.parametrize("paths", [LIGHT, pytest.param((DECODING,), marks=pytest.mark.long)], ids=["light", "decoding"])
+def test_light_paths_stay_light(paths: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
     """Help, config, planning and skipping import nothing heavy; the GPU benchmarks' parts need no trl or mlflow. One process
     imports all of them in turn, so what one may import, those after it may."""
     tell = f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
-    code = "\n".join(["import sys", *(f"{statement}\n{tell}" for statement, _ in LIGHT)])
+    code = "\n".join(["import sys", *(f"{statement}\n{tell}" for statement, _ in paths)])
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = [set(line.split()) for line in result.stdout.splitlines()]
     assert [] == [
         (statement, found - set(allowed))
-        for (statement, allowed), found in zip(LIGHT, imported, strict=True)
+        for (statement, allowed), found in zip(paths, imported, strict=True)
         if found - set(allowed)
     ]
+
+
+def _at_import(path: Path) -> Iterator[ast.AST]:
+    """The syntax of a module that runs when it is imported, so without bodies of functions and without `TYPE_CHECKING`."""
+    left: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while left:
+        node = left.pop()
+        yield node
+        is_typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if not is_typing and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            left += ast.iter_child_nodes(node)
+
+
+def _imported_by(*modules: str) -> set[str]:
+    """What our modules import when they are imported, with what these import, and so on."""
+    found, left = set[str](), list(modules)
+    while left:
+        module = left.pop()
+        path = PIPELINE.parent / f"{module.replace('.', '/')}.py"
+        if module in found or not path.exists():
+            found.add(module)
+            continue
+        found.add(module)
+        for node in _at_import(path):
+            if isinstance(node, ast.Import):
+                left += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                left += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
+
+
+def test_decoding_imports_no_library_of_other_stages() -> None:
+    """The GPU benchmarks' parts need no trl or mlflow, as their syntax says; `make test-long` sees it in a process."""
+    statement, allowed = DECODING
+    packages = {name.split(".")[0] for name in _imported_by(*statement.removeprefix("import ").split(", "))}
+    assert "torch" in packages
+    assert set() == packages & set(HEAVY) - set(allowed)
 
 
 # Where text reaches a terminal: `say` and `Progress` escape it, `Report` and `Painter` hand it to rich, `doctor` has own colours.
@@ -204,7 +243,7 @@ def test_whatever_is_printed_is_escaped() -> None:
 
 def _held(node: ast.AST) -> list[ast.expr]:
     """What a call or a display makes a collection of."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("list", "tuple", "sorted", "dict", "set"):
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("list", "tuple", "sorted", "dict", "set"):
         return node.args
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
         return [one.value for one in node.elts if isinstance(one, ast.Starred)]
@@ -235,7 +274,7 @@ def test_only_drafts_ask_which_kind_a_draft_is() -> None:
         for path in root.rglob("*.py"):
             if path.parent == PIPELINE / "drafts":
                 continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in _nodes(path):
                 if isinstance(node, ast.Compare):
                     sides = [node.left, *node.comparators]
                     names = {one.value for one in sides if isinstance(one, ast.Constant)} & kinds.KINDS.keys()
@@ -260,7 +299,7 @@ def test_paths_within_a_store_are_known_to_the_store_only() -> None:
     found: dict[str, set[str]] = {}
     for root in (PIPELINE, STAGES):
         for path in sorted(set(root.rglob("*.py")) - set((PIPELINE / "store").rglob("*.py"))):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in _nodes(path):
                 if isinstance(node, ast.Attribute) and node.attr == "root":
                     found.setdefault(path.relative_to(root.parent).as_posix(), set()).add(ast.unparse(node))
     assert ROOTS == found

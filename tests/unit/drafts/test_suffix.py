@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from tests.fakes import stored_completion, tiny_llama
 from tests.lookup_walk import walk_blocks
 
 MOST = 7
+Text = tuple[list[int], list[int], list[int]]
 SETTINGS = (
     SuffixSettings(),
     SuffixSettings(longest_match=1, max_spec_factor=5),
@@ -32,44 +34,42 @@ SETTINGS = (
 EVERY = pytest.mark.parametrize("settings", SETTINGS, ids=str)
 
 
-def _block_after(settings: SuffixSettings) -> Callable[[Sequence[int]], list[int]]:
+def _search(settings: SuffixSettings) -> Callable[[Sequence[int]], Sequence[int]]:
+    return lambda text: _block_after(settings, tuple(text))
+
+
+@cache
+def _block_after(settings: SuffixSettings, text: tuple[int, ...]) -> tuple[int, ...]:
     """The block of any length, by comparing slices of the text: shares no code with the draft."""
+    for length in range(min(settings.longest_match, len(text)), 0, -1):
+        ends = [end for end in range(length, len(text)) if text[end - length : end] == text[-length:]]
+        if ends:
+            return _following(settings, text, ends, int(settings.max_spec_factor * length))
+    return ()
 
-    def search(text: Sequence[int]) -> list[int]:
-        for length in range(min(settings.longest_match, len(text)), 0, -1):
-            ends = [end for end in range(length, len(text)) if text[end - length : end] == text[-length:]]
-            if ends:
-                return follow(text, ends, int(settings.max_spec_factor * length))
-        return []
 
-    def follow(text: Sequence[int], ends: list[int], most: int) -> list[int]:
-        block: list[int] = []
-        while len(block) < most:
-            size = len(block) + 1
-            longer = [list(text[end : end + size]) for end in ends]
-            longer = [one for one in longer if len(one) == size and one[:-1] == block]
-            if not longer:
-                break
-            best = max(range(len(longer)), key=lambda number: (longer.count(longer[number]), number))
-            if longer.count(longer[best]) / len(ends) < settings.min_token_prob:
-                break
-            block = longer[best]
-        return block
-
-    return search
+def _following(settings: SuffixSettings, text: tuple[int, ...], ends: list[int], most: int) -> tuple[int, ...]:
+    block: tuple[int, ...] = ()
+    while len(block) < most:
+        size = len(block) + 1
+        longer = [text[end : end + size] for end in ends]
+        longer = [one for one in longer if len(one) == size and one[:-1] == block]
+        if not longer:
+            break
+        best = max(range(len(longer)), key=lambda number: (longer.count(longer[number]), number))
+        if longer.count(longer[best]) / len(ends) < settings.min_token_prob:
+            break
+        block = longer[best]
+    return block
 
 
 def _counts(
-    prompt: Sequence[int],
-    said: Sequence[int],
-    settings: SuffixSettings,
-    convention: Convention,
-    past: Sequence[int] = (),
-    gamma: int = 3,
-) -> PromptCounts:
+    texts: Sequence[Text], settings: SuffixSettings, convention: Convention, gamma: int = 3
+) -> list[PromptCounts]:
+    """Of prompts, what was said, and what the target would say after it."""
     examination = EvaluateConfig(convention=convention.name, max_gamma=MOST, gamma=gamma)
-    item = stored_completion(prompt, [*said, *past], length=len(said))
-    ((found,),) = Examiner(Sampling(), examination).counts(SuffixMatching(settings), [item])
+    items = [stored_completion(prompt, [*said, *past], length=len(said)) for prompt, said, past in texts]
+    (found,) = Examiner(Sampling(), examination).counts(SuffixMatching(settings), items)
     return found
 
 
@@ -85,17 +85,19 @@ def _block(text: list[int], most: int = MOST, **settings: float) -> list[int]:
     return block
 
 
+def _random_text(generator: random.Random, *sizes: int) -> Text:
+    prompt, said, past = ([generator.randrange(3) for _ in range(size)] for size in sizes)
+    return prompt, said, past
+
+
 @EVERY
 @pytest.mark.parametrize("convention", CONVENTIONS.values(), ids=lambda convention: convention.name)
 def test_counts_equal_a_fresh_search_in_every_round(convention: Convention, settings: SuffixSettings) -> None:
     """Random texts over few tokens, so that suffixes repeat: all counts agree for every gamma, exactly, so for any seed."""
-    generator, drafted = random.Random(11), set[int]()
-    for _ in range(40):
-        prompt = [generator.randrange(3) for _ in range(generator.randrange(1, 40))]
-        said = [generator.randrange(3) for _ in range(generator.randrange(1, 25))]
-        past = [generator.randrange(3) for _ in range(MOST - 1)]
-        found = _counts(prompt, said, settings, convention, past)
-        search = _block_after(settings)
+    generator, drafted, search = random.Random(11), set[int](), _search(settings)
+    sizes = [(generator.randrange(1, 40), generator.randrange(1, 25), MOST - 1) for _ in range(40)]
+    texts = [_random_text(generator, *size) for size in sizes]
+    for (prompt, said, past), found in zip(texts, _counts(texts, settings, convention), strict=True):
         walks = [walk_blocks(prompt, said, gamma, search, convention, past) for gamma in range(1, MOST + 1)]
         text = [*prompt, *said, *past]
         item = stored_completion(prompt, [*said, *past])
@@ -125,12 +127,13 @@ def test_a_decode_does_what_the_examination_counts(sampling: Sampling, gamma: in
     decoder = Decoder(target, SuffixMatching(settings), sampling=sampling, vocabulary=32, gamma=gamma)
     decoded = decoder.decode(requests)
 
-    for request, one in zip(requests, decoded, strict=True):
-        counts = _counts(request.prompt, one.tokens, settings, convention, gamma=gamma)
+    texts = [(request.prompt, one.tokens, list[int]()) for request, one in zip(requests, decoded, strict=True)]
+    examined = _counts(texts, settings, convention, gamma)
+    for request, one, counts in zip(requests, decoded, examined, strict=True):
         assert counts.rounds[gamma - 1] == one.rounds
         assert counts.accepted_drafts[gamma - 1] == sum(one.accepted)
         assert _examined_rounds(settings, request, one, gamma) == (decoded_starts(one), one.drafted, one.accepted)
-        expected = walk_blocks(request.prompt, one.tokens, gamma, _block_after(settings), convention)
+        expected = walk_blocks(request.prompt, one.tokens, gamma, _search(settings), convention)
         assert [(start, accepted) for start, accepted, _ in expected.rounds] == [
             *zip(decoded_starts(one), one.accepted, strict=True)
         ]
@@ -210,7 +213,7 @@ def test_what_is_emitted_has_the_law_of_the_target() -> None:
     false alarm 3e-7 (binomial: each of 32 frequencies within 6.5 standard errors)."""
     target, count = tiny_llama(seed=3), 4000
     prompt = [7, 9, 4, 7, 9]  # 4 is proposed
-    requests = [Request(prompt, 3, seed) for seed in range(count)]
+    requests = [Request(prompt, 2, seed) for seed in range(count)]
     draft = SuffixMatching(SETTINGS[0])
     decoded = Decoder(target, draft, sampling=Sampling(), vocabulary=32, gamma=1).decode(requests)
     first = np.bincount([one.tokens[0] for one in decoded], minlength=32) / count
@@ -234,7 +237,7 @@ def test_proposed_tokens_are_counted() -> None:
         for place in range(MOST):  # token t at place j of the round that starts at t - j
             a_BTP[0, place:, place] = examined.values[0][: 21 - place, place]
         found = expected_rounds(a_BTP, np.array([15]), MOST, convention, np.asarray(examined.drafted[0])[None])
-        assert walk_blocks(prompt, said, MOST, _block_after(settings), convention, past).proposed == found.proposed_B[0]
+        assert walk_blocks(prompt, said, MOST, _search(settings), convention, past).proposed == found.proposed_B[0]
 
 
 def test_it_is_loaded_by_its_kind() -> None:

@@ -6,6 +6,7 @@
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pipeline
@@ -37,6 +38,7 @@ class Site:
     exempt: bool  # by `@reads_own_files`
 
 
+@cache
 def sites() -> list[Site]:
     """All places that read, and all exemptions, also those that exempt nothing."""
     found = []
@@ -77,9 +79,9 @@ def _name(node: ast.AST) -> str:
 
 def _parser(call: ast.Call) -> str | None:
     called = call.func
-    if ast.unparse(called) == "stored" and any(given.arg == "name" for given in call.keywords):
-        return "stored"
     if isinstance(called, ast.Name):
+        if called.id == "stored" and any(given.arg == "name" for given in call.keywords):
+            return "stored"
         return called.id if called.id in PARSERS else None
     if not isinstance(called, ast.Attribute):
         return None

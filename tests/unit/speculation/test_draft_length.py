@@ -13,7 +13,7 @@ from pipeline.speculation.batch import Request, Round
 from pipeline.speculation.decoder import Decoder, Decoding
 from pipeline.speculation.draft_length import Certain, Confident, DraftLength, Fallback, Fixed, Schedule
 from pipeline.speculation.settings import GREEDY, Sampling
-from tests.fakes import TableModel, greedy_text, ragged_requests, table_model, tiny_pair
+from tests.fakes import TableModel, greedy_along, greedy_text, ragged_requests, table_model, tiny_pair
 
 VOCABULARY = 32
 
@@ -88,7 +88,8 @@ def test_no_rule_changes_the_output(pair: tuple[Any, Any], rule: str, batch: int
     )
     drafted: set[int] = set()
     for request, completion in zip(requests, decoder.decode(requests), strict=True):
-        assert greedy_text(pair[0], request.prompt, request.limit, VOCABULARY) == completion.tokens
+        tokens = completion.tokens
+        assert greedy_text(pair[0], request.prompt, request.limit, VOCABULARY, guess=tokens) == tokens
         left = request.limit
         for count, accepted in zip(completion.drafted, completion.accepted, strict=True):
             assert accepted <= count <= min(4, left - 1)
@@ -142,7 +143,9 @@ def test_a_schedule_follows_the_batch(pair: tuple[Any, Any]) -> None:
 
     assert {0} == {most for round_ in rounds if len(round_.numbers) > 2 for most in round_.drafted}
     assert 3 == max(most for round_ in rounds if len(round_.numbers) <= 2 for most in round_.drafted)
-    assert [greedy_text(pair[0], r.prompt, r.limit, VOCABULARY) for r in requests] == [c.tokens for c in completions]
+    for request, completion in zip(requests, completions, strict=True):
+        tokens = completion.tokens
+        assert greedy_text(pair[0], request.prompt, request.limit, VOCABULARY, guess=tokens) == tokens
 
 
 def _feed(fallback: Fallback, accepted: int, rejected: int, rounds: int = 1) -> None:
@@ -276,9 +279,10 @@ def test_a_decode_that_falls_back_and_recovers(pair: tuple[Any, Any], llama_forw
             side.forward = sound
         levels.append(fallback.level)
         zeros.append(max(round_.drafted) == 0)
-    expected = [greedy_text(pair[0], r.prompt, r.limit, VOCABULARY) for r in requests]
+    said = [completion.tokens for completion in decoding.completions]
+    paired = zip(requests, said, strict=True)
 
-    assert expected == [completion.tokens for completion in decoding.completions]
+    assert [greedy_text(pair[0], r.prompt, r.limit, VOCABULARY, guess=tokens) for r, tokens in paired] == said
     assert [0, 1, 2, 1, 0] == [level for at, level in enumerate(levels) if at == 0 or levels[at - 1] != level]
     assert any(zeros)
     assert 4 == len(told)
@@ -318,11 +322,12 @@ def test_a_draft_switched_off_knows_what_it_missed(
         llama_forward=llama_forward,
     )
     for request, completion in zip(requests, decoder.decode(requests), strict=True):
-        assert greedy_text(target, request.prompt, request.limit, VOCABULARY) == completion.tokens
+        tokens = completion.tokens
+        assert greedy_text(target, request.prompt, request.limit, VOCABULARY, guess=tokens) == tokens
+        proposed = greedy_along(draft, request.prompt, tokens, VOCABULARY)  # up to the first that differs in a round
         at = 0
         for drafted, accepted in zip(completion.drafted, completion.accepted, strict=True):
-            said = greedy_text(draft, [*request.prompt, *completion.tokens[:at]], drafted, VOCABULARY)
-            pairs = zip(said, completion.tokens[at : at + drafted], strict=True)
+            pairs = zip(proposed[at : at + drafted], tokens[at : at + drafted], strict=True)
             assert [*(one == other for one, other in pairs), False].index(False) == accepted
             at += accepted + 1
 

@@ -203,11 +203,20 @@ def _batches(kinds: Sequence[tuple[list[int], int]], paths: int, together: int) 
         ]
 
 
-@METHOD
+ONE: list[tuple[list[int], int]] = [([1], 3)]
+SEVERAL: list[tuple[list[int], int]] = [*ONE, ([0, 1, 1, 0], 2), ([1, 0], 3)]
+LONE = ("token", "filters, block")  # of the methods; alone, all others are long
+
+
 @pytest.mark.parametrize(
-    ("kinds", "together"),
-    [([([1], 3)], 1), ([([1], 3), ([0, 1, 1, 0], 2), ([1, 0], 3)], 16)],
-    ids=["alone", "batch"],
+    ("method", "kinds", "together"),
+    [
+        *(pytest.param(method, SEVERAL, 16, id=f"batch-{method}") for method in METHODS),
+        *(
+            pytest.param(method, ONE, 1, id=f"alone-{method}", marks=() if method in LONE else pytest.mark.long)
+            for method in METHODS
+        ),
+    ],
 )
 def test_a_whole_decode_has_the_law_of_the_target(
     method: str, kinds: list[tuple[list[int], int]], together: int

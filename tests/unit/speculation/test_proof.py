@@ -49,7 +49,8 @@ def test_ragged_greedy_completions_are_those_of_single_passes(name: str) -> None
     completions = decoder.decode([Request(prompt, 12, 0) for prompt in prompts])
 
     assert WAYS[name] == proved_way(target, VOCABULARY)
-    assert [greedy_text(target, p, 12, VOCABULARY) for p in prompts] == [item.tokens for item in completions]
+    for prompt, completion in zip(prompts, completions, strict=True):
+        assert greedy_text(target, prompt, 12, VOCABULARY, guess=completion.tokens) == completion.tokens
 
 
 @pytest.mark.parametrize(
