@@ -38,15 +38,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown() -> None:
-    if len(sys.modules) > _known + _MANY:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After a file, whose fixtures are gone: what commands and libraries have cached by then is a million objects in the end."""
+    if nextitem is None or nextitem.path != item.path or len(sys.modules) > _known + _MANY:
         _freeze()
 
 
 def _freeze() -> None:
-    """Let the garbage collector pass over what stays: collected tests, imported libraries. A full collection, of which accelerate
-    asks for one in each training, takes more than a second with them and milliseconds without; and a forked process copies none
-    of it."""
+    """Let the garbage collector pass over what stays: collected tests, imported libraries, caches. A full collection, of which
+    accelerate asks for one in each training, takes up to a second with them and milliseconds without; and a forked process copies
+    none of it."""
     global _known
     _known = len(sys.modules)
     gc.collect()
