@@ -143,8 +143,8 @@ class Entry:
     @property
     def last_change(self) -> Change | None:
         """The last complete change of the champion."""
-        found = [one for one in self.history if one.moves_champion and not one.is_interrupted]
-        return next((one for one in reversed(found) if one.number <= self.change), None)
+        complete = (one for one in reversed(self.history) if one.number <= self.change)
+        return next((one for one in complete if one.moves_champion and not one.is_interrupted), None)
 
     @property
     def is_moved_by_hand(self) -> bool:
@@ -283,7 +283,8 @@ def _held(entry: Entry, alias: str, version: str) -> list[Write]:
 
 def _known(entry: Entry) -> str:
     """The champion that the last change left."""
-    return "" if entry.last_change is None else _version(entry.last_change.new)
+    last = entry.last_change
+    return "" if last is None else _version(last.new)
 
 
 def _version(text: str) -> str:

@@ -195,13 +195,16 @@ def test_a_compiler_error_is_logged_by_its_first_line(tmp_path: Path, caplog: py
 
 @needs_compiler
 def test_a_library_that_may_not_be_executed_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If cache and temporary directory are mounted noexec, PyTorch is used and one line says why."""
 
     def refuse(path: str) -> None:
         raise OSError("failed to map segment from shared object")
 
+    source = tmp_path / "source.c"  # of a library that is built sooner
+    source.write_text("int number(void) { return 7; }")
+    monkeypatch.setattr(compiled_forward, "_SOURCE", source)
     monkeypatch.setattr(build_module.ctypes, "CDLL", refuse)
     with caplog.at_level(logging.INFO, logger="pipeline"):
         library = compiled_forward.load_library(torch.float32)
