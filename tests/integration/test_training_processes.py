@@ -34,12 +34,13 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "bfloat16": ({"bf16": True, "gradient_checkpointing": True}, 7),
 }
 BOUNDS = {"muon": 1e-4, "bfloat16": 2e-2}
-KILLED = SETTINGS.model_copy(update={"max_steps": 40, "save_every": 10, "evaluate_every": 20})
+SHORT = SETTINGS.model_copy(update={"max_steps": 4, "save_every": 4, "evaluate_every": 2})  # two epochs
+KILLED = SETTINGS.model_copy(update={"max_steps": 12, "save_every": 3, "evaluate_every": 6})
 
 
 def _case(name: str, work: Path, shard: bool = False) -> list[Any]:
     changes, rows = CASES[name]
-    settings, phases = SETTINGS.model_copy(update=changes), 2 if name == "two phases" else 1
+    settings, phases = SHORT.model_copy(update=changes), 2 if name == "two phases" else 1
     return trained(settings, rows, work / name, phases, shard, lambda model: _prepared(name, model))
 
 
@@ -135,10 +136,15 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 def test_a_killed_process_ends_all_and_the_training_resumes(seed: int, unbroken: list[Any], tmp_path: Path) -> None:
     """One of two is killed at a random moment, where they divide the draft and where not; the other ends too. Resumed by one, two
     or four processes, which divide it or not, curve and weights are those of an undisturbed training."""
-    chance = random.Random(seed)
+    chance, examinations = random.Random(seed), iter(range(3))
     work, killed = tmp_path / "work", chance.randrange(2)
-    ranks = start(2, lambda: trained(KILLED, 7, work, shard=seed % 2 == 0), tmp_path / "killed.json")
-    reached = chance.choice(["best-0.safetensors", "checkpoint-10", "checkpoint-20/checkpoint_complete"])
+
+    def before() -> None:
+        if next(examinations) == 2:
+            time.sleep(10)  # at the last step: it is killed before it ends
+
+    ranks = start(2, lambda: trained(KILLED, 7, work, shard=seed % 2 == 0, before=before), tmp_path / "killed.json")
+    reached = chance.choice(["best-0.safetensors", "checkpoint-3", "checkpoint-6/checkpoint_complete"])
     until = time.monotonic() + 60
     while not (work / "0" / reached).exists() and time.monotonic() < until:
         time.sleep(0.001)
