@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from pipeline.latency.load.prediction import chosen_lengths, predict
@@ -15,11 +16,14 @@ from tests.unit.latency.load.test_prediction import WORKLOAD, step_costs_of
 
 def _spread(prompts: int, seed: int = 0) -> Workload:
     """Outputs of 50 to 350 tokens with rounds in proportion."""
-    random = np.random.default_rng(seed)
-    share_W = random.uniform(0.25, 1.75, prompts)
+    return _scaled(np.random.default_rng(seed).uniform(0.25, 1.75, prompts))
+
+
+def _scaled(share_W: NDArray[np.float64]) -> Workload:
+    """Outputs of so many times 200 tokens."""
     return replace(
         WORKLOAD,
-        prompt_tokens_W=np.full(prompts, 100),
+        prompt_tokens_W=np.full(len(share_W), 100),
         tokens_W=np.round(200 * share_W).astype(int),
         rounds_GW=WORKLOAD.rounds_GW * share_W,
         variance_GW=WORKLOAD.variance_GW * share_W,
@@ -49,11 +53,10 @@ def test_bounds_need_every_group(without: list[float | None]) -> None:
 
 @pytest.mark.parametrize(("draws", "least"), [(5, 2), pytest.param(40, 30, marks=pytest.mark.long)])
 def test_a_load_is_served_as_predicted(draws: int, least: int) -> None:
-    """The p95 of many prompts is within the 95% interval from 100 prompts in at least 2 of 5 draws, or 30 of 40 (fewer has a
-    probability below 1e-4)."""
-    step_costs, many = step_costs_of(0.0005), _spread(20_000, seed=9)
-    lengths_N = chosen_lengths(many, step_costs, 16, 2)
-    truth = predict(many, step_costs, lengths_N, [2.0]).points[0]
+    """The p95 of the distribution that prompts are drawn from is within the 95% interval from 100 of them in at least 2 of 5
+    draws, or 30 of 40 (fewer has a probability below 1e-4)."""
+    step_costs, all_of_them = step_costs_of(0.0005), _scaled(0.25 + 1.5 * (np.arange(1000) + 0.5) / 1000)
+    truth = predict(all_of_them, step_costs, chosen_lengths(all_of_them, step_costs, 16, 2), [2.0]).points[0]
     assert truth.speculative is not None
     within = 0
     for seed in range(draws):
