@@ -197,8 +197,13 @@ def ratio_gain(
     value = float(numerators_N.sum() / denominators_N.sum() - base_numerators_N.sum() / base_denominators_N.sum())
     residuals_N = _residuals(numerators_N, denominators_N) - _residuals(base_numerators_N, base_denominators_N)
     _, stratum_N, counts = np.unique(np.asarray(strata), return_inverse=True, return_counts=True)
-    groups = [np.isin(stratum_N, group) for group in pooled(counts.tolist())]
-    return interval(value, [_moments(residuals_N[rows], denominators_N[rows]) for rows in groups], prompts, confidence)
+    moments = []
+    for group in pooled(counts.tolist()):
+        inside_S = np.zeros(len(counts), dtype=bool)
+        inside_S[group] = True
+        rows_N = inside_S[stratum_N]
+        moments.append(_moments(residuals_N[rows_N], denominators_N[rows_N]))
+    return interval(value, moments, prompts, confidence)
 
 
 def stratum_of_unit(strata: Iterable[str]) -> str:
