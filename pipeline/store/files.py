@@ -42,8 +42,7 @@ def write_json(path: Path, value: Any) -> None:
     """Write `value` atomically: a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial, partial.open("w", encoding="utf-8") as stream:
-        json.dump(value, stream, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False)
-        stream.write("\n")
+        stream.write(json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def read_user_json(path: Path, remedy: str) -> Any:
