@@ -41,7 +41,7 @@ class Service:
             def log_message(self, *arguments: object) -> None: ...
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def note(self, line: str) -> None:
         with (self.place / "log").open("a") as log:

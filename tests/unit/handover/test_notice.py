@@ -7,13 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tenacity import wait_none
 
 from pipeline.config.promote import NoticeConfig
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.handover import notice as notice_module
 from pipeline.handover.notice import Notice, check_receiver, receiver_name, send
 
 SECRET = NoticeConfig(url_variable="HOOK_URL")
 NOTICE = Notice(name="n", change=1, time="t", action="promote", champion=None, replaced=None, by="b", why="w")
+
+
+@pytest.fixture
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried again without a pause."""
+    monkeypatch.setattr(notice_module, "wait_exponential", lambda **_: wait_none())
 
 
 def test_the_url_of_the_environment_is_called_and_named_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +55,7 @@ def test_the_url_of_the_environment_is_called_and_named_nowhere(monkeypatch: pyt
     assert "$HOOK_URL" == receiver_name(SECRET)
 
 
+@pytest.mark.usefixtures("_at_once")
 def test_a_secret_url_that_does_not_answer_is_named_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's own error names the host, and may name the path."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
@@ -95,9 +104,10 @@ def test_messages_name_the_section_that_a_message_is_of(tmp_path: Path) -> None:
         send(NoticeConfig(program=str(tmp_path / "gone")), drift)
 
 
+@pytest.mark.usefixtures("_at_once")
 def test_a_webhook_that_does_not_answer_in_time_is_named() -> None:
     """It accepts the connection and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        with pytest.raises(UnderstudyError, match=rf"notice: {url} did not answer within 0\.2 s"):
-            send(NoticeConfig(url=url, timeout_seconds=0.2), NOTICE)
+        with pytest.raises(UnderstudyError, match=rf"notice: {url} did not answer within 0\.05 s"):
+            send(NoticeConfig(url=url, timeout_seconds=0.05), NOTICE)

@@ -75,6 +75,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "_World":
         monkeypatch.setattr(module, "registry_for", lambda config, store: registry)
     monkeypatch.setattr(runner_module, "Tracker", _Tracker)
     monkeypatch.setattr(inputs_module, "text_digest", lambda library, megabytes: "text")
+    monkeypatch.setattr(inputs_module, "library_stamp", lambda library: "stamp")
     monkeypatch.setattr(begin_module, "_check_before_paying", lambda *_: None)  # its models and prompts are stand-ins
     return _World(tmp_path, registry)
 

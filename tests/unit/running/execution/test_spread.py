@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from tests.unit.running.execution.work import (
     Squares,
     contents,
     expected,
+    go_on,
     open_large,
     squares,
     times,
@@ -75,7 +77,7 @@ def test_all_parts_are_made_once(context: Begin, execution: ExecutionConfig) -> 
 def test_a_worker_loads_once_for_all_lists_of_parts(context: Begin, execution: ExecutionConfig, workers: int) -> None:
     """Such as the turns of chats: the workers stay, and what they have loaded."""
     here = context(execution)
-    with Spread(here, work(Squares(log_of(here), pause=0.2))) as spread:
+    with Spread(here, work(BeginsWithOthers(log_of(here)))) as spread:
         for count in (4, 8):
             spread.make(squares(count), "squares", "numbers")
 
@@ -87,7 +89,7 @@ def test_each_process_has_its_gpu_until_the_stage_ends(context: Begin, monkeypat
     monkeypatch.setattr(devices, "_gpus", lambda: 2)
     here = context(LOCAL["two"])
     here.resources.device = "cuda"
-    with Spread(here, work(Squares(log_of(here), pause=0.2))) as spread:
+    with Spread(here, work(BeginsWithOthers(log_of(here)))) as spread:
         spread.make(squares(4), "squares", "numbers")
         workers = [int(path.name.split("-")[-2]) for path in log_of(here).glob("opened-*")]
         assert all(map(running_process, workers))
@@ -235,10 +237,18 @@ def _start_other(here: Any, pause: float, processes: int = 1, **options: Any) ->
     return other
 
 
-def test_two_tasks_make_no_part_twice(context: Begin, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_tasks_make_no_part_twice(
+    context: Begin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A part that another task is making is left to it, and waited for, with its host's name in a line."""
     here = context()
-    with _start_other(here, 1.0) as other:
+
+    def look(seconds: float) -> None:
+        go_on(log_of(here))  # the other task, now that it is waited for
+        time.sleep(0.02)
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=look))
+    with _start_other(here, 60.0) as other:
         assert 0 == make(here, 4)
         assert expected(range(4)) == contents(here.out)
         assert 0 == other.wait(30)
@@ -305,18 +315,22 @@ def test_an_interruption_while_a_worker_starts_is_an_interruption(
     assert [] == _left(here)
 
 
-def test_a_claim_of_another_container_counts_until_it_is_silent(context: Begin) -> None:
+def test_a_claim_of_another_container_counts_until_it_is_silent(
+    context: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its process cannot be seen from here, so the age decides; a beat renews it."""
     here = context()
     here.store.parts.mkdir()
     claim = here.store.parts / "squares-1.0.claim"
     claim.write_text(f"0123456789ab-{own_tag().partition('-')[2]} pod-3 1")
-    os.utime(claim, (time.time() - 119 + 2, time.time() - 119 + 2))
+    silent = time.time() - 120 + 0.4
+    os.utime(claim, (silent, silent))
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.02)
     began = time.monotonic()
     assert 0 == make(here, 2)
 
     assert expected(range(2)) == contents(here.out)
-    assert time.monotonic() - began > 1
+    assert time.monotonic() - began > 0.3
     assert 1 == times(log_of(here), "made-0-*")
 
 
@@ -355,8 +369,9 @@ def test_a_part_that_another_task_has_finished_stays_as_it_is(context: Begin) ->
 def test_a_part_that_is_finished_late_adds_nothing_to_what_is_committed(context: Begin) -> None:
     """The directory has been renamed while a task was making its last part."""
     here = context()
-    with _start_other(here, 2.0) as other:
+    with _start_other(here, 60.0) as other:
         here.out.rename(here.out.with_name("committed"))
+        go_on(log_of(here))
         assert 1 == other.wait(30)
 
     assert {} == contents(here.out.with_name("committed"))

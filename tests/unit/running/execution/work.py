@@ -17,7 +17,7 @@ class Squares:
 
     log: Path
     accidents: tuple[tuple[int, str], ...] = ()  # number -> what happens with it, the first N times: kill-N, spoil-N
-    pause: float = 0.0
+    pause: float = 0.0  # in each part, at most: `go_on` ends it
 
 
 def open_squares(task: Squares, device: str) -> Callable[[int, Path, Callable[[float], None]], None]:
@@ -28,11 +28,22 @@ def open_squares(task: Squares, device: str) -> Callable[[int, Path, Callable[[f
         _note(task.log, f"made-{number}")
         advance(1.0)
         _accident(task, number, out)
-        time.sleep(task.pause)
+        _pause(task)
         (out / f"{number}.a").write_text(str(number))
         (out / f"{number}.b").write_text(str(number * number))
 
     return make
+
+
+def _pause(task: Squares) -> None:
+    until = time.monotonic() + task.pause
+    while time.monotonic() < until and not (task.log / "go on").exists():
+        time.sleep(0.01)
+
+
+def go_on(log: Path) -> None:
+    """End all pauses."""
+    (log / "go on").touch()
 
 
 def _note(log: Path, what: str) -> None:
