@@ -348,7 +348,7 @@ def test_an_answer_that_is_not_greedy_is_generated_again(tmp_path: Path) -> None
 )
 def test_a_log_of_other_weights_is_refused(tmp_path: Path, sampling: Sampling, said: str) -> None:
     """Answers of the target before it was retrained; the message names the window."""
-    prompts = some_prompts(200)
+    prompts = some_prompts(60)
     with running(StandIn(weights=1)) as before:
         old = generate(config_of(before), prompts, tmp_path / "a", sampling)
     with running(StandIn()) as server, pytest.raises(UnderstudyError) as caught:
@@ -358,7 +358,7 @@ def test_a_log_of_other_weights_is_refused(tmp_path: Path, sampling: Sampling, s
 
 def test_answers_that_stand_beside_other_prompts_are_refused(tmp_path: Path) -> None:
     """A log whose columns were joined wrongly; the message says so."""
-    prompts = some_prompts(200)
+    prompts = some_prompts(60)
     with running(StandIn()) as server:
         first = _as_log(generate(config_of(server), prompts, tmp_path / "a", Sampling()))
         names = list(first)
@@ -378,11 +378,11 @@ def test_filters_do_not_matter_at_temperature_0(tmp_path: Path) -> None:
 
 
 def test_evidence_is_pooled_over_shards_and_runs(tmp_path: Path) -> None:
-    """A log of other weights, in shards of 8 answers and with an interruption: no shard alone is enough evidence, together they
-    are, and a run that goes on is refused by what is stored before it asks for anything."""
-    prompts = some_prompts(800)
-    with running(StandIn(scale=0.9)) as before:
-        old = _as_log(generate(config_of(before), prompts, tmp_path / "a", Sampling(), shard=800))
+    """A log of another temperature, in shards of 8 answers and with an interruption: no shard alone is enough evidence, together
+    they are, and a run that goes on is refused by what is stored before it asks for anything."""
+    prompts = some_prompts(160)
+    with running(StandIn(scale=0.85)) as before:
+        old = _as_log(generate(config_of(before), prompts, tmp_path / "a", Sampling(), shard=160))
     with running(StandIn()) as server:
         with pytest.raises(BudgetSpent):
             _rescored(server, prompts, old, tmp_path, Sampling(), shard=8, token_budget=200)

@@ -119,13 +119,13 @@ def test_a_rest_without_mass_is_a_bucket(how: str) -> None:
 def test_three_bytes_hold_a_token_and_its_probability(vocabulary: int, error: float, how: str) -> None:
     """Ids are exact, probabilities are accurate to the remaining bits, and with the rest they sum to 1."""
     generator = torch.Generator().manual_seed(vocabulary)
-    log_p_NV = (3 * torch.randn(64, vocabulary, generator=generator)).log_softmax(-1)
-    kept = sparsify(log_p_NV, 8, how, np.random.default_rng(0).random(64))  # type: ignore[arg-type]
+    log_p_NV = (3 * torch.randn(24, vocabulary, generator=generator)).log_softmax(-1)
+    kept = sparsify(log_p_NV, 8, how, np.random.default_rng(0).random(24))  # type: ignore[arg-type]
     entries = pack(kept, vocabulary)
     ids_NK, log_p_NK = unpack(entries, kept.certain_N, kept.rest_log_p_N, vocabulary)
     certain_NK = np.arange(8) < kept.certain_N[:, None]
 
-    assert (64, 8, 3) == entries.shape
+    assert (24, 8, 3) == entries.shape
     assert np.uint8 == entries.dtype
     np.testing.assert_array_equal(kept.ids_NK, ids_NK)
     p_NK, own_NK = np.exp(log_p_NK), np.exp(kept.log_p_NK)
@@ -147,8 +147,8 @@ def test_what_rounding_costs_the_acceptance(vocabulary: int, error: float) -> No
     """min(p, q) is concave, so a rounded p of a drawn token can only lose: how much, for a perfect draft of a target with 2 to
     3 nats of entropy. The forward KL's weights are not rounded."""
     generator = torch.Generator().manual_seed(5)
-    log_p_NV = (6 * torch.randn(100, vocabulary, generator=generator)).log_softmax(-1)
-    kept = sparsify(log_p_NV, 16, "sampled", np.random.default_rng(1).random(100))
+    log_p_NV = (6 * torch.randn(40, vocabulary, generator=generator)).log_softmax(-1)
+    kept = sparsify(log_p_NV, 16, "sampled", np.random.default_rng(1).random(40))
     ids_NK, log_p_NK = unpack(pack(kept, vocabulary), kept.certain_N, kept.rest_log_p_N, vocabulary)
     own_NK = np.take_along_axis(log_p_NV.numpy(), ids_NK, axis=1)
     drawn_NK = np.arange(16) >= kept.certain_N[:, None]

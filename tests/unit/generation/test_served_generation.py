@@ -133,8 +133,8 @@ def test_a_fault_loses_and_doubles_nothing(tmp_path: Path, name: str) -> None:
         config = config_of(good, bad, timeout_seconds=0.5 if slow else 20.0)
         identity = identity_of(config)
         bad.faults = _seldom(name, 3)
-        found = generate(config, some_prompts(30), tmp_path / "out", identity=identity)
-    assert [item.id for item in plan(some_prompts(30))] == [item.id for item in found]
+        found = generate(config, some_prompts(16), tmp_path / "out", identity=identity)
+    assert [item.id for item in plan(some_prompts(16))] == [item.id for item in found]
     assert all(greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in found)
 
 
@@ -256,7 +256,7 @@ def test_a_journal_of_another_model_is_not_continued(
     are not asked for again."""
     out = tmp_path / "out"
     with running(StandIn(processed=processed)) as server:
-        config = config_of(server, logprobs=128, patience_seconds=0.5)
+        config = config_of(server, patience_seconds=0.5)
         identity = identity_of(config)
         after = len(server.requests) + 6
 
@@ -266,15 +266,15 @@ def test_a_journal_of_another_model_is_not_continued(
 
         server.faults = swap
         with pytest.raises(EndpointsDown):
-            generate(config, some_prompts(40), out, sampling, identity, shard=40)
+            generate(config, some_prompts(24), out, sampling, identity, shard=24)
         kept = len(read_journal(out / "shard-00000.journal"))
         server.weights, server.faults = 0, lambda number: None
         server.served.clear()
-        found = generate(config, some_prompts(40), out, sampling, identity, shard=40)
+        found = generate(config, some_prompts(24), out, sampling, identity, shard=24)
         asked = sum(len(prompt) < 32 for prompt, _ in server.served)
-    assert 40 == len({item.id for item in found}) == len(found)
+    assert 24 == len({item.id for item in found}) == len(found)
     assert 4 < kept < 20
-    assert asked == (40 if weights else 40 - kept)
+    assert asked == (24 if weights else 24 - kept)
 
 
 def test_a_shard_that_cannot_be_written_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,7 +374,7 @@ def test_requests_follow_the_weights_and_stay_within_the_limit(tmp_path: Path) -
         config = ServerConfig.model_validate({"endpoints": endpoints, "concurrency": 2, "logprobs": 20})
         identity = identity_of(config)
         before = len(one.served), len(three.served)
-        generate(config, some_prompts(120), tmp_path / "out", identity=identity)
+        generate(config, some_prompts(60), tmp_path / "out", identity=identity)
         counts = len(one.served) - before[0], len(three.served) - before[1]
     assert one.most_at_once <= 2 + 1  # the check of the weights comes on top
     assert three.most_at_once <= 6 + 1
@@ -509,8 +509,8 @@ def test_random_faults_of_all_kinds(tmp_path: Path) -> None:
         config = config_of(one, two, three, concurrency=8)
         identity = identity_of(config)
         two.faults = three.faults = faults
-        found = generate(config, some_prompts(500), tmp_path / "out", identity=identity, shard=64)
-    assert [item.id for item in plan(some_prompts(500))] == [item.id for item in found]
+        found = generate(config, some_prompts(200), tmp_path / "out", identity=identity, shard=64)
+    assert [item.id for item in plan(some_prompts(200))] == [item.id for item in found]
     assert all(greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in found)
     assert sum(injected.values()) > 10
 
@@ -529,6 +529,6 @@ def test_completions_that_are_no_samples_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_k=20)])
 def test_samples_are_taken_for_samples(tmp_path: Path, sampling: Sampling) -> None:
-    """300 completions of an honest server. Chance of a false alarm: below 1 in 100,000."""
+    """90 completions of an honest server. Chance of a false alarm: below 1 in 100,000."""
     with running(StandIn()) as server:
-        assert 300 == len(generate(config_of(server), some_prompts(300), tmp_path / "out", sampling, shard=100))
+        assert 90 == len(generate(config_of(server), some_prompts(90), tmp_path / "out", sampling, shard=30))

@@ -102,15 +102,15 @@ def test_a_journal_of_another_model_is_not_continued(tmp_path: Path, weights: in
 
         server.faults = end
         with pytest.raises(EndpointsDown):
-            generate(config, some_prompts(40), out, sampling, identity, shard=40)
+            generate(config, some_prompts(32), out, sampling, identity, shard=32)
         kept = len(read_journal(out / "shard-00000.journal"))
         server.weights, server.faults = 0, lambda number: None
         server.served.clear()
-        found = generate(config, some_prompts(40), out, sampling, identity, shard=40)
+        found = generate(config, some_prompts(32), out, sampling, identity, shard=32)
         asked = sum(len(prompt) < 32 for prompt, _ in server.served)
-    assert 40 == len(found)
-    assert 4 < kept < 40
-    assert asked == (40 if weights else 40 - kept)
+    assert 32 == len(found)
+    assert 4 < kept < 32
+    assert asked == (32 if weights else 32 - kept)
 
 
 def test_the_engine_version_is_known(tmp_path: Path) -> None:

@@ -378,11 +378,11 @@ def test_too_many_stretches_are_joined_at_a_loss() -> None:
 def test_measured_acceptance_falls_with_the_draft_length(tmp_path: Path) -> None:
     """Rounds are those of the measured tokens per step; one acceptance rate from the shortest length overrates the longest."""
     found = _fitted(tmp_path, _sweep(straight))
-    workload = measured_acceptance_workload(found.tokens_by_gamma, 100, 4000, 5)
-    same = constant_acceptance_workload(0.7, 100, 4000, 5)
+    workload = measured_acceptance_workload(found.tokens_by_gamma, 100, 1000, 5)
+    same = constant_acceptance_workload(0.7, 100, 1000, 5)
 
-    assert pytest.approx({1: 1.7, 3: 2.5, 5: 2.8}, rel=0.01) == {g: 4000 / workload.rounds_G[g] for g in (1, 3, 5)}
-    assert 2.17 == pytest.approx(4000 / workload.rounds_G[2], rel=0.01)  # 1 + a + a^2 at a rate between 0.7 and 0.69
+    assert pytest.approx({1: 1.7, 3: 2.5, 5: 2.8}, rel=0.01) == {g: 1000 / workload.rounds_G[g] for g in (1, 3, 5)}
+    assert 2.17 == pytest.approx(1000 / workload.rounds_G[2], rel=0.01)  # 1 + a + a^2 at a rate between 0.7 and 0.69
     assert same.rounds_G[5] < 0.97 * workload.rounds_G[5]
     assert (True, False, True) == tuple(found.measured(gamma) for gamma in (1, 2, 3))
 

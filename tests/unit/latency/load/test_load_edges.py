@@ -113,10 +113,10 @@ def test_sizes_have_the_step_of_the_first_token() -> None:
 
 def test_shorter_drafts_than_were_measured_accept_less() -> None:
     """Down to one token per step without drafts; all are accepted where every step gave the most it can."""
-    found = measured_acceptance_workload({0: 1.0, 3: 2.5}, 100, 4000, 3)
+    found = measured_acceptance_workload({0: 1.0, 3: 2.5}, 100, 1000, 3)
 
-    assert pytest.approx([1.692, 2.170, 2.5], rel=0.01) == (4000 / found.rounds_G[1:]).tolist()
-    assert pytest.approx(2.0, rel=0.01) == 4000 / measured_acceptance_workload({1: 2.0}, 100, 4000, 1).rounds_G[1]
+    assert pytest.approx([1.692, 2.170, 2.5], rel=0.01) == (1000 / found.rounds_G[1:]).tolist()
+    assert pytest.approx(2.0, rel=0.01) == 1000 / measured_acceptance_workload({1: 2.0}, 100, 1000, 1).rounds_G[1]
 
 
 def test_the_step_of_the_first_token_has_no_drafts() -> None:
@@ -177,6 +177,6 @@ def test_requests_that_waited_decode_in_a_full_batch() -> None:
     capacity = ServerCapacity(100 * step_N, step_N, 0.0)
     rate = 0.6 * capacity.stability_limit
     found = latency(rate, capacity, RequestSizes(np.ones(1), np.zeros(1)))
-    seen = simulate(_replica(step_N.tolist()), _traces([101]), rate, 40_000, seed=1).steady_state()
+    seen = simulate(_replica(step_N.tolist()), _traces([101]), rate, 12_000, seed=1).steady_state()
 
     assert pytest.approx(np.quantile(seen, 0.95), rel=0.04) == found.quantile(0.95)
