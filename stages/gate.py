@@ -16,10 +16,17 @@ from pipeline.drafts.directory import seen_prompts
 from pipeline.judgement.at_load import StatedLoad, latency, mean_seconds
 from pipeline.judgement.benefit import benefit_at_load
 from pipeline.judgement.choice import Contender, choose, chosen, not_made
-from pipeline.judgement.decision import already_champion, judge, without_prompts
+from pipeline.judgement.decision import already_champion, judge, unseen, without_prompts
 from pipeline.judgement.decision_file import read_training, write_decision
-from pipeline.judgement.evidence import gather, make_case, provenance, target_source
-from pipeline.judgement.policy import Case, apply_rules
+from pipeline.judgement.evidence import (
+    counts_of,
+    gather,
+    make_case,
+    provenance,
+    reasons_not_examined,
+    target_source,
+)
+from pipeline.judgement.policy import Case, apply_rules, not_examined
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, REFUSE, Decision, Side, VariantFigures, brief
 from pipeline.judgement.speed import speed_warnings
 from pipeline.latency.costs.step_costs import read_step_costs
@@ -45,23 +52,33 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     pair = read_pair(inputs["pair"], context.resources.models)
     standings = choose([_contender(context, variant) for variant in (UNQUANTIZED, *settings.variants)])
     variant, champion = chosen(standings), settings.champion
-    directories = _examinations(context, variant)
+    gamma, confidence, seen = settings.gamma, settings.confidence, _seen(context, variant)
+    directories, name = _examinations(context, variant), "champion" if champion else "base draft"
     examinations = {side: read_examination(directory) for side, directory in directories.items()}
     profiles = {side: examination.profile for side, examination in examinations.items()}
-    case = make_case(examinations, "champion" if champion else "base draft")
-    del examinations  # the case has the counts, and then those of some prompts
-    prompts = len(case.candidate)
-    case = without_prompts(case, _seen(context, variant))
-    case = _with_latency(context, variant, case, pair)
-    case = replace(case, target=target_source(pair.facts), examination_days=age_in_days(inputs["completions"]))
-    if champion is not None:
-        case = replace(case, champion_modes=_champion_modes(context), examined_modes=_examined_modes(context))
+    case, counts = make_case(examinations, name), counts_of(examinations)
+    prompts = len(counts.get(CANDIDATE, ()))
+    if case is None:
+        rules = [not_examined(reasons_not_examined(examinations, name))]
+        counts = {side: unseen(found, seen) for side, found in counts.items()}
+    else:
+        case = _completed(context, variant, without_prompts(case, seen), pair)
+        rules, counts = apply_rules(case, settings.rules, gamma, confidence), counts_of(case)
+    del examinations  # whose counts are of all prompts
 
-    candidate, gamma, confidence = digests[draft_input(variant)], settings.gamma, settings.confidence
+    candidate = digests[draft_input(variant)]
     is_champion = candidate == digests.get("champion")
-    judgement = already_champion() if is_champion else judge(apply_rules(case, settings.rules, gamma, confidence))
+    judgement = already_champion() if is_champion else judge(rules)
     speed = _speed(context, None if is_champion else profiles[BASELINE])
-    evidence = gather(profiles, case, speed, is_champion=is_champion, gamma=gamma, confidence=confidence)
+    evidence = gather(
+        profiles,
+        counts,
+        None if case is None else case.benefit,
+        speed,
+        is_champion=is_champion,
+        gamma=gamma,
+        confidence=confidence,
+    )
     decision = Decision(
         **vars(judgement),
         warnings=speed_warnings(judgement.verdict, judgement.rules, evidence.speed),
@@ -72,12 +89,12 @@ def run(context: StageContext[GateSettings]) -> Outcome:
         champion=champion,
         gamma=gamma,
         confidence=confidence,
-        dropped_prompts=prompts - len(case.candidate),
+        dropped_prompts=prompts - len(counts.get(CANDIDATE, ())),
         **vars(evidence),
         training=read_training(inputs["distilled"] / "training.json"),
         provenance=provenance(pair.facts, read_manifest(inputs["completions"]), settings.sampling, settings.seed),
     )
-    examples = {"examples": []} if is_champion else _examples(context, directories, case, pair)
+    examples = {"examples": []} if is_champion or case is None else _examples(context, directories, case, pair)
     write_json(context.out / "examples.json", examples)
     write_decision(context.out, decision)
     return Outcome(
@@ -166,6 +183,16 @@ def _examined_modes(context: StageContext[GateSettings]) -> frozenset[str]:
     from pipeline.generation.completion_files import modes
 
     return modes(context.inputs["completions"], {"examination"})
+
+
+def _completed(context: StageContext[GateSettings], variant: Variant, case: Case, pair: Pair) -> Case:
+    """With what is known beside the counts."""
+    case = _with_latency(context, variant, case, pair)
+    days = age_in_days(context.inputs["completions"])
+    case = replace(case, target=target_source(pair.facts), examination_days=days)
+    if context.settings.champion is None:
+        return case
+    return replace(case, champion_modes=_champion_modes(context), examined_modes=_examined_modes(context))
 
 
 def _with_latency(context: StageContext[GateSettings], variant: Variant, case: Case, pair: Pair) -> Case:

@@ -9,26 +9,41 @@ from pipeline.acceptance.contradictions import check_examination
 from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.profile import counts_from_json
 from pipeline.acceptance.schema import DEPLOYED, FILE, ROWS, Profile, parse_profile, read_profile
-from pipeline.errors import UnderstudyError
+from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.store.parsing import format_of
 from pipeline.store.row_files import RowFile, read_listed_rows
 
 
 @dataclass(frozen=True)
 class Examination:
-    """The profile of a draft, and the counts of its prompts at the deployment's sampling; none for a broken draft."""
+    """The profile of a draft, and the counts of its prompts at the deployment's sampling."""
 
     profile: Profile
     counts: CountTable
 
 
-def read_examination(directory: Path) -> Examination:
+@dataclass(frozen=True)
+class NotExamined:
+    """A draft that cannot be examined: it has no counts and no tokens, and `why` says the reason."""
+
+    profile: Profile
+    why: str
+
+
+def examined(found: Examination | NotExamined) -> Examination:
+    """For who has no use for a draft without figures: BrokenDraft with the reason."""
+    if isinstance(found, NotExamined):
+        raise BrokenDraft(f"the draft cannot be examined: {found.why}")
+    return found
+
+
+def read_examination(directory: Path) -> Examination | NotExamined:
     """The examination in an `evaluate` artifact, row by row. UnderstudyError naming the file if it is damaged."""
     path = directory / FILE
     return _examination(read_profile(directory), read_listed_rows(path, ROWS, DEPLOYED, format_of(Profile)), str(path))
 
 
-def parse_examination(raw: Any, where: str) -> Examination:
+def parse_examination(raw: Any, where: str) -> Examination | NotExamined:
     """The content of an `acceptance.json`. UnderstudyError naming `where` and the first place that is wrong."""
     profile = parse_profile(raw, where)
 
@@ -38,11 +53,11 @@ def parse_examination(raw: Any, where: str) -> Examination:
     return _examination(profile, rows(), where)
 
 
-def _examination(profile: Profile, rows: Iterable[Any], where: str) -> Examination:
+def _examination(profile: Profile, rows: Iterable[Any], where: str) -> Examination | NotExamined:
     try:
         counts = CountTable.of(counts_from_json(rows))
         check_examination(profile, counts)
-        return Examination(profile, counts)
+        return Examination(profile, counts) if profile.broken is None else NotExamined(profile, profile.broken)
     except KeyError as missing:
         raise UnderstudyError(
             f"{where}: not a complete acceptance profile (no {missing}); examine the draft again"

@@ -34,15 +34,20 @@ def already_champion() -> Judgement:
     return Judgement(ALREADY_CHAMPION, [reason], [])
 
 
+def unseen(counts: CountTable, seen: Collection[str]) -> CountTable:
+    """The prompts that are in no training set: neither the candidate's nor the champion's."""
+    return counts.select(np.array([name not in seen for name in counts.ids], dtype=bool))
+
+
 def without_prompts(case: Case, seen: Collection[str]) -> Case:
-    """The same case over the prompts that are in no training set: neither the candidate's nor the champion's."""
-
-    def unseen(counts: CountTable) -> CountTable:
-        return counts.select(np.array([name not in seen for name in counts.ids], dtype=bool))
-
-    lookup = None if case.prompt_lookup is None else unseen(case.prompt_lookup)
+    """The same case over the prompts that are in no training set."""
+    lookup = None if case.prompt_lookup is None else unseen(case.prompt_lookup, seen)
     # A domain that loses all its prompts keeps its rule, which is then inconclusive: the domain must not disappear.
     domains = case.domains or Counter(case.candidate.domains)
     return replace(
-        case, candidate=unseen(case.candidate), baseline=unseen(case.baseline), prompt_lookup=lookup, domains=domains
+        case,
+        candidate=unseen(case.candidate, seen),
+        baseline=unseen(case.baseline, seen),
+        prompt_lookup=lookup,
+        domains=domains,
     )

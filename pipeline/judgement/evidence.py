@@ -1,11 +1,11 @@
 """From examinations to the case that the rules are applied to, and to the figures of the decision. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.decoding_speed import DecodingSpeed
-from pipeline.acceptance.profile import PromptCounts
-from pipeline.acceptance.profile_file import Examination
+from pipeline.acceptance.profile_file import Examination, NotExamined
 from pipeline.acceptance.schema import Profile, SamplingSettings
 from pipeline.judgement.comparison import draft_figures, paired_gains
 from pipeline.judgement.policy import Case
@@ -36,46 +36,63 @@ class Evidence:
     benefit: Benefit | None
 
 
-def make_case(examinations: Mapping[Side, Examination], baseline_name: str) -> Case:
-    """All examined prompts of candidate, baseline and prompt-lookup."""
-    profile = examinations[CANDIDATE].profile
-    reasons = {CANDIDATE: profile.broken, baseline_name: examinations[BASELINE].profile.broken}
+Examinations = Mapping[Side, Examination | NotExamined]
+
+
+def make_case(examinations: Examinations, baseline_name: str) -> Case | None:
+    """All examined prompts of candidate, baseline and prompt-lookup; None where candidate or baseline cannot be examined, so that
+    there is nothing to compare."""
+    candidate, baseline, lookup = (examinations[side] for side in (CANDIDATE, BASELINE, LOOKUP))
+    if isinstance(candidate, NotExamined) or isinstance(baseline, NotExamined):
+        return None
+    profile = candidate.profile
     return Case(
-        candidate=examinations[CANDIDATE].counts,
-        baseline=examinations[BASELINE].counts,
+        candidate=candidate.counts,
+        baseline=baseline.counts,
         baseline_name=baseline_name,
-        prompt_lookup=examinations[LOOKUP].counts,
+        prompt_lookup=None if isinstance(lookup, NotExamined) else lookup.counts,
         draft_bytes=profile.draft.bytes,
         crosscheck_agrees=None if profile.crosscheck is None else profile.crosscheck.agrees,
-        broken={name: reason for name, reason in reasons.items() if reason is not None},
     )
+
+
+def reasons_not_examined(examinations: Examinations, baseline_name: str) -> dict[str, str]:
+    """Why candidate and baseline cannot be examined, by name."""
+    names = {CANDIDATE: str(CANDIDATE), BASELINE: baseline_name}
+    found = {names[side]: examinations[side] for side in names}
+    return {name: one.why for name, one in found.items() if isinstance(one, NotExamined)}
 
 
 def gather(
     profiles: Mapping[Side, Profile],
-    case: Case,
+    counts: Mapping[Side, CountTable],
+    benefit: Benefit | None,
     speed: DecodingSpeed | None,
     *,
     is_champion: bool,
     gamma: int,
     confidence: float,
 ) -> Evidence:
-    """Figures over the prompts of `case`. `is_champion`: the baseline is the candidate itself and has no figures of its own."""
-    counts: dict[Side, Sequence[PromptCounts]] = {
-        CANDIDATE: case.candidate,
-        BASELINE: () if is_champion else case.baseline,
-        LOOKUP: case.prompt_lookup or (),
+    """Figures over the prompts of `counts`; a side without prompts has none. `is_champion`: the baseline is the candidate itself
+    and has no figures of its own."""
+    drafts = {
+        side: draft_figures(profiles[side], found, gamma, confidence)
+        for side, found in counts.items()
+        if len(found) and not (is_champion and side == BASELINE)
     }
-    drafts = {side: draft_figures(profiles[side], found, gamma, confidence) for side, found in counts.items() if found}
     if is_champion and speed is not None:
         speed = replace(speed, baseline=None)  # it was measured before the candidate became the champion
     both = CANDIDATE in drafts and BASELINE in drafts
-    return Evidence(
-        drafts,
-        paired_gains(case.candidate, case.baseline, confidence) if both else None,
-        speed,
-        case.benefit,
-    )
+    gains = paired_gains(counts[CANDIDATE], counts[BASELINE], confidence) if both else None
+    return Evidence(drafts, gains, speed, benefit)
+
+
+def counts_of(compared: Case | Examinations) -> dict[Side, CountTable]:
+    """The counts of each side that has some."""
+    if isinstance(compared, Case):
+        found = {CANDIDATE: compared.candidate, BASELINE: compared.baseline, LOOKUP: compared.prompt_lookup}
+        return {side: counts for side, counts in found.items() if counts is not None}
+    return {side: one.counts for side, one in compared.items() if isinstance(one, Examination)}
 
 
 def target_source(pair: PairFacts) -> TargetSource:

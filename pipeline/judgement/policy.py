@@ -34,7 +34,6 @@ class Case:
     prompt_lookup: CountTable | None
     draft_bytes: float | None
     crosscheck_agrees: bool | None
-    broken: Mapping[str, str] = field(default_factory=dict)  # drafts that cannot be examined, by name: why
     domains: Mapping[str, int] = field(
         default_factory=dict
     )  # examined prompts by domain, where some are not in the rows
@@ -50,10 +49,7 @@ class Case:
 
 
 def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -> list[RuleResult]:
-    """Every rule of the policy, in the order people read them. Where a draft cannot be examined that is the only result: the
-    rules would speak of prompts and cross-checks that are missing for this reason alone."""
-    if case.broken:
-        return [_examined(case.broken)]
+    """Every rule of the policy, in the order people read them."""
     rules = [_enough_prompts(case, policy), _gain(case, policy, confidence)]
     rules += [_domain(case, domain, policy, confidence) for domain in _domains(case, policy)]
     if policy.segment_margin is not None:
@@ -81,9 +77,11 @@ def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -
     return rules
 
 
-def _examined(broken: Mapping[str, str]) -> RuleResult:
-    text = "; ".join(f"the {name} cannot be examined: {why}" for name, why in broken.items())
-    return RuleResult(name="examined", verdict=FAIL if CANDIDATE in broken else INCONCLUSIVE, text=text)
+def not_examined(reasons: Mapping[str, str]) -> RuleResult:
+    """The only result where a draft cannot be examined: the rules would speak of prompts and cross-checks that are missing for
+    this reason alone. `reasons`: by the name of the draft."""
+    text = "; ".join(f"the {name} cannot be examined: {why}" for name, why in reasons.items())
+    return RuleResult(name="examined", verdict=FAIL if CANDIDATE in reasons else INCONCLUSIVE, text=text)
 
 
 def _domains(case: Case, policy: GateConfig) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.acceptance.baseline import Examined
-from pipeline.acceptance.profile_file import read_examination
+from pipeline.acceptance.profile_file import examined, read_examination
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.drafts.directory import trained_on_before
 from pipeline.errors import UsageError
@@ -89,7 +89,7 @@ def _of_run(draft: Draft) -> Examined | None:
         return None  # the version was registered by another run of this id
     generated = find_built(draft.store, draft.record, "generate")
     return Examined(
-        counts=read_examination(draft.examination.path).counts,
+        counts=examined(read_examination(draft.examination.path)).counts,
         conditions=conditions_of(generated, own),
         hardware=draft.examination.manifest.environment.get("machine", ""),
         digest=draft.digest,

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.acceptance.profile_file import write_profile
+from pipeline.acceptance.schema import FILE, Profile, read_profile
 from pipeline.config.loading import load_config
 from pipeline.drafts.directory import TrainedOn
 from pipeline.generation.completion_files import text_ids
 from pipeline.judgement.schema import ChampionVersion
 from pipeline.running.jobs import jobs_of
+from pipeline.store.row_files import RowFile
 from stages import gate
 from tests.contexts import stage_context
 from tests.integration.conftest import SMOKE, Smoke
@@ -60,3 +63,30 @@ def test_a_champion_of_a_mode_that_is_not_examined_stays(
     if refused:
         assert "inconclusive" == rules["champion_modes"]["verdict"]
         assert "enable_thinking=true" in rules["champion_modes"]["text"]
+
+
+@pytest.mark.parametrize("side", ["examination_champion", "examination_unquantized"])
+def test_a_draft_that_cannot_be_examined_is_a_refusal_and_no_traceback(smoke: Smoke, tmp_path: Path, side: str) -> None:
+    """Of a champion with another tokenizer there are no counts to pair the candidate's with, and no tokens to show."""
+    place, config = smoke.place, load_config(SMOKE)
+    (job,) = (one for one in jobs_of(config) if one.id == "gate")
+    inputs = {name: place.artifact(read.partition("#")[0]) for name, read in job.reads.items()}
+    digests = json.loads((place.artifact("gate") / "manifest.json").read_text())["inputs"]
+    for name in ("champion", "broken", "out"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "champion/config.json").write_text("{}")
+    TrainedOn(frozenset()).write(tmp_path / "champion")
+    found = read_profile(inputs["examination_base"])
+    with RowFile(tmp_path / "broken" / FILE, ["deployed"]) as rows:
+        write_profile(rows, Profile(draft=found.draft, conditions=found.conditions, broken="another tokenizer"))
+    inputs |= {"champion": tmp_path / "champion", "examination_champion": inputs["examination_base"]}
+    inputs[side] = tmp_path / "broken"
+    context = stage_context(config, "gate", place.store, tmp_path / "out", inputs=inputs, digests=digests)
+    champion = ChampionVersion("reference-draft", "1")
+    outcome = gate.run(replace(context, settings=replace(context.settings, champion=champion)))
+    decision = json.loads((tmp_path / "out/decision.json").read_text())
+
+    assert "another tokenizer" in outcome.refused
+    assert ["examined"] == [rule["name"] for rule in decision["rules"]]
+    assert (side == "examination_champion") == ("candidate" in decision["drafts"])
+    assert {"examples": []} == json.loads((tmp_path / "out/examples.json").read_text())

@@ -13,11 +13,11 @@ from pipeline.acceptance.baseline import read_baseline
 from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.moments import rounds_variance
 from pipeline.acceptance.profile import PromptCounts
-from pipeline.acceptance.profile_file import parse_examination
+from pipeline.acceptance.profile_file import examined, parse_examination
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds, iid_tokens_per_call
 from pipeline.acceptance.schema import FILE
 from pipeline.drafts.kinds import KINDS
-from pipeline.errors import UnderstudyError, UsageError
+from pipeline.errors import BrokenDraft, UnderstudyError, UsageError
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import RequestSizes, ServerCapacity
 from pipeline.latency.load.simulation import Traces
@@ -112,7 +112,9 @@ def read_workload(path: Path) -> Workload:
 def _of_profile(raw: Any, file: Path) -> tuple[Sequence[PromptCounts], str, str | None]:
     """Counts, convention and the draft's digest from an `acceptance.json`."""
     try:
-        found = parse_examination(raw, str(file))
+        found = examined(parse_examination(raw, str(file)))
+    except BrokenDraft as error:
+        raise UsageError(f"{file}: {error}; {_GIVE}") from None
     except UnderstudyError as error:
         raise UsageError(str(error)) from None
     kind = KINDS[found.profile.draft.kind]

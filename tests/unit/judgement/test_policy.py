@@ -16,7 +16,7 @@ from pipeline.acceptance.segments import SegmentCounts
 from pipeline.config.gate import GateConfig
 from pipeline.judgement.decision import Judgement, already_champion, judge, without_prompts
 from pipeline.judgement.headline import power_line
-from pipeline.judgement.policy import Case, apply_rules
+from pipeline.judgement.policy import Case, apply_rules, not_examined
 from pipeline.judgement.rule_result import FAIL, INCONCLUSIVE, PASS, RuleResult
 from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, REFUSE, TargetSource
 from pipeline.latency.load.serving import LatencyAtLoad
@@ -63,10 +63,7 @@ def _verdict(case: Case, policy: GateConfig = POLICY) -> str:
 @pytest.mark.parametrize(("name", "verdict"), [("candidate", FAIL), ("champion", INCONCLUSIVE)])
 def test_a_draft_that_cannot_be_examined_is_the_only_reason(name: str, verdict: str) -> None:
     """Without its figures every other rule would give a reason of its own, and none the right one."""
-    case = _case(
-        **{"candidate" if name == "candidate" else "baseline": []}, crosscheck_agrees=None, broken={name: "NaN"}
-    )
-    found = judge(apply_rules(case, POLICY, 5, 0.95))
+    found = judge([not_examined({name: "NaN"})])
     assert [f"examined ({verdict}): the {name} cannot be examined: NaN"] == found.reasons
     assert REFUSE == found.verdict
 
