@@ -14,6 +14,7 @@ from pipeline.generation.evidence import (
     FALSE_ALARM,
     NO_EVIDENCE,
     ROUNDING,
+    TEXT,
     Evidence,
     FirstToken,
     FirstTokens,
@@ -157,12 +158,12 @@ def test_rounding_is_no_evidence() -> None:
     ids_NK = np.tile(np.arange(VOCABULARY, dtype=np.int32), (places, 1))
     p_NK = np.exp(log_p_NK.astype(np.float64))
     variance_N = (p_NK * log_p_NK**2).sum(1) - (p_NK * log_p_NK).sum(1) ** 2
-    q_NK = _softmax(log_p_NK * (1 - 0.8 * ROUNDING / variance_N.mean()))  # mean log p is lower by 0.8 of the tolerance
+    q_NK = _softmax(log_p_NK * (1 - 0.8 * TEXT / variance_N.mean()))  # mean log p is lower by 0.8 of the tolerance
     growth_C = np.zeros(len(ALTERNATIVES))
     for token in range(VOCABULARY):
         for place in range(places):
             at = slice(place, place + 1)
-            one = of_tokens(np.array([token], dtype=np.int32), ids_NK[at], log_p_NK[at], ROUNDING)
+            one = of_tokens(np.array([token], dtype=np.int32), ids_NK[at], log_p_NK[at], TEXT)
             growth_C += q_NK[place, token] * one.log_e_C / places
     assert (growth_C <= 0).all()
 
