@@ -47,8 +47,9 @@ def read_text(library: Path, megabytes: float) -> ReferenceText:
 
     The choice depends on file names alone, so it is the same in every run of one Python.
     """
-    modules = _up_to(_source_files(library, tests=False), megabytes)
-    tests = _up_to(_source_files(library, tests=True), megabytes)
+    names = _names(library)
+    modules = _up_to(_source_files(library, names[False]), megabytes)
+    tests = _up_to(_source_files(library, names[True]), megabytes)
     if sum(len(document.text) for document in tests) < min(_LEAST_TESTS, megabytes * 1e6):
         tests = _up_to(_help_topics(library), megabytes)
     return ReferenceText(tuple(modules), tuple(tests))
@@ -77,15 +78,24 @@ def library_stamp(library: Path) -> str:
     return digest.hexdigest()[:20]
 
 
+def _names(library: Path) -> dict[bool, list[str]]:
+    """The source files of the modules and of the tests (True), in the order in which they are read."""
+    found: dict[bool, list[str]] = {False: [], True: []}
+    for directory, folders, names in os.walk(library):
+        folders[:] = set(folders) - _SKIPPED_DIRECTORIES
+        parts = Path(directory).relative_to(library).parts
+        within = "".join(f"{part}/" for part in parts)
+        found[not _TEST_DIRECTORIES.isdisjoint(parts)] += [within + name for name in names if name.endswith(".py")]
+    return {tests: sorted(names, key=_fraction) for tests, names in found.items()}
+
+
 @reads_own_files("the standard library of this interpreter")
-def _source_files(library: Path, tests: bool) -> Iterator[Document]:
-    for path in sorted(library.rglob("*.py"), key=lambda path: _fraction(str(path.relative_to(library)))):
-        parts = path.relative_to(library).parts
-        if _SKIPPED_DIRECTORIES & set(parts) or bool(_TEST_DIRECTORIES & set(parts)) != tests:
-            continue
+def _source_files(library: Path, names: list[str]) -> Iterator[Document]:
+    for name in names:
+        path = library / name
         if 500 < path.stat().st_size <= _LARGEST_FILE:
             try:
-                yield Document("/".join(parts), path.read_text(encoding="utf-8"))
+                yield Document(name, path.read_text(encoding="utf-8"))
             except UnicodeDecodeError:
                 continue  # some files test other encodings
 
