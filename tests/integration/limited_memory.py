@@ -98,14 +98,14 @@ def generation() -> dict[str, Any]:
 
 def examination() -> dict[str, Any]:
     """More tokens at once than the activations have room for: named with its key, and in smaller batches."""
-    model = llama(0, layers=2, hidden=32, intermediate=1024)
-    stored = [stored_completion(range(10), [(n + 3 * at) % VOCABULARY for at in range(90)]) for n in range(400)]
-    examiner, lines = Examiner(Sampling(), EvaluateConfig(batch_tokens=40_000)), list[str]()
+    model = llama(0, layers=1, hidden=16, intermediate=4096)
+    stored = [stored_completion(range(10), [(n + 3 * at) % VOCABULARY for at in range(90)]) for n in range(100)]
+    examiner, lines = Examiner(Sampling(), EvaluateConfig(batch_tokens=10_000)), list[str]()
     expected = examiner.summary(PlainDraft(model, VOCABULARY), stored)
     with limit(120):
         try:
             with batch_named(
-                "evaluate.batch_tokens", 40_000, examiner.attempt_batch(PlainDraft(model, VOCABULARY), iter(stored))
+                "evaluate.batch_tokens", 10_000, examiner.attempt_batch(PlainDraft(model, VOCABULARY), iter(stored))
             ):
                 examiner.summary(PlainDraft(model, VOCABULARY), stored)
             said = ""
@@ -113,7 +113,7 @@ def examination() -> dict[str, Any]:
             said = str(error)
         fits = int(said.split("evaluate.batch_tokens to ")[1].split()[0])
         named = examiner.in_batches(fits).summary(PlainDraft(model, VOCABULARY), stored)
-        batches = SmallerBatches("examine", 40_000, lines.append)
+        batches = SmallerBatches("examine", 10_000, lines.append)
         found = batches.run(lambda tokens: examiner.in_batches(tokens).summary(PlainDraft(model, VOCABULARY), stored))
     figures = {"expected": expected[:2], "named": named[:2], "found": found[:2]}
     return {"said": said, "lines": lines, "smaller": batches.size, **figures}
@@ -121,7 +121,7 @@ def examination() -> dict[str, Any]:
 
 def decoding() -> dict[str, Any]:
     """A prompt whose activations have no room at once."""
-    target, draft = llama(0, 1, 16, 1 << 16), llama(1, 1, 16, 32)
+    target, draft = llama(0, 1, 16, 1 << 15), llama(1, 1, 16, 32)
     pair = NamedPair(
         target=target,
         drafts={"d": PlainDraft(draft, VOCABULARY)},
@@ -142,10 +142,10 @@ def decoding() -> dict[str, Any]:
 
     expected, _ = decode()
     prompts = [item.prompt for item in requests(32, length=40)]
-    with limit(100):
+    with limit(50):
         found, lines = decode()
     with tempfile.TemporaryDirectory() as out:
-        with limit(200):
+        with limit(100):
             complete(pair, prompts, Sampling(), 4, Path(out), quiet())
         completed = len(list(read_completions(Path(out))))
     return {"expected": expected, "found": found, "lines": lines, "completed": completed}

@@ -83,6 +83,7 @@ def _commands(loop: Place, url: str, canary: _Canaries) -> list[Ended]:
         "HF_TOKEN": canary("hub"),
         "AWS_SECRET_ACCESS_KEY": canary("aws"),
         "GATEWAY": canary("gateway"),
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # nobody repeats what answers with an error
         "https_proxy": hub,
         "HTTPS_PROXY": hub,
     }

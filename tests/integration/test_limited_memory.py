@@ -38,7 +38,7 @@ def test_generation_names_a_batch_that_fits(found: dict[str, Any]) -> None:
 def test_examination_names_a_batch_that_fits_and_goes_on_with_it_where_no_key_says(found: dict[str, Any]) -> None:
     """Under the same limit, the figures of the smaller batches are those of the larger ones up to rounding."""
     result = found["examination"]
-    assert re.search(r"evaluate\.batch_tokens = 40000: out of memory; \d+ fits", result["said"])
+    assert re.search(r"evaluate\.batch_tokens = 10000: out of memory; \d+ fits", result["said"])
     assert f"examine: out of memory; going on with {result['smaller']:,}" == result["lines"][-1]
     for found_with in ("named", "found"):
         assert pytest.approx(result["expected"], rel=1e-6) == result[found_with]

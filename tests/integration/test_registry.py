@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -166,37 +168,26 @@ def test_one_of_two_threads_wins(registry: Registry, tmp_path: Path) -> None:
     assert models(registry) == [registry.name]
 
 
-_CONTEND = """
-import sys
-from pathlib import Path
-from pipeline.store.artifacts import Store
-from pipeline.errors import UnderstudyError
-from pipeline.registry.registry import registry_for
-from tests.integration.mlflow_fixtures import config_of
-from tests.integration.test_registry import promote
-try:
-    print("won", promote(registry_for(config_of(), Store(Path(sys.argv[1]))), Path(sys.argv[2])).version)
-except UnderstudyError as error:
-    print("lost", error)
-"""
+def _contend(root: Path, draft: Path, says: Connection) -> None:
+    try:
+        promote(registry_for(config_of(), Store(root)), draft)
+        says.send("won")
+    except UnderstudyError:
+        says.send("lost")
 
 
 @on_mlflow
 def test_one_of_two_processes_wins(registry: Registry, tmp_path: Path) -> None:
     """The same across processes, from no champion at all."""
-    root = Path(__file__).parents[2]
+    context = multiprocessing.get_context("fork")
+    hears, says = context.Pipe(duplex=False)
     drafts = [make_draft(tmp_path / name, name.encode()) for name in ("a", "b")]
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", _CONTEND, str(tmp_path / "store"), str(draft)],
-            cwd=root,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for draft in drafts
-    ]
-    outcomes = sorted(process.communicate(timeout=120)[0].split()[0] for process in running)
-    assert outcomes == ["lost", "won"]
+    running = [context.Process(target=_contend, args=(tmp_path / "store", draft, says)) for draft in drafts]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join(120)
+    assert ["lost", "won"] == sorted(hears.recv() for _ in running)
     assert registry.champion() is not None
 
 

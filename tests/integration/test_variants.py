@@ -43,7 +43,9 @@ def _run(loop: Place, profiles: str, *further: str) -> Any:
     return loop.understudy("run", SMOKE, *given, "--run", "variants", "--set", "promote.target_name=other")
 
 
-def test_the_form_that_serves_the_load_best_is_promoted(loop: Place, profiles: str) -> None:
+def test_the_form_that_serves_the_load_best_is_promoted(
+    loop: Place, profiles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is chosen on dev, passes every rule on the examination and is registered; a second run finds it is the champion."""
     rules = ("gate.min_speedup=1.2", "gate.max_latency_seconds={p95: 2, p97.5: 4}", "gate.max_memory_megabytes=10")
     ended = _run(loop, profiles, *rules)
@@ -64,6 +66,7 @@ def test_the_form_that_serves_the_load_best_is_promoted(loop: Place, profiles: s
     assert "chosen  int4" in ended.out
     assert "│ dev" not in ended.out  # people are shown the examination
 
+    monkeypatch.setattr("pipeline.report.at_load.plot_at_load", lambda *_: None)  # they were plotted
     again = loop.understudy(
         "run", SMOKE, "--set", LOAD, "--set", f"gate.profile={profiles}", "--set", "promote.target_name=other"
     )

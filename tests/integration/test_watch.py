@@ -2,6 +2,8 @@
 
 import http.server
 import json
+import os
+import signal
 import threading
 import time
 import urllib.request
@@ -197,12 +199,11 @@ def test_it_runs_until_it_is_stopped(site: Site) -> None:
     """A look every second here, its own /metrics, and a state that `--once` goes on from."""
     with showing(lambda path, asked: (200, {}, b"")) as free:
         address = free.removeprefix("http://")
-    process = site.place.start("watch", site.config(interval_seconds=1.0, metrics=address))
-    assert process.stderr is not None
+    process = site.place.forked("watch", site.config(interval_seconds=1.0, metrics=address))
     text = ""
     while "understudy_watch_looks_total{" not in text or "understudy_watch_acceptance{" not in text:
         site.decode(0.8)
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(60)
         try:
             with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
                 text = answer.read().decode()
@@ -212,8 +213,8 @@ def test_it_runs_until_it_is_stopped(site: Site) -> None:
     beside = site.place.understudy("watch", site.config(), "--once", "--json")
     assert (0, True) == (beside.code, "what its last look found" in beside.err), beside.err
     assert json.loads(beside.out)["looks"] > 1
-    process.terminate()
-    _, said = process.communicate()
+    os.kill(process.pid, signal.SIGTERM)
+    _, said = process.communicate(60)
     assert (130, False) == (process.returncode, "Traceback" in said), said
     assert 'understudy_watch_drift{name="big-draft",side="low"} 0.0' in text
     once = site.place.understudy("watch", site.config(), "--once", "--json")
@@ -278,13 +279,13 @@ def test_a_notice_that_nobody_takes_is_one_warning(
     """While `watch` runs; it is sent at each look all the same."""
     url, told, status = hook
     status[0] = 400
-    process = site.place.start("watch", site.config(interval_seconds=1.0, notice={"url": url}))
+    process = site.place.forked("watch", site.config(interval_seconds=1.0, notice={"url": url}))
     while len(told) < 3:
         site.decode(0.2)
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(60)
         time.sleep(0.2)
-    process.terminate()
-    _, said = process.communicate()
+    os.kill(process.pid, signal.SIGTERM)
+    _, said = process.communicate(60)
     assert 1 == said.count("answered with HTTP 400"), said
 
 
