@@ -39,7 +39,7 @@ CANARY_DOC = """
 |---|---|
 | `canary` green, `target` and `engine` skipped | all as examined, or only the traffic changed, which is for `acceptance_watch` |
 | `target` green | the target was changed: the asset `understudy/target/NAME` is updated, and `draft_retraining` starts |
-| `engine` red | the engine or its draft is not what was examined: its log has the evidence. A retraining does not help there |
+| `engine` red | engine or draft are not what was examined, or the engine contradicts itself: see its log. No retraining helps |
 | `canary` red | an engine could not be asked, or did not say enough: the last line of its log says what to do |
 """
 
@@ -106,13 +106,14 @@ def _target(result: dict[str, Any]) -> dict[str, Any] | None:
 
 @task(retries=0)
 def engine(result: dict[str, Any]) -> None:
-    """Fails where the engine or its draft is not what was examined."""
-    draft = result["said"]["draft"]
-    if draft["verdict"] != "not_as_examined":
+    """Fails where the engine or its draft is not what was examined, or where the engine contradicts itself."""
+    wrong = [one for one in (result["said"]["target"], result["said"]["draft"]) if one["verdict"] in _OF_THE_ENGINE]
+    if not wrong:
         raise AirflowSkipException("as examined, or not answered")
-    raise AirflowFailException(draft["why"])
+    raise AirflowFailException("; ".join(one["why"] for one in wrong))
 
 
+_OF_THE_ENGINE = ("not_as_examined", "contradictory")
 _WATCH = "watch --once --json --for-retraining"  # refuses a config whose retraining could not learn from a drift
 
 for _pair in pairs():

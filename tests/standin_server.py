@@ -127,6 +127,7 @@ class StandIn:
     sampler_temperature: float | None = None  # a broken sampler: it uses this one, whatever is asked
     speculates: bool = False  # then log p of completions is wrong (vLLM 34497)
     law: Law | None = None  # in the place of `log_p_of`
+    emits: Law | None = None  # greedy tokens are of it, while log p are of the law, as with a corrupted cache
     speculation: Speculation | None = None
     rounds: list[int] = field(default_factory=list)  # accepted tokens of every round, of all requests
     token: str | None = None  # bearer token that is required
@@ -267,7 +268,8 @@ class StandIn:
             plain = self.target(ids)
             broken = {} if self.sampler_temperature is None else {"temperature": self.sampler_temperature}
             by = sampled_from(plain, body | broken)
-            token = int(plain.argmax()) if body["temperature"] == 0 else _drawn(by, rng)
+            greedy = plain if self.emits is None else self.emits(ids)
+            token = int(greedy.argmax()) if body["temperature"] == 0 else _drawn(by, rng)
             given = by if self.processed else self._scaled(plain, body) if self.scaled else plain
             given = given - 0.5 if self.speculates else given
             given = self._rounded(given)

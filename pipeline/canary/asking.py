@@ -129,8 +129,9 @@ async def _divergences(engine: Engine, examined: Examined, emitted: Sequence[Emi
     """Where each answer first leaves the stored completion, and how far the two tokens are apart for the live target."""
 
     async def one(prompt: str, before: list[int], position: int, own: int | None, stored: int | None) -> Divergence:
-        gap = None if own is None or stored is None else await _gap(engine, before, own, stored)
-        return Divergence(prompt=prompt, position=position, emitted=own, stored=stored, gap=gap)
+        lead = None if own is None or stored is None else await _lead(engine, before, own, stored)
+        gap, against = (None, False) if lead is None else (abs(lead), lead < 0)
+        return Divergence(prompt=prompt, position=position, emitted=own, stored=stored, gap=gap, against=against)
 
     work = []
     for item, answer in zip(examined.completions, emitted, strict=True):
@@ -145,8 +146,8 @@ async def _divergences(engine: Engine, examined: Examined, emitted: Sequence[Emi
     return list(await asyncio.gather(*work))
 
 
-async def _gap(engine: Engine, before: list[int], own: int, stored: int) -> float | None:
-    """Between log p of two tokens after the same ones; None where the engine gives no log p."""
+async def _lead(engine: Engine, before: list[int], own: int, stored: int) -> float | None:
+    """Log p of one token less that of another after the same ones; None where the engine gives no log p."""
     log_p = []
     for token in (own, stored):
         request = ScoreRequest(ids=[*before, token], start=len(before), kept=1)
@@ -155,4 +156,4 @@ async def _gap(engine: Engine, before: list[int], own: int, stored: int) -> floa
         except UsageError:
             return None
         log_p.append(float(found.log_p_N[0]))
-    return abs(log_p[0] - log_p[1])
+    return log_p[0] - log_p[1]

@@ -1,6 +1,7 @@
 """What `champion verify` does about what it saw. Pure.
 
-A draft is rolled back only for what it does itself: not where the engine serves other weights, nor where the target was changed.
+A draft is rolled back only for what it does itself: not where the engine serves other weights or contradicts itself, nor where
+the target was changed.
 """
 
 from dataclasses import dataclass
@@ -40,6 +41,12 @@ def decide(seen: Seen) -> Decision:
         return _other_weights(seen)
     if seen.unasked:
         return _or_wait(seen, Decision("unverified", "an engine does not answer"))
+    if seen.target == "contradictory":
+        return Decision(
+            "alarm",
+            "an engine's log p and its text exclude each other: neither the target nor the draft is to blame, and a retraining "
+            "does not help; compare its answers without the draft, and start it as the export does",
+        )
     if seen.target == "changed":
         return Decision(
             "alarm", "the target is not the one that the draft was examined with; the draft is not to blame: retrain it"

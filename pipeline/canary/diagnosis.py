@@ -2,17 +2,23 @@
 
 Text that differs is evidence about the target or its arithmetic, never about the draft: the target alone decides what is emitted.
 The draft is judged by counts on the emitted tokens, whatever they are, so the two answers do not depend on each other.
+The target is judged by two kinds of evidence, log p of known tokens and greedy text. Where they exclude each other, no target
+explains them: the engine is at fault, and the answer is "contradictory".
 """
 
 from collections.abc import Sequence
 
 from pipeline.canary.arithmetic import most_beyond, near_tie
-from pipeline.canary.schema import Answer, DraftEvidence, RequestEvidence, TargetEvidence, Verdict
+from pipeline.canary.schema import BAD, Answer, Divergence, DraftEvidence, RequestEvidence, TargetEvidence, Verdict
 from pipeline.engines.counts import Counts
-from pipeline.servers.identity import is_rounding
+from pipeline.servers.identity import is_rounding, most_rounding
 
 _LISTED = 3
-_WORST: tuple[Verdict, ...] = ("changed", "not_as_examined", "inconclusive", "as_examined")
+_WORST: tuple[Verdict, ...] = (*BAD, "inconclusive", "as_examined")
+# Two tokens that a change of the target has reordered may be so many times as far apart as log p of known tokens has moved on
+# average, or as rounding may move it. An assumption, and a wide one.
+_MOST_TIMES = 100
+_SHOWN_IN_TEXT, _COMPLETIONS = 0.25, 4  # a mean difference, in nats, that so many greedy completions cannot hide
 
 
 def about_target(found: TargetEvidence) -> Answer:
@@ -23,20 +29,16 @@ def about_target(found: TargetEvidence) -> Answer:
         if difference is None
         else f"log p of {found.log_p_tokens} known tokens differs by {difference:.2g} on average"
     )
+    if contradiction := _contradiction(found, scored):
+        return Answer("contradictory", contradiction)
     if difference is not None and not is_rounding(difference, found.dtype):
         coarser = found.dtype == "float32" and is_rounding(difference, "bfloat16")
         hint = "; a coarser number format than float32 would explain it" if coarser else ""
         return Answer("changed", f"{scored}, more than rounding in {found.dtype}{hint}")
     unknown = [one for one in found.divergences if one.gap is None]
-    clear = [one for one in found.divergences if one.gap is not None and one.gap > tie]
+    clear = _clear(found)
     if clear:
-        first = clear[0]
-        return Answer(
-            "changed",
-            f"{len(clear)} of {found.completions} greedy completions are not the stored ones (first {first.prompt} at token "
-            f"{first.position}: {_token(first.emitted)} for {_token(first.stored)}, log p {first.gap:.2g} apart, where {tie:g} "
-            f"could be a tie); {scored}",
-        )
+        return Answer("changed", f"{_other_text(found, clear, f'where {tie:g} could be a tie')}; {scored}")
     if unknown or (difference is None and not found.completions):
         return Answer(
             "inconclusive",
@@ -47,6 +49,41 @@ def about_target(found: TargetEvidence) -> Answer:
     near = f", {ties} first differ at a near-tie" if ties else ""
     return Answer(
         "as_examined", f"{scored}; {found.equal} of {found.completions} greedy completions are the stored ones{near}"
+    )
+
+
+def _contradiction(found: TargetEvidence, scored: str) -> str:
+    """What excludes each other; empty where a target explains both kinds of evidence."""
+    difference, clear = found.log_p_difference, _clear(found)
+    against = [one for one in clear if one.against]
+    if against:
+        said = _other_text(found, against, "the stored one above the emitted one")
+        return f"the engine does not emit what its own log p say: {said}; {scored}"
+    if difference is None:
+        return ""
+    most = _MOST_TIMES * max(difference, most_rounding(found.dtype))
+    if far := [one for one in clear if (one.gap or 0.0) > most]:
+        said = _other_text(found, far, "more than any change that the known tokens allow")
+        return f"the engine's log p and its text are not of one target: {scored}, and {said}"
+    if difference > _SHOWN_IN_TEXT and found.completions >= _COMPLETIONS and not found.divergences:
+        return (
+            f"the engine's log p are not those of what it emits: {scored}, and all {found.completions} greedy completions are "
+            "the stored ones; they may be processed (vLLM's --logprobs-mode), or of another temperature"
+        )
+    return ""
+
+
+def _clear(found: TargetEvidence) -> list[Divergence]:
+    """Answers that leave the stored ones at no near-tie."""
+    tie = near_tie(found.dtype == "float32")
+    return [one for one in found.divergences if one.gap is not None and one.gap > tie]
+
+
+def _other_text(found: TargetEvidence, clear: Sequence[Divergence], what: str) -> str:
+    first = clear[0]
+    return (
+        f"{len(clear)} of {found.completions} greedy completions are not the stored ones (first {first.prompt} at token "
+        f"{first.position}: {_token(first.emitted)} for {_token(first.stored)}, log p {first.gap:.2g} apart, {what})"
     )
 
 

@@ -9,6 +9,7 @@ _WORDS = {
     "as_examined": "as examined",
     "changed": "CHANGED",
     "not_as_examined": "NOT AS EXAMINED",
+    "contradictory": "CONTRADICTORY",
     "inconclusive": "inconclusive",
 }
 _DONE: dict[Action, str] = {

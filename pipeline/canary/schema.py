@@ -5,10 +5,12 @@ from typing import Literal
 from pipeline.config.pair import NumberFormat
 from pipeline.engines.counts import Counts
 from pipeline.engines.facts import WatchedEngine
-from pipeline.store.parsing import Count, Number, Text, format_of, stored
+from pipeline.store.parsing import Count, Flag, Number, Text, format_of, stored
 from pipeline.store.state_files import StateFile
 
-Verdict = Literal["as_examined", "changed", "not_as_examined", "inconclusive"]
+# "contradictory": two kinds of evidence exclude each other, so neither gives its verdict.
+Verdict = Literal["as_examined", "changed", "not_as_examined", "contradictory", "inconclusive"]
+BAD: tuple[Verdict, ...] = ("contradictory", "changed", "not_as_examined")  # the worst first
 
 
 @stored(kw_only=False)
@@ -20,19 +22,21 @@ class Answer:
 
     @property
     def is_bad(self) -> bool:
-        return self.verdict in ("changed", "not_as_examined")
+        return self.verdict in BAD
 
 
 @stored
 class Divergence:
     """The first token of an answer that is not the stored one; None where the completion has ended. `gap`: between the
-    target's log p of the two, as the engine scores them now; None where it does not."""
+    target's log p of the two, as the engine scores them now; None where it does not. `against`: it scores the token that it
+    emitted lower than the stored one."""
 
     prompt: Text
     position: Count
     emitted: Count | None
     stored: Count | None
     gap: Number | None
+    against: Flag = False
 
 
 @stored

@@ -113,9 +113,14 @@ async def _score(endpoint: Endpoint, asking: Asking, ids: Sequence[int]) -> list
     return [float(value) for value in found.log_p_N]
 
 
+def most_rounding(dtype: NumberFormat) -> float:
+    """The mean absolute difference of log p, in nats, by which the same weights served in `dtype` can differ."""
+    return _ROUNDING.get(dtype, _ROUNDING_16_BIT)
+
+
 def is_rounding(difference: float, dtype: NumberFormat) -> bool:
     """Whether the same weights, served in `dtype`, can differ by so much."""
-    return difference <= _ROUNDING.get(dtype, _ROUNDING_16_BIT)
+    return difference <= most_rounding(dtype)
 
 
 def new_identity(model: ServedModel, golden: Golden, revision: str | None, dtype: NumberFormat) -> Identity:

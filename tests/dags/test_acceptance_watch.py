@@ -94,6 +94,7 @@ def canary(target: str = "as_examined", traffic: str = "as_examined", draft: str
         (0, canary(), ("success", "skipped", "skipped")),
         (3, canary(traffic="changed"), ("success", "skipped", "skipped")),
         (3, canary(target="changed"), ("success", "success", "skipped")),
+        (3, canary(target="contradictory"), ("failed", "skipped", "failed")),
         (3, canary(draft="not_as_examined"), ("failed", "skipped", "failed")),
         (3, canary(target="changed", draft="not_as_examined"), ("failed", "success", "failed")),
     ],
@@ -101,7 +102,8 @@ def canary(target: str = "as_examined", traffic: str = "as_examined", draft: str
 def test_the_canary_tells_the_target_from_the_engine(
     command: StandIn, code: int, said: dict[str, Any], ends: tuple[str, str, str]
 ) -> None:
-    """Another target is retrained for; another draft than was examined is an alarm."""
+    """Another target is retrained for; another draft than was examined is an alarm, and so is an engine that contradicts
+    itself."""
     state, tasks = ran("acceptance_canary", command, {"canary": [(code, json.dumps(said))]})
     assert (state, tasks["target"], tasks["engine"]) == ends
     announced = [{key: said[key] for key in ("target", "traffic", "draft")}]

@@ -18,8 +18,8 @@ from pipeline.engines.counts import Counts
 FINE = Answer("as_examined", "as it was")
 
 
-def divergence(gap: float | None) -> Divergence:
-    return Divergence(prompt="p", position=3, emitted=5, stored=None if gap is None else 6, gap=gap)
+def divergence(gap: float | None, against: bool = False) -> Divergence:
+    return Divergence(prompt="p", position=3, emitted=5, stored=None if gap is None else 6, gap=gap, against=against)
 
 
 def of_target(**changes: Any) -> TargetEvidence:

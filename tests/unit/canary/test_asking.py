@@ -93,6 +93,16 @@ def test_other_weights() -> None:
     assert first.gap == pytest.approx(abs(log_p[first.emitted] - log_p[first.stored]), abs=1e-6)
 
 
+def test_an_engine_that_emits_what_its_own_log_p_exclude() -> None:
+    """As with a corrupted cache: log p of known tokens is as recorded, and the stored token is above the emitted one."""
+    with running(StandIn(emits=_others_later)) as server:
+        found = asked(server, examined())
+    assert found.difference == pytest.approx(0.0, abs=1e-6)
+    assert {True} == {one.against for one in found.divergences}
+    with running(StandIn(law=_others_later)) as server:
+        assert {False} == {one.against for one in asked(server, examined()).divergences}
+
+
 def test_an_answer_that_ends_elsewhere_has_no_gap() -> None:
     """There is no other token to compare with."""
     wanted = examined(1)

@@ -47,6 +47,10 @@ LATE = {"late": True}
         # The draft is not to blame for another target.
         ({"target": "changed"}, "alarm"),
         ({"target": "changed"} | SHORT, "alarm"),
+        # Neither is to blame for an engine whose evidence excludes itself.
+        ({"target": "contradictory"}, "alarm"),
+        ({"target": "contradictory"} | SHORT, "alarm"),
+        ({"target": "contradictory"} | OTHER, "reload"),
         # The draft itself.
         (SHORT, "roll_back"),
         (SHORT | {"reloaded": True}, "roll_back"),

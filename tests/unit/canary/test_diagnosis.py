@@ -13,6 +13,7 @@ from pipeline.canary.schema import Answer, DraftEvidence, TargetEvidence, Verdic
 from tests.unit.canary.evidence import FINE, divergence, of_draft, of_request, of_target, result
 
 CHANGED, OTHER = Answer("changed", "other weights"), Answer("not_as_examined", "another draft")
+TORN = Answer("contradictory", "not what its log p say")
 OPEN = Answer("inconclusive", "no counts")
 
 
@@ -21,9 +22,9 @@ OPEN = Answer("inconclusive", "no counts")
     [
         (of_target(), "as_examined", "10 of 10 greedy completions are the stored ones"),
         (of_target(log_p_difference=2e-3), "changed", "more than rounding in float32; a coarser number format"),
-        (of_target(log_p_difference=0.5), "changed", "more than rounding in float32"),
+        (of_target(log_p_difference=0.5, equal=3, divergences=[divergence(0.2)]), "changed", "more than rounding in"),
         (of_target(dtype="bfloat16", log_p_difference=0.02), "as_examined", "differs by 0.02"),
-        (of_target(dtype="bfloat16", log_p_difference=0.5), "changed", "more than rounding in bfloat16"),
+        (of_target(dtype="bfloat16", log_p_difference=0.2), "changed", "more than rounding in bfloat16"),
         (of_target(equal=9, divergences=[divergence(1e-5)]), "as_examined", "1 first differ at a near-tie"),
         (
             of_target(equal=9, divergences=[divergence(1e-3)]),
@@ -32,6 +33,24 @@ OPEN = Answer("inconclusive", "no counts")
         ),
         (of_target(dtype="bfloat16", divergences=[divergence(0.2)]), "as_examined", "near-tie"),
         (of_target(dtype="bfloat16", divergences=[divergence(0.3)]), "changed", "0.25 could be a tie"),
+        # Evidence that excludes other evidence: neither gives its verdict.
+        (
+            of_target(log_p_difference=8.8e-7, equal=9, divergences=[divergence(1e-3, against=True)]),
+            "contradictory",
+            "does not emit what its own log p say: 1 of 10 greedy completions",
+        ),
+        (
+            of_target(log_p_difference=0.5, divergences=[divergence(0.3, against=True)]),
+            "contradictory",
+            "its own log p",
+        ),
+        (of_target(dtype="bfloat16", divergences=[divergence(0.3, against=True)]), "contradictory", "its own log p"),
+        (of_target(equal=9, divergences=[divergence(1e-5, against=True)]), "as_examined", "near-tie"),
+        (of_target(log_p_difference=8.8e-7, divergences=[divergence(0.2)]), "contradictory", "are not of one target"),
+        (of_target(log_p_difference=5e-3, divergences=[divergence(0.2)]), "changed", "more than rounding"),
+        (of_target(dtype="bfloat16", log_p_difference=0.0, divergences=[divergence(2.0)]), "changed", "not the stored"),
+        (of_target(log_p_difference=0.5), "contradictory", "log p are not those of what it emits"),
+        (of_target(log_p_difference=0.5, completions=3, equal=3), "changed", "more than rounding"),
         (of_target(divergences=[divergence(None)]), "inconclusive", "whose log p is not known"),
         (of_target(log_p_difference=None, problem="refused"), "as_examined", "not given (refused)"),
         (of_target(log_p_difference=None, completions=0, equal=0), "inconclusive", "not given"),
@@ -73,6 +92,7 @@ def test_the_draft(found: DraftEvidence, verdict: Verdict, said: str) -> None:
         (False, FINE, FINE, "as_examined"),
         (True, FINE, FINE, "changed"),
         (True, CHANGED, FINE, "inconclusive"),
+        (True, TORN, FINE, "inconclusive"),
         (True, FINE, OTHER, "inconclusive"),
         (True, FINE, OPEN, "inconclusive"),
         (True, OPEN, FINE, "inconclusive"),
@@ -87,6 +107,7 @@ def test_the_worst_engine_decides() -> None:
     """And is named; an engine that is as examined is not."""
     found = over_all([("http://a", FINE), ("http://b", OTHER), ("http://c", OPEN)])
     assert ("not_as_examined", "http://b: another draft") == (found.verdict, found.why)
+    assert "contradictory" == over_all([("http://a", CHANGED), ("http://b", TORN)]).verdict  # no retraining meanwhile
     assert FINE == over_all([("http://a", FINE)])
     assert "all 2 engines; http://a: as it was" == over_all([("http://a", FINE), ("http://b", FINE)]).why
     assert "inconclusive" == over_all([]).verdict
@@ -115,6 +136,7 @@ def test_what_arithmetic_may_explain() -> None:
     [
         ({}, False, True, ""),
         ({"target": CHANGED}, True, True, "canary: target changed"),
+        ({"target": TORN}, True, True, "canary: target contradictory"),
         ({"traffic": CHANGED}, True, True, "canary: traffic changed"),
         ({"traffic": OPEN}, False, True, ""),
         ({"draft": OTHER}, True, True, "canary: engine or draft not as examined"),
