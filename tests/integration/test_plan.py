@@ -29,8 +29,8 @@ def test_the_run_stays_within_its_plan(smoke: Smoke) -> None:
 
 
 def test_the_estimate_without_an_earlier_run_is_an_upper_bound(smoke: Smoke, place: Place) -> None:
-    """Tokens and bytes of an empty store's plan, against what the run then wrote. Splits are by chance (a fifth), and prompts are
-    shorter than the longest that are allowed."""
+    """Tokens and bytes of an empty store's plan, against what the run then wrote. Splits are by chance (a fifth), prompts are
+    shorter than the longest that are allowed, and what prompt-lookup seldom hits is stored in less."""
     ended = place.understudy("plan", SMOKE, "--json", "--set", "plan.prompt_tokens=11.8")
     planned = {job["job"]: job for job in json.loads(ended.out)["estimate"]["jobs"]}
     assert (0, "") == (ended.code, ended.err)
@@ -42,7 +42,7 @@ def test_the_estimate_without_an_earlier_run_is_an_upper_bound(smoke: Smoke, pla
         assert 0.8 * planned[job]["stored_bytes"] < written < 1.2 * planned[job]["stored_bytes"]
     for job in ("corpus", "evaluate/base", "evaluate/prompt-lookup"):
         written = _written(smoke.place, job)
-        assert 0.5 * planned[job]["stored_bytes"] < written < 1.2 * planned[job]["stored_bytes"], job
+        assert 0.4 * planned[job]["stored_bytes"] < written < 1.2 * planned[job]["stored_bytes"], job
     assert {"earlier"}.isdisjoint({job["origin"] for job in planned.values()})
 
 
