@@ -11,6 +11,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_store import canonical
 from pipeline.models.files import tokenizer_digest
 from pipeline.models.generation_config import sampling_defaults
+from pipeline.models.listed_files import not_applied
 from pipeline.models.loading import check_finite, choose_device, load_model, load_tokenizer
 from pipeline.models.pair_facts import check_sizes, check_widths, model_facts, serving_memory
 from pipeline.models.shape import find_width
@@ -55,7 +56,8 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     described = {role: _describe(context, role, path, origins[role], target) for role, path in paths.items()}
     check_sizes(described)
     lacking = check_widths(described, target)
-    for note in lacking:
+    ignored = [note for path in dict.fromkeys(origins.values()) for note in not_applied(path)]
+    for note in (*lacking, *ignored):
         context.progress.warn(f"pair: {note}")
     # Logits may be padded to different widths; what both can express is the vocabulary of the pair.
     vocabulary = min(entry["logits_width"] for entry in described.values())
@@ -75,7 +77,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         "chat_template": bool(target.chat_template),
         "generation_config": sampling_defaults(paths["target"]),
         "impossible_variants": impossible_variants(paths["draft"], trusted),
-        "differences": [*notes, *lacking],
+        "differences": [*notes, *lacking, *ignored],
         "memory": serving_memory(described),
     }
     if settings.server:

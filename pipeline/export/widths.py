@@ -52,15 +52,11 @@ def padding_rows(rows_VH: torch.Tensor, tokens: int, count: int) -> torch.Tensor
     return mean_H.repeat(count, 1)
 
 
-@reads_own_files("a model directory that check_directory has read")
 def _vocabulary_tensors(directory: Path, trust_remote_code: bool) -> frozenset[str]:
     """Names of the tensors that have a row for each token: embedding, head and the head's bias."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from pipeline.models.built import empty_model  # loads transformers
 
-    options = {"trust_remote_code": trust_remote_code}
-    config = AutoConfig.from_pretrained(directory, local_files_only=True, **options)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, **options)
+    model = empty_model(directory, trust_remote_code)
     parts = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
     names = [name for name, module in model.named_modules() if id(module) in parts]
     return frozenset(f"{name}.{tensor}" for name in names for tensor in ("weight", "bias"))

@@ -58,14 +58,18 @@ def weight_files(directory: Path) -> list[Path]:
     return shards
 
 
+def config_files(directory: Path) -> list[Path]:
+    """Of a model, its config, its generation config and the index of its weights, as far as they are there."""
+    return [directory / name for name in _CONFIG_FILES if (directory / name).is_file()]
+
+
 def model_files(directory: Path) -> list[Path]:
     """Weights (safetensors only), config, tokenizer and code files, sorted; model cards are not included.
 
     Raises UnderstudyError as `weight_files` does.
     """
     weights = weight_files(directory)
-    configs = [directory / name for name in _CONFIG_FILES if (directory / name).is_file()]
-    return sorted([*weights, *configs, *tokenizer_files(directory), *code_files(directory)])
+    return sorted([*weights, *config_files(directory), *tokenizer_files(directory), *code_files(directory)])
 
 
 def copy_files(files: Iterable[Path], source: Path, out: Path) -> None:

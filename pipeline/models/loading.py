@@ -4,25 +4,26 @@ All weights are loaded here: safetensors only, and code shipped with a model run
 """
 
 import platform
-import tempfile
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, FineGrainedFP8Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, FineGrainedFP8Config
 from transformers.utils import logging as transformers_logging
 
 from pipeline.config.pair import DeviceMap
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.models.directory_checks import check_directory, unsupported
-from pipeline.models.files import has_tokenizer
-from pipeline.models.loaded_weights import check_loaded
+from pipeline.models.built import empty_model, load_config, require_known_quantization, state_tied
+from pipeline.models.directory_checks import check_directory
+from pipeline.models.files import has_tokenizer, tokenizer_files
+from pipeline.models.listed_files import ListedFiles
 from pipeline.models.memory_plan import require_memory
 from pipeline.models.model_json import CONFIG, ModelConfig, read_config
 from pipeline.models.out_of_memory import is_out_of_memory
-from pipeline.models.placement import check_covers
+from pipeline.models.placement import check_covers, is_dispatched
+from pipeline.models.tensor_ledger import Held, check_ledger, stored_tensors
 from pipeline.store.own_files import reads_own_files
 
 transformers_logging.disable_progress_bar()  # only our own progress bars are shown
@@ -92,47 +93,69 @@ def load_model(
     Raises UnderstudyError naming the directory if the weights are missing, damaged, not safetensors or of another config.
     """
     config = check_directory(path) or read_config(path)
-    built = check_buildable(path, trust_remote_code)
+    require_known_quantization(path, config)
+    built = empty_model(path, trust_remote_code)
     if isinstance(device_map, Mapping):
         check_covers(device_map, [name for name, _ in built.named_parameters()])
     require_memory(path, dtype, device, device_map, trust_remote_code)
-    scratch = tempfile.TemporaryDirectory() if device_map is not None else None
-    placement = _placement(config, device, device_map, scratch)
+    # The dtypes of a quantized checkpoint are its own.
+    placement = {"dtype": "auto" if config.is_quantized else _DTYPES[dtype]} | _placement(config, device, device_map)
+    model = load_listed(path, config, device_map, trust_remote_code, placement)
+    return model.eval() if "device_map" in placement else model.to(device).eval()
+
+
+@reads_own_files("as `load_model`, which checks the directory")
+def load_listed(
+    path: Path, config: ModelConfig, device_map: DeviceMap | None, trust_remote_code: bool, options: dict[str, Any]
+) -> Any:
+    """The model of the listed files of `path`, by `from_pretrained` with `options`, if all its weights are those of the files.
+    Raises as `load_model`."""
+    stored, files = stored_tensors(path), ListedFiles(path, weights=True, trust_remote_code=trust_remote_code)
+    if device_map is not None:  # weights that stay on disk and are stored in another form in the files
+        options = options | {"offload_folder": str(files.scratch)}
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype="auto" if config.is_quantized else _DTYPES[dtype],  # the dtypes of the checkpoint
+            files.directory,
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             local_files_only=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # `check_loaded` says which
-            **placement,
+            ignore_mismatched_sizes=True,  # `check_ledger` says which
+            **options,
         )
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon
+        files.close()
         if is_out_of_memory(error):
             raise
         raise _not_loaded(path, config, device_map, error) from error
-    check_loaded(path, [name for name, _ in model.named_parameters()], info)
-    if scratch is not None:
-        weakref.finalize(model, scratch.cleanup)
-    return model.eval() if placement else model.to(device).eval()
+    if device_map is not None:
+        weakref.finalize(model, files.close)
+    else:
+        files.close()
+    check_ledger(path, stored, _held(model), info, config.is_quantized)
+    model.name_or_path = model.config.name_or_path = str(path)
+    if not is_dispatched(model):  # of the others, weights in several places are never the same object
+        state_tied(model)
+    return model
 
 
-def _placement(
-    config: ModelConfig,
-    device: torch.device,
-    device_map: DeviceMap | None,
-    scratch: "tempfile.TemporaryDirectory[str] | None",
-) -> dict[str, Any]:
-    """Arguments of `from_pretrained` for a model that transformers itself places; none for the others. `scratch`: for weights
-    that stay on disk and are stored in another form in the files."""
+def _held(model: Any) -> dict[str, Held]:
+    """What the model has, by name: its parameters, and the buffers that are saved."""
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return {
+        name: Held(name in parameters, tensor.is_floating_point(), tuple(tensor.shape))
+        for name, tensor in model.state_dict().items()
+    }
+
+
+def _placement(config: ModelConfig, device: torch.device, device_map: DeviceMap | None) -> dict[str, Any]:
+    """Arguments of `from_pretrained` for a model that transformers itself places; none for the others."""
     placement: dict[str, Any] = {}
-    if scratch is not None:
-        placement = {"device_map": device_map, "offload_folder": scratch.name}
+    if device_map is not None:
+        placement = {"device_map": device_map}
     elif config.is_quantized:
         placement = {"device_map": str(device)}
-    quantization = config.quantization_config
+    quantization = config.quantization
     if quantization is not None and quantization.quant_method == "fp8":
         # Dequantize on every machine: some GPUs would otherwise use FP8 kernels and give different results.
         skipped = quantization.modules_to_not_convert
@@ -142,8 +165,8 @@ def _placement(
 
 def _not_loaded(path: Path, config: ModelConfig, device_map: DeviceMap | None, error: Exception) -> UnderstudyError:
     """The error for a model that transformers, by `error`, does not load."""
-    if config.quantization_config is not None and isinstance(error, ImportError | RuntimeError | ValueError):
-        method = config.quantization_config.quant_method
+    if config.quantization is not None and isinstance(error, ImportError | RuntimeError | ValueError):
+        method = config.quantization.quant_method
         return UnderstudyError(
             f"{path}: its weights are quantized ({method}), and transformers cannot load them here: {_brief(error)}; install "
             "what is missing, or serve a target (pair.target.source: server, generate.engine: server, generate.server.api: vllm)"
@@ -152,17 +175,6 @@ def _not_loaded(path: Path, config: ModelConfig, device_map: DeviceMap | None, e
     if isinstance(device_map, Mapping):
         remedy = "correct pair.target.device_map, or set it to auto"
     return UnderstudyError(f"{path}: cannot be loaded: {_brief(error)}; {remedy}")
-
-
-def check_buildable(path: Path, trust_remote_code: bool = False) -> Any:
-    """The model without memory for its weights: made in milliseconds, before they are read. UsageError for a config of which
-    transformers makes no causal language model: another kind of model, or a value that it does not know."""
-    config = load_config(path, trust_remote_code)
-    try:
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-    except Exception as error:  # of a stranger's config, transformers raises what it happens upon
-        raise unsupported(path, error, trust_remote_code) from error
 
 
 def check_finite(model: Any, path: Path) -> None:
@@ -178,14 +190,6 @@ def check_finite(model: Any, path: Path) -> None:
             )
 
 
-def load_config(path: Path, trust_remote_code: bool = False) -> Any:
-    """The config of a model directory, by transformers. UnderstudyError, naming it, for one that does not fit its model type."""
-    try:
-        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
-    except Exception as error:  # of a stranger's config, transformers raises what it happens upon
-        raise unsupported(path, error, trust_remote_code) from error
-
-
 def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a model directory. UnderstudyError if there is none."""
     if path.is_dir() and not has_tokenizer(path):
@@ -193,11 +197,27 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
         raise UnderstudyError(f"{path}: no tokenizer files; copy the tokenizer of the model that it belongs to")
     check_directory(path)  # the config too is read for a tokenizer
     try:
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
     except Exception as error:  # the tokenizers library raises bare exceptions for damaged files
         if (path / CONFIG).is_file():
             load_config(path, trust_remote_code)  # whose fault it may be
         raise UnderstudyError(f"{path}: no usable tokenizer: {_brief(error)}; download or copy it again") from error
+    _check_listed(path, tokenizer)
+    return tokenizer
+
+
+def _check_listed(path: Path, tokenizer: Any) -> None:
+    """UnderstudyError for a tokenizer that was read from a file that is in no digest."""
+    named = [
+        Path(value)
+        for value in tokenizer.init_kwargs.values()
+        if isinstance(value, str) and value.startswith(str(path))
+    ]
+    if other := sorted({file for file in named if file.is_file()} - set(tokenizer_files(path))):
+        raise UnderstudyError(
+            f"{other[0]}: the tokenizer is read from this file, which no digest covers; save the tokenizer again "
+            "(AutoTokenizer.from_pretrained(...).save_pretrained(...) writes tokenizer.json)"
+        )
 
 
 def _brief(error: Exception) -> str:

@@ -82,7 +82,7 @@ def require_training_memory(path: Path, device: torch.device, optimizer: Literal
 
 def _weights(path: Path, dtype: str) -> int:
     """Bytes of the weights once they are loaded."""
-    found, quantization = measure_weights(path), read_config(path).quantization_config
+    found, quantization = measure_weights(path), read_config(path).quantization
     if quantization is not None and quantization.quant_method == "fp8":  # dequantized when it is loaded
         return found.parameters * _BYTES["bfloat16"]
     return found.bytes if _is_quantized(path) else found.parameters * _BYTES[dtype]

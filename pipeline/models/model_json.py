@@ -70,6 +70,7 @@ class DecoderConfig(_Foreign):
     head_dim: Size | None = None
     intermediate_size: Size | list[Size] | None = None
     max_position_embeddings: Size | None = None
+    quantization_config: QuantizationConfig | None = None
 
 
 class ModelConfig(DecoderConfig):
@@ -79,13 +80,20 @@ class ModelConfig(DecoderConfig):
     dtype: Text | None = None
     torch_dtype: Text | None = None
     text_config: DecoderConfig | None = None
-    quantization_config: QuantizationConfig | None = None
     architectures: list[Text] | None = None
     auto_map: dict[Text, Any] | None = None  # classes of code that ships with the model
 
     @property
+    def quantization(self) -> QuantizationConfig | None:
+        """That of the model, or else of its decoder, as transformers looks for it; an empty one is none."""
+        for found in (self.quantization_config, self.decoder.quantization_config):
+            if found is not None and found.model_dump(exclude_unset=True):
+                return found
+        return None
+
+    @property
     def is_quantized(self) -> bool:
-        return self.quantization_config is not None and bool(self.quantization_config.model_dump(exclude_unset=True))
+        return self.quantization is not None
 
     @property
     def decoder(self) -> DecoderConfig:

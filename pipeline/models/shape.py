@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
-
+from pipeline.models.built import load_config
 from pipeline.models.directory_checks import check_directory, unsupported
 from pipeline.models.files import weight_files
 from pipeline.models.model_json import CONFIG
@@ -75,8 +74,8 @@ def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
     A model without attention, such as Mamba, has no KV cache. Raises UsageError for an unreadable config.
     """
     check_directory(path)
+    config = load_config(path, trust_remote_code)
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
         text = config.get_text_config()
         if isinstance(text, dict):  # that transformers has not read
             raise ValueError(f"a `text_config`, which models of type {config.model_type} do not have")

@@ -42,7 +42,7 @@ def _digest(directory: Path) -> str:
     values = config.decoder.model_dump(exclude_unset=True, exclude_none=True)
     entries = [entry for file in weight_files(directory) for entry in read_header(file).values()]
     tensors = Counter((tuple(entry.shape), "" if entry.dtype in _FLOATS else entry.dtype) for entry in entries)
-    quantized = config.quantization_config
+    quantized = config.quantization
     return content_key(
         {
             "config": {name: values[name] for name in _OF_CONFIG if name in values},

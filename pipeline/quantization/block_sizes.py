@@ -4,17 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.base import get_keys_to_not_convert
 from transformers.quantizers.quantizers_utils import should_convert_module
 
 from pipeline.config.quantize import QuantizedVariant
 from pipeline.errors import UnderstudyError
+from pipeline.models.built import empty_model
 from pipeline.quantization.fp8 import BLOCK, quantizable_layers
-from pipeline.store.own_files import reads_own_files
 
 Sizes = tuple[int, int]  # inputs, outputs
 
@@ -39,18 +37,14 @@ def obstacle(variant: QuantizedVariant, layers: Mapping[str, Sizes]) -> str | No
     return None
 
 
-@reads_own_files("a model directory that check_directory has read")
 def impossible_variants(directory: Path, trust_remote_code: bool = False) -> dict[QuantizedVariant, str]:
     """By variant that cannot be made of the model in `directory`, the reason. Builds the model without its weights.
 
     Empty if the model cannot be built in this way, as some with code of their own; then quantization itself reports it.
     """
-    options = {"trust_remote_code": trust_remote_code}
     try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True, **options)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, **options)
-    except Exception:  # whatever the code of a model raises without storage
+        model = empty_model(directory, trust_remote_code)
+    except UnderstudyError:  # whatever the code of a model raises without storage
         return {}
     found = {}
     for variant in _WHOLE:

@@ -23,8 +23,9 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
         return None
     # Imported here because the first import of torch takes seconds, and other pairs do without it.
     from pipeline.drafts.surgery import gained_tokens
+    from pipeline.models.built import empty_model
     from pipeline.models.generation_config import sampling_defaults
-    from pipeline.models.loading import check_buildable, load_tokenizer
+    from pipeline.models.loading import load_tokenizer
     from pipeline.models.pair_facts import check_widths
     from pipeline.models.shape import read_shape
     from pipeline.quantization.block_sizes import impossible_variants
@@ -32,7 +33,7 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
     trusted = pair.trust_remote_code
     tokenizer, own = load_tokenizer(target, trusted), load_tokenizer(draft, trusted)
     for path in (target, draft):
-        check_buildable(path, trusted)
+        empty_model(path, trusted)
     shapes = [read_shape(path, trusted) for path in (target, draft)]
     extended = gained_tokens(tokenizer, own, shapes[0].logits_width)  # the pair stage adds rows for them to the draft
     widths = [shape.logits_width for shape in shapes[: 1 if extended else 2]]

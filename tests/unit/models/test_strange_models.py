@@ -11,9 +11,9 @@ import torch
 from transformers import T5Config
 
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.models.built import empty_model
 from pipeline.models.generation_config import sampling_defaults
-from pipeline.models.loaded_weights import check_loaded
-from pipeline.models.loading import check_buildable, check_finite, load_model, load_tokenizer
+from pipeline.models.loading import check_finite, load_model, load_tokenizer
 from pipeline.models.shape import measure_weights, read_shape
 from pipeline.models.tokenizers import stop_token_ids
 from pipeline.speculation.choice import check_logits
@@ -161,15 +161,6 @@ def test_a_config_that_does_not_describe_the_weights_is_refused(
         load_model(tmp_path, "float32", torch.device("cpu"))
 
 
-def test_a_layer_that_predicts_several_tokens_may_be_left_out() -> None:
-    """It has tensors that no layer of the decoder has."""
-    parameters = ["model.layers.0.mlp.weight", "model.layers.1.mlp.weight"]
-    own, more = ["model.layers.2.mlp.weight"], ["model.layers.2.eh_proj.weight"]
-    check_loaded(Path("m"), parameters, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": own + more})
-    with pytest.raises(UsageError, match="1 tensors are of more layers"):
-        check_loaded(Path("m"), parameters, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": own})
-
-
 @pytest.mark.parametrize("eps", [-1.0, -1e9])
 def test_a_config_that_makes_logits_nan_is_refused(tmp_path: Path, eps: float) -> None:
     """Every weight is a number, and no output is: found at `pair`, before prompts are read."""
@@ -185,7 +176,7 @@ def test_another_kind_of_model_is_found_before_its_weights(tmp_path: Path) -> No
     sizes = {"vocab_size": 40, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
     T5Config(**sizes).save_pretrained(tmp_path)
     with pytest.raises(UsageError, match=r"config\.json: unsupported model: models of type t5 are no causal"):
-        check_buildable(tmp_path)
+        empty_model(tmp_path)
 
 
 def test_a_text_config_is_of_multimodal_models(model: Path) -> None:
@@ -219,7 +210,7 @@ def test_the_stop_tokens_of_a_model_without_a_generation_config_are_those_of_its
     assert expected == stop_token_ids(model, tiny_tokenizer())
 
 
-@pytest.mark.parametrize("read", [read_shape, check_buildable])
+@pytest.mark.parametrize("read", [read_shape, empty_model])
 def test_a_model_that_brings_its_code_names_the_key_that_allows_it(model: Path, read: Any) -> None:
     """And is not run without it."""
     names = {"AutoConfig": "configuration_x.XConfig", "AutoModelForCausalLM": "modeling_x.X"}

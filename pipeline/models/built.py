@@ -1,0 +1,68 @@
+"""A model as transformers builds it: its config, and the model itself without memory for its weights. Facts about a model are
+read from these, because config.json may say something else, or nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+from pipeline.errors import UsageError
+from pipeline.models.directory_checks import unsupported
+from pipeline.models.listed_files import ListedFiles
+from pipeline.models.model_json import CONFIG, ModelConfig
+from pipeline.store.own_files import reads_own_files
+
+_BITSANDBYTES = "bitsandbytes"  # whose two forms have names of their own there
+
+
+def load_config(path: Path, trust_remote_code: bool = False) -> Any:
+    """The config of a model directory, by transformers. UnderstudyError, naming it, for one that does not fit its model type."""
+    with ListedFiles(path, weights=False, trust_remote_code=trust_remote_code) as files:
+        try:
+            config = AutoConfig.from_pretrained(files, trust_remote_code=trust_remote_code, local_files_only=True)
+        except Exception as error:  # of a stranger's config, transformers raises what it happens upon
+            raise unsupported(path, error, trust_remote_code) from error
+    config.name_or_path = str(path)
+    return config
+
+
+@reads_own_files("a config that `load_config` has read")
+def empty_model(path: Path, trust_remote_code: bool = False) -> Any:
+    """The model without memory for its weights (on the device `meta`), made in milliseconds. UsageError for a config of which
+    transformers makes no causal language model: another kind of model, or a value that it does not know."""
+    config = load_config(path, trust_remote_code)
+    with ListedFiles(path, weights=False, trust_remote_code=trust_remote_code) as files:
+        config.name_or_path = str(files)  # where transformers looks for the model's code
+        try:
+            with torch.device("meta"):
+                return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+        except Exception as error:  # as above
+            raise unsupported(path, error, trust_remote_code) from error
+
+
+def is_tied(model: Any) -> bool:
+    """Whether the output head of a built model is its embedding."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    return head is not None and getattr(head, "weight", None) is getattr(embedding, "weight", head)
+
+
+def state_tied(model: Any) -> None:
+    """Let the model's config say whether its head is its embedding: what is made of the model and saved follows the config, and
+    transformers keeps both where a tied model's files have a head of its own."""
+    tied = is_tied(model)
+    if getattr(model.config, "tie_word_embeddings", tied) != tied:
+        model.config.tie_word_embeddings = model.config.get_text_config().tie_word_embeddings = tied
+
+
+def require_known_quantization(path: Path, config: ModelConfig) -> None:
+    """UsageError for a checkpoint whose weights are quantized by a method that transformers does not have: it would load the
+    stored numbers as they are."""
+    method = config.quantization.quant_method if config.quantization is not None else None
+    if method is not None and method not in (*AUTO_QUANTIZATION_CONFIG_MAPPING, _BITSANDBYTES):
+        raise UsageError(
+            f"{path / CONFIG}: its weights are quantized by {method} (quantization_config.quant_method), which transformers does "
+            "not have; serve it by an engine that has it (pair.target.source: server, generate.engine: server), or take a "
+            "checkpoint in bfloat16"
+        )

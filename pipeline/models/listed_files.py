@@ -1,0 +1,83 @@
+"""A directory with the files of a model that are in its digest, and no others: transformers gets it in place of the model's own.
+
+transformers looks for more files than it is told of: adapters beside the weights, weights under names that config.json states,
+checkpoints of distributed trainings, code of other repositories. They would change the model, and no key would know. Torch-free.
+"""
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UsageError
+from pipeline.models.files import code_files, config_files, weight_files
+from pipeline.models.model_json import CONFIG, config_values
+
+_ADAPTER = "adapter_config.json"
+# Keys of config.json that say how a model was computed, not what it computes, or name further files.
+_LEFT_OUT = frozenset(
+    (
+        *("_attn_implementation", "_attn_implementation_internal", "attn_implementation"),
+        *("_experts_implementation", "_experts_implementation_internal", "experts_implementation"),
+        *("transformers_weights", "fusion_config", "distributed_config", "use_kernels"),
+    )
+)
+
+
+class ListedFiles:
+    """Links to a model's listed files; without `weights`, to those that a config needs. A context manager; who loads a model that
+    goes on reading its files (layers on disk) calls `close` at its end."""
+
+    def __init__(self, model: Path, weights: bool, trust_remote_code: bool) -> None:
+        config = config_values(model)
+        if trust_remote_code:
+            _check_code(model / CONFIG, config.get("auto_map") or {})
+        self._scratch = tempfile.TemporaryDirectory(prefix="understudy-model-")
+        # transformers names the module of a model's code after the directory.
+        self.scratch = Path(self._scratch.name)
+        self.directory = self.scratch / (model.resolve().name or "model")
+        self.directory.mkdir()
+        for file in (*config_files(model), *code_files(model), *(weight_files(model) if weights else ())):
+            (self.directory / file.name).symlink_to(file.resolve())
+        if (wanted := _without(config)) != config:
+            (self.directory / CONFIG).unlink()
+            (self.directory / CONFIG).write_text(json.dumps(wanted))
+
+    def __enter__(self) -> Path:
+        return self.directory
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._scratch.cleanup()
+
+
+def not_applied(model: Path) -> list[str]:
+    """Notes on files in a model's directory that would change it in other programs, and are not used here."""
+    if not (model / _ADAPTER).is_file():
+        return []
+    return [
+        f"{model}: {_ADAPTER} lies beside the weights of a whole model; the adapter is not applied, as in engines; to use it, "
+        "merge it into the weights (peft: merge_and_unload, then save_pretrained)"
+    ]
+
+
+def _check_code(file: Path, auto_map: Mapping[str, Any]) -> None:
+    """UsageError where the code of the model lies in another repository."""
+    for value in auto_map.values():
+        for name in value if isinstance(value, list) else [value]:
+            if isinstance(name, str) and "--" in name:
+                raise UsageError(
+                    f"{file}: auto_map names code of another repository ({name}), which no digest covers; copy its *.py files "
+                    "into the directory and write their names without the repository"
+                )
+
+
+def _without(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without(value) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if key not in _LEFT_OUT
+    }

@@ -1,0 +1,205 @@
+"""A ledger of tensors: whether a loaded model has the weights of its files, all of them, as the numbers that they are, and no
+others. Loads nothing.
+
+transformers takes random numbers for what the files lack, leaves out what the model has no place for, and takes integers and FP8
+numbers as they are where it does not know of their scales: each gives a model that looks like any other.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from pipeline.errors import UsageError
+from pipeline.models.files import weight_files
+from pipeline.models.model_json import CONFIG
+from pipeline.models.safetensors_header import TensorEntry, read_header
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a layer, or of an expert
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_INTEGERS = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+
+# Tensors of published checkpoints that have no part in the logits of text.
+_HARMLESS = re.compile(
+    r"""
+    (^|\.)rotary_emb(_\w+)?\.\w+$ | (^|\.)\w*inv_freq$ | (^|\.)rope\.freqs$   # computed from the config
+    | (attn|attention)\.(bias|masked_bias)$ | (^|\.)position_ids$             # masks and positions: see `_is_mask`
+    | (^|\.)num_batches_tracked$ | (^|\.)embed_positions\._float_tensor$
+    | (^|\.)(mtp|mtp_\w+|nextn\w*|multi_token_prediction)\.                   # layers that predict several tokens
+    | (^|\.)(visual|vision_\w+|image_\w+|img_\w+|audio_\w+|speech_\w+|mm_\w+|multi_modal_projector|multimodal_projector
+        |embed_vision|embed_audio|talker|token2wav|code2wav)(\.|$)            # other senses
+    | (^|\.)v_head\.                                                          # a value function of reinforcement learning
+    | (^|\.)(k|v|kv|q|prob)_scale$ | (^|\.)[kvq]_proj\.output_scale$         # of FP8 KV caches
+    """,
+    re.VERBOSE,
+)
+_MASKS = re.compile(r"(attn|attention)\.bias$")
+_SEVERAL_TOKENS = re.compile(r"\.(eh_proj|enorm|hnorm|shared_head|embed_tokens|mtp\w*|nextn\w*|token_embedding)\b")
+_OF_ACTIVATIONS = re.compile(r"(^|[._])(input|act|activation)(_global)?_scale$")
+_LEARNT_BUFFERS = re.compile(r"(^|\.)(e_score_correction_bias|expert_bias|layer_scalar|tid2eid)$")
+
+
+class LoadingInfo(TypedDict):
+    """What `from_pretrained(..., output_loading_info=True)` returns beside the model; names of tensors, and their shapes in the
+    file and in the model."""
+
+    missing_keys: Collection[str]
+    unexpected_keys: Collection[str]
+    mismatched_keys: Iterable[tuple[str, Collection[int], Collection[int]]]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor of the loaded model: whether it is a parameter (or a buffer), and floats (or integers)."""
+
+    is_parameter: bool
+    is_float: bool
+    shape: tuple[int, ...]
+
+
+def stored_tensors(path: Path) -> dict[str, TensorEntry]:
+    """The tensors of all files of the model in `path`, by name. UsageError for a name that two of them have: one of the two would
+    be used."""
+    found: dict[str, TensorEntry] = {}
+    for file in weight_files(path):
+        entries = read_header(file)
+        if twice := found.keys() & entries.keys():
+            raise UsageError(
+                f"{file}: {min(twice)} is in another file of the model too, and only one can be used; take the files from where "
+                "the model was published"
+            )
+        found |= entries
+    return found
+
+
+def check_ledger(
+    path: Path, stored: Mapping[str, TensorEntry], held: Mapping[str, Held], info: LoadingInfo, quantized: bool
+) -> None:
+    """UsageError naming the first tensor of the model in `path` by which the loaded model is not the one in the files.
+
+    `stored`: the tensors of its files; `held`: those of the loaded model; `quantized`: whether transformers' quantizer took part.
+    """
+    for name, in_file, built in sorted(info["mismatched_keys"]):
+        raise _differ(path, f"{name} has the shape {_shape(built)} by the config and {_shape(in_file)} in the file")
+    if missing := sorted(name for name in info["missing_keys"] if _is_learnt(name, held)):
+        raise _differ(path, f"{len(missing):,} tensors of the config are in no file, such as {missing[0]}")
+    parameters = [name for name, one in held.items() if one.is_parameter]
+    if unread := _unread_layers(parameters, info["unexpected_keys"]):
+        raise _differ(path, f"{len(unread):,} tensors are of more layers than the config has, such as {unread[0]}")
+    unused = sorted(name for name in info["unexpected_keys"] if not _is_harmless(name, stored, held, quantized))
+    if unused:
+        raise _lost(path, stored, unused)
+    taken = stored.keys() - set(info["unexpected_keys"])
+    if twice := _two_names(taken, held):
+        raise UsageError(
+            f"{path}: {twice[0]} and {twice[1]} are both stored, and the model has one place for them; take the files from where "
+            "the model was published"
+        )
+    for name in sorted(name for name in taken if stored[name].dtype not in _FLOATS):
+        if not _is_taken_as_it_is(stored[name], name, held) and not (quantized and _companions(name, taken)):
+            raise _other_numbers(path, stored, name)
+
+
+def _two_names(taken: Set[str], held: Mapping[str, Held]) -> tuple[str, str] | None:
+    """A tensor under its own name, and under its name without the model's prefix, which transformers adds."""
+    prefixes = {name.partition(".")[0] for name in held}
+    for name in sorted(taken - held.keys()):
+        for prefix in prefixes:
+            if (whole := f"{prefix}.{name}") in held and whole in taken:
+                return name, whole
+    return None
+
+
+def _is_learnt(name: str, held: Mapping[str, Held]) -> bool:
+    """Whether nothing but a file can have the numbers: not so of buffers that are computed."""
+    return name in held and (held[name].is_parameter or _LEARNT_BUFFERS.search(name) is not None)
+
+
+def _unread_layers(parameters: Collection[str], unexpected: Collection[str]) -> list[str]:
+    """Tensors of layers that are of the form of the model's own. A layer that predicts several tokens has others too."""
+    known, names_by_layer = {_NUMBER.sub("0", name, count=1) for name in parameters}, _by_layer(unexpected)
+    of_its_form = [
+        names for names in names_by_layer.values() if all(_NUMBER.sub("0", name, count=1) in known for name in names)
+    ]
+    return [name for names in of_its_form for name in names if name not in parameters]
+
+
+def _by_layer(names: Collection[str]) -> dict[str, list[str]]:
+    found = dict[str, list[str]]()
+    for name in sorted(names):
+        if (number := _NUMBER.search(name)) is not None:
+            found.setdefault(name[: number.end()], []).append(name)
+    return found
+
+
+def _is_harmless(name: str, stored: Mapping[str, TensorEntry], held: Mapping[str, Held], quantized: bool) -> bool:
+    if _MASKS.search(name):  # a mask has rows and columns for positions; a bias has one number for each output
+        return name in stored and len(stored[name].shape) == 4
+    if _HARMLESS.search(name) or (quantized and _OF_ACTIVATIONS.search(name)):
+        return True
+    number = _NUMBER.search(name)
+    layer = name[: number.end()] + "." if number is not None else None
+    if layer is None or any(own.startswith(layer) for own in held):
+        return False
+    return any(_SEVERAL_TOKENS.search(other) for other in stored if other.startswith(layer))
+
+
+def _is_taken_as_it_is(entry: TensorEntry, name: str, held: Mapping[str, Held]) -> bool:
+    """Whether the model has a tensor of such integers, under this name or, renamed, at another place. Numbers of FP8 and less are
+    never weights as they are."""
+    if entry.dtype not in _INTEGERS:
+        return False
+    if (own := held.get(name)) is not None:
+        return not own.is_float
+    last = name.rpartition(".")[2]
+    alike = (one for other, one in held.items() if other.rpartition(".")[2] == last)
+    return any(not one.is_float and one.shape == tuple(entry.shape) for one in alike)
+
+
+def _companions(name: str, names: Collection[str]) -> list[str]:
+    """Tensors that stand beside `name`: of the same module, without its bias."""
+    module, _, last = name.rpartition(".")
+    own = f"{last}."  # such as `weight.absmax`
+    inner = {other: other.removeprefix(f"{module}.") for other in names if other.startswith(f"{module}.")}
+    return sorted(
+        other
+        for other, rest in inner.items()
+        if rest not in (last, "bias") and (rest.startswith(own) or "." not in rest)
+    )
+
+
+def _lost(path: Path, stored: Mapping[str, TensorEntry], unused: list[str]) -> UsageError:
+    first = unused[0]
+    beside = _companions(first, stored)
+    said = f", beside {beside[0]} ({stored[beside[0]].dtype})" if beside else ""
+    form = f" ({stored[first].dtype}, {_shape(stored[first].shape)})" if first in stored else ""
+    return UsageError(
+        f"{path}: {len(unused):,} tensors of its files would not be used, such as {first}{form}{said}: without them it is "
+        f"another model; {_REMEDY}"
+    )
+
+
+def _other_numbers(path: Path, stored: Mapping[str, TensorEntry], name: str) -> UsageError:
+    beside = _companions(name, stored)
+    said = f"{beside[0]} stands beside it" if beside else "no scale stands beside it"
+    return UsageError(
+        f"{path}: {name} is {stored[name].dtype} and {said}, but nothing here turns it into the weight that it stands for; "
+        f"{_REMEDY}"
+    )
+
+
+_REMEDY = (
+    "serve it by an engine that reads this form (pair.target.source: server, generate.engine: server), or take a checkpoint in "
+    "bfloat16, or one that transformers reads as a whole"
+)
+
+
+def _shape(sizes: Collection[int]) -> str:
+    return " x ".join(map(str, sizes)) or "of one number"
+
+
+def _differ(path: Path, how: str) -> UsageError:
+    return UsageError(
+        f"{path / CONFIG}: it does not describe the weights beside it: {how}; take both from where the model was published"
+    )
