@@ -13,6 +13,10 @@ from pipeline.drafts.kinds import PLAIN, KindName
 Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "openvino"]
 ExportEngine = Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers"]
 WatchedEngine = Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"]
+# Which attention layers a target and a draft have together, where they are not all of one kind: of full attention and with
+# windows; with windows of several sizes only; all of the target's with one window and all of the draft's of full attention; the
+# reverse, by one number of the draft's config for all its layers; and layers with a recurrent state.
+Mixture = Literal["full_and_windows", "several_windows", "window_of_target", "window_of_draft", "states"]
 
 BITSANDBYTES = "bitsandbytes"
 
@@ -53,6 +57,22 @@ class Issue:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttentionFact:
+    """What the engine does with a target and a draft whose attention layers are of several kinds.
+
+    `option`: of the start command, with which it is right; empty where there is none. `keeps_all`: with it, layers with a window
+    keep the keys and values of all tokens. `advice`: where it serves no such pair, what to do instead. `seen`: on which build and
+    runner, and what.
+    """
+
+    effect: str
+    option: str = ""
+    keeps_all: bool = False
+    advice: str = ""
+    seen: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineFacts:
     """One engine."""
 
@@ -71,6 +91,8 @@ class EngineFacts:
     drafts_as_sampled: bool = (
         False  # draft tokens are sampled exactly where the target's are; there is no setting of its own
     )
+    attention: Mapping[Mixture, AttentionFact] = field(default_factory=dict)  # others were not run, unless `own_caches`
+    own_caches: bool = False  # target and draft have each a cache of its own, whatever their layers
     equal_widths: bool = False  # the engine refuses a draft whose logits have another width than the target's
     widths: str = ""
     parallel: str = ""  # tensor parallelism of the draft
@@ -99,6 +121,32 @@ FACTS: Mapping[str, EngineFacts] = {
         },
         computes_in={"fp8": ("bfloat16", "float16")},
         in_target_dtype=True,
+        attention={
+            "full_and_windows": AttentionFact(
+                effect="it groups layers by their windows and lets the draft write into the cache of another group: the text is "
+                "wrong, or it does not start (`All drafting layers should belong to the same kv cache group`)",
+                option="--disable-hybrid-kv-cache-manager",
+                keeps_all=True,
+                seen="the CPU build 0.32.0, runner V1: 21 to 48 of 48 greedy texts wrong without the option, none with it; the "
+                "source of runner V2 gives each group its own cache, and was not run",
+            ),
+            "several_windows": AttentionFact(
+                effect="it groups layers by their windows and lets the draft write into the cache of another group: the text is "
+                "wrong, and with --disable-hybrid-kv-cache-manager it does not start",
+                advice="take a draft with full attention, or with the target's window",
+                seen="the CPU build 0.32.0, runner V1: 48 of 48 greedy texts wrong",
+            ),
+            "window_of_target": AttentionFact(
+                effect="it computes the draft with the target's window: the text is right, and beyond the window the counts are "
+                "not those of the examined draft",
+                seen="the CPU build 0.32.0, runner V1: 48 of 48 greedy texts right, other counts in 32 of them",
+            ),
+            "window_of_draft": AttentionFact(
+                effect="it computes the draft without its window: the text is right, and beyond the window the counts are not "
+                "those of the examined draft",
+                seen="the CPU build 0.32.0, runner V1: 48 of 48 greedy texts right, other counts in all of them",
+            ),
+        },
         drafting={"greedy": "`draft_sample_method: greedy`", "probabilistic": "`draft_sample_method: probabilistic`"},
         equal_widths=True,
         widths="`vocab_size` of both configs must be equal",
@@ -283,6 +331,7 @@ FACTS: Mapping[str, EngineFacts] = {
         },
         loads={"unquantized": _HF, "int8": BITSANDBYTES, "int4": BITSANDBYTES, "fp8": f"{_FP8}, on GPUs"},
         loads_quantized_head=True,
+        own_caches=True,
         drafting={
             "probabilistic": "with `do_sample=True`",
             "greedy": "with `do_sample=False`",

@@ -41,7 +41,7 @@ def arguments(plan: ExportPlan) -> list[str]:
         words += ["--tensor-parallel-size", str(plan.tensor_parallel)]
     if load is not None:
         words += ["--max-num-seqs", str(load.max_batch)]
-    return words
+    return [*words, *plan.options]
 
 
 def speculative_config(plan: ExportPlan, model: str) -> dict[str, Any]:

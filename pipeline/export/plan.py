@@ -7,6 +7,7 @@ from pipeline.config.evaluate import Drafting
 from pipeline.config.quantize import Variant
 from pipeline.engines.facts import FACTS, EngineFacts, ExportEngine
 from pipeline.errors import UsageError
+from pipeline.export.attention import attention_options
 from pipeline.export.checks import NUMBERS, require_engine, require_loadable
 from pipeline.export.gguf import find_converter
 from pipeline.export.lengths import DraftLengths, choose_lengths
@@ -27,6 +28,7 @@ class ExportPlan:
     lengths: DraftLengths
     drafting: Drafting
     notes: tuple[str, ...]
+    options: tuple[str, ...] = ()  # of the start command, that the pair needs
     converter: Path | None = None  # of llama.cpp
 
     @property
@@ -61,6 +63,7 @@ def plan_export(
     require_loadable(draft, engine, tensor_parallel)
     lengths = choose_lengths(draft, engine in _SCHEDULED, gamma)
     drafting, notes = _drafting(draft, facts)
+    attention = attention_options(draft, facts)
     return ExportPlan(
         draft=draft,
         engine=engine,
@@ -68,7 +71,14 @@ def plan_export(
         tensor_parallel=tensor_parallel,
         lengths=lengths,
         drafting=drafting,
-        notes=(*lengths.notes, *notes, *_dtype_notes(draft, engine), *_layout_notes(draft.variant, facts)),
+        notes=(
+            *attention.notes,
+            *lengths.notes,
+            *notes,
+            *_dtype_notes(draft, engine),
+            *_layout_notes(draft.variant, facts),
+        ),
+        options=attention.words,
         converter=find_converter(converter) if engine == "llama.cpp" else None,
     )
 

@@ -1,9 +1,12 @@
 """What an export knows of the target that a draft belongs to. Loads torch only for what a served target's files say."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.models.model_json import config_values
 from pipeline.registry.named import Draft
+
+if TYPE_CHECKING:
+    from pipeline.models.shape import Shape
 
 
 def needs_code(draft: Draft) -> bool:
@@ -21,13 +24,18 @@ def target_width(draft: Draft) -> int | None:
     """Columns of the target's logits; None if they are not known."""
     if not draft.config.pair.target.is_served:
         return int(draft.pair.facts["target"]["logits_width"])
-    # A served target's config.json may have been put beside its tokenizer after the run.
+    shape = find_shape(draft)  # a served target's config.json may have been put beside its tokenizer after the run
+    return None if shape is None else shape.logits_width
+
+
+def find_shape(draft: Draft) -> "Shape | None":
+    """Sizes of the target, by its config; None for a served target without one."""
     path = draft.pair.path("target")
     if not (path / "config.json").is_file():
         return None
     from pipeline.models.shape import read_shape  # loads torch
 
-    return read_shape(path, needs_code(draft)).logits_width
+    return read_shape(path, needs_code(draft))
 
 
 def target_name(draft: Draft) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.models.attention_layers import AttentionLayers, attention_layers
 from pipeline.models.built import load_config
 from pipeline.models.directory_checks import check_directory, unsupported
 from pipeline.models.files import weight_files
@@ -17,7 +18,6 @@ _QUANTIZED = (_PACKED, "I8", "F8_E4M3", "F8_E5M2")
 # What bitsandbytes and FP8 checkpoints store beside a quantized weight `W`: scales, tables, the layout.
 _BESIDE = re.compile(r"(?P<weight>.+)(\.absmax|\.quant_map|\.nested_absmax|\.nested_quant_map|_scale_inv|_format)")
 _STATE = ".quant_state."
-_WITHOUT_CACHE = ("linear_attention", "conv", "moe", "mlp")  # kinds of layers without keys and values
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Shape:
     logits_width: int  # vocabulary size, often padded beyond the tokenizer's
     context: int  # maximum sequence length in tokens
     cache_elements_per_token: int  # KV-cache elements of one token
+    attention: AttentionLayers
 
 
 def find_width(path: Path, trust_remote_code: bool = False) -> int | None:
@@ -81,18 +82,12 @@ def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
             raise ValueError(f"a `text_config`, which models of type {config.model_type} do not have")
         heads = getattr(text, "num_attention_heads", None)
         width = getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0)
-        elements = int(2 * _cached_layers(text) * _key_heads(text) * width)
-        return Shape(int(text.vocab_size), int(getattr(text, "max_position_embeddings", None) or 2**31), elements)
+        attention = attention_layers(text)
+        elements = int(2 * attention.count * _key_heads(text) * width)
+        context = int(getattr(text, "max_position_embeddings", None) or 2**31)
+        return Shape(int(text.vocab_size), context, elements, attention)
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon
         raise unsupported(path, error, trust_remote_code) from error
-
-
-def _cached_layers(text: Any) -> int:
-    """Layers with a KV cache of their own: none that is recurrent, and none that uses the cache of an earlier layer."""
-    layers = int(text.num_hidden_layers)
-    shared = int(getattr(text, "num_kv_shared_layers", None) or 0)
-    kinds = getattr(text, "layer_types", None) or []
-    return sum(kind not in _WITHOUT_CACHE for kind in kinds[: layers - shared]) if kinds else layers - shared
 
 
 def _key_heads(text: Any) -> int:

@@ -1,10 +1,17 @@
 """docs/engines.md, made from the table of engine facts. `make docs` writes it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from pipeline.engines.facts import FACTS, EngineFacts
+from pipeline.engines.facts import FACTS, AttentionFact, EngineFacts, Mixture
 from pipeline.progress import say_block
 
+_MIXTURES: Mapping[Mixture, str] = {
+    "full_and_windows": "full ones and ones with a window, in either model",
+    "several_windows": "windows of several sizes, and none of full attention",
+    "window_of_target": "all of the target's with one window, all of the draft's full",
+    "window_of_draft": "all of the draft's with one window that its config names once, all of the target's full",
+    "states": "some with a recurrent state",
+}
 _VARIANTS = ("unquantized", "int8", "int4", "fp8")
 _HEAD = """# Engines
 
@@ -73,6 +80,7 @@ def _section(name: str, facts: EngineFacts) -> Iterator[str]:
         *((f"{way} drafting", setting) for way, setting in facts.drafting.items()),
         ("widths of the logits", facts.widths + (" (export pads the draft)" if facts.equal_widths else "")),
         ("tensor parallelism", facts.parallel),
+        *((f"attention layers: {_MIXTURES[mixture]}", _attention(fact)) for mixture, fact in facts.attention.items()),
         *((f"counter: {what}", f"`{counter}`") for what, counter in _counters(facts)),
         ("counters are shown at", _where(facts)),
         ("counters", facts.counters.note),
@@ -85,6 +93,18 @@ def _section(name: str, facts: EngineFacts) -> Iterator[str]:
     yield from (f"- {note}" for note in facts.notes)
     for issue in facts.issues:
         yield f"- Issue [{issue.number}](https://github.com/{facts.repository}/issues/{issue.number}): {issue.effect}."
+
+
+def _attention(fact: AttentionFact) -> str:
+    option = (
+        f"; export sets `{fact.option}`"
+        if fact.option
+        else "; export refuses it"
+        if fact.advice
+        else "; export says it"
+    )
+    memory = " (layers with a window then keep all tokens; export says how much that is)" if fact.keeps_all else ""
+    return f"{fact.effect}{option}{memory}. {fact.seen[0].upper()}{fact.seen[1:]}"
 
 
 def _computing(variant: str, facts: EngineFacts) -> str:

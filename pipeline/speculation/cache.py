@@ -10,19 +10,6 @@ from typing import Any
 import torch
 from transformers import Cache
 
-# Names of a window's size in the config, by the kind of a layer in `layer_types`.
-WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
-
-
-def attention_windows(config: Any) -> dict[str, int]:
-    """The window in tokens of each kind of attention layer that has one, such as {"sliding_attention": 512}. A sliding window
-    includes the query's own token. Empty for a model of full attention."""
-    kinds = getattr(config, "layer_types", None) or WINDOWS
-    sizes = {kind: getattr(config, name, None) for kind, name in WINDOWS.items() if kind in kinds}
-    if not getattr(config, "use_sliding_window", True):
-        sizes.pop("sliding_attention", None)
-    return {kind: size for kind, size in sizes.items() if size}
-
 
 def window_mask(mask: torch.Tensor, slots_BT: torch.Tensor, kind: str, size: int) -> torch.Tensor:
     """`mask` (B, 1, T, S) restricted to the slots that a layer of `kind` attends to."""

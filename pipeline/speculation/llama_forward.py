@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pipeline.models.attention_layers import attention_windows
 from pipeline.models.placement import is_dispatched
-from pipeline.speculation.cache import attention_windows
 from pipeline.speculation.compiled_forward import CompiledForward
 
 _MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from pipeline.models.attention_layers import attention_windows
 from pipeline.models.placement import input_device
-from pipeline.speculation.cache import RaggedCache, attention_windows, window_mask
+from pipeline.speculation.cache import RaggedCache, window_mask
 
 
 class ModelForward:

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from pipeline.models.attention_layers import WINDOWS
 from pipeline.models.placement import input_device
-from pipeline.speculation.cache import WINDOWS
 from pipeline.speculation.forward import CachedModel, Forward
 
 _SHORT_WINDOW = 8

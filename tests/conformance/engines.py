@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,9 @@ def vllm_job(
     draft_sampling: str = "greedy",
     repaired: bool = True,
     batch: int = 64,
+    options: Mapping[str, Any] = {},
 ) -> dict[str, Any]:
-    """A job of engine_vllm.py; `calls` are (temperature, seed)."""
+    """A job of engine_vllm.py; `calls` are (temperature, seed), `options` further arguments of vLLM's LLM."""
     return {
         **_common(target, draft, prompts, max_tokens),
         "calls": [{"temperature": temperature, "seed": seed} for temperature, seed in calls],
@@ -72,6 +73,7 @@ def vllm_job(
         "draft_sampling": draft_sampling,
         "repaired": repaired,
         "batch": batch,
+        "options": dict(options),
     }
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.models.attention_layers import AttentionLayers
 from pipeline.models.files import copy_files, model_digest, model_files, tokenizer_digest
 from pipeline.models.loading import choose_device, dtype_bytes, load_model, load_tokenizer, supports_bf16
 from pipeline.models.shape import Shape, Weights, measure_weights, read_shape
@@ -176,7 +177,8 @@ def test_tokenizers_load_or_say_why_not(directory: Path, tmp_path: Path) -> None
 
 def test_what_a_config_says(directory: Path) -> None:
     """Logits, context, and keys and values of one token: 2 layers of one head of 8 numbers, twice."""
-    assert Shape(logits_width=32, context=256, cache_elements_per_token=2 * 2 * 8) == read_shape(directory)
+    full = AttentionLayers({None: 2}, states=0, are_named=False)
+    assert Shape(32, context=256, cache_elements_per_token=2 * 2 * 8, attention=full) == read_shape(directory)
     assert (2, 4) == (dtype_bytes("bfloat16"), dtype_bytes("float32"))
 
 

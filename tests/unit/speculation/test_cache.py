@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.speculation.cache import RaggedCache, attention_windows
+from pipeline.models.attention_layers import attention_windows
+from pipeline.speculation.cache import RaggedCache
 from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.forward import CachedModel
 from pipeline.speculation.llama_forward import LlamaForward
