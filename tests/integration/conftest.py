@@ -263,8 +263,8 @@ class Smoke:
 
 @pytest.fixture(scope="session")
 def smoke() -> Iterator[Smoke]:
-    """`understudy run configs/smoke.yaml` into a fresh store, once for this code (`shared_cache`): in a process of its own, so that
-    nothing here has a file of it open. The installed command makes the same, byte for byte (`tests/e2e`)."""
+    """`understudy run configs/smoke.yaml` into a fresh store, once for this code (`shared_cache`): in a process of its own, so
+    that nothing here has a file of it open. The installed command makes the same, byte for byte (`tests/e2e`)."""
     place = Place(shared_cache.entry("smoke", _run_smoke))
     before = _sizes_and_times(place.store)
     yield Smoke(place, Ended(**json.loads((place.root / _ENDED).read_text())))
@@ -299,14 +299,16 @@ def place(tmp_path: Path) -> Iterator[Place]:
 @pytest.fixture
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The workers of `execution.local` import nothing: on a CPU they can be forked. Their work is pickled all the same."""
-    fork = multiprocessing.get_context("fork")
+    get_context, fork = multiprocessing.get_context, multiprocessing.get_context("fork")
 
     def process(args: tuple[Any, ...], **rest: Any) -> Any:
         connection, work, device = args
         return fork.Process(args=(connection, pickle.loads(pickle.dumps(work)), device), **rest)
 
-    context = SimpleNamespace(Pipe=fork.Pipe, Process=process)
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: context)
+    forked = SimpleNamespace(Pipe=fork.Pipe, Process=process)
+    monkeypatch.setattr(
+        multiprocessing, "get_context", lambda method: forked if method == "spawn" else get_context(method)
+    )
 
 
 @pytest.fixture

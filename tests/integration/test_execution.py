@@ -42,7 +42,7 @@ def test_two_processes_generate_what_one_does(smoke: Smoke, loop: Place) -> None
     assert [] == [*(loop.store / "parts").iterdir(), *(loop.store / "work").iterdir()]
     one, two = (_manifest(place, run) for place, run in ((smoke.place, RUN), (loop, "two")))
     assert (one["environment"]["device"], "2") == (two["environment"]["device"], two["environment"]["workers"])
-    assert two["peak_memory"]["process"] > 0.5 * one["peak_memory"]["process"]
+    assert two["peak_memory"]["process"] > 200e6  # a process with torch
 
 
 def _manifest(place: Place, run: str) -> Any:

@@ -87,7 +87,7 @@ def test_each_question_follows_the_targets_own_answer(chats: Chats) -> None:
     turns = [list(read_completions(artifact, shards=prefix)) for prefix in ("shard-", "turn-002-", "turn-003-")]
 
     assert 3 == figures["turns"]
-    assert len(turns[0]) > len(turns[1]) > len(turns[2]) > 10
+    assert len(turns[0]) > len(turns[1]) >= len(turns[2]) > 10
     assert sum(map(len, turns)) == figures["completions"]
     assert len(turns[0]) - len(turns[2]) == figures["chats_cut"] + figures["chats_too_long"] + figures["chats_refused"]
     for earlier, later in pairwise(turns):

@@ -93,7 +93,7 @@ def test_a_small_run_is_the_same_loop() -> None:
     whole = load_config(SMOKE, ["tracking.uri=http://127.0.0.1:1", "distill.on_policy={rounds: 2, prompts: 100}"])
     small = scaled(whole, 0.1, 0.05)
 
-    assert (48, 6, 6) == (
+    assert (48, 3, 3) == (
         small.pair.reference.prompts,
         small.pair.reference.target.steps,
         small.pair.reference.draft.steps,
@@ -148,6 +148,7 @@ def test_a_cost_is_read_from_a_manifest() -> None:
 def test_every_training_has_a_share_of_its_steps() -> None:
     """Also on-policy rounds, recovery and the target's fine-tuning; a few bad rows do not refuse a small corpus."""
     settings = ["distill.on_policy={rounds: 2, prompts: 100, max_steps: 40}", "quantize.recovery.max_steps=50"]
+    settings.append("pair.reference.fine_tune_steps=50")
     small = scaled(load_config(SMOKE, settings), 0.1, 0.04)
 
     assert (4, 5) == (small.distill.on_policy.max_steps, small.quantize.recovery.max_steps)
