@@ -64,6 +64,11 @@ class PromptSource(Section):
         default="messages",
         description="The column of a chat: a list of {role, content}, or of {from, value} (ShareGPT), or its JSON text.",
     )
+    roles: dict[str, str] = Field(
+        default={},
+        description="Roles (or `from`) of messages that are read as other ones, such as {developer: system}; {critic: critic} "
+        "says that the chat template knows a role which it does not name.",
+    )
     turns_field: str = Field(default="turns", description="The column of Spec-Bench turns: a list of user texts.")
     group_field: str = Field(
         default="group", description="The column whose equal values must fall into one split (a conversation, a file)."

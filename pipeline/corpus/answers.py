@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.chats import as_list, is_share_gpt, message_of_share_gpt, with_arguments, with_thinking
+from pipeline.corpus.as_served import with_arguments, with_thinking
+from pipeline.corpus.chats import as_list, as_message
 
 _STATED = ("temperature", "top_k", "top_p", "min_p")
 # Settings of a request that change what is sampled, by the values that change nothing. The target is never asked with them.
@@ -76,7 +77,7 @@ def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
     """
     found = row.get(source.answer_field)
     if found is None:
-        found = _last_message(row.get(source.messages_field))
+        found = _last_message(row.get(source.messages_field), source.roles)
     reason, answer, completes = row.get("finish_reason"), dict[str, Any](), False
     if isinstance(found, Mapping) and isinstance(found.get("body"), Mapping):
         found = found["body"]
@@ -134,19 +135,17 @@ def _setting(value: Any) -> float | None:
     return max(0.0, float(value))
 
 
-def _last_message(messages: Any) -> Any:
+def _last_message(messages: Any, roles: Mapping[str, str]) -> Any:
     messages = as_list(messages)
-    if isinstance(messages, list):
-        messages = [
-            message_of_share_gpt(one) if isinstance(one, Mapping) and is_share_gpt(one) else one for one in messages
-        ]
-    if not isinstance(messages, list) or not messages or not isinstance(messages[-1], Mapping):
+    try:
+        last = [as_message(one, roles) for one in messages[-2:]] if isinstance(messages, list) else []
+    except (ValueError, TypeError, AttributeError):
+        last = []
+    if not last or last[-1]["role"] != "assistant":
         raise UnusableAnswer("no answer")
-    if messages[-1].get("role") != "assistant":
-        raise UnusableAnswer("no answer")
-    if len(messages) > 1 and isinstance(messages[-2], Mapping) and messages[-2].get("role") == "assistant":
+    if len(last) > 1 and last[0]["role"] == "assistant":
         raise UnusableAnswer("several answers")
-    return messages[-1]
+    return last[-1]
 
 
 def _only_choice(choices: Any) -> Mapping[str, Any]:

@@ -3,29 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.corpus.as_served import SENDERS, role_of
 from pipeline.store.json_text import parse_json
 
 _MOST_LEVELS = 64  # of lists and objects in each other
 
-_SENDERS = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "chatgpt": "assistant",
-    "bing": "assistant",
-    "bard": "assistant",
-    "model": "assistant",
-    "bot": "assistant",
-    "system": "system",
-    "tool": "tool",
-    "function": "tool",
-    "function_response": "tool",
-    "observation": "tool",
-}
 _CALL = "function_call"  # an assistant's, with the call as JSON text
-SENDERS = (*_SENDERS, _CALL)
-"""Values of `from` in ShareGPT files."""
 
 
 def as_list(value: Any) -> Any:
@@ -65,16 +48,23 @@ def is_share_gpt(entry: Mapping[str, Any]) -> bool:
     return "role" not in entry and "from" in entry and "value" in entry
 
 
-def message_of_share_gpt(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """{from, value} as {role, content}; None for an unknown sender. Other keys are dropped."""
-    sender = entry["from"].strip().lower() if isinstance(entry["from"], str) else None
-    if sender == _CALL:
+def as_message(entry: Mapping[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
+    """A message with the role of its sender. Of {from, value} other keys are dropped. ValueError, which says why, for a message
+    without a role, and for an unknown `from`; a `role` that is not known stays, since a template may know it."""
+    name = "from" if is_share_gpt(entry) else "role"
+    sender = entry.get(name)
+    if not isinstance(sender, str) or not sender:
+        raise ValueError("has no role")
+    if name == "role":
+        return {**entry, "role": role_of(sender, roles) or sender}
+    if sender.strip().lower() == _CALL:
         return _call(entry["value"])
-    role = _SENDERS.get(sender or "")
-    return None if role is None else {"role": role, "content": entry["value"]}
+    if (role := role_of(sender, roles)) is None:
+        raise ValueError(f"is from none of {', '.join((*SENDERS, _CALL))}")
+    return {"role": role, "content": entry["value"]}
 
 
-def _call(value: Any) -> Mapping[str, Any]:
+def _call(value: Any) -> dict[str, Any]:
     try:
         found = parse_json(value, foreign=True, levels=_MOST_LEVELS) if isinstance(value, str) else value
     except ValueError:
@@ -87,24 +77,3 @@ def _call(value: Any) -> Mapping[str, Any]:
         "content": None,
         "tool_calls": [{"type": "function", "function": call} for call in calls],
     }
-
-
-def with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool call for a chat template: servers give the arguments as JSON text, and templates expect an object."""
-    function = call.get("function")
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
-        return dict(call)
-    try:
-        arguments = parse_json(function["arguments"], foreign=True, levels=_MOST_LEVELS)
-    except ValueError:
-        return dict(call)
-    return {**call, "function": {**function, "arguments": arguments}}
-
-
-def with_thinking(message: Mapping[str, Any]) -> dict[str, Any]:
-    """An assistant's message for a chat template. Servers, clients and templates name its thinking `reasoning_content` or
-    `reasoning`: as in vLLM, the message has both."""
-    thinking = message.get("reasoning_content") or message.get("reasoning")
-    if not isinstance(thinking, str):
-        return dict(message)
-    return {**message, "reasoning_content": thinking, "reasoning": thinking}

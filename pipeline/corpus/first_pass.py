@@ -18,6 +18,7 @@ from pipeline.corpus.readers import Row, SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
 from pipeline.corpus.since_change import check_log, check_rows
+from pipeline.corpus.traces import UNKNOWN_ROLE, WITHOUT_TRACE
 from pipeline.corpus.traffic import Traffic
 from pipeline.errors import UsageError
 from pipeline.progress import Progress, Track
@@ -33,6 +34,9 @@ REMEDIES = {
     "invalid unicode": "convert the file to UTF-8 (iconv -f LATIN1 -t UTF-8)",
     "bad messages": "set messages_field of {source} to the column of the chats",
     "chat template failed": "correct the template of the target's tokenizer, or set corpus.chat_template false for plain prompts",
+    UNKNOWN_ROLE: "say how the role is read, such as roles: {{developer: system}} of {source}",
+    WITHOUT_TRACE: "the target's own template drops such messages: leave these rows out, or say how the role is read, such as "
+    "roles: {{developer: system}} of {source}",
     "token that the models do not share": "take models with an embedding for this token, or leave out the prompts with it",
     "not text": "set prompt_field of {source} to a column of texts",
 }
@@ -210,7 +214,7 @@ class _SourcePass:
     def _remedy(self) -> str:
         """What to do about the reason that most malformed rows have."""
         (reason, _), *_ = self.counts.reasons.most_common(1)
-        known = REMEDIES.get(reason)
+        known = REMEDIES.get(WITHOUT_TRACE if reason.endswith(WITHOUT_TRACE) else reason)
         return (
             f"; {known.format(source=f'corpus.sources.{self.number}')}"
             if known

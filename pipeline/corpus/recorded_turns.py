@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.chats import as_list, is_share_gpt, message_of_share_gpt
+from pipeline.corpus.chats import as_list, as_message
 from pipeline.corpus.request_counts import COUNT_COLUMNS
 
 
@@ -26,7 +26,7 @@ def rows_by_answer(value: Any, source: PromptSource) -> list[Any]:
     messages = as_list(value.get(column))
     if not isinstance(messages, list):
         return [value]
-    roles = [_role(message) for message in messages]
+    roles = [_role(message, source.roles) for message in messages]
     of_last = {source.answer_field, "finish_reason", "stop_reason", *COUNT_COLUMNS}
     row = {name: item for name, item in value.items() if name not in of_last}
     ends = [
@@ -37,7 +37,8 @@ def rows_by_answer(value: Any, source: PromptSource) -> list[Any]:
     return [*({**row, column: messages[:end]} for end in ends), value]
 
 
-def _role(message: Any) -> Any:
-    if isinstance(message, Mapping) and is_share_gpt(message):
-        message = message_of_share_gpt(message)
-    return message.get("role") if isinstance(message, Mapping) else None
+def _role(message: Any, roles: Mapping[str, str]) -> Any:
+    try:
+        return as_message(message, roles)["role"] if isinstance(message, Mapping) else None
+    except ValueError:
+        return None

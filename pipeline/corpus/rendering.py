@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from pipeline.corpus.answer_store import StoredAnswer
@@ -11,6 +10,7 @@ from pipeline.corpus.parsed_parts import end_of_parts, spellings
 from pipeline.corpus.redaction import has_private
 from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.corpus.template_limits import CHARACTERS, TemplateLimits, TemplateStopped
+from pipeline.corpus.traces import Traces
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 
@@ -54,6 +54,7 @@ class Renderer:
         self._tokenizer = tokenizer
         self._arguments, self._vocabulary = arguments, vocabulary
         self._limits = TemplateLimits()
+        self._traces = Traces(self._rendered, self._sources(arguments))
         self.has_template = bool(tokenizer.chat_template)
         self._template_for_plain = self.has_template if wanted is None else wanted
         self.check_arguments(arguments, "corpus.chat_template_arguments")
@@ -64,20 +65,22 @@ class Renderer:
 
     def check_arguments(self, arguments: Mapping[str, Any], key: str) -> None:
         """UsageError for an argument, stated under `key` of the config, that the template does not read."""
-        own = self._tokenizer.chat_template
-        given = [*(own.values() if isinstance(own, Mapping) else [own])]
-        given += [some.get(_TEMPLATE) for some in (self._arguments, arguments)]
-        templates = "\n".join(map(str, given))
+        templates = f"{self._sources(self._arguments)}\n{arguments.get(_TEMPLATE)}"
         for name in arguments:
             if name != _TEMPLATE and not re.search(rf"\b{re.escape(name)}\b", templates):
                 raise UsageError(
                     f"{key}.{name}: the target's chat template does not read this argument; correct or remove it"
                 )
 
+    def _sources(self, arguments: Mapping[str, Any]) -> str:
+        """The text of the tokenizer's templates, and of one in `arguments`."""
+        own = self._tokenizer.chat_template
+        return "\n".join(map(str, [*(own.values() if isinstance(own, Mapping) else [own]), arguments.get(_TEMPLATE)]))
+
     def text(self, prompt: ParsedPrompt) -> tuple[str, bool]:
         """The text to tokenise, and whether the tokenizer must add special tokens (a template contains its own).
 
-        BadRow if the template raises an error; UsageError for a chat without a template.
+        BadRow if the template raises an error or does not write a message; UsageError for a chat without a template.
         """
         if prompt.plain and not self._template_for_plain:
             if prompt.tools:
@@ -89,16 +92,10 @@ class Renderer:
                 "(prompt_field)"
             )
         arguments = {**self._arguments, **prompt.arguments}
-        if not prompt.tools:
-            return self._rendered(prompt, arguments), False
-        without = {name: value for name, value in arguments.items() if name != "tools"}
-        text = self._rendered(prompt, {**without, "tools": [dict(tool) for tool in prompt.tools]})
-        if text == self._rendered(prompt, without):
-            raise BadRow(
-                "chat template without tools",
-                "the target's template ignores them; set tools_field to null to do so too",
-            )
-        return text, False
+        if prompt.tools:
+            arguments.pop("tools", None)
+        self._traces.check(prompt, arguments)
+        return self._rendered(prompt.messages, _with_tools(arguments, prompt)), False
 
     def answer_ids(self, prompt: ParsedPrompt, ids: Sequence[int], answer: LoggedAnswer) -> StoredAnswer:
         """The token ids of the recorded answer to `prompt`, whose own are `ids`. UnusableAnswer where they are not known exactly.
@@ -162,18 +159,18 @@ class Renderer:
 
     def _answered(self, prompt: ParsedPrompt, message: Mapping[str, Any]) -> str:
         """The rendered prompt with an answer; empty where the template fails."""
-        arguments = {**self._arguments, **prompt.arguments}
-        if prompt.tools:
-            arguments["tools"] = [dict(tool) for tool in prompt.tools]
+        arguments = _with_tools({**self._arguments, **prompt.arguments}, prompt)
         try:
-            return self._rendered(replace(prompt, messages=(*prompt.messages, message)), arguments, open_answer=False)
+            return self._rendered((*prompt.messages, message), arguments, open_answer=False)
         except BadRow:
             return ""
 
-    def _rendered(self, prompt: ParsedPrompt, arguments: Mapping[str, Any], open_answer: bool = True) -> str:
+    def _rendered(
+        self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any], open_answer: bool = True
+    ) -> str:
         def render() -> str:
             return self._tokenizer.apply_chat_template(
-                [dict(message) for message in prompt.messages],
+                [dict(message) for message in messages],
                 tokenize=False,
                 add_generation_prompt=open_answer,
                 **arguments,
@@ -221,3 +218,7 @@ class Renderer:
             return []
         # verbose=False: no warning for prompts beyond model_max_length; too long prompts are counted by the first pass.
         return list(self._tokenizer(texts, add_special_tokens=special, verbose=False)["input_ids"])
+
+
+def _with_tools(arguments: Mapping[str, Any], prompt: ParsedPrompt) -> dict[str, Any]:
+    return {**arguments, "tools": [dict(tool) for tool in prompt.tools]} if prompt.tools else dict(arguments)

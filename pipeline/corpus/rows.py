@@ -10,15 +10,8 @@ from itertools import takewhile
 from typing import Any
 
 from pipeline.config.corpus import PromptSource, label_mistake
-from pipeline.corpus.chats import (
-    SENDERS,
-    as_list,
-    is_chat,
-    is_share_gpt,
-    message_of_share_gpt,
-    with_arguments,
-    with_thinking,
-)
+from pipeline.corpus.as_served import as_served
+from pipeline.corpus.chats import as_list, as_message, is_chat
 from pipeline.corpus.modes import domain_in_mode, mode_of, stated_arguments
 from pipeline.corpus.request_counts import request_counts
 from pipeline.corpus.same_text import normalised, opening, text_id
@@ -61,6 +54,7 @@ class ParsedPrompt:
         default_factory=dict
     )  # of the chat template, which the source or the row states
     acceptance: float | None = None  # of the row's request, by what its engine counted
+    roles: tuple[str, ...] = ()  # which the source says that the template knows
 
     @property
     def comparison_text(self) -> str:
@@ -102,6 +96,7 @@ def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:
         tools=_tools(value, source.tools_field),
         arguments=arguments,
         acceptance=None if source.every_turn else _acceptance(value, source),
+        roles=tuple(sorted(set(source.roles.values()))),
     )
 
 
@@ -132,7 +127,7 @@ def _parse_prompt(value: Mapping[str, Any], source: PromptSource) -> ParsedPromp
         return ParsedPrompt((*system, {"role": "user", "content": text}), not system, domain, group)
     name = source.messages_field if found is None else source.prompt_field
     if value.get(name) is not None:
-        messages, answers = _messages(value[name], name)
+        messages, answers = _messages(value[name], name, source.roles)
         if messages[0]["role"] != "system":
             messages = (*system, *messages)
         if source.every_turn:
@@ -199,13 +194,13 @@ def _check_unicode(value: str, what: str) -> None:
         raise BadRow("invalid unicode", f"'{what}' {found} at character {error.start + 1}") from None
 
 
-def _messages(value: Any, what: str) -> tuple[tuple[Mapping[str, Any], ...], int]:
+def _messages(value: Any, what: str, roles: Mapping[str, str]) -> tuple[tuple[Mapping[str, Any], ...], int]:
     """The chat up to its last user message, and the number of assistant messages after it, which the target generates."""
     value = as_list(value)
     if not isinstance(value, list) or not value:
         spelled = "text that is not JSON, " if isinstance(value, str) and value.lstrip().startswith("[") else ""
         raise BadRow("bad messages", f"'{what}' is {spelled}not a list of messages")
-    messages = [_message(entry, f"{what}[{number}]") for number, entry in enumerate(value, start=1)]
+    messages = [_message(entry, f"{what}[{number}]", roles) for number, entry in enumerate(value, start=1)]
     if sum(len(message.get("content", "")) for message in messages) > MAX_CHARACTERS:
         raise BadRow("too many characters", f"'{what}' has more than {MAX_CHARACTERS:,}")
     kept = len(messages)
@@ -236,30 +231,30 @@ def _every_turn(
     return ParsedPrompt(first, False, domain, group, len(later) - len(asked), answers, tuple(asked))
 
 
-def _message(entry: Any, what: str) -> Mapping[str, Any]:
+def _message(entry: Any, what: str, roles: Mapping[str, str]) -> Mapping[str, Any]:
     if not isinstance(entry, Mapping):
         raise BadRow("bad messages", f"'{what}' is {json_kind(entry)}, not {{role, content}}")
-    if is_share_gpt(entry) and (entry := message_of_share_gpt(entry)) is None:
-        raise BadRow("bad messages", f"`from` of '{what}' is none of {', '.join(SENDERS)}")
-    role, content = entry.get("role"), _content(entry.get("content"), what)
-    if not isinstance(role, str) or not role:
-        raise BadRow("bad messages", f"'{what}' has no role")
-    calls = _calls(entry.get("tool_calls"), what)
-    if not isinstance(content, str) and not (content is None and role == "assistant" and calls):
+    try:
+        entry = as_message(entry, roles)
+    except ValueError as why:
+        raise BadRow("bad messages", f"'{what}' {why}") from None
+    content = _content(entry.get("content"), what)
+    try:
+        message = as_served({**entry, "content": content})
+    except ValueError as why:
+        raise BadRow("bad messages", f"the tool_calls of '{what}' {why}") from None
+    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
         raise BadRow("bad messages", f"the content of '{what}' is {json_kind(content)}, not text")
-    if role == "user":
+    if message["role"] == "user":
         _text(content, what)
     elif "\0" in (content or ""):
         raise BadRow("NUL character", f"'{what}'")
-    # Columnar files fill absent keys of a message with null, and templates treat null and absent keys differently.
-    known = {"content": content, "tool_calls": calls}
-    message = {key: known.get(key, item) for key, item in entry.items() if known.get(key, item) is not None}
     try:
         spelled = canonical_json(message)
     except (TypeError, ValueError):
         raise BadRow("bad messages", f"'{what}' holds a value that JSON does not support") from None
     _check_unicode(spelled, what)
-    return with_thinking(message) if role == "assistant" else message
+    return message
 
 
 def _content(content: Any, what: str) -> Any:
@@ -277,17 +272,8 @@ def _content(content: Any, what: str) -> Any:
     return "\n".join(part["text"] for part in content)
 
 
-def _calls(calls: Any, what: str) -> list[Any] | None:
-    """An assistant's tool calls for a chat template."""
-    if calls is None or calls == []:
-        return None
-    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-        raise BadRow("bad messages", f"the tool_calls of '{what}' must be a list of calls")
-    return [with_arguments(call) for call in calls]
-
-
 def _tools(row: Mapping[str, Any], field: str | None) -> tuple[Mapping[str, Any], ...]:
-    """The row's tools without null values, which columnar files put where a key is absent."""
+    """The row's tools, as they are: a schema may say null."""
     tools = None if field is None else row.get(field)
     if (
         isinstance(tools, str) and tools.strip()
@@ -302,9 +288,9 @@ def _tools(row: Mapping[str, Any], field: str | None) -> tuple[Mapping[str, Any]
         raise BadRow("bad tools", f"'{field}' is not a list of function schemas")
     try:
         _check_unicode(canonical_json(tools), str(field))
-        return tuple(_without_nulls(tool) for tool in tools)
     except (TypeError, ValueError, RecursionError):
         raise BadRow("bad tools", f"'{field}' holds a value that JSON does not support") from None
+    return tuple(tools)
 
 
 def _arguments(row: Mapping[str, Any], source: PromptSource) -> dict[str, Any]:
@@ -314,12 +300,6 @@ def _arguments(row: Mapping[str, Any], source: PromptSource) -> dict[str, Any]:
         return {**source.chat_template_arguments, **stated_arguments(None if field is None else row.get(field))}
     except ValueError as mistake:
         raise BadRow("bad template arguments", f"'{field}' {mistake}") from None
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _domain_label(row: Mapping[str, Any], source: PromptSource) -> str:

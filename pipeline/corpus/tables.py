@@ -4,6 +4,7 @@ Reads only the requested columns. Does not depend on what a row means.
 """
 
 from collections.abc import Iterator, Mapping
+from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +115,23 @@ def _numbered(batches: Any) -> Iterator[tuple[int, Any]]:
 def _values(batch: Any) -> list[Any]:
     """Rows of an Arrow batch as dicts. Arrow does not check UTF-8 on reading, so invalid strings are found here."""
     try:
-        return list(batch.to_pylist())
+        return [{name: _as_json(item) for name, item in row.items()} for row in batch.to_pylist()]
     except UnicodeDecodeError:
         if batch.num_rows == 1:
             return [BadRow("invalid unicode", "not UTF-8")]
         return [value for row in range(batch.num_rows) for value in _values(batch.slice(row, 1))]
+
+
+def _as_json(value: Any) -> Any:
+    """A cell as the JSON that was stored in it. Arrow gives all structs of a column the same fields, so a null in one is a key
+    that is absent there, however deep; times within structs and lists become ISO 8601. A cell that is a time stays one."""
+    if isinstance(value, dict):
+        return {name: _inner(item) for name, item in value.items() if item is not None}
+    return [_inner(item) for item in value] if isinstance(value, list) else value
+
+
+def _inner(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime | date | time) else _as_json(value)
 
 
 def _unreadable(path: Path, what: str, error: Exception) -> UsageError:

@@ -72,7 +72,8 @@ def _continued(
         stop_reasons.cut += 1
         return None
     chat = chat.with_answer(answer)
-    parsed = ParsedPrompt(chat.messages, False, "", None, tools=chat.tools, arguments=chat.arguments)
+    roles = tuple(sorted({message["role"] for message in chat.messages}))  # the corpus stage has checked them
+    parsed = ParsedPrompt(chat.messages, False, "", None, tools=chat.tools, arguments=chat.arguments, roles=roles)
     try:
         (tokens,) = renderer.token_ids([renderer.text(parsed)])
         renderer.check_ids(tokens)

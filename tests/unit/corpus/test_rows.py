@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ ROWS = [{"prompt": "one"}, {"prompt": "two 🎭"}, {"prompt": "three"}]
 class WordTokenizer:
     """Words are tokens; 1 is the special token that is added on request; the template brings 7 and 8."""
 
-    def __init__(self, template: str | None = "{{ messages }} {{ mood }} {{ tools }}") -> None:
+    def __init__(self, template: str | None = "{{ messages }} {{ mood }} {{ tools }} {% if role == 'clown' %}") -> None:
         self.chat_template = template
 
     def __call__(self, text: list[str], *, add_special_tokens: bool, verbose: bool) -> dict[str, list[list[int]]]:
@@ -226,7 +227,7 @@ def test_messages_of_an_api_are_read() -> None:
 
     parsed = {"id": "1", "function": {"name": "weather", "arguments": {"city": "Rome"}}}
     assert "What is\nthe weather?" == found.messages[0]["content"]
-    assert {"role": "assistant", "tool_calls": [parsed]} == found.messages[1]
+    assert {"role": "assistant", "content": "", "tool_calls": [parsed]} == found.messages[1]
     assert "what is the weather\n\nsunny" == found.comparison_text
     of_responses = [{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b"}]
     assert "a\nb" == parse_row({"messages": [{"role": "user", "content": of_responses}]}, SOURCE).messages[0]["content"]
@@ -330,11 +331,11 @@ class ToolTokenizer(WordTokenizer):
 
 @pytest.mark.parametrize("tools", [[WEATHER], json.dumps([WEATHER])], ids=["list", "JSON text"])
 def test_tools_of_a_row_reach_the_template(tools: Any) -> None:
-    """Without null values; they replace those in `chat_template_arguments`, and a row without tools keeps these."""
+    """As they are; they replace those in `chat_template_arguments`, and a row without tools keeps these."""
     found = parse_row({"messages": [{"role": "user", "content": "a b"}], "tools": tools}, SOURCE)
     renderer = Renderer(ToolTokenizer(), None, {"tools": [{"function": {"name": "shared"}}]})
 
-    assert ({"type": "function", "function": {"name": "weather"}},) == found.tools
+    assert (WEATHER,) == found.tools
     assert "weather\n<user> a b\n<assistant>" == renderer.text(found)[0]
     assert "shared\n<user> a b\n<assistant>" == renderer.text(CHAT)[0]
 
@@ -422,3 +423,33 @@ def test_a_chat_is_compared_by_all_its_questions() -> None:
     found = parse_row({"turns": ["hello", "what is a draft?"]}, EVERY)
 
     assert "hello\nwhat is a draft" == found.comparison_text
+
+
+def test_nulls_go_where_they_came_from(tmp_path: Path) -> None:
+    """Arrow fills structs, so those of Parquet are taken out however deep; JSON says null itself, also as a text in Parquet."""
+    schema = {"type": "function", "function": {"name": "f", "parameters": {"limit": {"default": None}}}}
+    calls = [[{"function": {"name": "f", "arguments": {name: 1}}}] for name in ("a", "b")]
+    asked, of_tool = _said("user", "q"), _said("tool", "r")
+    rows = [
+        {"messages": [asked, _said("assistant", "") | {"tool_calls": one}, of_tool], "tools": json.dumps([schema])}
+        for one in calls
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "p.parquet")
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name in ("p.parquet", "p.jsonl"):
+        reader = SourceReader(0, SOURCE, tmp_path / name)
+        found = [parse_row(row.value, reader.source) for row in reader]
+        assert calls == [prompt.messages[1]["tool_calls"] for prompt in found]
+        assert [(schema,)] * 2 == [prompt.tools for prompt in found]
+
+
+def test_times_within_messages_are_read(tmp_path: Path) -> None:
+    """As text; the column of a row's time stays a time."""
+    day = datetime(2026, 11, 26, tzinfo=UTC)
+    rows = [{"created": day, "messages": [_said("user", "q") | {"at": at}]} for at in (day, None)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "p.parquet")
+    reader = SourceReader(0, PromptSource(path="p", since="14d"), tmp_path / "p.parquet")
+    found = [row.value for row in reader]
+    messages = [parse_row(value, SOURCE).messages[0] for value in found]
+    assert [_said("user", "q") | {"at": "2026-11-26T00:00:00+00:00"}, _said("user", "q")] == messages
+    assert [day, day] == [value["created"] for value in found]

@@ -429,7 +429,7 @@ KINDS: tuple[Kind, ...] = (
             name=f"prompts {number}", file="prompts.jsonl", valid=row, read=_rows(SOURCE),
             covers=(
                 "pipeline/corpus/text_files:opened", "pipeline/corpus/text_files:_parse",
-                "pipeline/corpus/chats:with_arguments", "pipeline/corpus/rows:_tools",
+                "pipeline/corpus/as_served:with_arguments", "pipeline/corpus/rows:_tools",
                 "pipeline/corpus/modes:stated_arguments",
             ),
         )

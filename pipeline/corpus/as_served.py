@@ -1,0 +1,104 @@
+"""A message as servers hand it to the chat template: its role, nulls, tool calls and their arguments. Pure.
+
+Where vLLM 0.32.0 (`renderers/chat_utils.py`), SGLang 0.5.23 (`entrypoints/openai/serving_chat.py`) and llama.cpp
+(`common/chat.cpp`) agree, their rule is taken; where they differ, the message is refused: nothing says which engine it was.
+tests/unit/corpus/served_messages.py is the table of cases; `make conformance-sources` compares it with the engines' own code.
+
+- Keys of a message that are null are absent. Nulls within arguments and tool schemas stay: a schema with `default: null` says so.
+- `content` that is null or absent is the empty text.
+- Arguments are an object: JSON text is parsed; none, null and "" are {}. vLLM takes {} for anything else, SGLang refuses it,
+  llama.cpp keeps the text.
+- The older `function_call` and the role `function`, which servers drop or pass on, are read as `tool_calls` and `tool`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.store.json_text import json_kind, parse_json
+
+_MOST_LEVELS = 64  # of lists and objects in each other
+ROLES = ("system", "user", "assistant", "tool")  # that every chat template is expected to know
+SENDERS: Mapping[str, str] = {
+    "system": "system",
+    "user": "user",
+    "human": "user",
+    "prompter": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "chatbot": "assistant",
+    "ai": "assistant",
+    "tool": "tool",
+    "tool_response": "tool",
+    "function": "tool",
+    "function_response": "tool",
+    "observation": "tool",
+    "ipython": "tool",
+}
+"""Names of senders, as `role` and ShareGPT's `from` have them, and the roles that they are. `developer` is none of them: whether
+it is read as `system` is up to the deployment (`roles` of a source)."""
+
+
+def role_of(sender: str, roles: Mapping[str, str]) -> str | None:
+    """The role of a sender: as `roles` of the source has it, else by the table. None for one that neither knows."""
+    return roles.get(sender) or SENDERS.get(sender.strip().lower())
+
+
+def as_served(message: Mapping[str, Any]) -> dict[str, Any]:
+    """`message`, of one of the roles of `SENDERS` or another, as the template gets it. ValueError, which says why, for tool calls
+    that engines read differently."""
+    found = {name: item for name, item in message.items() if item is not None}
+    call = found.pop("function_call", None)
+    calls = found.pop("tool_calls", None) or ([{"type": "function", "function": call}] if call else [])
+    found.setdefault("content", "")
+    if found.get("role") != "assistant":
+        return found
+    if calls:
+        found["tool_calls"] = [_served_call(call) for call in _list_of_calls(calls)]
+    return with_thinking(found)
+
+
+def with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool call for a chat template: servers give the arguments as JSON text, and templates expect an object. Text that is not
+    JSON stays."""
+    function = call.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return dict(call)
+    try:
+        arguments = parse_json(function["arguments"], foreign=True, levels=_MOST_LEVELS)
+    except ValueError:
+        return dict(call)
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def with_thinking(message: Mapping[str, Any]) -> dict[str, Any]:
+    """An assistant's message for a chat template. Servers, clients and templates name its thinking `reasoning_content` or
+    `reasoning`: as in vLLM, the message has both."""
+    thinking = message.get("reasoning_content") or message.get("reasoning")
+    if not isinstance(thinking, str):
+        return dict(message)
+    return {**message, "reasoning_content": thinking, "reasoning": thinking}
+
+
+def _list_of_calls(calls: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+        raise ValueError("must be a list of calls")
+    return calls
+
+
+def _served_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    found = with_arguments(call)
+    function = found.get("function")
+    if not isinstance(function, Mapping):
+        return found  # of a form that only templates may know
+    arguments = function.get("arguments")
+    if arguments is None or arguments == "":
+        arguments = {}
+    if not isinstance(arguments, Mapping):
+        kind = "text that is not JSON" if isinstance(arguments, str) else json_kind(arguments)
+        raise ValueError(f"have arguments that are {kind} and no object, which engines read differently")
+    return {**found, "function": {**function, "arguments": arguments}}

@@ -1,0 +1,135 @@
+"""A message that leaves no trace in the prompt is a rejected row, whatever the template; what it drops on purpose is not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config.corpus import PromptSource
+from pipeline.corpus.rendering import Renderer
+from pipeline.corpus.rows import BadRow, parse_row
+from tests.unit.segments.texts import bpe_tokenizer
+
+_FAMILIES = sorted(Path(__file__).parents[1].glob("segments/templates/*.jinja"))
+_ASKED, _SAID = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Sure."}
+_SYSTEM = {"role": "system", "content": "Answer in one word."}
+_CALL = {"id": "123456789", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+_CALLED = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+_RESULT = {"role": "tool", "content": "4", "tool_call_id": "123456789", "name": "f"}
+# Writes the first system message, questions and answers, and drops everything else without a word.
+LEADING_SYSTEM = (
+    "{% if messages[0].role == 'system' %}<s>{{ messages[0].content }}{% endif %}{% for m in messages %}"
+    "{% if m.role == 'user' %}<u>{{ m.content }}{% elif m.role == 'assistant' %}<a>{{ m.content }}{% endif %}{% endfor %}"
+)
+ANY_ROLE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+def _rendered(template: str, *messages: dict[str, Any], source: PromptSource | None = None, **row: Any) -> str:
+    source = source or PromptSource(path="p")
+    renderer = Renderer(bpe_tokenizer(template=template), None, {})
+    return renderer.text(parse_row({"messages": list(messages), **row}, source))[0]
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([_ASKED, _SAID, _SYSTEM, _ASKED], "system message that the chat template does not write: message 3 of 4"),
+        ([_ASKED, _CALLED, _RESULT], "assistant message that the chat template does not write: message 2 of 3"),
+        ([_ASKED, _SAID, _RESULT], "tool message that the chat template does not write: message 3 of 3"),
+        ([_ASKED, _SAID, {"role": "function", "name": "f", "content": "4"}], "tool message that the chat template"),
+        (
+            [{"role": "developer", "content": "Be brief."}, _ASKED],
+            "unknown role: 'developer' of message 1 is not in the",
+        ),
+    ],
+)
+def test_a_message_that_vanishes_is_a_rejected_row(messages: list[dict[str, Any]], reason: str) -> None:
+    with pytest.raises(BadRow) as caught:
+        _rendered(LEADING_SYSTEM, *messages)
+    assert str(caught.value).startswith(reason)
+
+
+def test_what_a_template_drops_on_purpose_is_no_rejection() -> None:
+    """Empty texts, and the thinking of earlier answers."""
+    thought = _SAID | {"reasoning_content": "They ask."}
+    assert "<u>Why?<a>Sure.<u>Why?" == _rendered(LEADING_SYSTEM, _ASKED, thought, _ASKED)
+    assert "<u>Why?<a><u>Why?" == _rendered(LEADING_SYSTEM, _ASKED, _SAID | {"content": ""}, _ASKED)
+
+
+def test_a_role_is_an_explicit_choice() -> None:
+    """A template that writes any role shows nothing of what the target knows."""
+    messages = ({"role": "developer", "content": "Be brief."}, _ASKED)
+    with pytest.raises(BadRow, match="unknown role"):
+        _rendered(ANY_ROLE, *messages)
+    for role in ("system", "developer"):
+        source = PromptSource(path="p", roles={"developer": role})
+        assert f"<{role}>Be brief.<user>Why?" == _rendered(ANY_ROLE, *messages, source=source)
+
+
+def test_a_role_that_the_template_names_is_known() -> None:
+    assert "<u>Why?" in _rendered(LEADING_SYSTEM + "{# 'critic' #}{{ messages[0].content }}", _ASKED)
+    named = "{% for m in messages %}{% if m.role in ['user', 'critic'] %}{{ m.content }}{% endif %}{% endfor %}"
+    assert "No.Why?" == _rendered(named, {"role": "critic", "content": "No."}, _ASKED)
+
+
+@pytest.mark.parametrize(("role", "read"), [("human", "user"), ("GPT", "assistant"), ("prompter", "user")])
+def test_other_names_of_a_role_are_read(role: str, read: str) -> None:
+    """As `from` has them too."""
+    first = {"user": _ASKED, "assistant": _SAID}[read]
+    given = [_ASKED, first | {"role": role}, _ASKED]
+    assert f"<user>Why?<{read}>{first['content']}<user>Why?" == _rendered(ANY_ROLE, *given)
+
+
+def test_follow_ups_leave_traces_too() -> None:
+    """Of every turn, before the target has answered the first."""
+    with pytest.raises(BadRow, match=r"system message .*: message 3 of 4"):
+        _rendered(LEADING_SYSTEM, _ASKED, _SAID, _SYSTEM, _ASKED, source=PromptSource(path="p", every_turn=True))
+
+
+def test_the_text_of_a_message_decides_nothing() -> None:
+    """A text that another message has too does not stand for it, and each sequence is decided once."""
+    rendered = list[Any]()
+    tokenizer = bpe_tokenizer(template=LEADING_SYSTEM)
+    inner = tokenizer.apply_chat_template
+
+    def counted(*given: Any, **more: Any) -> Any:
+        rendered.append(given)
+        return inner(*given, **more)
+
+    tokenizer.apply_chat_template = counted
+    renderer, source = Renderer(tokenizer, None, {}), PromptSource(path="p")
+    for text in ("Why?", "a", "b"):
+        with pytest.raises(BadRow, match="system message"):
+            renderer.text(parse_row({"messages": [_ASKED, _SAID, _SYSTEM | {"content": text}, _ASKED]}, source))
+    assert len(rendered) == 1
+
+
+def test_a_tool_that_the_template_cannot_write_is_refused() -> None:
+    """One of a form that it does not know, beside others."""
+    template = (
+        "{% for t in tools or [] %}{% if t.function %}<{{ t.function.name }}>{% endif %}{% endfor %}" + LEADING_SYSTEM
+    )
+    openai, anthropic = {"type": "function", "function": {"name": "f"}}, {"name": "g", "input_schema": {}}
+    assert "<f><u>Why?" == _rendered(template, _ASKED, tools=[openai])
+    with pytest.raises(BadRow, match="chat template without tools: it ignores tool 2 of 2"):
+        _rendered(template, _ASKED, tools=[openai, anthropic])
+
+
+@pytest.mark.parametrize("path", _FAMILIES, ids=[path.stem for path in _FAMILIES])
+def test_templates_of_families_lose_no_message(path: Path) -> None:
+    """Ordinary chats are accepted; a call and its result are, or the template fails or is refused. No family keeps silent."""
+    template = path.read_text(encoding="utf-8")
+    assert "Why?" in _rendered(template, _ASKED, _SAID, _ASKED)
+    for messages in ([_ASKED, _CALLED, _RESULT], [_ASKED, _SAID, _SYSTEM, _ASKED]):
+        texts = [str(message["content"] or message["tool_calls"][0]["function"]["name"]) for message in messages]
+        try:
+            text = _rendered(template, *messages)
+        except BadRow:
+            continue
+        assert all(one in text for one in texts)
+
+
+def test_a_template_that_fails_is_told_from_one_that_drops() -> None:
+    failing = "{% if messages|length > 1 %}{{ raise_exception('one only') }}{% endif %}{{ messages[0].content }}"
+    with pytest.raises(BadRow, match="chat template failed: one only"):
+        _rendered(failing, _ASKED, _SAID, _ASKED)
