@@ -1,6 +1,5 @@
 """The workload: prompt sources, de-duplication, splits, limits."""
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from pipeline.config.base import Section
 from pipeline.config.pair import REFERENCE
 from pipeline.store.files import canonical_json
+from pipeline.store.json_text import parse_json
 from pipeline.store.own_files import reads_own_files
 
 DOMAIN_FIELD = "domain"
@@ -180,7 +180,7 @@ def _template_arguments(value: dict[str, Any]) -> dict[str, Any]:
     try:
         text = canonical_json(value)
         text.encode()
-        same = json.loads(text) == value
+        same = parse_json(text) == value
     except (TypeError, ValueError, RecursionError):
         same = False
     if not same:

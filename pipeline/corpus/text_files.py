@@ -9,7 +9,6 @@ import codecs
 import csv
 import gzip
 import io
-import json
 import lzma
 import re
 import zlib
@@ -24,7 +23,7 @@ from pipeline.corpus.signatures import LENGTH, check_start
 from pipeline.corpus.sources import compression
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
-from pipeline.store.json_text import check_levels, parse_json, regular_file
+from pipeline.store.json_text import NotJson, check_levels, parse_element, parse_json, regular_file
 
 MAX_LINE_BYTES = 16 << 20  # the longest prompt with every character escaped, and the same again for other columns
 _CHUNK = 1 << 20
@@ -149,7 +148,7 @@ class _Array:
         self._text, self._place, self._ended = "", 0, False
 
     def rows(self) -> Rows:
-        decode, number = json.JSONDecoder().raw_decode, 0
+        number = 0
         # What is not UTF-8 becomes lone surrogates, which are refused in the row's own texts.
         decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         with opened(self._path) as stream:
@@ -162,23 +161,23 @@ class _Array:
                 if self._next(stream, decoder) == "]" and not number:
                     break
                 number += 1
-                yield number, self._element(stream, decoder, decode, number)
+                yield number, self._element(stream, decoder, number)
             if not self._text.startswith("]", self._place):
                 raise self._broken(number, "the file ends within the array")
             self._place += 1
             if self._next(stream, decoder):
                 raise self._broken(number, "text after the end of the array")
 
-    def _element(self, stream: IO[bytes], decoder: Any, decode: Any, number: int) -> Any:
+    def _element(self, stream: IO[bytes], decoder: Any, number: int) -> Any:
         size = _CHUNK
         while True:
             try:
-                value, end = decode(self._text, self._place)
-            except json.JSONDecodeError as error:
+                value, end = parse_element(self._text, self._place)
+            except NotJson as error:
                 if self._ended or len(self._text) - self._place > MAX_LINE_BYTES:
-                    raise self._broken(number, error.msg) from None
-            except (ValueError, RecursionError):
-                raise self._broken(number, "a number too long or brackets too deep") from None
+                    raise self._broken(number, str(error)) from None
+            except ValueError as error:
+                raise self._broken(number, str(error)) from None
             else:
                 if end < len(self._text) or self._ended:  # else a number may go on
                     self._place = end

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline.generation.completion_files import open_batch, other_version
 from pipeline.store.atomic import replacing
+from pipeline.store.json_text import parse_json
 from pipeline.store.own_files import reads_own_files
 
 _NAMES = b"names"
@@ -49,7 +50,7 @@ def segments_of(directory: Path, shard: str, tokens: int) -> ShardSegments | Non
         return None
     batch = open_batch(path)
     try:
-        names = tuple(str(name) for name in json.loads(batch.schema.metadata[_NAMES]))
+        names = tuple(str(name) for name in parse_json(batch.schema.metadata[_NAMES]))
         labels: NDArray[np.uint8] = batch["segment"].to_numpy()
     except (KeyError, TypeError, ValueError):
         raise other_version(path) from None

@@ -5,7 +5,6 @@ token: a target may write the same characters about it. Both markers belong to t
 alone between two segments belong to the one before.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.segments import Marker, SegmentRule, SegmentsConfig
 from pipeline.engines.chat_markers import ANSWER, STRUCTURED, Family, Marked, family_named, family_of
-from pipeline.store.own_files import reads_own_files
+from pipeline.store.json_text import json_extent
 
 _OPENING_TOKENS = 32  # at the end of a prompt, in which its template may have begun a segment
 _GAP = -1
@@ -145,7 +144,6 @@ class Segmenter:
                 found_T[begin:end] = near if blank else 0
             begin = end
 
-    @reads_own_files("text of the target, which need not be JSON")
     def _is_json(self, text: _Text, chosen_T: NDArray[np.bool_], stopped: bool) -> bool:
         """Whether the chosen tokens are one JSON object or array, or the beginning of one that was cut."""
         answer = "".join(
@@ -153,14 +151,8 @@ class Segmenter:
         ).strip()
         if answer[:1] not in ("{", "["):
             return False
-        try:
-            json.loads(answer)
-        except json.JSONDecodeError as error:
-            at_end = error.msg.startswith("Unterminated string") or len(answer) - error.pos < len("false")
-            return not stopped and len(answer) > 1 and at_end
-        except RecursionError:
-            return False
-        return True
+        extent = json_extent(answer)
+        return extent == "whole" or (extent == "begun" and not stopped and len(answer) > 1)
 
     def _text(self, tokens: Sequence[int]) -> _Text:
         ids = [int(token) for token in tokens]

@@ -13,7 +13,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 MOST_BYTES = 1 << 30  # of a file that is parsed as a whole
 MOST_LEVELS = 100  # of lists and objects in each other
@@ -86,6 +86,35 @@ def parse_json(text: str | bytes, *, foreign: bool = False, levels: int = MOST_L
         raise ValueError("a number is too long" if "digits" in str(error) else str(error)) from None
     check_levels(value, text, levels)
     return value
+
+
+class NotJson(ValueError):
+    """Text that is not JSON as far as it goes; where it ends, more of it may make it so."""
+
+
+def parse_element(text: str, begin: int) -> tuple[Any, int]:
+    """The JSON value that begins at a character of a foreign text, and the character after it. NotJson, or ValueError for one
+    that no further text can mend. `check_levels` is up to the caller."""
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, begin)
+    except json.JSONDecodeError as error:
+        raise NotJson(error.msg) from None
+    except (ValueError, RecursionError):
+        raise ValueError("a number too long or brackets too deep") from None
+    return value, end
+
+
+def json_extent(text: str) -> Literal["whole", "begun"] | None:
+    """Whether a text, such as an answer of a model, is JSON, or begins as JSON and breaks off; None for neither. Numbers may have
+    any length."""
+    try:
+        json.loads(text, parse_int=str)
+    except json.JSONDecodeError as error:
+        broken_off = error.msg.startswith("Unterminated string") or len(text) - error.pos < len("false")
+        return "begun" if broken_off else None
+    except (ValueError, RecursionError):
+        return None
+    return "whole"
 
 
 def check_levels(value: Any, text: str | None = None, most: int = MOST_LEVELS) -> None:

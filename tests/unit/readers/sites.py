@@ -17,12 +17,14 @@ MECHANISM = ("pipeline/store/json_text.py", "pipeline/store/parsing.py", "pipeli
 
 # Names that are called to parse, of functions and methods. `Format` makes a reader of files, as does `stored` with a name.
 PARSERS = {
-    "Format", "parse_json", "raw_decode", "JSONDecoder", "read_user_json", "read_text", "read_bytes", "regular_file", "read_head",
+    "Format", "parse_json", "parse_element",
+    "raw_decode", "JSONDecoder", "read_user_json", "read_text", "read_bytes", "regular_file", "read_head",
     "read_listed_rows",
     "safe_load", "safe_load_all", "literal_eval", "safe_open", "load_file", "unpack", "unpack_from", "DictReader",
     "ParquetFile", "read_metadata", "read_table", "load_from_disk", "open_file", "open_stream", "memmap", "from_pretrained",
     "fromfile", "loadtxt", "genfromtxt", "read_csv", "read_parquet", "load_dataset", "model_validate_json", "validate_json",
 }  # fmt: skip
+_OTHER_PARSERS = {"orjson", "ujson", "simplejson", "rapidjson", "json5", "msgspec", "demjson3"}
 # Of these modules, also the short names.
 OF_MODULES = {"json": {"load", "loads"}, "yaml": {"load", "load_all", "full_load"}, "np": {"load"}, "torch": {"load"},
               "csv": {"reader"}, "gzip": {"open"}, "bz2": {"open"}, "lzma": {"open"},
@@ -48,6 +50,30 @@ def sites() -> list[Site]:
             if module not in MECHANISM:
                 found += _sites(module.removesuffix(".py"), ast.parse(path.read_text(encoding="utf-8")))
     return found
+
+
+def json_parsers() -> list[str]:
+    """`file:line name` of every use of a JSON parser of another library or of Python's own, outside of json_text.py."""
+    found = []
+    for root in ROOTS:
+        for path in sorted(root.rglob("*.py")):
+            module = path.relative_to(root.parent).as_posix()
+            if module == MECHANISM[0]:
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                found += [f"{module}:{node.lineno} {name}" for name in _json_names(node)]
+    return found
+
+
+def _json_names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ImportFrom):
+        parsers = [one.name for one in node.names if one.name not in ("dump", "dumps")]
+        return parsers if node.module == "json" else [str(node.module)] if node.module in _OTHER_PARSERS else []
+    if isinstance(node, ast.Import):
+        return [one.name for one in node.names if one.name in _OTHER_PARSERS]
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return [node.attr] if node.value.id == "json" and node.attr not in ("dump", "dumps") else []
+    return []
 
 
 def _sites(module: str, tree: ast.Module) -> Iterator[Site]:

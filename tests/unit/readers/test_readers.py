@@ -6,7 +6,7 @@ import pytest
 
 from tests.damage import PLACES, documents, put, read_or_refused, texts
 from tests.unit.readers.kinds import KINDS, Kind
-from tests.unit.readers.sites import sites
+from tests.unit.readers.sites import json_parsers, sites
 
 FEW, FEW_SLOW = 25, 5  # damaged documents of each kind in `make test`; `make test-long` reads all
 
@@ -23,6 +23,11 @@ def test_every_exemption_exempts_a_reader() -> None:
     exempt = [site for site in sites() if site.exempt]
     assert exempt
     assert [] == [site.place for site in exempt if not site.calls]
+
+
+def test_json_is_parsed_in_one_place() -> None:
+    """Only json_text.py knows what Python's parser raises: a number of 4,301 digits is no JSONDecodeError."""
+    assert [] == json_parsers()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

@@ -134,6 +134,9 @@ def test_a_pattern_that_matches_no_character_ends() -> None:
         ('"text"', True, False),
         ("12", True, False),
         ("[" * 9000, False, False),
+        ("[" + "1" * 4301, False, True),  # more digits than Python converts
+        ("[" + "1" * 4301 + "]", True, True),
+        ('{"a": ' + "7" * 5000 + "} is it", True, False),
         ("{", False, False),  # too little to tell
     ],
 )
