@@ -31,10 +31,10 @@ def shard_times(place: Place, state: str) -> dict[str, int]:
 
 
 def test_two_processes_generate_what_one_does(smoke: Smoke, loop: Place) -> None:
-    """The installed command with workers that it starts; nothing is left beside it. The manifest has their device and number,
-    and the memory of the largest."""
+    """With workers that are started, and import what they need; nothing is left beside it. The manifest has their device and
+    number, and the memory of the largest."""
     shutil.rmtree(loop.artifact("generate"))
-    ended = loop.process("run", SMOKE, "--until", "generate", "--run", "two", "--set", "execution.local=2")
+    ended = loop.understudy("run", SMOKE, "--until", "generate", "--run", "two", "--set", "execution.local=2")
 
     assert 0 == ended.code, ended.err
     assert {"pair": "skipped", "corpus": "skipped", "generate": "done", "generate/before": "skipped"} == ended.states

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.long  # that an error of memory is met so: `tests/unit/models/test_out_of_memory.py`
 
 
 @pytest.fixture(scope="module")

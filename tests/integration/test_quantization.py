@@ -53,6 +53,7 @@ def variants(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return found
 
 
+@pytest.mark.long
 def test_a_variant_loads_alone_in_a_fresh_process(variants: dict[str, tuple[Path, dict[str, float]]]) -> None:
     """Another process, that never quantized anything, computes the same logits from the directory as one here."""
     paths = [str(path) for path, _ in variants.values()]

@@ -193,13 +193,58 @@ def alike(one: Path, two: Path, processes: tuple[int, int] = (1, 2)) -> None:
     assert list(processes) == [manifest["figures"]["processes"] for manifest in manifests]
 
 
+# In the place of a training: what the launcher gave it. The second process ends with a code that it was told.
+_TINY_WORKER = """
+import os, pathlib, sys
+place = pathlib.Path(sys.argv[1])
+rank = os.environ["RANK"]
+given = [os.environ[name] for name in ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")]
+(place.parent / rank).write_text(" ".join(given))
+sys.exit(int(place.read_text()) if rank == "1" else 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(0, None), (3, "distill: training process 2 of 2 has ended with exit code 3; ")]
+)
+def test_the_launcher_starts_a_process_for_each(
+    code: int, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is told its place, and the one that fails is named. That real trainings are started so: tests below, in long."""
+    (tmp_path / "tiny_worker.py").write_text(_TINY_WORKER)
+    (tmp_path / "task").write_text(str(code))
+    monkeypatch.setattr(workers, "WORKER", "tiny_worker")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def launch() -> str | None:
+        try:
+            workers.launch_all(2, tmp_path / "task")
+        except UnderstudyError as error:
+            return str(error)
+        return None
+
+    assert [0] == in_processes(1, launch, tmp_path / "said.json")
+    found = json.loads((tmp_path / "said.json").read_text())
+    assert found is None if said is None else found.startswith(said)
+    assert ["2 0 127.0.0.1", "2 1 127.0.0.1"] == [(tmp_path / rank).read_text() for rank in ("0", "1")]
+
+
 def test_the_command_trains_in_two_processes(loop: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Same key, same draft, also after on-policy rounds and where the processes divide the draft; how it was trained is in the
     artifact, and nothing of the training is left behind."""
+    monkeypatch.setattr(workers, "_run", _forked)
+    _trains_in_two_processes(loop)
+
+
+@pytest.mark.long
+def test_the_command_starts_two_processes(loop: Place) -> None:
+    """The same, by the launcher, each with its imports."""
+    _trains_in_two_processes(loop)
+
+
+def _trains_in_two_processes(loop: Place) -> None:
     said: dict[str, list[str]] = {}
     for run, more in {"one": (), "two": TWO, "parts": (*TWO, "--set", "distill.shard=true")}.items():
-        if run == "parts":  # what the launcher does is seen of the run before
-            monkeypatch.setattr(workers, "_run", _forked)
         ended = loop.understudy("run", SMOKE, *FP32, *ROUNDS, *more, "--run", run, MLFLOW_TRACKING_URI=NOBODY)
         assert 0 == ended.code, ended.err
         said[run] = ended.err.splitlines()
