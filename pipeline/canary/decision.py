@@ -70,12 +70,16 @@ def decide(seen: Seen) -> Decision:
 def _other_weights(seen: Seen) -> Decision:
     if not seen.can_reload:
         return Decision(
-            "alarm", "an engine does not serve the champion, and promote.notice names nobody who reloads it"
+            "alarm",
+            "an engine does not serve the champion as it was exported, and promote.notice names nobody who reloads it",
         )
     if not seen.reloaded:
-        return Decision("reload" if seen.waited else "wait", "an engine does not serve the champion")
+        return Decision("reload" if seen.waited else "wait", "an engine does not serve the champion as it was exported")
     return _or_wait(
-        seen, Decision("alarm", "an engine does not serve the champion, though it was told to reload again")
+        seen,
+        Decision(
+            "alarm", "an engine does not serve the champion as it was exported, though it was told to reload again"
+        ),
     )
 
 

@@ -89,13 +89,18 @@ def _other_text(found: TargetEvidence, clear: Sequence[Divergence], what: str) -
 
 def about_draft(found: DraftEvidence) -> Answer:
     """Whether the engine's counts are those of the examined draft on the tokens that it emitted."""
-    if found.problem or not found.requests:
+    if not found.lengths and (found.problem or not found.requests):
         return Answer("inconclusive", found.problem or "no answer has the two tokens that a draft needs")
     allowed = most_beyond(found.exact, found.positions)
     unexplained = [one for one in found.requests if one.beyond is None]
     beyond = sum(len(one.beyond or ()) for one in found.requests)
     ties = sum(len(one.ties) for one in found.requests)
     by_request = found.source == "answers"
+    if found.lengths:
+        is_other = "are not" if unexplained or beyond > allowed else "are"
+        weights = f"at that length its counts {is_other} those of the examined draft"
+        told = weights if found.gamma is not None and found.requests else "its draft length changes"
+        return Answer("not_as_examined", f"{found.lengths}; {told}; start it with the speculative config of the export")
     if unexplained or beyond > allowed:
         wrong = [one for one in found.requests if one.beyond is None or one.beyond]
         what = f"counts of {len(wrong)} of {len(found.requests)} requests" if by_request else "engine's counters"
@@ -108,9 +113,14 @@ def about_draft(found: DraftEvidence) -> Answer:
     notes += f"; {beyond} other choices, of at most {int(allowed)} that the number format explains" if beyond else ""
     total = sum((one.counted for one in found.requests[1:]), start=found.requests[0].counted)
     what = f"counts of {len(found.requests)} requests" if by_request else "engine's counters"
+    notes += (
+        f"; {found.others} other answers had drafts of several lengths, and were not compared" if found.others else ""
+    )
+    notes += "" if found.exported else "; no export says how many tokens it should draft at a time"
+    at = f", {found.gamma:g} tokens at a time" if found.gamma is not None else ""
     return Answer(
         "as_examined",
-        f"the {what} are those of the examined draft on the emitted tokens: {_counts(total)}{notes}",
+        f"the {what} are those of the examined draft on the emitted tokens{at}: {_counts(total)}{notes}",
     )
 
 

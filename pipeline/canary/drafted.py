@@ -1,6 +1,6 @@
 """The examined draft on the tokens that an engine emitted, beside what the engine counted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,14 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.acceptance.explained_counts import Drafted, Rounds, counts_of, explain
-from pipeline.canary.arithmetic import is_exact, near_ties
+from pipeline.canary.arithmetic import is_exact, most_beyond, near_ties
 from pipeline.canary.asking import Asked
 from pipeline.canary.examined import Examined
+from pipeline.canary.lengths import Lengths, LengthsSeen, lengths_seen, not_as_exported
 from pipeline.canary.schema import DraftEvidence, RequestEvidence
 from pipeline.config.server import Api
 from pipeline.engines.counts import Counts
 from pipeline.examination.argmax import argmax_on
 
+_LONGEST = 3  # times the exported draft length: as far as another one is looked for
 # What an operator switches on to get counts by request (docs/logs.md).
 _SWITCH = {
     "vllm": "start vLLM with --per-request-spec-decode-metrics summary",
@@ -33,10 +35,10 @@ class _Text:
     domain: str
 
 
-def draft_evidence(asked: Asked, examined: Examined, model: Any, api: Api, gamma: int) -> DraftEvidence:
+def draft_evidence(asked: Asked, examined: Examined, model: Any, api: Api, wanted: Lengths) -> DraftEvidence:
     """What `model`, the draft as it was examined, does on the emitted tokens, and what the engine counted for them.
 
-    `gamma`: the draft length with which the engine was exported, where its counts do not say it. Raises BrokenDraft.
+    `wanted`: the draft lengths of the engine's export. Raises BrokenDraft.
     """
     config, draft = examined.draft.config, examined.draft
     exact = is_exact(config.pair.target.dtype, config.pair.draft.dtype, draft.variant)
@@ -46,32 +48,70 @@ def draft_evidence(asked: Asked, examined: Examined, model: Any, api: Api, gamma
     spoken = [number for number, one in enumerate(asked.emitted) if len(one.tokens) > 1]  # the prefill emits the first
     counts = {number: found for number in spoken if (found := asked.emitted[number].counts) is not None}
     pooled = asked.counters.counts if asked.counters is not None and not counts else None
-    length = _draft_length([*counts.values(), *([pooled] if pooled else [])], gamma)
-    requests, problem = list[RequestEvidence](), ""
-    if length is None:
+    seen = lengths_seen([*counts.values(), *([pooled] if pooled is not None else [])], wanted)
+
+    def at(lengths: Sequence[int | None]) -> list[RequestEvidence]:
+        """The evidence where each answer had this draft length; answers without one are left out."""
+        if pooled is not None:
+            inside = [drafted[number] for number in spoken]
+            return [_pooled(inside, _rounds(api, one, examined.max_tokens), pooled, exact) for one in lengths if one]
+        pairs = zip(counts.items(), lengths, strict=True)
+        return [
+            _request(
+                examined.completions[number].id, drafted[number], _rounds(api, one, examined.max_tokens), found, exact
+            )
+            for (number, found), one in pairs
+            if one
+        ]
+
+    requests, inside = at(seen.by_answer), [drafted[number] for number in spoken]
+    positions = sum(len(one.margin_N) - 1 for one in inside)
+    if (counts or pooled is not None) and not _explained(requests, exact, positions):
+        seen, requests = _at_another(
+            seen, wanted, requests, lambda one: at([one] * len(seen.by_answer)), exact, positions
+        )
+    problem = ""
+    if seen.by_answer and not requests and not seen.wrong:
         problem = "the engine changes its draft length (a schedule), so the examined draft's counts are not known"
-    elif counts:
-        rounds = _rounds(api, length, examined.max_tokens)
-        requests = [
-            _request(examined.completions[number].id, drafted[number], rounds, found, exact)
-            for number, found in counts.items()
-        ]
-    elif pooled is not None:
-        requests = [
-            _pooled([drafted[number] for number in spoken], _rounds(api, length, examined.max_tokens), pooled, exact)
-        ]
-    elif spoken:
+    elif not seen.by_answer and spoken:
         problem = _nothing(asked, api)
-    inside = [drafted[number] for number in spoken]
     return DraftEvidence(
         source="answers" if counts else "counters" if pooled is not None else "nothing",
         requests=requests,
-        gamma=length,
+        gamma=seen.one if seen.by_answer else wanted.values[-1],
         exact=exact,
-        positions=sum(len(one.margin_N) - 1 for one in inside),
+        positions=positions,
         near_ties=sum(int(near_ties(one, exact)[1:].sum()) for one in inside),
         problem=problem,
+        exported=list(wanted.values) if wanted.exported else [],
+        lengths=seen.wrong,
+        others=seen.by_answer.count(None),
     )
+
+
+def _explained(requests: Sequence[RequestEvidence], exact: bool, positions: int) -> bool:
+    """Whether these are the counts of the examined draft."""
+    if not all(one.beyond is not None for one in requests):
+        return False
+    return sum(len(one.beyond or ()) for one in requests) <= most_beyond(exact, positions)
+
+
+def _at_another(
+    seen: LengthsSeen,
+    wanted: Lengths,
+    requests: list[RequestEvidence],
+    at: Callable[[int], list[RequestEvidence]],
+    exact: bool,
+    positions: int,
+) -> tuple[LengthsSeen, list[RequestEvidence]]:
+    """Of an engine that counts no drafts: the draft length, other than exported, at which its counts are those of the draft."""
+    uncounted = all(one.counted.drafts is None or one.counted.draft_tokens is None for one in requests)
+    if seen.wrong or not uncounted or not wanted.exported:
+        return seen, requests
+    for length in range(1, _LONGEST * wanted.values[-1] + 1):
+        if length not in wanted.values and _explained(found := at(length), exact, positions):
+            return LengthsSeen([length] * len(seen.by_answer), not_as_exported(length, wanted)), found
+    return seen, requests
 
 
 def _nothing(asked: Asked, api: Api) -> str:
@@ -83,15 +123,6 @@ def _nothing(asked: Asked, api: Api) -> str:
         else ("or, if it serves nothing else meanwhile, set watch.canary.idle")
     )
     return f"the engine gives no counts by request, or does not speculate; {_SWITCH[api]}; {otherwise}"
-
-
-def _draft_length(counts: Sequence[Counts], exported: int) -> int | None:
-    """Draft tokens a draft: as the engine counts them, else as it was exported. None where they change."""
-    found = {one.draft_tokens / one.drafts for one in counts if one.drafts and one.draft_tokens is not None}
-    if not found:
-        return exported
-    (length, *others) = found
-    return int(length) if not others and length == int(length) else None
 
 
 def _rounds(api: Api, gamma: int, limit: int) -> Rounds:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.canary.asking import Asked, Engine, Look, ask
 from pipeline.canary.diagnosis import about_draft, about_target, about_traffic, over_all
 from pipeline.canary.examined import Examined, examined_slice
+from pipeline.canary.lengths import Lengths, exported_lengths
 from pipeline.canary.schema import CANARY, CanaryResult, EndpointResult, TargetEvidence
 from pipeline.config.root import Config
 from pipeline.config.server import Api, EndpointConfig, ServerConfig
@@ -49,9 +50,12 @@ class Question:
     expected: Expected | None  # of the champion's export; None where there is none
 
     @property
-    def gamma(self) -> int:
-        """The draft length that the engine was exported with, else that of the examination."""
-        return self.expected.gamma if self.expected else self.examined.draft.config.evaluate.gamma
+    def lengths(self) -> Lengths:
+        """The draft lengths of the champion's export, else that of the examination."""
+        canary = self.config.watch.canary
+        at_once = canary.concurrency if canary.idle else None
+        gamma = self.examined.draft.config.evaluate.gamma
+        return exported_lengths(self.expected, self.draft.digest, gamma, at_once)
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ def drafts_on(asked: Question, answers: Answers, model: Any) -> "dict[str, Draft
     from pipeline.canary.drafted import draft_evidence
 
     return {
-        url: draft_evidence(one, asked.examined, model, asked.api, asked.gamma) for url, one in answers.asked.items()
+        url: draft_evidence(one, asked.examined, model, asked.api, asked.lengths) for url, one in answers.asked.items()
     }
 
 

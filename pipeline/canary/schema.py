@@ -1,5 +1,6 @@
 """What a canary found, as its file in the store has it. Imports nothing heavy."""
 
+from dataclasses import field
 from typing import Literal
 
 from pipeline.config.pair import NumberFormat
@@ -70,15 +71,20 @@ class RequestEvidence:
 
 @stored
 class DraftEvidence:
-    """Is it the draft that was examined? `near_ties`: positions at which its two best logits may be ordered otherwise."""
+    """Is it the draft that was examined, and is it asked as exported? `near_ties`: positions at which its two best logits may be
+    ordered otherwise. `exported`: draft lengths of the export, empty where none says them; `lengths`: how the engine's differ.
+    `others`: answers that were not compared, as their draft length changed meanwhile."""
 
     source: Literal["answers", "counters", "nothing"]
     requests: list[RequestEvidence]
-    gamma: Number | None  # draft tokens a draft, as the engine counts them or as it was exported
+    gamma: Number | None  # draft tokens a draft, as the engine counts them or as it was exported; None: they change
     exact: bool  # target and draft are computed in float32
     positions: Count
     near_ties: Count
     problem: Text  # why there are no counts, and what to switch on
+    exported: list[Count] = field(default_factory=list)
+    lengths: Text = ""
+    others: Count = 0
 
 
 @stored

@@ -177,7 +177,8 @@ def _fits(look: _Look) -> str:
     some = Answers({url: one for url, one in answers.asked.items() if url in wrong}, {})
     try:
         draft = version_draft(asked.store, registry, registry.champion_at(version))
-        other = replace(asked, examined=replace(asked.examined, draft=draft))
+        # Its export may have had another draft length.
+        other = replace(asked, examined=replace(asked.examined, draft=draft), expected=None)
         found = drafts_on(other, some, examined_draft(draft))
     except UnderstudyError:  # its run is gone, or it is of another pair
         return ""

@@ -23,7 +23,7 @@ from pipeline.store.artifacts import Store
 from tests.exports import make_export
 from tests.integration.conftest import SMOKE, Place, Smoke
 from tests.integration.test_canary_command import NAME, engine, laws
-from tests.standin_server import Law, StandIn, running
+from tests.standin_server import Law, Speculation, StandIn, running
 
 __all__ = ["laws"]
 
@@ -156,7 +156,9 @@ def test_other_weights_after_a_reload_are_an_alarm(smoke: Smoke, loop: Place, la
         config = config_for(loop, server.url, watch, program)
         ended = loop.understudy("champion", "verify", config, "--wait", "0.1")
     assert 3 == ended.code, ended.err
-    assert "not verified: an engine does not serve the champion, though it was told" in ended.complaint
+    assert (
+        "not verified: an engine does not serve the champion as it was exported, though it was told" in ended.complaint
+    )
     assert ended.complaint.endswith("; its counts are those of version 1")
     assert (1, "2") == (len(told.read_text().splitlines()), loop.champion())
     assert "rolled_back" not in json.dumps(loop.registry()[NAME]["versions"]["2"])
@@ -167,6 +169,16 @@ def test_nobody_to_tell_is_an_alarm_at_once(smoke: Smoke, loop: Place, laws: Cal
     with running(engine(smoke, laws("target"), laws("base"))) as server:
         ended = loop.understudy("champion", "verify", config_for(loop, server.url), "--wait", "60")
     assert (3, True) == (ended.code, "promote.notice names nobody" in ended.complaint)
+
+
+def test_another_draft_length_than_exported_is_an_alarm(smoke: Smoke, loop: Place, laws: Callable[[str], Law]) -> None:
+    """The weights are the champion's; the line says what the engine drafts, what its export has, and what to start it with."""
+    speculation = Speculation(laws("champion"), gamma=3)
+    with running(engine(smoke, laws("target"), None, speculation=speculation)) as server:
+        config = config_for(loop, server.url, {"expected": predict(loop, 4.0)})
+        ended = loop.understudy("champion", "verify", config, "--wait", "0")
+    said = "drafts 3 tokens at a time, and its export has 5; at that length its counts are those of the examined draft"
+    assert (3, True) == (ended.code, said in " ".join(ended.out.split())), ended.err
 
 
 @pytest.mark.parametrize(("rollback", "champion"), [(True, "1"), (False, "2")])

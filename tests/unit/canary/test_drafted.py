@@ -10,6 +10,7 @@ from pipeline.acceptance.explained_counts import Drafted
 from pipeline.canary import drafted as module
 from pipeline.canary.asking import Asked, Emitted
 from pipeline.canary.drafted import draft_evidence
+from pipeline.canary.lengths import Lengths
 from pipeline.canary.schema import DraftEvidence
 from pipeline.config.server import Api
 from pipeline.engines.counts import Counts
@@ -31,6 +32,7 @@ def _evidence(
     dtype: str = "float32",
     api: Api = "vllm",
     limit: int = 64,
+    exported: tuple[int, ...] = (),
 ) -> DraftEvidence:
     """Of a draft whose choice is each token that was emitted."""
     known: Any = SimpleNamespace(
@@ -51,7 +53,7 @@ def _evidence(
     )
     does = [Drafted(np.ones(one, bool), np.full(one, margin), np.full(one, 9.0)) for one in lengths]
     monkeypatch.setattr(module, "argmax_on", lambda *given: does)
-    return draft_evidence(asked, examined, None, api, GAMMA)
+    return draft_evidence(asked, examined, None, api, Lengths(exported or (GAMMA,), bool(exported)))
 
 
 def test_counts_of_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,3 +108,47 @@ def test_drafts_at_the_end_of_a_request(monkeypatch: pytest.MonkeyPatch, api: Ap
     """llama.cpp drafts no further than the request may go."""
     least = _evidence(monkeypatch, [RIGHT, RIGHT], api=api, limit=8, lengths=(8, 8)).requests[0].least
     assert right == least.draft_tokens
+
+
+TWO = Counts(drafts=3.0, draft_tokens=6.0, accepted=6.0)  # the same tokens, two at a time
+
+
+@pytest.mark.parametrize(
+    ("counts", "exported", "gamma", "compared", "others", "said"),
+    [
+        ([RIGHT, RIGHT], (3,), 3, 2, 0, ""),
+        ([TWO, TWO], (3,), 2, 2, 0, "the engine drafts 2 tokens at a time, and its export has 3"),
+        ([RIGHT, RIGHT], (2,), 3, 2, 0, "the engine drafts 3 tokens at a time, and its export has 2"),
+        ([RIGHT, TWO], (3,), None, 1, 1, ""),  # an engine without room for all tokens drafts fewer
+        ([RIGHT, TWO, TWO], (3,), None, 3, 0, "drafts 2 to 3 tokens at a time, and its export has 3"),
+        ([RIGHT, TWO], (2,), None, 2, 0, "drafts 2 to 3 tokens at a time, and its export has 2"),
+        ([RIGHT, TWO], (2, 3), None, 2, 0, ""),  # a schedule
+        ([TWO, TWO], (1, 2, 3), 2, 2, 0, ""),
+        ([TWO, TWO], (1, 3), 2, 2, 0, "drafts 2 tokens at a time, and its export has 1 or 3"),
+    ],
+)
+def test_draft_lengths_are_those_of_the_export(
+    monkeypatch: pytest.MonkeyPatch,
+    counts: list[Counts | None],
+    exported: tuple[int, ...],
+    gamma: int | None,
+    compared: int,
+    others: int,
+    said: str,
+) -> None:
+    """Each answer's draft tokens over its drafts; counts are compared at the length that an answer had."""
+    found = _evidence(monkeypatch, counts, lengths=(TOKENS,) * len(counts), exported=exported)
+    assert (gamma, compared, others) == (found.gamma, len(found.requests), found.others)
+    assert (bool(said), True) == (bool(found.lengths), said in found.lengths)
+
+
+@pytest.mark.parametrize(
+    ("exported", "said"), [(3, ""), (5, "the engine drafts 3 tokens at a time, and its export has 5")]
+)
+def test_an_engine_that_counts_no_drafts(monkeypatch: pytest.MonkeyPatch, exported: int, said: str) -> None:
+    """Its length is that at which its counts are those of the draft; other weights are other weights at every length."""
+    right: list[Counts | None] = [Counts(draft_tokens=6.0, accepted=6.0), Counts(draft_tokens=9.0, accepted=9.0)]
+    found = _evidence(monkeypatch, right, lengths=(TOKENS, 12), exported=(exported,), api="llama.cpp")
+    assert (said, [[], []]) == (found.lengths, [one.beyond for one in found.requests])
+    never = Counts(draft_tokens=24.0, accepted=0.0)
+    assert "" == _evidence(monkeypatch, [never, never], exported=(exported,), api="llama.cpp").lengths
