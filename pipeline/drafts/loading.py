@@ -13,6 +13,7 @@ from pipeline.drafts.suffix import SuffixMatching, SuffixSettings
 from pipeline.drafts.surgery import extend_vocabulary, gained_tokens
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.models.loading import load_model, load_tokenizer
+from pipeline.models.model_json import read_config
 from pipeline.models.stored_pair import Pair
 from pipeline.speculation.drafter import LoadedDraft
 
@@ -41,28 +42,27 @@ def load_plain(pair: Pair, path: Path, dtype: str, device: torch.device, trusted
 
     BrokenDraft for a quantized draft that lacks tokens, and for a draft of another model family.
     """
-    gained = _gained(pair, path, trusted)
+    gained = lacking_tokens(pair, path, trusted)
     model = load_model(path, dtype, device, trusted)
-    if gained and getattr(model.config, "quantization_config", None) is not None:
-        raise BrokenDraft(
-            f"the draft is quantized and lacks {len(gained)} tokens that the target has gained since it was trained; rows for "
-            "them cannot be added to quantized weights"
-        )
     if gained:
         extend_vocabulary(model, gained)
     return PlainDraft(model, pair.vocabulary)
 
 
-def _gained(pair: Pair, path: Path, trusted: bool) -> list[int]:
-    """Tokens that the draft lacks. BrokenDraft for a draft of another model family: the registry may hold a champion that
-    another pair registered under the same name."""
+def lacking_tokens(pair: Pair, path: Path, trusted: bool) -> list[int]:
+    """Tokens that the draft lacks, for which rows are added. BrokenDraft, as `load_plain`, for a draft that no rows make one of
+    this pair. Only tokenizers and configs are loaded."""
     try:
         target, own = load_tokenizer(pair.tokenizer, trusted), load_tokenizer(path, trusted)
-        return gained_tokens(target, own, pair.facts["target"]["logits_width"])
+        gained = gained_tokens(target, own, pair.facts["target"]["logits_width"])
     except UnderstudyError as error:
+        raise BrokenDraft(f"the draft is not of this pair: {error}") from error
+    if gained and read_config(path).is_quantized:
         raise BrokenDraft(
-            f"the draft is not of this pair (if it is the registry's champion, set promote.target_name): {error}"
-        ) from error
+            f"the draft is quantized and lacks {len(gained)} tokens that the target has gained since it was trained; rows for "
+            "them cannot be added to quantized weights"
+        )
+    return gained
 
 
 def _plain(source: DraftSource, device: torch.device) -> LoadedDraft:

@@ -1,5 +1,6 @@
 """Where the models of a pair lie outside the store. Torch-free."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +17,29 @@ class ModelPlace:
     revision: str | None = None
     tokenizer: str | None = None  # of a served target: a directory, or org/name@revision
 
+    @property
+    def place(self) -> str:
+        """By which it is told from others: org/name, or an absolute path. A link stays a link: it is moved from one version of a
+        model to the next."""
+        return os.path.abspath(os.path.expanduser(self.source)) if self.is_here else self.source
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is a directory, and not a model of the hub or of a server."""
+        return self.source.startswith((".", "/", "~"))
+
     def directory(self) -> Path:
         """Where its files are, downloaded if needed."""
         if self.tokenizer is not None:
             return fetch_tokenizer(self.tokenizer) if "@" in self.tokenizer else Path(self.tokenizer)
-        if self.source.startswith((".", "/", "~")):
+        if self.is_here:
             return Path(self.source)
         assert self.revision is not None  # the config demands it of a hub model
         return fetch(self.source, self.revision)
 
     def find(self) -> Path | None:
         """As `directory`, of a model that is on this machine: nothing is downloaded."""
-        if self.revision is None or self.source.startswith((".", "/", "~")):
+        if self.revision is None or self.is_here:
             return self.directory()
         return find_cached(self.source, self.revision)
 

@@ -33,6 +33,7 @@ from pipeline.planning.named_inputs import (
     require_two_models,
     served_model,
 )
+from pipeline.planning.pair_name import pair_name
 
 _URLS = ("http://", "https://", UNIX)
 _SMALL = 50_000_000  # parameters of a draft that needs a higher learning rate
@@ -83,8 +84,7 @@ def starting_config(
 
 
 def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
-    named_by = target.served_name or target.source
-    name = re.sub(r"[^A-Za-z0-9._-]", "", Path(named_by).name) or "pair"
+    name = pair_name(target.served_name or target.source)
     yield "# A config to start from. Check it with `understudy run --dry-run`; docs/configuration.md explains every key."
     yield f"name: {_text(name)}"
     yield ""
@@ -132,10 +132,10 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield "gate:"
     yield "  min_gain: 0.0  # smallest gain in acceptance rate over the champion or base draft; 0.01 is 1 point"
     yield "  domain_margin: 0.01  # largest loss of acceptance rate in a domain"
-    if target.url is not None:
-        yield ""
-        yield "promote:"
-        yield f"  target_name: {_text(name)}  # the registered model is called NAME-draft"
+    yield ""
+    yield "promote:"
+    yield f"  target_name: {_text(name)}  # the registered model is called NAME-draft"
+    yield "  # Runs with this name share a champion: keep it for the target fine-tuned or moved; another target needs another."
 
 
 def _served_target(model: Model) -> Iterator[str]:

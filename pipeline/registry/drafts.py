@@ -10,6 +10,17 @@ ALIASES = (CHAMPION, PREVIOUS, CHALLENGER)
 
 
 @dataclass(frozen=True, kw_only=True)
+class TargetIdentity:
+    """The target that a draft is a draft of. `place`: a hub id, an absolute path, `reference`, or what a server says that it
+    serves. `content` and `tokenizer` are digests. Empty is what is not known."""
+
+    place: str = ""
+    content: str = ""
+    tokenizer: str = ""
+    source: str = ""  # the place as a config wrote it
+
+
+@dataclass(frozen=True, kw_only=True)
 class RegisteredDraft:
     """A version in the registry. `change` is the number of the change that made it champion, 0 if none did."""
 
@@ -20,6 +31,7 @@ class RegisteredDraft:
     run: str = ""  # the Understudy run that promoted it
     mlflow_run: str = ""  # the MLflow run its figures are logged in
     shape: str = ""  # of its weights (`models/step_shape.py`); empty where an older version registered it
+    target: TargetIdentity = TargetIdentity()  # that it is a draft of
 
 
 @dataclass(frozen=True)

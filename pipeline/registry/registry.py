@@ -22,6 +22,7 @@ from pipeline.registry.mlflow_client import Location, tracking_location
 from pipeline.registry.mlflow_port import opened
 from pipeline.registry.packaging import Package, files_of
 from pipeline.registry.port import Port
+from pipeline.registry.target_identity import identity_in
 from pipeline.registry.version_tags import SHAPE_TAG
 from pipeline.store.artifacts import Store
 from pipeline.store.times import utc_now
@@ -92,6 +93,14 @@ class Registry:
         with self._port() as port:
             champion = port.read().champion
             return self._draft(port, champion) if champion else None
+
+    def holder(self) -> RegisteredDraft | None:
+        """The draft that says whose this name is: the champion, else the newest version; None if Understudy registered none."""
+        with self._port() as port:
+            entry = port.read().completed
+            known = [version for version in entry.versions if entry.version(version).digest]
+            version = entry.champion or max(known, key=int, default="")
+            return self._draft(port, version) if version else None
 
     def champion_at(self, version: str) -> RegisteredDraft:
         """The draft that `version` is. UnderstudyError if it was deleted or was not registered by Understudy."""
@@ -283,6 +292,7 @@ class Registry:
             run=state.run,
             mlflow_run=found.mlflow_run,
             shape=found.tags.get(SHAPE_TAG, ""),
+            target=identity_in(found.tags),
         )
 
 

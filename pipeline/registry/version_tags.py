@@ -5,6 +5,7 @@ from typing import Any
 
 from pipeline.judgement.headline import baseline_name, points
 from pipeline.judgement.schema import CANDIDATE
+from pipeline.registry.target_identity import CONTENT_TAG, PLACE_TAG, TOKENIZER_TAG
 
 SHAPE_TAG = "understudy.shape"
 
@@ -24,7 +25,9 @@ def version_tags(facts: Mapping[str, Any], deployment: str | None) -> dict[str, 
         "base_draft": base["source"],
         "licence": facts["license"] or "not stated",
         "deployment": deployment or "none",
-        "understudy.target_digest": target["digest"],
+        CONTENT_TAG: target["digest"],
+        PLACE_TAG: facts["target_place"],
+        TOKENIZER_TAG: facts["tokenizer"],
         "understudy.base_digest": base["digest"],
         SHAPE_TAG: facts["shape"],
     }

@@ -5,8 +5,9 @@ from typing import Any
 from pipeline.config.quantize import UNQUANTIZED, Variant
 from pipeline.errors import UnderstudyError
 from pipeline.judgement.schema import Decision
+from pipeline.models.files import tokenizer_digest
 from pipeline.models.step_shape import step_shape
-from pipeline.models.stored_pair import read_pair
+from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.report.card import examined
 from pipeline.running.context import StageContext
 from pipeline.running.settings import PromoteSettings
@@ -29,6 +30,8 @@ def card_facts(context: StageContext[PromoteSettings], decision: Decision) -> di
         "quantization": chosen,
         "run": context.run_id,
         "target": pair.facts["target"],
+        "target_place": _place(context, pair),
+        "tokenizer": tokenizer_digest(pair.tokenizer),
         "base": pair.facts["draft"],
         "license": context.settings.promote.license or pair.facts["draft"]["license"],
         "serving": {
@@ -41,6 +44,12 @@ def card_facts(context: StageContext[PromoteSettings], decision: Decision) -> di
         "decision": decision,
         "provenance": provenance,
     }
+
+
+def _place(context: StageContext[PromoteSettings], pair: Pair) -> str:
+    """Where the target was found. Of one on servers, what they say that they serve."""
+    known = context.resources.models.get("target")
+    return known.place if known is not None and known.tokenizer is None else pair.facts["target"]["source"]
 
 
 def _provenance(context: StageContext[PromoteSettings], chosen: Variant) -> dict[str, str]:

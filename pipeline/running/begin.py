@@ -9,9 +9,11 @@ from pipeline.distillation.launchers import current, process_count
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry, registry_for
+from pipeline.registry.target_identity import identity_of
 from pipeline.running import certain_refusals
 from pipeline.running.abandoned import close_abandoned
 from pipeline.running.certain_refusals import stop_or_warn
+from pipeline.running.champion_check import require_same_target
 from pipeline.running.clear_text import clear_text_warnings
 from pipeline.running.execution.ray_cluster import require_ray
 from pipeline.running.inputs import MACHINE, is_prompts, resolve_inputs
@@ -68,7 +70,7 @@ def begin(
     record.state, record.ended, record.failure = "running", "", ""
     for name in ("registry_down", "champion"):
         record.outside.pop(name, None)
-    record.outside |= _champion(registry_for(config, store), progress)
+    record.outside |= _champion(config, record.outside, registry_for(config, store), progress)
     # From here on `store gc` sees the run, and keeps what it needs; what it is about to delete is gone before the run looks.
     with store.lock(GC_LOCK, lambda: progress.line("`store gc` is running; waiting"), shared=True):
         sign_life(run_directory(store, record.id))  # before the record says that it is running
@@ -145,18 +147,23 @@ def _check_pinned(record: RunRecord, config: Config, inputs: Mapping[str, Outsid
             )
 
 
-def _champion(registry: Registry, progress: Progress) -> dict[str, OutsideInput]:
-    """The champion as an outside input, if there is one; the reason if the registry does not answer."""
+def _champion(
+    config: Config, pinned: Mapping[str, OutsideInput], registry: Registry, progress: Progress
+) -> dict[str, OutsideInput]:
+    """The champion as an outside input, if there is one; the reason if the registry does not answer. UsageError for the champion
+    of another target."""
     try:
         _drop_overdue_challenger(registry, progress)
-        return champion_input(registry)
+        return champion_input(config, pinned, registry)
     except RegistryUnavailable as error:
         progress.warn(f"{error}; continuing without it; the gate cannot decide until it answers")
         return {"registry_down": OutsideInput("", facts={"reason": str(error)})}
 
 
-def champion_input(registry: Registry) -> dict[str, OutsideInput]:
-    """The champion by the name `champion`, if there is one. Raises RegistryUnavailable."""
+def champion_input(config: Config, pinned: Mapping[str, OutsideInput], registry: Registry) -> dict[str, OutsideInput]:
+    """The champion by the name `champion`, if there is one. RegistryUnavailable; UsageError for drafts of another target than the
+    one in `pinned` under a name that nobody chose."""
+    require_same_target(config, identity_of(config, pinned), registry)
     champion = registry.champion()
     if champion is None:
         return {}

@@ -22,6 +22,7 @@ from pipeline.drafts.directory import TRAINED_ON, trained_on_before
 from pipeline.errors import UsageError
 from pipeline.models.files import licence, model_files, tokenizer_files
 from pipeline.models.names import same_model
+from pipeline.models.places import ModelPlace
 from pipeline.reference.text import library_stamp, text_digest
 from pipeline.running.jobs import measures_speed
 from pipeline.running.speed_inputs import machine_input
@@ -204,12 +205,17 @@ def _profile(variant: Variant, config: Config, digests: _Digests) -> OutsideInpu
 
 def _model(role: str, source: ModelSource, digests: _Digests) -> OutsideInput:
     if source.is_hub:
-        return OutsideInput(f"{source.source}@{source.revision}")
+        return OutsideInput(f"{source.source}@{source.revision}", facts={"place": _place(source)})
     path = Path(source.source)
     if not (path / "config.json").is_file():
         raise UsageError(f"pair.{role}.source: {path} is not a model directory (no config.json there)")
     trained_on_before(path)  # a damaged list is found before anything is paid for
-    return OutsideInput(_with_facts(path, digests.of_files(path, model_files(path)), digests), str(path))
+    content = digests.of_files(path, model_files(path))
+    return OutsideInput(_with_facts(path, content, digests), str(path), {"place": _place(source), "content": content})
+
+
+def _place(source: ModelSource) -> str:
+    return ModelPlace(source=source.source).place
 
 
 def _with_facts(path: Path, digest: str, digests: _Digests) -> str:

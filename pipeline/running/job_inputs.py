@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.errors import UsageError
 from pipeline.progress import Progress
 from pipeline.registry.registry import registry_for
+from pipeline.running.champion_check import require_same_tokenizer
 from pipeline.running.context import StageContext, resources_of
 from pipeline.running.execution.parts import Share, drop_parts
 from pipeline.running.inputs import PinnedInputs
@@ -44,6 +45,12 @@ class JobInputs:
             force_promote=force_promote,
             share=share,
         )
+
+    def check_champion(self, pair: Path) -> None:
+        """UsageError where the champion cannot be examined with the pair in this artifact."""
+        champion = self._registry.champion_at(str(self._plan.outside["champion"].facts["version"]))
+        files = self._plan.store.champions / champion.digest
+        require_same_tokenizer(self._plan.config, pair, self._registry, champion, files)
 
     @contextmanager
     def unchanged(self, job: Job, work: Path) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """What a run would do, from what is in the store now: nothing is hashed, built or written."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.config.root import Config
@@ -28,7 +29,8 @@ class PlannedJob:
 def preview(config: Config, store: Store, first: str = STAGE_NAMES[0], last: str = STAGE_NAMES[-1]) -> list[PlannedJob]:
     """The jobs up to the stage `last`, in the order in which a run does them. UsageError as `known_inputs`, and where a job of a
     stage before `first` is not in the store."""
-    plan, planned = Plan(config, store, known_inputs(config, store) | _champion(config, store)), list[PlannedJob]()
+    known = known_inputs(config, store)
+    plan, planned = Plan(config, store, known | _champion(config, known, store)), list[PlannedJob]()
     for step in plan.steps(last):
         artifact = step.find()
         if artifact is not None:
@@ -40,11 +42,11 @@ def preview(config: Config, store: Store, first: str = STAGE_NAMES[0], last: str
     return planned
 
 
-def _champion(config: Config, store: Store) -> dict[str, OutsideInput]:
+def _champion(config: Config, known: Mapping[str, OutsideInput], store: Store) -> dict[str, OutsideInput]:
     """Asked only where a registry is: opening one takes seconds. A registry that does not answer is said by the run."""
     if not tracking_location(config, store).exists:
         return {}
     try:
-        return champion_input(registry_for(config, store))
+        return champion_input(config, known, registry_for(config, store))
     except RegistryUnavailable:
         return {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.credentials import masked
-from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError
+from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.escaping.secrets import without_secrets
 from pipeline.progress import Progress
 from pipeline.registry.tracking import PAGE, Tracker
@@ -117,6 +117,7 @@ class Runner:
         self._check_after(step.job, artifact, build)
         self.plan.take(step, artifact)
         if stage.completes_config:
+            self._check_champion(artifact)
             self.record.resolved = self.plan.config.model_dump(mode="json")
             self.record.save(self.store)
 
@@ -138,6 +139,14 @@ class Runner:
             self.progress.line(note)
         if build:
             stop_or_warn(after.refusals, self.progress, self.even_if_refused)
+
+    def _check_champion(self, pair: Artifact) -> None:
+        """UsageError where the pair is not one that the champion can be examined with."""
+        if "champion" in self.plan.outside:
+            try:
+                self._inputs.check_champion(pair.path)
+            except UsageError as error:
+                stop_or_warn([str(error)], self.progress, self.even_if_refused)
 
     def _build_locked(self, step: Step) -> tuple[Artifact, str]:
         def waiting() -> None:

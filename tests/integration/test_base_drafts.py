@@ -86,11 +86,16 @@ def test_a_target_that_gained_tokens(smoke: Smoke, place: Place, tmp_path: Path)
 
 
 def test_a_champion_from_before_the_target_gained_tokens(smoke: Smoke, loop: Place, tmp_path: Path) -> None:
-    """It is given rows like the base draft, and examined: a candidate has to beat it still."""
+    """It is given rows like the base draft, and examined: a candidate has to beat it still. The target lies elsewhere, and the
+    config says that it is the same one."""
     _gain_tokens(loop.artifact("pair") / "target", tmp_path / "reference")
     shutil.copytree(loop.artifact("pair") / "draft", tmp_path / "stock")
     config = _config(smoke, tmp_path, tmp_path / "reference", {"source": str(tmp_path / "stock")})
-    ended = loop.understudy("run", config, "--until", "gate", "--run", "gained")
+    refused = loop.understudy("run", config, "--run", "gained")
+    assert (2, True) == (refused.code, "set promote.target_name to reference if" in refused.complaint), refused.err
+    ended = loop.understudy(
+        "run", config, "--until", "gate", "--run", "gained", "--set", "promote.target_name=reference"
+    )
     assert ended.code in (0, 3), ended.err
     profile = json.loads((loop.artifact("evaluate/champion", "gained") / "acceptance.json").read_text())
     assert profile["broken"] is None

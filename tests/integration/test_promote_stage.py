@@ -10,7 +10,7 @@ import pytest
 from pipeline.errors import UnderstudyError
 from pipeline.judgement.decision_file import write_decision
 from pipeline.judgement.schema import Verdict
-from pipeline.models.files import model_digest
+from pipeline.models.files import model_digest, tokenizer_digest
 from pipeline.registry.mlflow_client import client_for
 from pipeline.running.context import StageContext
 from pipeline.store.artifacts import Store
@@ -35,6 +35,9 @@ def commit(store: Store, stage: str, inputs: dict[str, str], figures: dict[str, 
         write_json(work / f"{name}.json", value)
     if stage == "distill":
         make_draft(work / "draft")
+    if stage == "pair":
+        (work / "tokenizer").mkdir()
+        (work / "tokenizer/tokenizer.json").write_text("{}")
     return store.commit(
         work, {"stage": stage, "key": f"{stage}0", "inputs": inputs, "figures": figures, "provides": {}}
     ).path
@@ -88,6 +91,8 @@ def test_promotes_with_card_tags_and_figures(context: StageContext[Any], store: 
     assert (context.out / "card.md").read_text() == card
     assert json.loads((context.out / "promotion.json").read_text())["version"] == "1"
     assert {"understudy.target_digest", "base_draft", "licence", "understudy.key.generate"} <= set(tags)
+    assert ("reference", "d") == (champion.target.place, champion.target.content)
+    assert tokenizer_digest(context.inputs["pair"] / "tokenizer") == champion.target.tokenizer
     assert tags["quantization"] == "unquantized"
     assert tags["acceptance_gain"].startswith("+10.98 points")
     assert version.description.startswith("**Passed**")

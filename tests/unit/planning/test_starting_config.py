@@ -15,6 +15,7 @@ from pipeline.config.loading import load_config
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.generation_config import sampling_defaults
+from pipeline.planning.pair_name import pair_name
 from pipeline.planning.starting_config import starting_config
 from pipeline.running.inputs import require_inputs, resolve_inputs
 from pipeline.running.pair_checks import apply_pair
@@ -57,6 +58,7 @@ def test_a_local_pair(tmp_path: Path) -> None:
     config = _loaded(tmp_path, text)
 
     assert (str(target), "bfloat16") == (config.pair.target.source, config.pair.target.dtype)
+    assert pair_name(str(target)) == config.name == config.promote.target_name
     assert 128 == config.corpus.max_prompt_tokens + config.generate.max_new_tokens + config.generate.lookahead
     assert config.corpus.chat_template is True
     assert "200 rows: 200 with `prompt`" in text
@@ -142,7 +144,7 @@ def test_names_that_yaml_could_misread(tmp_path: Path, name: str) -> None:
     text = starting_config(SMALLER, HUB, prompts)
 
     assert str(prompts) == _loaded(tmp_path, text).corpus.sources[0].path
-    assert {"name", "pair", "corpus", "generate", "sampling", "distill", "evaluate", "gate"} == set(
+    assert {"name", "pair", "corpus", "generate", "sampling", "distill", "evaluate", "gate", "promote"} == set(
         yaml.safe_load(text)
     )
     assert "will have about 0 examination prompts. The gate needs 40 per domain:\n  # add prompts, " in text

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 
 from pipeline.config.loading import load_config
 from pipeline.config.stored import given_config, run_config
-from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
+from pipeline.drafts import loading
+from pipeline.errors import BrokenDraft, Refused, RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.progress import Progress
-from pipeline.registry.drafts import Proposed, RegisteredDraft
+from pipeline.registry.drafts import Proposed, RegisteredDraft, TargetIdentity
 from pipeline.running import begin as begin_module
 from pipeline.running import inputs as inputs_module
 from pipeline.running import job_inputs as job_inputs_module
@@ -28,7 +30,7 @@ from pipeline.running.share_run import ShareRun
 from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import Store
 from pipeline.store.atomic import temporary_name
-from pipeline.store.files import write_json
+from pipeline.store.files import content_key, write_json
 from pipeline.store.processes import own_tag, signs
 from pipeline.store.runs import GC_LOCK, RunRecord, list_runs, load_run, require_run, run_directory, run_lock
 from pipeline.store.times import utc_now
@@ -49,6 +51,9 @@ class _Registry:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+    def holder(self) -> RegisteredDraft | None:
+        return self.champion()
 
     def drop_overdue(self) -> Proposed | None:
         return self.overdue
@@ -97,6 +102,8 @@ class _World:
             (context.out / "file").write_text(name)
             if name == "pair":
                 write_json(context.out / "pair.json", self.facts)
+                (context.out / "tokenizer").mkdir()
+                (context.out / "tokenizer/tokenizer.json").write_text("{}")
             self.during.get(name, lambda context: None)(context)
             names = ("target", "draft", "target_before", "tokenizer", "prompts", "shared")
             provides = {part: f"{context.job_id}:{part}" for part in names}
@@ -535,7 +542,8 @@ def test_a_registry_that_does_not_answer_stops_at_the_gate(world: _World) -> Non
 
 def test_the_champion_is_examined_and_pinned(world: _World) -> None:
     """A champion adds its examination, and the gate reads it."""
-    world.registry.answer = RegisteredDraft(name="d", version="3", digest="digest", change=1)
+    same = TargetIdentity(place="reference", tokenizer=content_key({"tokenizer.json": sha256(b"{}").hexdigest()}))
+    world.registry.answer = RegisteredDraft(name="d", version="3", digest="digest", change=1, target=same)
     record = world.run()
     assert "evaluate/champion" in world.calls
     assert {"name": "d", "version": "3", "shape": ""} == record.outside["champion"].facts
@@ -859,3 +867,39 @@ def test_a_share_is_of_the_config_that_the_earlier_stages_completed(world: _Worl
     world.run(last="generate", run_id="r")
 
     assert made == {path.name for path in (world.store.root / "artifacts").glob("generate-*")}
+
+
+def test_the_champion_of_another_target_stops_a_run_before_it_begins(world: _World) -> None:
+    """Under a name that nobody chose. Nothing is recorded; a name in the config is the user's word that it is the same target."""
+    other = TargetIdentity(place="/models/a/target", source="./target")
+    world.registry.answer = RegisteredDraft(name="d", version="3", digest="digest", target=other)
+    with pytest.raises(
+        UsageError, match=r"version 3 is a draft of /models/a/target, .* is reference: .*set promote\.target_name"
+    ):
+        world.begin()
+    assert [] == list_runs(world.store)
+    assert world.begin("promote.target_name=mine").outside["champion"].digest == "digest"
+
+
+@pytest.mark.parametrize("go_on", [False, True])
+def test_a_champion_with_another_tokenizer_stops_a_run_after_the_pair(
+    world: _World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, go_on: bool
+) -> None:
+    """Whatever the name says: nothing is generated that the gate would have to refuse, unless somebody asks for it."""
+    (tmp_path / "tokenizer.json").write_text('{"other": 1}')
+    monkeypatch.setattr(world.registry, "fetch", lambda draft, into: tmp_path)
+
+    def lacking(*_: Any) -> None:
+        raise BrokenDraft("draft and target have different tokenizers")
+
+    monkeypatch.setattr(loading, "lacking_tokens", lacking)
+    world.registry.answer = RegisteredDraft(name="d", version="3", digest="digest")
+    world.even_if_refused = go_on
+    if go_on:
+        assert "finished" == world.run("promote.target_name=mine").state
+        return
+    with pytest.raises(
+        UsageError, match=r"version 3, cannot be examined with this pair.*set promote\.target_name to another"
+    ):
+        world.run("promote.target_name=mine")
+    assert ["pair"] == world.calls
