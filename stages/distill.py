@@ -18,6 +18,7 @@ from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.stored_completions import column, distinct
 from pipeline.models.files import model_digest
 from pipeline.models.loading import choose_device, load_tokenizer
+from pipeline.models.saving import save_model
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import DistillSettings
@@ -131,9 +132,7 @@ def _save(context: StageContext[DistillSettings], model: Any, pair: Pair, traine
         raise UnderstudyError(
             "distill: the trained draft has weights that are NaN or infinite; lower distill.learning_rate"
         )
-    model.config.pad_token_id = tokenizer.pad_token_id
-    model.generation_config.eos_token_id = pair.stop_tokens
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model.to(getattr(torch, context.settings.training.dtype)).save_pretrained(out)
+    model.to(getattr(torch, context.settings.training.dtype))
+    save_model(model, out, pair.stop_tokens, tokenizer.pad_token_id)
     tokenizer.save_pretrained(out)
     trained_on.write(out)

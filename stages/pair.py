@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.pair import REFERENCE, TARGET
+from pipeline.distillation.trial_step import prove_training
 from pipeline.drafts.base_draft import check_earlier_target, draft_of_layers, fitting_draft
 from pipeline.drafts.directory import trained_on_before
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_store import canonical
+from pipeline.models.derived import prove_saving
 from pipeline.models.files import tokenizer_digest
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.listed_files import not_applied
@@ -153,6 +155,9 @@ def _prove_forward(context: StageContext[PairSettings], role: str, path: Path, v
         check_finite(model, path)
         way = proved_way(model, vocabulary)
         check_logits(model, vocabulary)
+        if role == "draft":
+            prove_saving(model, dtype, resources.trust_remote_code, str(path))
+            prove_training(model, path, resources.trust_remote_code, str(path))
         return way
     except UnderstudyError as error:
         raise UsageError(f"pair.{role}: {error}") from error

@@ -18,6 +18,7 @@ from pipeline.generation.stored_completions import StoredCompletions
 from pipeline.models.files import code_files, copy_files, model_digest, tokenizer_files
 from pipeline.models.loading import choose_device, load_model
 from pipeline.models.out_of_memory import remedy_named
+from pipeline.models.saving import save_model
 from pipeline.models.stored_pair import read_pair
 from pipeline.quantization.recovery import fake_quantization
 from pipeline.quantization.variants import Quantized, quantize
@@ -45,6 +46,9 @@ def _made(context: StageContext[QuantizeSettings], variant: QuantizedVariant) ->
     pair = read_pair(context.inputs["shared"], resources.models)
     training = Training(settings.training, pair, dev, context.progress, resources.device, resources.trust_remote_code)
     made = _quantize(context, variant, source, out)
+    context.progress.line(
+        f"quantize/{variant}: {made.sizes['quantized_share']:.0%} of the parameters are quantized, the others stay in bf16"
+    )
     before, after = _acceptance(context, training, source), _acceptance(context, training, out)
     figures = {"dev_acceptance_rate_before": before, "dev_acceptance_rate_quantized": after}
     if before - after > settings.recovery.max_acceptance_loss:
@@ -102,7 +106,7 @@ def _recover(
     with fake_quantization(model, variant, layers):
         weights = segment_weights(rows, given.distill.segment_shares)
         training.train(model, rows, weights, settings, given.seed, work / "checkpoints")
-    model.bfloat16().save_pretrained(work / "draft")
+    save_model(model.bfloat16(), work / "draft")
     return _quantize(context, variant, work / "draft", work / variant)
 
 

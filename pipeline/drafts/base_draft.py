@@ -11,19 +11,24 @@ import torch
 from pipeline.drafts.directory import TRAINED_ON
 from pipeline.drafts.surgery import added_tokens, extend_vocabulary, prune_layers
 from pipeline.errors import UsageError
+from pipeline.models.derived import check_derived, few_logits
 from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.model_json import read_config
+from pipeline.models.saving import save_model
 from pipeline.models.tokenizers import check_same_family, legal_differences
+
+_CPU = torch.device("cpu")
 
 
 def draft_of_layers(
     target: Path, layers: int | Sequence[int], tokenizer: Any, dtype: str, out: Path, trust_remote_code: bool
 ) -> list[str]:
     """Write a draft made of some of the target's layers to `out`; returns notes about it. Raises as `prune_layers`."""
-    whole = load_model(target, dtype, torch.device("cpu"), trust_remote_code)
+    whole = load_model(target, dtype, _CPU, trust_remote_code)
     model, chosen = prune_layers(whole, layers)
-    model.save_pretrained(out)
+    save_model(model, out)
     tokenizer.save_pretrained(out)
+    check_derived(few_logits(model), out, dtype, _CPU, trust_remote_code, f"pair.draft.layers of {target}")
     return [
         f"the draft is the target's layers {', '.join(map(str, chosen))} of {whole.config.get_text_config().num_hidden_layers}"
     ]
@@ -47,13 +52,16 @@ def fitting_draft(
     gained = added_tokens(tokenizer, own, width)
     if not gained:
         return given, check_same_family(tokenizer, own, width)
-    model = load_model(given, dtype, torch.device("cpu"), trust_remote_code)
+    model = load_model(given, dtype, _CPU, trust_remote_code)
+    before_TV = few_logits(model)
     extend_vocabulary(model, gained)
     out.mkdir(parents=True, exist_ok=True)
     if (trained_on := given / TRAINED_ON).exists():
         shutil.copyfile(trained_on, out / TRAINED_ON)
-    model.save_pretrained(out)
+    save_model(model, out)
     tokenizer.save_pretrained(out)
+    known_TV = before_TV[:, : gained[0]]
+    check_derived(known_TV, out, dtype, _CPU, trust_remote_code, f"pair.draft with rows for {len(gained)} more tokens")
     return out, [
         f"the draft lacked {len(gained)} tokens of the target, such as {_token(tokenizer, gained)}: rows for them were "
         "added, which the draft can use only after training",

@@ -43,7 +43,19 @@ def prune_layers(model: Any, layers: int | Sequence[int]) -> tuple[Any, list[int
             "set a draft model instead"
         ) from None
     smaller.generation_config = copy.deepcopy(model.generation_config)
+    _check_outside_layers(model, smaller, name)
     return smaller.eval(), chosen
+
+
+def _check_outside_layers(model: Any, smaller: Any, stack: str) -> None:
+    """UsageError where a weight outside the layers was overwritten, as of two that a config ties and that differ."""
+    theirs = model.state_dict()
+    for name, weight in smaller.state_dict().items():
+        if not name.startswith(f"{stack}.") and not torch.equal(weight, theirs[name].to(weight)):
+            raise UsageError(
+                f"pair.draft.source = target: a {type(model).__name__} made anew from its config.json has another {name}; set a "
+                "draft model instead"
+            )
 
 
 def _renamed(weights: dict[str, Any], wanted: Sequence[str], stack: str, chosen: Sequence[int]) -> dict[str, Any]:

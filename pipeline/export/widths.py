@@ -14,11 +14,16 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from pipeline.errors import UsageError
+from pipeline.models.built import empty_model
+from pipeline.models.derived import check_derived, few_logits
 from pipeline.models.files import weight_files
+from pipeline.models.loading import load_model
 from pipeline.models.model_json import INDEX, INDEX_FORMAT, config_values
+from pipeline.models.tensor_ledger import FLOATS, stored_tensors
 from pipeline.store.files import write_json
 from pipeline.store.own_files import reads_own_files
 
+_DTYPE = "bfloat16"  # in which logits are compared
 _NEVER = -1e4  # a bias; float16 holds it
 
 
@@ -31,10 +36,12 @@ def resize_rows(directory: Path, tokens: int, width: int, trust_remote_code: boo
     text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
     if text["vocab_size"] == width:
         return False
-    known = int(text["vocab_size"])
+    known, device = int(text["vocab_size"]), torch.device("cpu")
     names = _vocabulary_tensors(directory, trust_remote_code)
+    _check_rows(directory, names, known, width)
+    before_TV = few_logits(load_model(directory, _DTYPE, device, trust_remote_code))[:, : min(tokens, width)]
     for path in weight_files(directory):
-        _resize_file(path, names, known, tokens, width)
+        _resize_file(path, names, tokens, width)
     text["vocab_size"] = width
     if "vocab_size" in config:
         config["vocab_size"] = width
@@ -43,6 +50,7 @@ def resize_rows(directory: Path, tokens: int, width: int, trust_remote_code: boo
         index = INDEX_FORMAT.read(directory / INDEX).model_dump(exclude_unset=True)
         total = sum(path.stat().st_size for path in weight_files(directory))
         write_json(directory / INDEX, index | {"metadata": {**(index.get("metadata") or {}), "total_size": total}})
+    check_derived(before_TV, directory, _DTYPE, device, trust_remote_code, f"the draft with {width} columns of logits")
     return True
 
 
@@ -54,8 +62,6 @@ def padding_rows(rows_VH: torch.Tensor, tokens: int, count: int) -> torch.Tensor
 
 def _vocabulary_tensors(directory: Path, trust_remote_code: bool) -> frozenset[str]:
     """Names of the tensors that have a row for each token: embedding, head and the head's bias."""
-    from pipeline.models.built import empty_model  # loads transformers
-
     model = empty_model(directory, trust_remote_code)
     parts = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
     names = [name for name, module in model.named_modules() if id(module) in parts]
@@ -63,7 +69,7 @@ def _vocabulary_tensors(directory: Path, trust_remote_code: bool) -> frozenset[s
 
 
 @reads_own_files("a model directory that check_directory has read")
-def _resize_file(path: Path, names: frozenset[str], known: int, tokens: int, width: int) -> None:
+def _resize_file(path: Path, names: frozenset[str], tokens: int, width: int) -> None:
     with safe_open(path, framework="pt") as file:
         present = set(file.keys())
         if not present & names:
@@ -72,12 +78,16 @@ def _resize_file(path: Path, names: frozenset[str], known: int, tokens: int, wid
         metadata = file.metadata()
     for name in sorted(present & names):
         tensor = tensors[name]
-        if not tensor.is_floating_point() or tensor.shape[0] != known or tensor.element_size() < 2:
+        tensors[name] = _resized(tensor, tokens, width)
+    save_file(tensors, path, metadata)
+
+
+def _check_rows(directory: Path, names: frozenset[str], known: int, width: int) -> None:
+    for name, entry in stored_tensors(directory).items():
+        if name in names and (entry.dtype not in FLOATS or entry.shape[0] != known):
             raise UsageError(
                 f"{name} is quantized, so it cannot get {width} rows; quantize again with quantize.output_head false"
             )
-        tensors[name] = _resized(tensor, tokens, width)
-    save_file(tensors, path, metadata)
 
 
 def _resized(tensor: torch.Tensor, tokens: int, width: int) -> torch.Tensor:

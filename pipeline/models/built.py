@@ -48,6 +48,12 @@ def is_tied(model: Any) -> bool:
     return head is not None and getattr(head, "weight", None) is getattr(embedding, "weight", head)
 
 
+def name_of_head(model: Any) -> str:
+    """The output head's name in a built model, which has one."""
+    head = model.get_output_embeddings()
+    return next(str(name) for name, module in model.named_modules() if module is head)
+
+
 def state_tied(model: Any) -> None:
     """Let the model's config say whether its head is its embedding: what is made of the model and saved follows the config, and
     transformers keeps both where a tied model's files have a head of its own."""

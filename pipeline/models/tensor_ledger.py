@@ -17,7 +17,7 @@ from pipeline.models.model_json import CONFIG
 from pipeline.models.safetensors_header import TensorEntry, read_header
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a layer, or of an expert
-_FLOATS = ("F64", "F32", "F16", "BF16")
+FLOATS = ("F64", "F32", "F16", "BF16")
 _INTEGERS = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 
 # Tensors of published checkpoints that have no part in the logits of text.
@@ -96,7 +96,7 @@ def check_ledger(
             f"{path}: {twice[0]} and {twice[1]} are both stored, and the model has one place for them; take the files from where "
             "the model was published"
         )
-    for name in sorted(name for name in taken if stored[name].dtype not in _FLOATS):
+    for name in sorted(name for name in taken if stored[name].dtype not in FLOATS):
         if not _is_taken_as_it_is(stored[name], name, held) and not (quantized and _companions(name, taken)):
             raise _other_numbers(path, stored, name)
 

@@ -19,6 +19,8 @@ Sizes = tuple[int, int]  # inputs, outputs
 # nf4 has a scale for each 64 inputs; the CPU kernels need whole blocks and multiples of 32 outputs.
 _WHOLE: dict[QuantizedVariant, Sizes] = {"int8": (1, 1), "int4": (64, 32), "fp8": (BLOCK, BLOCK)}
 
+_MOST_LEFT = 0.1  # of the weights of the layers
+
 
 def sizes_fit(variant: QuantizedVariant, inputs: int, outputs: int) -> bool:
     """Whether a layer is made of whole blocks."""
@@ -48,19 +50,41 @@ def impossible_variants(directory: Path, trust_remote_code: bool = False) -> dic
         return {}
     found = {}
     for variant in _WHOLE:
-        if reason := _reason(variant, model):
+        if reason := reason_against(variant, model):
             found[variant] = reason
     return found
 
 
-def _reason(variant: QuantizedVariant, model: Any) -> str | None:
+def reason_against(variant: QuantizedVariant, model: Any) -> str | None:
+    """Why the built `model` has no such variant, in one line; None if it has."""
     if variant != "fp8":
-        return obstacle(variant, _bitsandbytes_layers(model))
+        return obstacle(variant, _bitsandbytes_layers(model)) or _left_in_bf16(variant, model)
     try:
         layers = quantizable_layers(model)
     except UnderstudyError as error:
         return str(error)
     return obstacle(variant, {name: (layer.in_features, layer.out_features) for name, layer in layers.items()})
+
+
+def _left_in_bf16(variant: QuantizedVariant, model: Any) -> str | None:
+    """A reason where much of the weights is in no linear layer, such as fused experts; embedding and head are not looked at."""
+    outside = {id(part) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
+    inside = other = 0
+    largest: tuple[int, str] = (0, "")
+    for name, module in model.named_modules():
+        if id(module) not in outside:
+            for own, weight in module.named_parameters(recurse=False):
+                if isinstance(module, nn.Linear | Conv1D):
+                    inside += weight.numel()
+                else:
+                    other, largest = other + weight.numel(), max(largest, (weight.numel(), f"{name}.{own}"))
+    if other <= _MOST_LEFT * (inside + other):
+        return None
+    share = other / (inside + other)
+    return (
+        f"{share:.0%} of the weights of its layers are in no linear layer (such as {largest[1]}), so {variant} would leave them "
+        "in bf16"
+    )
 
 
 def _bitsandbytes_layers(model: Any) -> dict[str, Sizes]:

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from pipeline.errors import UnderstudyError
+from pipeline.models.built import is_tied, name_of_head
 
 BLOCK = 128
 _FORMAT = torch.float8_e4m3fn
@@ -55,9 +56,9 @@ def quantizable_layers(model: Any) -> dict[str, nn.Linear]:
 
 def save(model: Any, layers: Mapping[str, nn.Linear], out: Path) -> None:
     """Write `model` with `layers` (whose sizes are multiples of 128) in FP8."""
-    tensors = dict(model.state_dict())
-    if model.config.tie_word_embeddings:
-        del tensors["lm_head.weight"]
+    tensors, head = dict(model.state_dict()), name_of_head(model)
+    if is_tied(model):
+        del tensors[f"{head}.weight"]
     for name, layer in layers.items():
         scales = block_scales(layer.weight)
         tensors[f"{name}.weight"] = to_fp8(layer.weight, scales)
@@ -67,7 +68,7 @@ def save(model: Any, layers: Mapping[str, nn.Linear], out: Path) -> None:
         "fmt": "e4m3",
         "activation_scheme": "dynamic",
         "weight_block_size": [BLOCK, BLOCK],
-        "modules_to_not_convert": ["lm_head"],
+        "modules_to_not_convert": [head],
     }
     out.mkdir(parents=True, exist_ok=True)
     save_file(

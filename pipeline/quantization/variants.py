@@ -9,22 +9,32 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+from torch import nn
+from transformers import BitsAndBytesConfig
 
 from pipeline.config.quantize import QuantizedVariant
 from pipeline.errors import UnderstudyError
-from pipeline.quantization.block_sizes import obstacle, sizes_fit
+from pipeline.models.built import is_tied
+from pipeline.models.derived import check_derived, few_logits
+from pipeline.models.loading import load_listed, load_model
+from pipeline.models.model_json import read_config
+from pipeline.models.saving import own_generation_config, save_model
+from pipeline.quantization.block_sizes import reason_against, sizes_fit
 from pipeline.quantization.fp8 import quantizable_layers, save
 from pipeline.store.own_files import reads_own_files
+
+# Largest relative distance of logits from those of the draft: far above what rounding costs (0.01 to 0.3), and below what is left
+# where a matrix is another one (1.4).
+_WITHIN: Mapping[QuantizedVariant, float] = {"int8": 0.5, "int4": 1.0, "fp8": 0.7}
 
 
 class Quantized(NamedTuple):
     """The result of `quantize`."""
 
     layers: frozenset[str]  # names of the quantized layers
-    sizes: dict[
-        str, float
-    ]  # linear_bytes, linear_bytes_bf16: these layers after and before; file_bytes, file_bytes_source: all weights
+    # linear_bytes, linear_bytes_bf16: these layers after and before; quantized_share: of the parameters; file_bytes,
+    # file_bytes_source: all weights
+    sizes: dict[str, float]
 
 
 def quantize(
@@ -39,62 +49,58 @@ def quantize(
 
     `head`: also quantize the output head, unless it is tied to the embedding or, for int4, its sizes do not fit; never for fp8.
     Embeddings are not quantized. The caller examines the checkpoint reloaded from `out`, never the model in memory.
+    UnderstudyError where the model has no such variant, or where what is loaded from `out` has other logits than rounding gives.
     """
-    load_options = {"dtype": torch.bfloat16, "local_files_only": True, "trust_remote_code": trust_remote_code}
-    make = _quantize_fp8 if variant == "fp8" else _quantize_bitsandbytes
-    modules = make(source, variant, out, device, head, load_options)
+    whole = load_model(source, "bfloat16", device, trust_remote_code)
+    if reason := reason_against(variant, whole):
+        raise UnderstudyError(f"{source}: {reason}; remove {variant} from quantize.variants")
+    expected_TV, parameters = few_logits(whole), sum(weight.numel() for weight in whole.parameters())
+    if variant == "fp8":
+        modules: Mapping[str, Any] = quantizable_layers(whole)
+        own_generation_config(whole)
+        save(whole, modules, out)
+    else:
+        settings, config = _bitsandbytes_config(variant, head and _head_fits(whole, variant)), whole.config
+        del whole  # two at once may not fit
+        modules = _quantize_bitsandbytes(source, config, settings, out, device, trust_remote_code)
+    check_derived(expected_TV, out, "bfloat16", device, trust_remote_code, f"{variant} of {source}", _WITHIN[variant])
+    elements = sum(module.in_features * module.out_features for module in modules.values())
     return Quantized(
         frozenset(modules),
         {
             "linear_bytes": float(_bytes(out, set(modules))),
-            "linear_bytes_bf16": 2.0 * sum(module.in_features * module.out_features for module in modules.values()),
+            "linear_bytes_bf16": 2.0 * elements,
+            "quantized_share": elements / parameters,
             "file_bytes": float(sum(path.stat().st_size for path in out.glob("*.safetensors"))),
             "file_bytes_source": float(sum(path.stat().st_size for path in source.glob("*.safetensors"))),
         },
     )
 
 
-@reads_own_files("a model directory that check_directory has read")
-def _quantize_fp8(
-    source: Path, variant: QuantizedVariant, out: Path, device: torch.device, head: bool, load_options: dict[str, Any]
-) -> dict[str, Any]:
-    model = AutoModelForCausalLM.from_pretrained(source, **load_options)
-    layers = quantizable_layers(model)
-    _check_blocks(source, variant, layers)
-    save(model, layers, out)
-    return layers
-
-
-@reads_own_files("a model directory that check_directory has read")
 def _quantize_bitsandbytes(
-    source: Path, variant: QuantizedVariant, out: Path, device: torch.device, head: bool, load_options: dict[str, Any]
+    source: Path, config: Any, settings: Any, out: Path, device: torch.device, trust_remote_code: bool
 ) -> dict[str, Any]:
-    config = AutoConfig.from_pretrained(
-        source, **{name: load_options[name] for name in ("local_files_only", "trust_remote_code")}
-    )
-    settings = _bitsandbytes_config(variant, head and _head_fits(config, variant))
-    model = AutoModelForCausalLM.from_pretrained(
-        source, quantization_config=settings, device_map=str(device), **load_options
-    )
+    options = {
+        "config": config,  # that of the built model
+        "quantization_config": settings,
+        "device_map": str(device),
+        "dtype": torch.bfloat16,
+    }
+    model = load_listed(source, read_config(source), None, trust_remote_code, options)
     modules = {
         name: module
         for name, module in model.named_modules()
         if type(module).__name__ in ("Linear8bitLt", "Linear4bit")
     }
-    _check_blocks(source, variant, modules)
-    model.save_pretrained(out)
+    save_model(model, out)
     return modules
 
 
-def _check_blocks(source: Path, variant: QuantizedVariant, modules: Mapping[str, Any]) -> None:
-    """UnderstudyError where the sizes of the layers do not allow the variant."""
-    sizes = {name: (module.in_features, module.out_features) for name, module in modules.items()}
-    if reason := obstacle(variant, sizes):
-        raise UnderstudyError(f"{source}: {reason}; remove {variant} from quantize.variants")
-
-
-def _head_fits(config: Any, variant: QuantizedVariant) -> bool:
-    return not config.tie_word_embeddings and sizes_fit(variant, config.hidden_size, config.vocab_size)
+def _head_fits(model: Any, variant: QuantizedVariant) -> bool:
+    head = model.get_output_embeddings()
+    return (
+        not is_tied(model) and isinstance(head, nn.Linear) and sizes_fit(variant, head.in_features, head.out_features)
+    )
 
 
 def _bitsandbytes_config(variant: QuantizedVariant, head: bool) -> Any:

@@ -20,6 +20,7 @@ from pipeline.config.pair import ReferenceRecipe, ReferenceShape
 from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.errors import UnderstudyError
 from pipeline.models.loading import supports_bf16
+from pipeline.models.saving import save_model
 from pipeline.progress import Progress
 from pipeline.reference.text import Document, ReferenceText
 from pipeline.store.atomic import replacing, replacing_directory
@@ -219,7 +220,7 @@ def _part(
     if not directory.exists():
         model = build()
         with replacing_directory(directory) as partial:
-            model.save_pretrained(partial, safe_serialization=True)
+            save_model(model, partial)
             tokenizer.save_pretrained(partial)
             (partial / "README.md").write_text(
                 "---\nlicense: psf-2.0\n---\nTrained by Understudy on Python's standard library.\n"
