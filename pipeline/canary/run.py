@@ -28,7 +28,7 @@ from pipeline.store.times import utc_now
 from pipeline.watch.counts import Observation
 from pipeline.watch.prediction import served
 from pipeline.watch.reading import Reader
-from pipeline.watch.state import STATE
+from pipeline.watch.state import all_states
 
 if TYPE_CHECKING:
     from pipeline.canary.schema import DraftEvidence
@@ -206,10 +206,12 @@ def _endpoint(asked: Question, url: str, found: Asked, draft: "DraftEvidence") -
 
 def fallen(store: Store, name: str) -> bool | None:
     """Whether the watch says that the counters fell; None where it has counted nothing in the last day."""
-    state = STATE.find(store, name)
-    if state is None or state.looked_at is None or time.time() - state.looked_at >= _RECENT_SECONDS:
-        return None
-    return state.verdict == "low"
+    recent = [
+        state
+        for state in all_states(store, name).values()
+        if state.looked_at is not None and time.time() - state.looked_at < _RECENT_SECONDS
+    ]
+    return any(state.verdict == "low" for state in recent) if recent else None
 
 
 def run_canary(config: Config, store: Store, progress: Progress) -> CanaryResult:

@@ -59,13 +59,18 @@ def watch(
         watching = watch_of(read, where, name, time.time(), progress)
         if is_ours:
             observation = watching.look(time.time())
-        elif watching.state.looks:
+        elif watching.state.looks or watching.found_elsewhere():
             progress.line("another process watches this; what its last look found:")
         else:
             raise UnderstudyError(f"{name}: another process watches this, and has not looked yet; call again")
     state = watching.state
     if is_ours and observation.counts is None and observation.problems and not state.has_drift:
         raise UnderstudyError(f"{name}: nothing could be read: {'; '.join(observation.problems[:3])}")
+    elsewhere = None if state.has_drift else watching.found_elsewhere()
+    if elsewhere is not None:  # no evidence of this look has ended it
+        state = elsewhere[1]
     say(json.dumps(figures(state), sort_keys=True) if as_json else f"{name}: {status_line(state, read.watch)}")
+    if elsewhere is not None:
+        raise Refused(watching.line_of(*elsewhere))
     if state.has_drift:
         raise Refused(f"{name}: {state_line(state)}")

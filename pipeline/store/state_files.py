@@ -28,6 +28,14 @@ class StateFile(Generic[T]):
         """None where nothing was written yet. UnderstudyError of one line for a damaged file, which says what to do."""
         return self.kind.find(self.path(store, of))
 
+    def keys(self, store: Store, of: str) -> list[str]:
+        """`of`, and each `of@...`, that has a file: where there may be several for one thing. Names have no `@`."""
+        path = self.path(store, of)
+        others = (
+            found.name.removesuffix(".json") for found in path.parent.glob(f"{path.name.removesuffix('.json')}@*.json")
+        )
+        return [one for one in (of, *sorted(others)) if self.path(store, one).exists()]
+
     def write(self, store: Store, value: T, of: str = "") -> None:
         """Replace the file atomically."""
         write_json(self.path(store, of), _json(value))

@@ -25,6 +25,12 @@ class Served:
 
     engine: WatchedEngine
     expected: Expected | None
+    by_link: bool = False  # found by a link, which is moved when the champion changes
+
+    @property
+    def digest(self) -> str:
+        """Of the exported draft; empty without one."""
+        return "" if self.expected is None else self.expected.draft.digest
 
     @property
     def predicted(self) -> Predicted | None:
@@ -57,7 +63,11 @@ def served(config: Config) -> Served:
             f"watch.engine is {engine}, and {directory} was exported for {expected.engine}: engines count differently; "
             "correct one of them"
         )
-    return Served(engine, expected)
+    return Served(engine, expected, directory is not None and _is_link(directory, config))
+
+
+def _is_link(directory: Path, config: Config) -> bool:
+    return config.watch.expected is None or directory.is_symlink()
 
 
 def check_countable(found: Served, settings: WatchConfig) -> None:

@@ -8,6 +8,7 @@ from pipeline.config.watch import WatchConfig
 from pipeline.engines.counts import Counts
 from pipeline.engines.facts import FACTS, WatchedEngine
 from pipeline.store.parsing import Number, Text
+from pipeline.watch.compared import watched
 from pipeline.watch.counts import Observation
 from pipeline.watch.followed_files import LogPositions, follow
 from pipeline.watch.increments import Replica, forget, increment
@@ -39,7 +40,7 @@ class Reader:
 
     def __init__(self, settings: WatchConfig, engine: WatchedEngine, state: ReaderState | None = None) -> None:
         self._scraper, self._settings = Scraper(settings, engine), settings
-        self._engine, self._watched = engine, f"{engine} {settings.model or ''}".strip()
+        self._engine, self._watched = engine, watched(engine, settings)
         state = state or ReaderState()
         self._state = state if state.watched == self._watched else replace(state, replicas={})
 

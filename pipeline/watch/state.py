@@ -1,11 +1,16 @@
-"""What the watch remembers from one look to the next: one small file, `watch/<registered name>.json` in the store."""
+"""What the watch remembers from one look to the next: one small file, `watch/<registered name>.json` in the store.
+
+A watch of the same name that compares something else (`compared.py`) has its own, `watch/<registered name>@<hash>.json`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, field
 from math import inf
 
+from pipeline.store.artifacts import Store
 from pipeline.store.parsing import Amount, Count, Moment, Text, format_of, stored
 from pipeline.store.state_files import StateFile
+from pipeline.watch.compared import Compared
 from pipeline.watch.drift import SIDES, Drift, started
 from pipeline.watch.moved import Recent
 from pipeline.watch.paying import Paying
@@ -31,7 +36,7 @@ class Last:
 @stored(name="state of the watch", schema=1, remedy="move it away; the watch then learns its reference again")
 class WatchState:
     """`draft`: the digest of the exported draft, empty without one. `domains`, `last`: by the name of the count. `told`: the
-    states that the receiver of notices knows."""
+    states that the receiver of notices knows. `compared`: None before the first look, and in a file of an earlier version."""
 
     reader: ReaderState
     draft: Text
@@ -42,6 +47,24 @@ class WatchState:
     last: Mapping[Text, Last] = field(default_factory=dict)
     told: Mapping[Text, Text] = field(default_factory=dict)
     looks: Count = 0
+    compared: Compared | None = None
+
+    @property
+    def known_compared(self) -> Compared | None:
+        """What the looks so far have compared; of an earlier version by what its reader knows. None where nothing says it."""
+        if self.compared is not None or not self.looks:
+            return self.compared
+        log = () if self.reader.log is None else (self.reader.log.path,)
+        places = tuple(self.reader.replicas) or log
+        if not places:  # all replicas were down for days
+            return None
+        return Compared(
+            reads="endpoints" if self.reader.replicas else "log",
+            places=places,
+            engine=self.reader.watched,
+            rule="window" if self.window.counts else "sequential",
+            is_predicted=bool(self.draft),
+        )
 
     @property
     def verdict(self) -> str:
@@ -90,6 +113,12 @@ def _check_drift(drift: Drift) -> None:
 
 
 STATE = StateFile(format_of(WatchState, check=_check), "watch/{}")
+
+
+def all_states(store: Store, name: str) -> dict[str, WatchState]:
+    """Of this registered name, by the key of the file: the first one has the name itself."""
+    found = {key: STATE.find(store, key) for key in STATE.keys(store, name)}
+    return {key: state for key, state in found.items() if state is not None}
 
 
 def new_state(time: float) -> WatchState:

@@ -30,10 +30,9 @@ def observed(
     """The state after `observation`, but for the reader's. The counts since another draft is served are of both, so the look that
     finds it tests nothing."""
     predicted, time = served.predicted, observation.time
-    digest = "" if predicted is None else predicted.digest
     state = replace(state, looks=state.looks + 1)
-    if digest != state.draft:
-        return _of_draft(state, digest, time)
+    if served.digest != state.draft:
+        return _of_draft(state, served.digest, time)
     if observation.counts is None or not observation.seconds:
         return state
     seconds, gamma = observation.seconds, _gamma(served, settings)
@@ -42,10 +41,9 @@ def observed(
         return state
     if settings.rule == "window":
         counts = with_draft_tokens(observation.counts, gamma)
-        tested = state.counts if state.counts.verdict == "steady" else all_renewed(state.counts, time)
-        state = replace(state, window=slid(state.window, counts, time, settings), counts=tested)
+        state = replace(state, window=slid(state.window, counts, time, settings))
     else:
-        state = replace(state, counts=all_looked(state.counts, shares, time, seconds, settings), window=Window())
+        state = replace(state, counts=all_looked(state.counts, shares, time, seconds, settings))
     last = {**state.last, **{share.name: _last(share, time) for share in shares}}
     domains = remembered(state.domains, observation.by_domain, gamma, seconds)
     return _with_paying(replace(state, last=last, domains=domains), observation, gamma, costs)
@@ -62,7 +60,8 @@ def _last(share: Share, time: float) -> Last:
 
 
 def _of_draft(state: WatchState, digest: str, time: float) -> WatchState:
-    """Another draft is served. A reference stays if it is of deviations from a prediction, and the next look has a prediction."""
+    """Another draft is champion and served. A reference stays if it is of deviations from a prediction, and the next look has
+    a prediction."""
     counts = all_renewed(state.counts, time) if digest and state.draft else WatchedCounts(began=time)
     return replace(state, draft=digest, counts=counts, window=Window())
 

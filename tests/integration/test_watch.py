@@ -119,6 +119,14 @@ def test_a_drift_is_found_told_and_ends(site: Site, hook: tuple[str, list[dict[s
     status[0] = 204
     still = site.place.understudy("watch", config, "--once", "--json")
     assert (3, "low") == (still.code, json.loads(still.out)["drift"])
+    site.decode(0.8)
+    for other in ("watch.expected=null", "watch.rule=window"):  # no evidence of it
+        bare = site.place.understudy("watch", config, "--once", "--json", "--set", other)
+        assert (3, "low", True) == (
+            bare.code,
+            json.loads(bare.out)["drift"],
+            "look with the config that" in bare.complaint,
+        )
     assert ["low", "low"] == [one["drift"] for one in told]
     over = still
     for _ in range(20):  # one sound look is no end

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,14 +12,17 @@ from pipeline.config.root import Config
 from pipeline.engines.counts import Counts
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.progress import Progress
+from pipeline.registry.drafts import RegisteredDraft
 from pipeline.store.artifacts import Store
 from pipeline.watch import acting, forever
 from pipeline.watch.acting import Watch, watch_of
 from pipeline.watch.counts import Observation
+from pipeline.watch.increments import Replica
 from pipeline.watch.paying import Paying
 from pipeline.watch.prediction import Served
 from pipeline.watch.reading import ReaderState
 from pipeline.watch.state import STATE
+from pipeline.watch.window import Window
 from tests.unit.watch.expectations import FlatCosts, expected_at, watched_state
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -175,7 +179,7 @@ def test_an_export_that_was_replaced_is_read_at_the_next_look(site: Site) -> Non
     watch = site.watch()
     now = _look(watch, site, [0.8] * 2 + [0.4] * 4)
     assert "low" == watch.state.verdict
-    site.served = Served("vllm", expected_at(first=0.4, accepted=1.2, gamma=3, digest="other"))
+    site.served = Served("vllm", expected_at(first=0.4, accepted=1.2, gamma=3, digest="other"), by_link=True)
     _look(watch, site, [0.4], now)
     assert ("steady", "other") == (watch.state.verdict, watch.state.draft)
 
@@ -357,3 +361,88 @@ def test_a_state_that_is_there_is_gone_on_from(site: Site) -> None:
     state = replace(watched_state(), paying=Paying(speedup=0.9, pays=False, since=1.0))
     STATE.write(Store(site.root), state, NAME)
     assert state == site.watch().state
+
+
+WITHOUT_PREDICTION = Served("vllm", None)
+OTHER_DRAFT = Served("vllm", expected_at(first=0.8, accepted=1.92, gamma=3, digest="other"))
+
+
+def _watching(**changes: Any) -> Config:
+    known = _config().watch.model_dump(mode="json", exclude_defaults=True)
+    return _config(watch=known | changes)
+
+
+@pytest.mark.parametrize(
+    ("config", "served"),
+    [
+        (_config(), WITHOUT_PREDICTION),
+        (_config(), OTHER_DRAFT),  # an export by hand: the registry's champion is another one
+        (_watching(endpoints=[], log="requests.jsonl"), None),
+        (_watching(endpoints=["http://staging:8000"]), None),
+        (_watching(model="adapter"), None),
+        (_watching(rule="window"), None),
+        (_watching(engine="sglang", draft_length=3), Served("sglang", None)),
+    ],
+    ids=["no prediction", "another export", "log", "other engines", "another model", "another rule", "another engine"],
+)
+def test_only_evidence_ends_a_drift(site: Site, config: Config, served: Served | None) -> None:
+    """A look of the same name that compares something else has a state of its own. What the first found stays, is said, and its
+    receiver is not told that it is over; the same comparison goes on where it was."""
+    now = _look(site.watch(), site, [0.8, 0.8] + [0.4] * 4)
+    found, (site.config, known), before = STATE.find(Store(site.root), NAME), (config, site.config), site.served
+    site.served = served or before
+    other = site.watch()
+    now = _look(other, site, [0.8] * 20, now)
+    elsewhere = other.found_elsewhere()
+
+    assert found == STATE.find(Store(site.root), NAME)
+    assert elsewhere is not None
+    assert (NAME, "low") == (elsewhere[0], elsewhere[1].verdict)
+    assert 1 == sum("is no evidence of it: look with the config that found it" in line for line in site.lines)
+    assert ["low"] == [one.drift for one in site.told]
+    site.config, site.served = known, before
+    first = site.watch()
+    now = _look(first, site, [0.4], now)
+    assert ("low", NAME) == (first.state.verdict, first.key)
+    _look(first, site, [0.8] * 12, now)
+    assert ["low", "none"] == [one.drift for one in site.told]
+
+
+def test_replicas_that_come_and_go_are_one_comparison(site: Site) -> None:
+    """As long as one of them stays."""
+    now = BEGIN
+    for hosts, firsts in (("ab", [0.8] * 2 + [0.4] * 4), ("bc", [0.4]), ("cde", [0.8] * 12)):
+        site.config = _watching(endpoints=[f"http://{host}:8000" for host in hosts])
+        watch = site.watch()
+        now = _look(watch, site, firsts, now)
+        assert NAME == watch.key
+    assert ["low", "none"] == [one.drift for one in site.told]
+
+
+@pytest.mark.parametrize(("champion", "verdict"), [("other", "steady"), ("d", "low"), (None, "low")])
+def test_a_change_of_the_champion_ends_a_drift(
+    site: Site, monkeypatch: pytest.MonkeyPatch, champion: str | None, verdict: str
+) -> None:
+    """The registry's, where there is one: another export alone is no evidence."""
+    held = None if champion is None else RegisteredDraft(name=NAME, version="2", digest=champion)
+    monkeypatch.setattr(acting, "tracking_location", lambda *_: SimpleNamespace(exists=True))
+    monkeypatch.setattr(acting, "registry_for", lambda *_: SimpleNamespace(champion=lambda: held))
+    watch = site.watch()
+    now = _look(watch, site, [0.8] * 2 + [0.4] * 4)
+    site.served = replace(OTHER_DRAFT, by_link=True)
+    _look(watch, site, [0.4], now)
+    assert verdict == STATE.find(Store(site.root), NAME).verdict  # type: ignore[union-attr]
+    assert (watch.found_elsewhere() is None) == (verdict == "steady")
+
+
+def test_a_state_of_an_earlier_version_is_gone_on_from(site: Site) -> None:
+    """What it compared is what its reader knows."""
+    state = replace(watched_state(), looks=5, draft=site.served.digest)
+    replicas = {"http://one:8000": Replica(seen=1.0, engines={})}
+    of_reader = ReaderState(time=1.0, watched="vllm", replicas=replicas)
+    for reader, key in ((of_reader, NAME), (ReaderState(), NAME), (replace(of_reader, watched="sglang"), f"{NAME}@")):
+        STATE.write(Store(site.root), replace(state, reader=reader, window=Window()), NAME)
+        watch = site.watch()
+        watch.look(BEGIN)
+        assert watch.key.startswith(key)
+        assert (key == NAME) == (watch.key == NAME)
