@@ -55,7 +55,8 @@ class RequestLog:
             return
         if not isinstance(request.get("messages"), list) and not isinstance(request.get("prompt"), str):
             return
-        row = {**request, "response": answer, "created": round(begun, 3), "duration": round(ended - begun, 4)}
+        # Under a key of its own: a client may send fields such as `domain` or `group`, which label rows.
+        row = {"request": request, "response": answer, "created": round(begun, 3), "duration": round(ended - begun, 4)}
         if first is not None:
             row["ttft"] = round(first - begun, 4)
         if group:

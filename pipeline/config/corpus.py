@@ -78,6 +78,11 @@ class PromptSource(Section):
         description="The column of a row's tools: a list of function schemas, or its JSON text; the chat template gets them. "
         "null reads no tools.",
     )
+    request_field: str | None = Field(
+        default="request",
+        description="The column of a log's requests, where they are not in the row itself: an object, or its JSON text. Of it only "
+        "fields of requests are read, so a client's own `domain` labels nothing. null: rows hold their requests.",
+    )
     use_answers: bool = Field(
         default=False,
         description="For a log of the deployment: the recorded answers are completions of the target, whose servers then only "

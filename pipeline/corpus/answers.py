@@ -10,43 +10,11 @@ from typing import Any
 from pipeline.config.corpus import PromptSource
 from pipeline.corpus.as_served import with_arguments, with_thinking
 from pipeline.corpus.chats import as_list, as_message
+from pipeline.corpus.logged_requests import NEUTRAL, STATED
 
-_STATED = ("temperature", "top_k", "top_p", "min_p")
-# Settings of a request that change what is sampled, by the values that change nothing. The target is never asked with them.
-_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "presence_penalty": (None, 0),
-    "frequency_penalty": (None, 0),
-    "repetition_penalty": (None, 1),
-    "repeat_penalty": (None, 1),
-    "logit_bias": (None, {}, []),
-    "stop": (None, "", []),
-    # Engines sample under a grammar, as they do where a tool must be called.
-    "response_format": (None, {"type": "text"}),
-    "structured_outputs": (None,),
-    "guided_json": (None,),
-    "guided_regex": (None,),
-    "guided_grammar": (None,),
-    "json_schema": (None,),
-    "regex": (None,),
-    "ebnf": (None,),
-    "grammar": (None, ""),
-    "tool_choice": (None, "auto", "none"),
-    "parallel_tool_calls": (None, True),
-    "stop_token_ids": (None, []),
-    "ignore_eos": (None, False),
-    "min_tokens": (None, 0),
-    "bad_words": (None, []),
-    "allowed_token_ids": (None,),
-    "thinking_token_budget": (None,),
-    # The answer begins within a message.
-    "continue_final_message": (None, False),
-    "add_generation_prompt": (None, True),
-    # The target has thought, and the answer does not show it.
-    "include_reasoning": (None, True),
-}
 _CALLED = ("tool_calls", "function_call")  # values of finish_reason
 _LARGEST = 2**31 - 1
-ANSWER_COLUMNS = ("finish_reason", "stop_reason", *_STATED, *_NEUTRAL)
+ANSWER_COLUMNS = ("finish_reason", "stop_reason", *STATED, *NEUTRAL)
 """Columns that are read beside the answer."""
 
 
@@ -88,7 +56,7 @@ def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
             raise UnusableAnswer("broken off, with finish_reason null")
         completes = "message" not in choice and "text" in choice
         found = choice.get("message", choice.get("text"))
-    changed = [name for name, values in _NEUTRAL.items() if row.get(name) not in values]
+    changed = [name for name, values in NEUTRAL.items() if row.get(name) not in values]
     if changed:
         raise UnusableAnswer(f"a request with {changed[0]}")
     for name in ("stop_reason", "matched_stop"):
@@ -110,7 +78,7 @@ def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
 
 def stated_sampling(row: Mapping[str, Any]) -> dict[str, float]:
     """The sampling settings that a row states. UnusableAnswer for values that cannot be."""
-    return {name: value for name in _STATED if (value := _setting(row.get(name))) is not None}
+    return {name: value for name in STATED if (value := _setting(row.get(name))) is not None}
 
 
 def settings_text(stated: Mapping[str, float]) -> str:
@@ -121,7 +89,7 @@ def settings_text(stated: Mapping[str, float]) -> str:
 def differing(stated: Mapping[str, float], sampling: Any) -> str:
     """The settings with which a request of a log was sampled, where they are not `sampling`, which has them as attributes; empty
     where they are. At temperature 0 the filters have no effect."""
-    names = ("temperature",) if sampling.temperature == 0 else _STATED
+    names = ("temperature",) if sampling.temperature == 0 else STATED
     other = {name: stated[name] for name in names if name in stated and stated[name] != getattr(sampling, name)}
     return f"sampled with {settings_text(other)}" if other else ""
 

@@ -15,6 +15,7 @@ from pipeline.corpus import tables, text_files
 from pipeline.corpus.answers import ANSWER_COLUMNS
 from pipeline.corpus.chats import is_chat
 from pipeline.corpus.columns import SAMPLE, Columns, Where, find_columns, hint
+from pipeline.corpus.logged_requests import request_column, with_request
 from pipeline.corpus.request_counts import COUNT_COLUMNS
 from pipeline.corpus.rows import BadRow, prompt_columns
 from pipeline.corpus.sources import TITLES, SourceFiles, compression, find_files, jq_command
@@ -53,6 +54,7 @@ class SourceReader:
         self._is_array = self._found.format == "json" and text_files.is_array(first)
         self.over_limit = 0  # rows that `limit` leaves out; known after `total`
         self._whole: str | None = None  # the column of rows that are no objects
+        self._request: str | None = None  # the column of the requests, where they have one of their own
         self.columns = self._columns(source, _remedy(key, option), option, since is not None)
         self.source = self.columns.source
         self.since = since if self.columns.has_times else None
@@ -81,6 +83,7 @@ class SourceReader:
         packed = compression(self._found.files[0])
         files = f"{len(self._found.files):,} files of " if len(self._found.files) > 1 else ""
         columns = f", {self.columns.layout}" if self.columns.layout else ""
+        columns = f", requests in `{printable(self._request)}`{columns}" if self._request else columns
         return f"{files}{title}{f' ({packed})' if packed else ''}{columns}"
 
     @property
@@ -112,11 +115,16 @@ class SourceReader:
         left = self.source.limit
         for file in self._found.files:
             name = self._found.name(file)
-            for number, value in self._read(file, self._wanted()):
+            for number, value in self._requests(self._read(file, self._wanted())):
                 if left == 0:
                     return
                 left = None if left is None else left - 1
                 yield Row(name, number, value)
+
+    def _requests(self, rows: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+        """Rows with the fields of their requests; also of those that come after the first rows, as logs change their form."""
+        column, prompts = self._request or self.source.request_field, prompt_columns(self.source)
+        return ((number, with_request(value, prompts, column)) for number, value in rows)
 
     def _wanted(self) -> list[str]:
         """Columns to read of columnar files, those of prompts first."""
@@ -125,7 +133,8 @@ class SourceReader:
         further += [source.time_field] if source.needs_time or self.since is not None else []
         further += [source.answer_field, *ANSWER_COLUMNS] if source.use_answers else []
         further += [source.answer_field, *COUNT_COLUMNS] if self.columns.has_counts else []
-        return list(dict.fromkeys([*prompt_columns(source), *(name for name in further if name)]))
+        first = [self._request] if self._request else []
+        return list(dict.fromkeys([*first, *prompt_columns(source), *(name for name in further if name)]))
 
     def _columns(self, source: PromptSource, remedy: str, option: str | None, needs_time: bool) -> Columns:
         """By the first rows of the first file that has some. Rows may be texts or chats instead of objects, then all are."""
@@ -134,6 +143,9 @@ class SourceReader:
         values = [value for _, value in sample if not isinstance(value, BadRow)]
         if self._found.format == "jsonl" and sample:
             _check_lines(first, sample, values, option)
+        self._request = request_column(values, prompt_columns(source), source.request_field)
+        values = [with_request(value, prompt_columns(source), self._request) for value in values]
+        source = source.model_copy(update={"request_field": self._request or source.request_field})
         if values and all(isinstance(value, str) for value in values):
             self._whole = source.prompt_field
             return Columns(source, "" if self._found.format == "text" else "a text each", ())

@@ -5,8 +5,9 @@ from dataclasses import fields
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
+from pipeline.corpus.logged_requests import REQUEST, with_request
 from pipeline.corpus.request_counts import has_impossible_counts, request_counts
-from pipeline.corpus.rows import BadRow, row_domain
+from pipeline.corpus.rows import BadRow, prompt_columns, row_domain
 from pipeline.engines.counts import Counts
 
 _MOST_DOMAINS = 256
@@ -61,7 +62,7 @@ class LogCounts:
 
     def _domain(self, row: Mapping[str, Any]) -> str:
         try:
-            domain = row_domain(row, self._source)
+            domain = row_domain(with_request(row, prompt_columns(self._source), REQUEST), self._source)
         except BadRow:
             return _OTHERS
         if len(self._domains) < _MOST_DOMAINS:

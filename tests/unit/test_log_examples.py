@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.config.corpus import PromptSource
+from pipeline.corpus.readers import SourceReader
+from pipeline.corpus.rows import parse_row
+
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "temperature": 1.0}
 ANSWER = {
@@ -122,6 +126,18 @@ def test_an_hour_is_shown_when_it_is_over(examples: Any, tmp_path: Path) -> None
     assert (0o600, 0o700) == (now.stat().st_mode & 0o777, (tmp_path / "log").stat().st_mode & 0o777)
 
 
+def test_a_field_of_a_client_labels_nothing(examples: Any, tmp_path: Path) -> None:
+    """The request has a key of its own, and of it only fields of requests are read."""
+    given = {"domain": "zzz", "group": "g", "ttft": 9, "created": 1, "finish_reason": "stop", "metrics": {"n": 1}}
+    examples.RequestLog(tmp_path / "log").write(ASKED | given, ANSWER, _BEGUN, None, _BEGUN + 1)
+    (row,) = _rows(tmp_path / "log")
+    assert {"request", "response", "created", "duration"} == set(row)
+    (path,) = (tmp_path / "log").glob(".requests-*")
+    (read,) = SourceReader(0, PromptSource(path="p"), path)
+    assert {"messages", "temperature", "response", "created", "duration"} == set(read.value)
+    assert "default" == parse_row(read.value, PromptSource(path="p")).domain
+
+
 def _served(
     examples: Any, body: bytes, parts: list[bytes], path: str = "/v1/chat/completions", status: int = 200
 ) -> tuple[bytes, list[bytes]]:
@@ -157,7 +173,7 @@ def test_the_middleware_asks_for_ids_and_logs(examples: Any, tmp_path: Path) -> 
     assert json.loads(asked) == ASKED | {"return_token_ids": True}
     assert json.loads(b"".join(sent)) == ANSWER
     (row,) = _rows(tmp_path / "log")
-    assert (ANSWER, "s7", ASKED["messages"]) == (row["response"], row["group"], row["messages"])
+    assert (ANSWER, "s7", ASKED["messages"]) == (row["response"], row["group"], row["request"]["messages"])
     assert "ttft" not in row
 
 

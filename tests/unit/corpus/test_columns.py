@@ -149,15 +149,15 @@ def test_nothing_is_guessed_between_columns(tmp_path: Path, row: Any, complaint:
 @pytest.mark.parametrize(
     ("name", "command"),
     [
-        ("my log.jsonl", "jq -c .body '{file}'"),
-        ("my log.jsonl.gz", "gzip -dc '{file}' | jq -c .body"),
-        ("log.jsonl.zst", "zstd -dc {file} | jq -c .body"),
-        ("log.parquet", "write what is in `body` as the rows of another file"),
+        ("my log.jsonl", "jq -c .payload '{file}'"),
+        ("my log.jsonl.gz", "gzip -dc '{file}' | jq -c .payload"),
+        ("log.jsonl.zst", "zstd -dc {file} | jq -c .payload"),
+        ("log.parquet", "write what is in `payload` as the rows of another file"),
     ],
 )
 def test_the_command_that_takes_rows_out_can_be_run(tmp_path: Path, name: str, command: str) -> None:
     """Of a compressed file it unpacks, names with spaces are quoted, and none is given for a file that jq does not read."""
-    path, row = tmp_path / name, {"custom_id": "1", "body": {"messages": [_said("user", "q")]}}
+    path, row = tmp_path / name, {"custom_id": "1", "payload": {"messages": [_said("user", "q")]}}
     if name.endswith(".parquet"):
         pq.write_table(pa.Table.from_pylist([row]), path)
     else:
