@@ -14,6 +14,7 @@ from pipeline.corpus.near_duplicates import Clusters, find_clusters
 from pipeline.corpus.prompt_store import PROMPTS, CorpusCounts, write_prompts
 from pipeline.corpus.rendering import COMPLETES, OTHER_PROMPT, Renderer
 from pipeline.corpus.row_buffer import RowBuffer
+from pipeline.corpus.small_domains import count_domains, folded_line
 from pipeline.corpus.splits import SPLITS, assign_splits
 from pipeline.errors import UsageError
 from pipeline.models.loading import load_tokenizer
@@ -47,11 +48,15 @@ def run(context: StageContext[CorpusSettings]) -> Outcome:
         hashes = buffer.hashes()
         clusters = find_clusters(hashes, buffer.signatures(), config.near_duplicate_threshold, scratch)
         splits = assign_splits(hashes, clusters, config.splits)
-        written = write_prompts(context.out / PROMPTS, buffer.accepted, hashes, clusters, splits)
+        domains = count_domains(buffer.accepted, hashes["conversation"], clusters.kept, config.min_domain_prompts)
+        renamed = domains.renamed(config.min_domain_prompts)
+        written = write_prompts(context.out / PROMPTS, buffer.accepted, hashes, clusters, splits, renamed)
         answers = write_answers(context.out / ANSWERS, buffer.accepted, hashes["id"], clusters.kept)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     _report(context, counts, clusters, written)
+    if renamed:
+        context.progress.line(f"corpus: {folded_line(renamed, domains.conversations, config.min_domain_prompts)}")
     stated = _count_answers(context, counts, answers)
     return Outcome(
         figures=_figures(counts, clusters, written), notes=_notes(counts, written) | {"stated_sampling": stated}

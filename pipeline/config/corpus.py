@@ -80,8 +80,8 @@ class PromptSource(Section):
     )
     request_field: str | None = Field(
         default="request",
-        description="The column of a log's requests, where they are not in the row itself: an object, or its JSON text. Of it only "
-        "fields of requests are read, so a client's own `domain` labels nothing. null: rows hold their requests.",
+        description="The column of a log's requests, where they are not in the row itself: an object, or its JSON text. Of it "
+        "only fields of requests are read, so a client's own `domain` labels nothing. null: rows hold their requests.",
     )
     use_answers: bool = Field(
         default=False,
@@ -246,6 +246,13 @@ class CorpusConfig(Section):
         le=1,
         description="Two prompts are near-duplicates from this Jaccard similarity of their 5-gram sets; case, whitespace and "
         "punctuation around a message do not count.",
+    )
+    min_domain_prompts: int = Field(
+        default=200,
+        ge=0,
+        description="Domains of a log with fewer prompts (conversations) are one domain, `other`, or belong to the largest one "
+        "where they are too few together. Logs are sources without `domain` whose rows have times or a request of its own, or whose "
+        "answers are used. 0: every domain stays.",
     )
     min_prompt_tokens: int = Field(default=1, ge=1, description="Shorter prompts are rejected.")
     max_prompt_tokens: int | None = Field(

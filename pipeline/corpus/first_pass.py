@@ -238,7 +238,7 @@ class _SourcePass:
         for row in self._rows(track):
             self.counts.rows += 1
             try:
-                prompt = parse_row(row.value, self.source)
+                prompt = replace(parse_row(row.value, self.source), of_log=self.reader.is_log)
                 self._has_domains = self._has_domains or row.value.get(self.source.domain_field) is not None
                 text = self._text(prompt, row)
             except BadRow as bad:

@@ -81,5 +81,7 @@ def _request_of(value: Any) -> Mapping[str, Any] | None:
             return None
     if not isinstance(value, Mapping):
         return None
-    has_prompt = any(isinstance(value.get(name), str | list) and value[name] for name in ("messages", "prompt", "input"))
+    has_prompt = any(
+        isinstance(value.get(name), str | list) and value[name] for name in ("messages", "prompt", "input")
+    )
     return value if has_prompt else None

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, overload
 
 import numpy as np
@@ -105,11 +106,17 @@ class CorpusCounts:
 
 @reads_own_files("written by the same process")
 def write_prompts(
-    path: Path, accepted: Path, hashes: NDArray[np.void], clusters: Clusters, splits: NDArray[np.uint8]
+    path: Path,
+    accepted: Path,
+    hashes: NDArray[np.void],
+    clusters: Clusters,
+    splits: NDArray[np.uint8],
+    renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> CorpusCounts:
     """Copy the kept rows of the row buffer's `accepted` file to `path`, batch by batch, in the order they were read.
 
     `hashes` (fields `id`, `text`, `conversation`) and `splits` are [rows]; clusters are numbered by their first kept row.
+    `renamed`: domains of logs that have another name (`small_domains.py`).
     """
     kept_first = clusters.first[clusters.kept]
     found, start, inverse, sizes = np.unique(kept_first, return_index=True, return_inverse=True, return_counts=True)
@@ -127,7 +134,7 @@ def write_prompts(
                 continue
             batch = batch.take(pa.array(rows - (row - batch.num_rows)))
             names = [SPLITS[split] for split in splits[rows]]
-            domains, tokens = batch.column("domain"), batch.column("tokens")
+            domains, tokens = _domains(batch, renamed), batch.column("tokens")
             out.write_batch(
                 pa.record_batch(
                     [
@@ -155,6 +162,13 @@ def write_prompts(
             known_B = batch.column("acceptance").is_valid().to_numpy(zero_copy_only=False)
             written.train_acceptance += int((known_B & (splits[rows] == SPLITS.index("train"))).sum())
     return written
+
+
+def _domains(batch: Any, renamed: Mapping[str, str]) -> Any:
+    if not renamed:
+        return batch.column("domain")
+    pairs = zip(batch.column("domain").to_pylist(), batch.column("log_mode").to_pylist(), strict=True)
+    return pa.array([domain if mode is None else renamed.get(domain, domain) for domain, mode in pairs], pa.string())
 
 
 @dataclass(frozen=True)

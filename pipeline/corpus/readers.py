@@ -77,6 +77,12 @@ class SourceReader:
         )
 
     @property
+    def is_log(self) -> bool:
+        """Whether rows are requests of a deployment, whose labels clients give."""
+        source = self.source
+        return source.domain is None and (source.use_answers or self.columns.has_times or self._request is not None)
+
+    @property
     def layout(self) -> str:
         """What files and columns were recognised as, for people: one line."""
         title = "a JSON array" if self._is_array else TITLES[self._found.format]

@@ -29,6 +29,7 @@ ACCEPTED = pa.schema(
     [
         ("domain", pa.string()),
         ("mode", pa.string()),
+        ("log_mode", pa.string()),  # `ParsedPrompt.log_mode`
         ("tokens", pa.list_(pa.int32())),
         ("chat", pa.string()),
         ("acceptance", pa.float32()),
@@ -113,6 +114,7 @@ class RowBuffer:
         columns = [
             pa.array([prompt.domain for prompt in prompts], pa.string()),
             pa.array([mode_of({**self._arguments, **prompt.arguments}) for prompt in prompts], pa.string()),
+            pa.array([prompt.log_mode for prompt in prompts], pa.string()),
             pa.array(tokens, ACCEPTED.field("tokens").type),
             pa.array([_chat(prompt) for prompt in prompts], pa.string()),
             pa.array([prompt.acceptance for prompt in prompts], pa.float32()),

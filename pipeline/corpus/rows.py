@@ -54,6 +54,7 @@ class ParsedPrompt:
         default_factory=dict
     )  # of the chat template, which the source or the row states
     acceptance: float | None = None  # of the row's request, by what its engine counted
+    of_log: bool = False  # its domain is a client's label
     roles: tuple[str, ...] = ()  # which the source says that the template knows
 
     @property
@@ -69,6 +70,11 @@ class ParsedPrompt:
         duplicates. Empty for a first turn in the corpus's own mode."""
         answers = sum(message["role"] == "assistant" for message in self.messages)
         return f"{answers} {canonical_json(dict(self.arguments))}" if answers or self.arguments else ""
+
+    @property
+    def log_mode(self) -> str | None:
+        """Of a prompt of a log: the template mode in the name of its domain."""
+        return mode_of(self.arguments) if self.of_log else None
 
     @cached_property
     def text_id(self) -> str:

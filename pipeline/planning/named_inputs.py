@@ -28,7 +28,14 @@ from pipeline.progress import Progress
 from pipeline.servers.connect import served_model_of
 from pipeline.servers.target import SCORING_TOKENS
 
-_COLUMNS = ("format", "prompt_field", "input_field", "messages_field", "domain_field", "request_field")  # keys of a source
+_COLUMNS = (
+    "format",
+    "prompt_field",
+    "input_field",
+    "messages_field",
+    "domain_field",
+    "request_field",
+)  # keys of a source
 _APIS = {"sglang": "sglang", "llamacpp": "llama.cpp"}  # by what the server says of itself
 
 

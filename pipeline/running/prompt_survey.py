@@ -16,6 +16,7 @@ from pipeline.config.pair import PairConfig
 from pipeline.config.root import Config
 from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer
 from pipeline.corpus.rows import ParsedPrompt
+from pipeline.corpus.small_domains import DomainCounts
 from pipeline.progress import Progress
 from pipeline.running import certain_refusals
 
@@ -36,7 +37,7 @@ def survey_prompts(config: Config, progress: Progress, today: date | None = None
     """
     paths = [None if source.is_reference else Path(source.path) for source in config.corpus.sources]
     enough = 2 * certain_refusals.needed(config.gate.min_prompts_per_domain, config.corpus.splits.examination)
-    found = _Domains(enough, config.gate.min_domain_share)
+    found = _Domains(enough, config.gate.min_domain_share, config.corpus.min_domain_prompts)
     if any(paths):
         from pipeline.corpus.first_pass import read_sources
 
@@ -82,10 +83,10 @@ def _local_tokenizer(pair: PairConfig) -> Path | None:
 class _Domains:
     """Takes the place of the row buffer: counts conversations by domain, of those with a large enough share of the rows."""
 
-    def __init__(self, most: int, least_share: float) -> None:
-        self._most, self._least_share = most, least_share
+    def __init__(self, most: int, least_share: float, least_of_log: int) -> None:
+        self._least_share, self._least_of_log = least_share, least_of_log
         self._rows = Counter[str]()
-        self._texts: defaultdict[str, set[int]] = defaultdict(set)
+        self._found = DomainCounts(max(most, least_of_log))
 
     def add(
         self,
@@ -97,12 +98,15 @@ class _Domains:
     ) -> None:
         for prompt in prompts:
             self._rows[prompt.domain] += 1
-            if len(seen := self._texts[prompt.domain]) < self._most:
-                seen.add(int(prompt.conversation, 16))
+            self._found.add(prompt.domain, int(prompt.conversation, 16), prompt.log_mode)
 
     def counts(self) -> dict[str, int]:
-        least = self._least_share * self._rows.total()
-        return {domain: len(texts) for domain, texts in sorted(self._texts.items()) if self._rows[domain] >= least}
+        renamed = self._found.renamed(self._least_of_log)
+        least, rows, texts = self._least_share * self._rows.total(), Counter[str](), defaultdict[str, set[int]](set)
+        for domain, found in self._found.conversations.items():
+            texts[renamed.get(domain, domain)] |= found
+            rows[renamed.get(domain, domain)] += self._rows[domain]
+        return {domain: len(found) for domain, found in sorted(texts.items()) if rows[domain] >= least}
 
 
 class _Prefix:

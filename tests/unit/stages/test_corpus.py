@@ -106,6 +106,16 @@ def test_rows_that_are_asked_to_be_left_out_are_counted(run: Run, capsys: pytest
         assert part in said
 
 
+def test_a_label_that_few_requests_of_a_log_have_is_no_domain(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """A client made it up, and no rule could be proved on it. The domain of a data set stays, however small."""
+    texts = _texts(54)
+    log = [{"prompt": text, "created": 4e9, "domain": "zzz" if n < 6 else "chat"} for n, text in enumerate(texts[:50])]
+    chosen = [{"prompt": text, "domain": "mine"} for text in texts[50:]]
+    outcome, _ = run(log, chosen, min_domain_prompts=10)
+    assert {"chat": 50, "mine": 4} == {name: sum(by.values()) for name, by in outcome.notes["domains"].items()}
+    assert "fewer than 10 prompts (corpus.min_domain_prompts) is now part of chat: zzz (6)" in capsys.readouterr().err
+
+
 def test_prompts_are_read_back(run: Run) -> None:
     """A prompt has its documented id, keeps the order of the file, and can be asked for by split."""
     import hashlib

@@ -1,0 +1,84 @@
+"""Small domains of logs, which fold into one: no rule could be proved on them, and a client may have made them up.
+
+Domains are folded within their template mode, because every figure of a domain is of one mode.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.corpus.modes import domain_in_mode
+from pipeline.store.own_files import reads_own_files
+
+OTHER = "other"
+
+
+class DomainCounts:
+    """Counts conversations by domain, up to `most`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.of_logs: dict[str, str] = {}  # the mode of each domain that rows of logs have
+        self.conversations: defaultdict[str, set[int]] = defaultdict(set)
+
+    def add(self, domain: str, conversation: int, log_mode: str | None) -> None:
+        """One prompt. `log_mode`: the mode that is in the name of its domain; None for a prompt of no log."""
+        if log_mode is not None:
+            self.of_logs[domain] = log_mode
+        if len(seen := self.conversations[domain]) < self._most:
+            seen.add(conversation)
+
+    def renamed(self, least: int) -> dict[str, str]:
+        """The new names of domains of logs that have fewer than `least` conversations: `other` in their mode, or, where these
+        together are as few, the largest domain of logs in that mode. A domain that is alone keeps its name."""
+        found = dict[str, str]()
+        for mode in sorted(set(self.of_logs.values())):
+            sizes = {name: len(self.conversations[name]) for name, of in self.of_logs.items() if of == mode}
+            small = sorted(name for name, size in sizes.items() if size < least)
+            large = {name: size for name, size in sizes.items() if size >= least}
+            together = sum(sizes[name] for name in small)
+            into = domain_in_mode(OTHER, mode)
+            if large and together < least:
+                into = max(sorted(large), key=lambda name: large[name])
+            if len(sizes) > 1:
+                found |= {name: into for name in small if name != into}
+        return found
+
+
+def folded_line(renamed: Mapping[str, str], counts: Mapping[str, Collection[int]], least: int) -> str:
+    """For people: what was folded into what."""
+    into = Counter(renamed.values())
+    names = ", ".join(f"{name} ({len(counts[name]):,})" for name in list(renamed)[:6])
+    more = ", ..." if len(renamed) > 6 else ""
+    domains, are = ("domain", "is") if len(renamed) == 1 else ("domains", "are")
+    return (
+        f"{len(renamed):,} {domains} of logs with fewer than {least:,} prompts (corpus.min_domain_prompts) {are} now part of "
+        f"{', '.join(sorted(into))}: {names}{more}"
+    )
+
+
+@reads_own_files("written by the same process")
+def count_domains(
+    accepted: Path, conversations: NDArray[np.uint64], kept: NDArray[np.bool_], most: int
+) -> DomainCounts:
+    """Of the kept rows of the row buffer's `accepted` file. `conversations` and `kept` are [rows]."""
+    import pyarrow as pa
+
+    counts, first = DomainCounts(most), 0
+    with pa.memory_map(str(accepted)) as source:
+        reader = pa.ipc.open_file(source)
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            rows = first + np.flatnonzero(kept[first : first + batch.num_rows])
+            taken = batch.take(pa.array(rows - first))
+            first += batch.num_rows
+            named: Iterable[Any] = zip(
+                taken["domain"].to_pylist(), conversations[rows].tolist(), taken["log_mode"].to_pylist(), strict=True
+            )
+            for domain, conversation, mode in named:
+                counts.add(domain, conversation, mode)
+    return counts
