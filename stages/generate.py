@@ -42,6 +42,7 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
     Inputs: the pair and the corpus. Multi-turn chats are continued turn by turn.
     """
     asked, pair = context.settings, read_pair(context.inputs["target"], context.resources.models)
+    segmenter = _segmenter(context, pair)  # before anything is generated: a marker may be wrong
     sampling = Sampling.from_config(asked.sampling)
     examination_samplings = [Sampling.from_config(further) for further in asked.examination_samplings]
     train_at = [replace(sampling, temperature=temperature) for temperature in asked.train_temperatures]
@@ -72,8 +73,8 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
         if context.share is not None:
             return Outcome(notes={"turn": turns, "missing": missing})
     shutil.copytree(pair.tokenizer, context.out / TOKENIZER, dirs_exist_ok=True)
-    names = _label(context, pair)
-    counts = _counts(context, names)
+    label_shards(context.out, segmenter)
+    counts = _counts(context, segmenter.names)
     notes: dict[str, Any] = {}
     if logged is not None:
         recorded, notes = _report_answers(context, prompts, logged, counts["completions"])
@@ -204,19 +205,18 @@ def _next_turn(
     )
 
 
-def _label(context: StageContext[GenerateSettings], pair: Pair) -> Sequence[str]:
-    """Label the stored tokens by segment, and return the segments' names. Says where the target's markers are not known."""
+def _segmenter(context: StageContext[GenerateSettings], pair: Pair) -> Segmenter:
+    """UsageError for a marker that the target's tokenizer never writes. Says where the target's markers are not known."""
     tokenizer = load_tokenizer(pair.tokenizer, context.resources.trust_remote_code)
     settings = context.settings.segments
     segmenter = Segmenter(tokenizer, settings)
     unknown = settings.markers == "auto" and segmenter.family is None and not settings.rules
-    if unknown and renders_segments(chat_templates(tokenizer)):
+    if unknown and context.share is None and renders_segments(chat_templates(tokenizer)):
         context.progress.line(
             "generate: the target's chat template renders thinking or tool calls, by markers that are not known here: they count "
             "as the answer; generate.segments.rules can name them (docs/examination.md)"
         )
-    label_shards(context.out, segmenter)
-    return segmenter.names
+    return segmenter
 
 
 def _counts(context: StageContext[GenerateSettings], segments: Sequence[str]) -> dict[str, float]:

@@ -1,8 +1,10 @@
 """Labels the tokens of a completion: which are thinking, tool calls, or the answer. Needs a tokenizer, no model.
 
 Markers are looked for in the completion's text. One that is a token of its own, as `<think>` mostly is, counts only as that
-token: a target may write the same characters about it. Both markers belong to their segment. White space and special tokens
-alone between two segments belong to the one before.
+token: a target may write the same characters about it. Both markers belong to their segment, and so does a token that a marker
+begins or ends within. White space and special tokens alone between two segments belong to the one before.
+
+A character that the tokenizer splits into bytes is in no text, so a marker with it is never found: it is refused at the start.
 """
 
 import re
@@ -16,10 +18,14 @@ from numpy.typing import NDArray
 
 from pipeline.config.segments import Marker, SegmentRule, SegmentsConfig
 from pipeline.engines.chat_markers import ANSWER, STRUCTURED, Family, Marked, family_named, family_of
+from pipeline.errors import UsageError
 from pipeline.store.json_text import json_extent
 
 _OPENING_TOKENS = 32  # at the end of a prompt, in which its template may have begun a segment
 _GAP = -1
+_BEFORE = ("", "a", " ", "\n", ". ")  # what a marker may follow: tokens of its first character depend on it
+# Characters of a regular expression that a tokenizer may split into bytes, as they are or escaped.
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\x[89a-fA-F][0-9a-fA-F]")
 
 
 def chat_templates(tokenizer: Any) -> list[str]:
@@ -58,9 +64,10 @@ class _Marker:
     def find(self, text: _Text, begin: int) -> tuple[int, int] | None:
         """The first characters of a match from `begin` on, and the one after it."""
         if self.first:
-            begin = max(begin, len(text.text) - len(text.text.lstrip()))
-            found = self.pattern.match(text.text, begin) if not text.text[:begin].strip() else None
-            return found.span() if found else None
+            blank = len(text.text) - len(text.text.lstrip())
+            # The marker may begin with white space of its own.
+            matches = (self.pattern.match(text.text, at) for at in range(begin, blank + 1))
+            return next((found.span() for found in matches if found), None)
         for found in self.pattern.finditer(text.text, begin):
             if all(text.has_token(token, found.start() + offset) for offset, token in self.tokens):
                 return found.span()
@@ -75,7 +82,10 @@ class _Rule:
 
 
 class Segmenter:
-    """Labels by the rules of a config and the markers of a family. `names[label]` is a segment's name; 0 is the answer."""
+    """Labels by the rules of a config and the markers of a family. `names[label]` is a segment's name; 0 is the answer.
+
+    UsageError, naming the key, for a marker that is found in no text of this tokenizer.
+    """
 
     def __init__(self, tokenizer: Any, settings: SegmentsConfig) -> None:
         self._tokenizer, self._pieces = tokenizer, dict[int, str]()
@@ -88,15 +98,19 @@ class Segmenter:
         names = [ANSWER, *(rule.name for rule in settings.rules), *(one.segment for one in marked)]
         self._structured = settings.structured and bool(chat_templates(tokenizer))
         self.names = tuple(dict.fromkeys([*names, *([STRUCTURED] if self._structured else [])]))
-        self._rules = [*map(self._of_config, settings.rules), *map(self._of_family, marked)]
+        of_config = [self._of_config(rule, f"generate.segments.rules.{n}") for n, rule in enumerate(settings.rules)]
+        self._rules = [*of_config, *map(self._of_family, marked)]
 
     def labels(self, prompt: Sequence[int], tokens: Sequence[int], stopped: bool) -> NDArray[np.uint8]:
         """The label of each of `tokens`, (T,). `prompt` is what is before them, as a template may begin a segment at its end.
         `stopped`: the completion ended by itself, and was not cut."""
         text = self._text(tokens)
         found_T = np.full(len(tokens), _GAP, dtype=np.int64)
+        after = 0  # the segment before: a token of both is of that one
         for begin, end, label in self._spans(text, self._opened_by(prompt)):
-            found_T[np.searchsorted(text.starts_T, begin) : np.searchsorted(text.starts_T, end)] = label
+            first = max(after, int(np.searchsorted(text.starts_T, begin, side="right")) - 1)
+            after = int(np.searchsorted(text.starts_T, end))
+            found_T[first:after] = label
         self._fill_gaps(found_T, text)
         if self._structured and self._is_json(text, found_T == 0, stopped):
             found_T[found_T == 0] = self.names.index(STRUCTURED)
@@ -170,27 +184,53 @@ class Segmenter:
     def _decode(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def _of_config(self, rule: SegmentRule) -> _Rule:
-        begin = self._marker(rule.begin, rule.begin_pattern)
+    def _of_config(self, rule: SegmentRule, key: str) -> _Rule:
+        begin = self._marker(rule.begin, rule.begin_pattern, f"{key}.begin")
         assert begin is not None  # the config has one of the two
-        end = self._marker(rule.end, rule.end_pattern)
+        end = self._marker(rule.end, rule.end_pattern, f"{key}.end")
         return _Rule(self.names.index(rule.name), begin, (end,) if end else ())
 
     def _of_family(self, marked: Marked) -> _Rule:
-        ends = tuple(self._literal(end) for end in marked.ends)
-        return _Rule(self.names.index(marked.segment), self._literal(marked.begin, marked.first), ends)
+        assert self.family is not None  # whose marker it is
+        key = f"generate.segments.markers: {self.family.name}"
+        ends = tuple(self._literal(end, key) for end in marked.ends)
+        return _Rule(self.names.index(marked.segment), self._literal(marked.begin, key, marked.first), ends)
 
-    def _marker(self, wanted: Marker | None, pattern: str | None) -> _Marker | None:
+    def _marker(self, wanted: Marker | None, pattern: str | None, key: str) -> _Marker | None:
         if pattern is not None:
+            for found in _BEYOND_ASCII.findall(pattern):
+                character = chr(int(found[2:], 16)) if found.startswith("\\") else found
+                self._require_found(_Marker(re.compile(re.escape(character))), character, f"{key}_pattern")
             return _Marker(re.compile(pattern))
         if isinstance(wanted, tuple):
             pieces = [self._piece(token) for token in wanted]
             offsets = np.cumsum([0, *map(len, pieces)])[:-1].tolist()
-            return _Marker(re.compile(re.escape("".join(pieces))), tuple(zip(offsets, wanted, strict=True)))
-        return None if wanted is None else self._literal(wanted)
+            marker = _Marker(re.compile(re.escape("".join(pieces))), tuple(zip(offsets, wanted, strict=True)))
+            if not all(pieces) or marker.find(self._text(wanted), 0) is None:
+                raise UsageError(
+                    f"{key} = {list(wanted)}: not all of these token ids have a text in the target's tokenizer"
+                )
+            return marker
+        return None if wanted is None else self._literal(wanted, key)
 
-    def _literal(self, text: str, first: bool = False) -> _Marker:
+    def _literal(self, text: str, key: str, first: bool = False) -> _Marker:
         """A marker by its text. The added tokens that are in it must be these tokens."""
         inside = sorted((content for content in self._added if content in text), key=len, reverse=True)
         found = re.finditer("|".join(map(re.escape, inside)), text) if inside else ()
-        return _Marker(re.compile(re.escape(text)), tuple((one.start(), self._added[one[0]]) for one in found), first)
+        marker = _Marker(re.compile(re.escape(text)), tuple((one.start(), self._added[one[0]]) for one in found), first)
+        self._require_found(marker, text, key)
+        return marker
+
+    def _require_found(self, marker: _Marker, text: str, key: str) -> None:
+        """UsageError unless the marker is found where the tokenizer writes `text`, alone and after other text."""
+        for before in ("",) if marker.first or marker.tokens else _BEFORE:
+            ids = self._tokenizer(before + text, add_special_tokens=False)["input_ids"]
+            if before and self._tokenizer.unk_token_id in ids:
+                continue  # a tokenizer of whole words writes nothing that begins within one
+            if marker.find(self._text(ids), 0) is None:
+                where = f" after {before!r}" if before else ""
+                raise UsageError(
+                    f"{key}: {text!r} is never found{where}: the target's tokenizer writes it as "
+                    f"{''.join(self._text(ids).pieces)!r} (a character that it splits into bytes is in no token's text); give "
+                    f"its token ids, {ids}, or another marker; for a family's, set generate.segments.markers to none"
+                )

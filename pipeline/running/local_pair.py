@@ -9,9 +9,16 @@ from pipeline.running.pair_checks import apply_pair
 
 
 def check_local_pair(config: Config) -> tuple[Config, list[str]]:
-    """As `apply_pair`, where both models are directories on this machine; else the config as it is and no note."""
+    """As `apply_pair`, where both models are directories on this machine; else the config as it is and no note. UsageError for a
+    marker of segments that the target's tokenizer never writes."""
     facts = local_facts(config.pair)
-    return (config, []) if facts is None else apply_pair(config, facts)
+    if facts is None:
+        return config, []
+    from pipeline.models.loading import load_tokenizer
+    from pipeline.models.segmenter import Segmenter
+
+    Segmenter(load_tokenizer(Path(config.pair.target.source), config.pair.trust_remote_code), config.generate.segments)
+    return apply_pair(config, facts)
 
 
 def local_facts(pair: PairConfig) -> dict[str, Any] | None:

@@ -205,6 +205,9 @@ def test_a_local_pair_is_checked_before_a_run(tmp_path: Path) -> None:
     assert any(NARROW in note for note in notes)
     with pytest.raises(UsageError, match=r"172 outputs.* remove int4 from quantize\.variants"):
         check_local_pair(_config(*pair, prompts, "quantize.variants=[int4]"))
+    rules = "generate.segments.rules=[{name: code, begin: w5, end: «}]"
+    with pytest.raises(UsageError, match=r"generate\.segments\.rules\.0\.end: '«' is never found"):
+        check_local_pair(_config(*pair, prompts, rules))
     assert (_config(), []) == check_local_pair(_config())
 
 

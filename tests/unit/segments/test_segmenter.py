@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.config.segments import SegmentRule, SegmentsConfig
+from pipeline.errors import UsageError
 from pipeline.models.segmenter import Segmenter
 from tests.unit.segments.texts import bpe_tokenizer
 
@@ -174,3 +175,88 @@ def test_json_may_follow_thinking() -> None:
 def test_rules_that_cannot_be(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         SegmentRule(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "key", "said"),
+    [
+        ({"begin": "«", "end": ">>"}, "rules.0.begin: '«' is never found", "give its token ids"),
+        ({"begin": "<<", "end": "»"}, "rules.0.end: '»' is never found", "splits into bytes"),
+        ({"begin_pattern": "[«<]a", "end": ">>"}, "rules.0.begin_pattern: '«' is never found", "another marker"),
+        ({"begin_pattern": r"\u00ab", "end_pattern": "a"}, "rules.0.begin_pattern: '«' is never found", "token ids"),
+        ({"begin": "<<", "end_pattern": r"\xbb+"}, "rules.0.end_pattern: '»' is never found", "token ids"),
+        ({"begin": (9_999,), "end": ">>"}, "rules.0.begin = [9999]", "not all of these token ids have a text"),
+    ],
+)
+def test_a_marker_that_is_never_found_is_an_error(fields: dict[str, Any], key: str, said: str) -> None:
+    """By the search that labels: this tokenizer splits a character beyond ASCII into bytes, which have no text alone."""
+    with pytest.raises(UsageError) as raised:
+        Segmenter(bpe_tokenizer(), _rule(**fields))
+    assert f"generate.segments.{key}" in str(raised.value)
+    assert said in str(raised.value)
+
+
+def test_a_marker_of_a_family_that_is_never_found_is_an_error() -> None:
+    """The family was recognised by its template, and the tokenizer is of another model."""
+    template = "<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>"
+    with pytest.raises(
+        UsageError, match=r"generate\.segments\.markers: deepseek: .*never found.*segments.markers to none"
+    ):
+        Segmenter(bpe_tokenizer(template=template), SegmentsConfig())
+    assert (
+        "deepseek"
+        == Segmenter(
+            bpe_tokenizer(["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"], template), SegmentsConfig()
+        ).family.name
+    )
+
+
+def test_a_marker_that_only_some_tokens_before_it_hide_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a character that is whole alone, and in bytes after a space."""
+    tokenizer = bpe_tokenizer()
+    segmenter = Segmenter(tokenizer, SegmentsConfig())
+    text = segmenter._text
+    monkeypatch.setattr(Segmenter, "_text", lambda self, ids: text(ids[:-1] if ids[0] == space else ids))
+    (space, *_) = tokenizer(" ", add_special_tokens=False)["input_ids"]
+    with pytest.raises(UsageError, match=r"'@' is never found after ' '"):
+        Segmenter(tokenizer, _rule(begin="@"))
+
+
+def test_bytes_by_their_token_ids() -> None:
+    """As the error advises."""
+    tokenizer = bpe_tokenizer()
+    ids = tokenizer("«", add_special_tokens=False)["input_ids"]
+    assert 2 == len(ids)
+    assert _found(tokenizer, _rule(begin=tuple(ids), end=">>"), "It «a>> is") == [
+        ("answer", "It "),
+        ("code", "«a>>"),
+        ("answer", " is"),
+    ]
+
+
+def test_a_token_that_a_marker_begins_within_is_of_its_segment() -> None:
+    """Merges go across: the token of the marker's first character holds the end of the text before."""
+    tokenizer = bpe_tokenizer()
+    text = 'x {"name": "Oslo"'
+    first = next(piece for piece in tokenizer.tokenize(text) if '"' in piece)
+    assert not first.startswith('"')
+    labels = _found(tokenizer, _rule(begin='"name', end="Oslo"), text)
+    assert ["answer", "code", "answer"] == [segment for segment, _ in labels]
+    assert ' {"name": "Oslo' == labels[1][1]
+
+
+def test_a_token_of_two_segments_is_of_the_first() -> None:
+    """The end of one and the begin of the next within one token."""
+    tokenizer = bpe_tokenizer()
+    rules = (SegmentRule(name="one", begin="<<", end="{"), SegmentRule(name="two", begin='"name', end=">>"))
+    assert any('{"' in piece for piece in tokenizer.tokenize('<<a{"name": b>>'))
+    found = _found(tokenizer, SegmentsConfig(rules=rules), '<<a{"name": b>>')
+    assert [("one", '<<a{"'), ("two", 'name": b>>')] == found
+
+
+def test_a_first_marker_may_begin_with_white_space() -> None:
+    """As gpt-oss continues `<|start|>assistant`."""
+    tokenizer = bpe_tokenizer(["<|call|>"])
+    call = " to=functions.weather<|call|>"
+    assert [("tool_call", call)] == _found(tokenizer, SegmentsConfig(markers="gpt_oss"), call)
+    assert [("answer", f"x{call}")] == _found(tokenizer, SegmentsConfig(markers="gpt_oss"), f"x{call}")
