@@ -10,8 +10,10 @@ from pipeline.drafts.base_draft import check_earlier_target, draft_of_layers, fi
 from pipeline.drafts.directory import trained_on_before
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_store import canonical
+from pipeline.models.built import load_config
 from pipeline.models.derived import prove_saving
 from pipeline.models.files import tokenizer_digest
+from pipeline.models.fixed_rope import note_on_rope
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.listed_files import not_applied
 from pipeline.models.loading import check_finite, choose_device, load_model, load_tokenizer
@@ -59,6 +61,12 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     check_sizes(described)
     lacking = check_widths(described, target)
     ignored = [note for path in dict.fromkeys(origins.values()) for note in not_applied(path)]
+    ignored += [
+        note
+        for role, path in paths.items()
+        if not (role == "target" and settings.server)
+        if (note := note_on_rope(load_config(path, trusted), f"pair.{role}")) is not None
+    ]
     for note in (*lacking, *ignored):
         context.progress.warn(f"pair: {note}")
     # Logits may be padded to different widths; what both can express is the vocabulary of the pair.

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from pipeline.errors import UnderstudyError
+from pipeline.models.fixed_rope import fix_rope
 from pipeline.models.loading import load_model
 from pipeline.models.placement import input_device
 from pipeline.models.saving import own_generation_config, save_model
@@ -21,6 +22,7 @@ _MOST_BYTES = 2 << 30  # of a model that is written for a trial
 @torch.inference_mode()
 def few_logits(model: Any) -> torch.Tensor:
     """Logits (T, V) of the first tokens of the vocabulary, as fp32 in host memory."""
+    fix_rope(model)  # of a model that was made and not loaded
     count = min(_TOKENS, model.get_input_embeddings().num_embeddings)
     ids_BT = torch.arange(count, device=input_device(model))[None]
     logits_TV: torch.Tensor = model(input_ids=ids_BT, use_cache=False).logits[0].float().cpu()

@@ -18,6 +18,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.built import empty_model, load_config, require_known_quantization, state_tied
 from pipeline.models.directory_checks import check_directory
 from pipeline.models.files import has_tokenizer, tokenizer_files
+from pipeline.models.fixed_rope import fix_rope
 from pipeline.models.listed_files import ListedFiles
 from pipeline.models.memory_plan import require_memory
 from pipeline.models.model_json import CONFIG, ModelConfig, read_config
@@ -136,6 +137,7 @@ def load_listed(
     model.name_or_path = model.config.name_or_path = str(path)
     if not is_dispatched(model):  # of the others, weights in several places are never the same object
         state_tied(model)
+    fix_rope(model)
     return model
 
 

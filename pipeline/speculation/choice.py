@@ -12,10 +12,12 @@ from weakref import WeakKeyDictionary
 import torch
 
 from pipeline.errors import UsageError
+from pipeline.models.fixed_rope import fix_rope
 from pipeline.models.out_of_memory import is_out_of_memory
 from pipeline.models.placement import input_device
 from pipeline.speculation.compiled_forward import CompiledForward
 from pipeline.speculation.forward import Forward
+from pipeline.speculation.length_numbers import short_lengths
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.model_forward import ModelForward
 from pipeline.speculation.proof import Case, Unproved, make_case, plain_pass, prove, short_windows
@@ -61,6 +63,8 @@ def proved_way(model: Any, vocabulary: int, llama_forward: bool = True) -> str:
     """The first way of computing `model` whose logits on ragged rows equal those of its own single passes: "compiled" or "llama"
     (our own forward), "batch" (the model's own), or "rows" (the model's own with its own cache, one row at a time). Raises
     UsageError, which names the architecture, if there is none."""
+    if isinstance(model, torch.nn.Module):
+        fix_rope(model)
     known = _remembered.setdefault(model, {})
     key = (vocabulary, llama_forward, str(model.dtype), str(input_device(model)))
     if key not in known:
@@ -86,7 +90,7 @@ def architecture(model: Any) -> str:
 
 def _prove(model: Any, vocabulary: int, llama_forward: bool) -> str:
     reason: str | None = None
-    with short_windows(model, vocabulary) as short:
+    with short_windows(model, vocabulary) as short, short_lengths(model, vocabulary) as lengths:
         try:
             case = make_case(model, vocabulary, past_windows=short)
         except Exception as error:  # a model's own code may raise anything
@@ -94,7 +98,9 @@ def _prove(model: Any, vocabulary: int, llama_forward: bool) -> str:
                 raise
             raise UsageError(_refusal(model, _line(error))) from error
         for name, make in _WAYS.items():
-            if (short or name in _ASSUME_NO_WINDOW) and (llama_forward or name not in _LLAMA):
+            # Where logits depend on the length, a batch would have to give the model the length of each row.
+            batched = name not in _ASSUME_NO_WINDOW
+            if (not batched or (short and not lengths)) and (llama_forward or name not in _LLAMA):
                 forward = make(model, vocabulary)
                 if forward is None:
                     continue

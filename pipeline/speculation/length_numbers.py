@@ -1,0 +1,86 @@
+"""Numbers in a model at which it changes with the length of a text, other than windows: shortened while the model is proved, so
+that short rows stand on both sides of each. Does not know how a model is computed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from pipeline.models.out_of_memory import is_out_of_memory
+from pipeline.speculation.proof import plain_pass
+
+# The context before RoPE was scaled (in code that ships with a model), how many tokens sparse attention chooses, and the length
+# from which attention is scaled.
+_NAMES = ("original_max_position_embeddings", "index_topk", "seq_length", "floor_scale")
+_LONGER = 24
+SHORT = 16  # of rows with 14, 18 and 32 tokens one stays within it
+Place = tuple[Any, str]  # an object or a dictionary, and the name in it
+
+
+@contextmanager
+def short_lengths(model: Any, vocabulary: int) -> Iterator[list[str]]:
+    """Shorten the numbers that change the logits of a row longer than `SHORT`; their names."""
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    row = torch.randint(vocabulary, (_LONGER,), generator=torch.Generator().manual_seed(0)).tolist()
+
+    @torch.inference_mode()
+    def logits() -> torch.Tensor:
+        return plain_pass(model, [row], vocabulary)
+
+    with ExitStack() as stack:
+        found = []
+        for name in _NAMES:
+            places = [place for place in _places(model, text, name) if _get(place) > SHORT]
+            if places and _changes(places, logits):
+                stack.enter_context(_set(places))
+                found.append(name)
+        yield found
+
+
+def _places(model: Any, config: Any, name: str) -> list[Place]:
+    """Where a number of this name stands: in the config, in sections of it, and in modules that took it from there."""
+    sections: list[Any] = [config]
+    for section in ("rope_parameters", "rope_scaling"):
+        if isinstance(outer := getattr(config, section, None), dict):
+            sections += [outer, *(inner for inner in outer.values() if isinstance(inner, dict))]
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    places = [(place, name) for place in (*sections, *modules)]
+    return [place for place in places if type(_get(place)) is int]
+
+
+def _get(place: Place) -> Any:
+    owner, name = place
+    return owner.get(name) if isinstance(owner, dict) else getattr(owner, "__dict__", {}).get(name)
+
+
+def _changes(places: list[Place], logits: Callable[[], torch.Tensor]) -> bool:
+    try:
+        before = logits()
+        with _set(places):
+            return not torch.equal(before, logits())
+    except (
+        Exception
+    ) as error:  # a number that tensors were sized by, of which nothing is known; or a model that computes nothing
+        if is_out_of_memory(error):
+            raise
+        return False
+
+
+@contextmanager
+def _set(places: list[Place]) -> Iterator[None]:
+    sizes = [_get(place) for place in places]
+
+    def put(values: list[int]) -> None:
+        for (owner, name), value in zip(places, values, strict=True):
+            if isinstance(owner, dict):
+                owner[name] = value
+            else:
+                setattr(owner, name, value)
+
+    try:
+        put([SHORT] * len(places))
+        yield
+    finally:
+        put(sizes)
