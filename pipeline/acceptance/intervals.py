@@ -12,8 +12,9 @@ Three corrections make the bounds cover where units are few or unequal (`python 
   for those lengths, (sum w^2)^2 / sum w^4 - 1, which are fewer. Strata combine by Satterthwaite's formula too.
 - Skewness: each bound is the wider of Student's t and of Hall's transformation for skewed data (Hall 1992), which alone would
   be too narrow for heavy symmetric tails.
-- A domain of one unit has no variance of its own. It is pooled with others, which can only widen the interval (collapsed
-  strata, Cochran 1977, 5A.12).
+- A domain of fewer than 5 effective units says too little of its own variance: one of 5 prompts, of which two have most of
+  the tokens, took the interval of all the others away. Such domains are pooled into one stratum, which can only widen the
+  interval (collapsed strata, Cochran 1977, 5A.12).
 With fewer than 5 degrees of freedom there is no interval: the bounds are infinite.
 """
 
@@ -30,6 +31,7 @@ Floats = NDArray[np.float64]
 
 _ENOUGH = 20  # effective units of a stratum from which its degrees of freedom are those of equal prompts
 _LEAST_DOF = 5  # fewer give no interval
+_LEAST_STRATUM = 5 - 1e-9  # effective units of a stratum of its own; rounding decides nothing
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,7 @@ class StratumMoments:
     @property
     def effective_units(self) -> float:
         """Kish's effective number of units."""
-        total, squares, _ = self.weights
-        return total**2 / squares if squares > 0 else 0.0
+        return _kish(*self.weights[:2])
 
     @property
     def variance(self) -> float:
@@ -100,8 +101,8 @@ class StratumMoments:
 
 
 def interval(value: float, strata: Sequence[StratumMoments], prompts: int, confidence: float) -> Interval:
-    """The interval of a figure over `prompts` prompts, whose units have residuals of these moments. Strata of one unit must be
-    pooled before (`pooled`)."""
+    """The interval of a figure over `prompts` prompts, whose units have residuals of these moments. Small strata must be pooled
+    before (`pooled`)."""
     conversations = fewer_units(sum(stratum.units for stratum in strata), prompts)
     variance = sum(stratum.variance for stratum in strata)
     dof = _combined(strata, variance)
@@ -131,8 +132,7 @@ def standard_errors(dof: float, skewness: float, confidence: float) -> tuple[flo
 
 def _effective(strata: Sequence[StratumMoments]) -> float:
     """Kish's effective number of all units: a stratum that happens not to vary lends no certainty to few heavy units."""
-    total, squares = (sum(stratum.weights[power] for stratum in strata) for power in (0, 1))
-    return total**2 / squares if squares > 0 else 0.0
+    return _kish(*(sum(stratum.weights[power] for stratum in strata) for power in (0, 1)))
 
 
 def _combined(strata: Sequence[StratumMoments], variance: float) -> float:
@@ -155,18 +155,26 @@ def _without_skewness(quantile: float, skewness: float) -> float:
     return float(3 / skewness * (np.cbrt(1 + skewness * (quantile - skewness / 6)) - 1))
 
 
-def pooled(units: Sequence[int]) -> list[list[int]]:
-    """Groups of strata, by index, so that no group has a single unit unless there is only one.
+def pooled(weights: Sequence[tuple[float, float]]) -> list[list[int]]:
+    """Groups of strata, by index, so that no group has fewer than 5 effective units unless all together have fewer. `weights`:
+    the sums of each stratum's weights and of their squares.
 
-    Strata of one unit are put together. If that is still one unit, it joins the smallest of the others.
+    Strata with fewer are put together. If these still have fewer, they join the smallest of the others.
     """
-    single = [index for index, count in enumerate(units) if count == 1]
-    groups = [[index] for index, count in enumerate(units) if count > 1]
-    if len(single) == 1 and groups:
-        min(groups, key=lambda group: units[group[0]]).extend(single)
-    elif single:
-        groups.append(single)
+    of_stratum = [_kish(*sums) for sums in weights]
+    small = [index for index, units in enumerate(of_stratum) if units < _LEAST_STRATUM]
+    groups = [[index] for index, units in enumerate(of_stratum) if units >= _LEAST_STRATUM]
+    together = _kish(*(sum(weights[index][power] for index in small) for power in (0, 1)))
+    if small and groups and together < _LEAST_STRATUM:
+        min(groups, key=lambda group: of_stratum[group[0]]).extend(small)
+    elif small:
+        groups.append(small)
     return groups
+
+
+def _kish(total: float, squares: float) -> float:
+    """The effective number of units, from the sums of their weights and of the squares."""
+    return total**2 / squares if squares > 0 else 0.0
 
 
 def ratio_gain(
@@ -196,10 +204,11 @@ def ratio_gain(
     base_numerators_N, base_denominators_N = (_sums(one, place_N) for one in (base_numerators_N, base_denominators_N))
     value = float(numerators_N.sum() / denominators_N.sum() - base_numerators_N.sum() / base_denominators_N.sum())
     residuals_N = _residuals(numerators_N, denominators_N) - _residuals(base_numerators_N, base_denominators_N)
-    _, stratum_N, counts = np.unique(np.asarray(strata), return_inverse=True, return_counts=True)
+    _, stratum_N = np.unique(np.asarray(strata), return_inverse=True)
+    sums_2S = [np.bincount(stratum_N, denominators_N**power) for power in (1, 2)]
     moments = []
-    for group in pooled(counts.tolist()):
-        inside_S = np.zeros(len(counts), dtype=bool)
+    for group in pooled(list(zip(*(sums_S.tolist() for sums_S in sums_2S), strict=True))):
+        inside_S = np.zeros(len(sums_2S[0]), dtype=bool)
         inside_S[group] = True
         rows_N = inside_S[stratum_N]
         moments.append(_moments(residuals_N[rows_N], denominators_N[rows_N]))

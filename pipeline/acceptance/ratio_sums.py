@@ -136,7 +136,8 @@ class RatioSums:
         if not parts or denominator <= 0:
             raise ValueError("a figure over empty counts is not defined; it needs at least one prompt")
         value = numerator / denominator
-        groups = [sum(parts[index] for index in group) for group in pooled([round(part[0]) for part in parts])]
+        weights = [self._weights(part, ratio)[:2] for part in parts]
+        groups = [sum(parts[index] for index in group) for group in pooled(weights)]
         moments = [self._moments(np.asarray(group), ratio, value, denominator) for group in groups]
         return interval(value, moments, self.prompts(ratio, stratum), confidence)
 
@@ -151,16 +152,22 @@ class RatioSums:
         first = at[1, 0] - r * at[0, 1]
         second = at[2, 0] - 2 * r * at[1, 1] + r**2 * at[0, 2]
         third = at[3, 0] - 3 * r * at[2, 1] + 3 * r**2 * at[1, 2] - r**3 * at[0, 3]
-        mean, c = first / count, float(self._origin_2K[1, ratio])
+        mean = first / count
         return StratumMoments(
             units=round(count),
             squares=max(second - first * mean, 0.0) / denominator**2,
             cubes=(third - 3 * mean * second + 2 * count * mean**3) / denominator**3,
-            weights=(
-                count * c + at[0, 1],
-                count * c**2 + 2 * c * at[0, 1] + at[0, 2],
-                count * c**4 + 4 * c**3 * at[0, 1] + 6 * c**2 * at[0, 2] + 4 * c * at[0, 3] + at[0, 4],
-            ),
+            weights=self._weights(sums_P, ratio),
+        )
+
+    def _weights(self, sums_P: Floats, ratio: int) -> tuple[float, float, float]:
+        """Sums of the denominators, of their squares and of their fourth powers."""
+        count, c = float(sums_P[0]), float(self._origin_2K[1, ratio])
+        one, two, three, four = (float(sums_P[_ROW[0, power]]) for power in (1, 2, 3, 4))
+        return (
+            count * c + one,
+            count * c**2 + 2 * c * one + two,
+            count * c**4 + 4 * c**3 * one + 6 * c**2 * two + 4 * c * three + four,
         )
 
     def _chosen(self, stratum: str | None) -> list[Floats]:

@@ -1,11 +1,13 @@
 """The regression check: compares a draft's counts with a baseline, prompt by prompt. Pure.
 
 It passes only if the lower bound of (draft - baseline) exceeds -margin over all tokens, and that of each large segment the
-segments' margin: a draft may win on answers what it loses on tool calls. Prompts that either draft was trained on do not count.
+segments' margin: a draft may win on answers what it loses on tool calls. What does not pass is a regression only where the draft
+is proved to be worse; else it is undecided. Prompts that either draft was trained on do not count.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Literal, get_args
 
 from pipeline.acceptance.baseline import Conditions, Examined
 from pipeline.acceptance.gains import acceptance_gain, segment_gain
@@ -16,6 +18,7 @@ from pipeline.judgement.judged_segments import segment_shares
 from pipeline.judgement.power import power_of
 from pipeline.judgement.rule_result import Power
 
+Outcome = Literal["passed", "undecided", "regression"]  # in the order of gravity
 NOT_JUDGED = 1.0  # margin of the segments with which they are shown only: a rate cannot fall by more
 # Where prompts are left out, so many conversations or half of them must remain: a draft must not choose the few that it is
 # compared on.
@@ -45,9 +48,9 @@ class SegmentComparison:
     power: Power | None  # for the margin; None also where there is no margin
 
     @property
-    def lost(self) -> bool:
-        """Whether it is judged, and not proved to lose less than the margin."""
-        return self.margin is not None and not self.difference.low > -self.margin
+    def outcome(self) -> Outcome:
+        """Of the part; one that is not judged passes."""
+        return "passed" if self.margin is None else _outcome(self.difference, self.margin)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,24 +72,31 @@ class Comparison:
     baseline_hardware: str
 
     @property
-    def lost(self) -> bool:
-        """Whether it is not proved that all tokens together lose less than the margin."""
-        return not self.difference.low > -self.margin
+    def of_all_tokens(self) -> Outcome:
+        """Without the segments."""
+        return _outcome(self.difference, self.margin)
 
     @property
-    def lost_segments(self) -> list[SegmentComparison]:
-        """The segments that fail the check."""
-        return [one for one in self.segments if one.lost]
+    def outcome(self) -> Outcome:
+        """The gravest of all tokens and of the segments."""
+        return max((self.of_all_tokens, *(one.outcome for one in self.segments)), key=get_args(Outcome).index)
 
     @property
     def passed(self) -> bool:
-        """Whether neither all tokens nor a segment have lost."""
-        return not self.lost and not self.lost_segments
+        """Whether it is proved of all tokens and of each judged segment that they lose less than the margin."""
+        return self.outcome == "passed"
 
     @property
     def left_out(self) -> int:
         """How many prompts were left out, because one of the drafts was trained on them."""
         return len(self.left_out_prompts)
+
+
+def _outcome(difference: Interval, margin: float) -> Outcome:
+    """A regression where the draft is proved to be worse; undecided where the interval has room for no loss, or there is none."""
+    if difference.low > -margin:
+        return "passed"
+    return "regression" if difference.high < 0 else "undecided"
 
 
 def differing(draft: Conditions, baseline: Conditions) -> list[str]:

@@ -19,10 +19,11 @@ from pipeline.judgement.regression import Comparison, SegmentComparison
 from pipeline.judgement.rule_result import Power
 
 SCHEMA = 1
-Verdict = Literal["passed", "regression", "refused", "error"]
+Verdict = Literal["passed", "regression", "undecided", "refused", "error"]
 _TITLES: dict[Verdict, str] = {
     "passed": "no regression",
     "regression": "regression",
+    "undecided": "undecided",
     "refused": "refused",
     "error": "error",
 }
@@ -82,10 +83,9 @@ def _needed(power: Power) -> str:
 
 def compared(comparison: Comparison, draft: str, baseline: str, seconds: float) -> CheckResult:
     """The result of a comparison."""
-    passed = comparison.passed
     return CheckResult(
-        verdict="passed" if passed else "regression",
-        exit_code=0 if passed else EXIT_REFUSED,
+        verdict=comparison.outcome,
+        exit_code=0 if comparison.passed else EXIT_REFUSED,
         line=_line(comparison),
         draft=draft,
         baseline=baseline,
@@ -116,12 +116,18 @@ def _margin(margin: float) -> str:
 
 
 def _line(found: Comparison) -> str:
-    """The verdict and its reasons. The segments that have lost come first, unless all tokens together have."""
+    """The verdict and its reasons: a regression before what is undecided, and all tokens before segments."""
     all_tokens, end = overall_figures(found), left_out_text(found.left_out)
-    lost = "; ".join(segment_figures(one) for one in found.lost_segments)
-    if not lost:
-        return f"{'regression' if found.lost else 'no regression'}: {all_tokens}{end}"
-    return f"regression: {f'{all_tokens}; {lost}' if found.lost else f'{lost}; all tokens: {all_tokens}'}{end}"
+    if found.passed:
+        return f"no regression: {all_tokens}{end}"
+    parts = [(found.of_all_tokens, all_tokens), *((one.outcome, segment_figures(one)) for one in found.segments)]
+    reasons = [
+        f"{outcome}: {'; '.join(texts)}"
+        for outcome in ("regression", "undecided")
+        if (texts := [text for own, text in parts if own == outcome])
+    ]
+    rest = f"; all tokens: {all_tokens}" if found.of_all_tokens == "passed" else ""
+    return f"{'; '.join(reasons)}{rest}{end}"
 
 
 def overall_figures(found: Comparison) -> str:
@@ -188,7 +194,7 @@ def check_json(result: CheckResult) -> dict[str, Any]:
                     "baseline": one.baseline,
                     "difference": asdict(one.difference.figure),
                     "margin": one.margin,
-                    "passed": None if one.margin is None else not one.lost,
+                    "passed": None if one.margin is None else one.outcome == "passed",
                     "power": None if one.power is None else asdict(one.power),
                 }
                 for one in found.segments
@@ -209,6 +215,7 @@ def check_json(result: CheckResult) -> dict[str, Any]:
     }
 
 
+_MARKS = {"passed": "✅", "undecided": "❔"}
 _FIGURES = ("difference", "margin", "confidence", "left_out", "domains", "segments", "conditions", "power")
 
 
@@ -218,7 +225,7 @@ def check_markdown(result: CheckResult) -> str:
 
 
 def _markdown(result: CheckResult) -> Iterator[str]:
-    mark = "✅" if result.verdict == "passed" else "❌"
+    mark = _MARKS.get(result.verdict, "❌")
     yield f"### {mark} Draft model: {_TITLES[result.verdict]}"
     yield ""
     yield f"    {printable(result.line)}"  # a block of code, in which nothing is markup
@@ -237,7 +244,8 @@ def _markdown(result: CheckResult) -> Iterator[str]:
     yield _row("**all prompts**", found.draft, found.baseline, found.difference)
     for part in found.segments:
         name = f"segment {code(part.segment)}, {_share(part)} of the tokens"
-        yield _row(f"{name} ❌" if part.lost else name, part.draft, part.baseline, part.difference)
+        named = name if part.outcome == "passed" else f"{name} {_MARKS.get(part.outcome, '❌')}"
+        yield _row(named, part.draft, part.baseline, part.difference)
     for one in found.domains:
         yield _row(f"domain {code(one.domain)}", one.draft, one.baseline, one.difference)
     yield ""

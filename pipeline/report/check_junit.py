@@ -15,15 +15,16 @@ def check_junit(result: CheckResult) -> str:
     found, verdict = result.comparison, result.verdict
     error = verdict in ("refused", "error")
     domains, segments = (found.domains, found.segments) if found else ((), ())
-    failures = int(found is not None and found.lost) + sum(one.lost for one in segments)
-    counts = {"tests": 1 + len(segments) + len(domains), "failures": failures, "errors": int(error), "skipped": 0}
+    overall = "passed" if found is None else found.of_all_tokens
+    failed = sum(one != "passed" for one in (overall, *(part.outcome for part in segments)))
+    counts = {"tests": 1 + len(segments) + len(domains), "failures": failed, "errors": int(error), "skipped": 0}
     root = ET.Element("testsuites")
     suite = _element(root, "testsuite", name="understudy check", time=f"{result.seconds:.3f}", **counts)
     properties = _element(suite, "properties")
     for name, value in (("draft", result.draft), ("baseline", result.baseline)):
         _element(properties, "property", name=name, value=value)
     case = _element(suite, "testcase", classname=_CLASS, name="acceptance rate", time=f"{result.seconds:.3f}")
-    if error or (found is not None and found.lost):
+    if error or overall != "passed":
         _problem(case, "error" if error else "failure", verdict, result.line)
     else:
         _element(case, "system-out").text = xml_text(
@@ -33,8 +34,8 @@ def check_junit(result: CheckResult) -> str:
         _element(case, "system-err").text = xml_text(result.note)
     for part in segments:
         case = _element(suite, "testcase", classname=f"{_CLASS}.segments", name=part.segment, time="0.000")
-        if part.lost:
-            _problem(case, "failure", verdict, segment_figures(part))
+        if part.outcome != "passed":
+            _problem(case, "failure", part.outcome, segment_figures(part))
         else:
             _element(case, "system-out").text = xml_text(segment_figures(part))
     for one in domains:

@@ -34,14 +34,14 @@ STAGES: tuple[Stage, ...] = (
     Stage("quantize", 3, "INT8, INT4 or FP8 variant of the draft", uses_device=True),
     Stage(
         "evaluate",
-        11,
+        12,
         "teacher-forced acceptance, every draft length",
         resumable=True,
         uses_device=True,
         in_parts=True,
     ),
     Stage("speed", 1, "step times, plain and at each draft length, in turns", uses_device=True),
-    Stage("gate", 14, "apply the promotion rules", needs_registry=True),
+    Stage("gate", 15, "apply the promotion rules", needs_registry=True),
     Stage("promote", 2, "register the draft and set the alias `champion`", cached=False, needs_registry=True),
 )
 

@@ -237,11 +237,35 @@ def test_a_domain_of_one_prompt_is_pooled_with_the_smallest_other() -> None:
     assert math.inf == sums.interval(0, 0.95, "c").high
 
 
-def test_single_prompts_of_several_domains_are_one_stratum() -> None:
-    """Two domains of one prompt are pooled with each other, not with a larger domain."""
-    assert [[0], [3], [1, 2]] == pooled([9, 1, 1, 8])
-    assert [[0, 2], [1]] == pooled([4, 5, 1])
-    assert [[0]] == pooled([1])
+def test_small_domains_are_one_stratum() -> None:
+    """Those below 5 effective units are pooled with each other, and only if that is too small as well with the smallest other."""
+
+    def equal(*units: int) -> list[tuple[float, float]]:
+        return [(3.0 * count, 9.0 * count) for count in units]
+
+    assert [[0], [3], [1, 2]] == pooled(equal(9, 4, 1, 8))
+    assert [[0], [1, 2]] == pooled(equal(9, 5, 4))
+    assert [[0, 2], [1]] == pooled(equal(6, 7, 4))
+    assert [[0]] == pooled(equal(1))
+    assert [[0, 1]] == pooled(equal(1, 2))
+    # Ten prompts, of which one has nearly all the tokens: 1.2 effective units.
+    assert [[0, 1]] == pooled([*equal(9), (109.0, 10_009.0)])
+
+
+def test_a_small_domain_of_unequal_prompts_takes_no_interval_away() -> None:
+    """Of 85 prompts 5 are of a second domain, and two of them have nearly all its tokens; by both ways of adding up. Before, no
+    bound was known. Coverage of 0.95 with a third domain of 2 to 8 prompts: 0.952 to 0.975 in 2,000 samples of each size."""
+    rng = np.random.default_rng(11)
+    tokens = np.concatenate([rng.integers(50, 150, 80), [900, 1100, 5, 4, 6]]).astype(np.float64)
+    accepted, base = tokens * rng.uniform(0.6, 0.8, 85), tokens * rng.uniform(0.5, 0.7, 85)
+    strata = ["chat"] * 80 + ["tools"] * 5
+    sums = RatioSums(1)
+    sums.add(accepted[:, None], tokens[:, None], strata)
+    one, gain = sums.interval(0, 0.95), ratio_gain(accepted, tokens, base, tokens, strata, 0.95)
+
+    assert all(math.isfinite(bound) for bound in (one.low, one.high, gain.low, gain.high))
+    assert pytest.approx(one.low) == ratio_interval(accepted, tokens, strata, 0.95).low
+    assert math.inf == sums.interval(0, 0.95, "tools").high
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The regression check against a committed baseline."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.acceptance.baseline import Conditions, Examined, baseline_json, read_baseline
+from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts, counts_from_json
 from pipeline.acceptance.segments import SegmentCounts
 from pipeline.errors import Refused, UsageError
@@ -83,11 +85,29 @@ def test_a_loss_of_exactly_the_margin_is_refused() -> None:
     assert compare(draft, base, 0.0313).passed
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "outcome"),
+    [
+        (-0.005, 0.02, "passed"),
+        (-0.005, -0.001, "passed"),  # worse, by less than the margin
+        (-0.02, -0.001, "regression"),
+        (-0.03, -0.02, "regression"),
+        (-0.02, 0.0, "undecided"),
+        (-0.02, 0.1, "undecided"),
+        (-math.inf, math.inf, "undecided"),
+    ],
+)
+def test_only_what_is_proved_to_be_worse_is_a_regression(low: float, high: float, outcome: str) -> None:
+    """What is not proved either way is refused under its own name."""
+    same = compare(_examined(_counts()), _examined(_counts()), 0.01)
+    assert outcome == replace(same, difference=Interval(0.0, low, high, 9)).outcome
+
+
 def test_not_proved_is_not_passed() -> None:
     """With the same mean but a wide interval, a loss of a point is not excluded: refused."""
     found = compare(_examined(_counts(spread=10)), _examined(_counts()), 0.01)
 
-    assert (False, pytest.approx(0)) == (found.passed, found.difference.value)
+    assert ("undecided", pytest.approx(0)) == (found.outcome, found.difference.value)
     assert not compare(_examined(_counts()[:1]), _examined(_counts(1.0)[:1]), 0.5).passed
 
 
@@ -316,14 +336,18 @@ def _segmented(answer: float, tool_call: float, aside: float = 0.5, prompts: int
     return found
 
 
+def _outcomes(found: Comparison) -> dict[str, str]:
+    return {one.segment: one.outcome for one in found.segments}
+
+
 def test_a_loss_in_a_large_segment_is_a_regression() -> None:
     """Though the rate of all tokens rose. A segment of 5% of the tokens is for information."""
     base = _examined(_segmented(0.5, 0.8))
     found = compare(_examined(_segmented(0.7, 0.5, aside=0.1)), base, 0.01)
 
-    assert (False, False) == (found.passed, found.lost)
+    assert ("regression", "passed") == (found.outcome, found.of_all_tokens)
     assert found.difference.low > 0
-    assert ["tool_call"] == [one.segment for one in found.lost_segments]
+    assert {"answer": "passed", "aside": "passed", "tool_call": "regression"} == _outcomes(found)
     assert [("answer", 0.75, 0.02), ("aside", 0.05, None), ("tool_call", 0.2, 0.02)] == [
         (one.segment, one.share, one.margin) for one in found.segments
     ]
@@ -350,12 +374,12 @@ def test_the_margin_of_segments_decides(margin: float, passed: bool) -> None:
 def test_the_bound_of_a_segment_must_exceed_its_margin() -> None:
     same = _examined(_segmented(0.7, 0.8))
     found = compare(same, same, 0.01, 0.0)
-    assert [one.segment for one in found.lost_segments] == [one.segment for one in found.segments if one.margin == 0]
-    assert (found.lost, found.passed) == (False, False)
+    assert {"answer": "undecided", "aside": "passed", "tool_call": "undecided"} == _outcomes(found)
+    assert ("passed", "undecided") == (found.of_all_tokens, found.outcome)
 
 
 def test_a_segment_without_an_interval_is_not_passed() -> None:
-    """Judged, but in too few prompts to prove anything: as for all tokens, what is not proved is refused."""
+    """Judged, but in too few prompts to prove anything: it is refused, and not called a regression."""
     kept = [
         item if n < 3 else replace(item, segments={"answer": item.segments["answer"]})
         for n, item in enumerate(_segmented(0.7, 0.8))
@@ -373,7 +397,7 @@ def test_a_segment_without_an_interval_is_not_passed() -> None:
     )
     found = compare(_examined(draft), _examined(large), 0.01)
 
-    assert ["tool_call"] == [one.segment for one in found.lost_segments]
+    assert ("undecided", "undecided") == (found.outcome, _outcomes(found)["tool_call"])
     assert found.segments[2].power is None
     assert compare(_examined(large), _examined(large), 0.01).passed
 

@@ -1,6 +1,7 @@
 """The result of `understudy check` as JUnit XML, Markdown and JSON."""
 
 import json
+import math
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +106,29 @@ def test_a_regression_is_one_failure() -> None:
         "acceptance rate 0.6000, baseline 0.7000: -10.00 points [no interval: too few prompts] over 1 prompt, for information"
         == cases[2].findtext("system-out")
     )
+
+
+def test_what_is_undecided_is_no_regression() -> None:
+    """A segment that rose in too few prompts to prove it: exit 3 under its own name, after a regression where there is one."""
+    unknown = replace(_segment("thinking", 0.3, 0.062), difference=Interval(0.062, -math.inf, math.inf, 45), power=None)
+    text = (
+        "segment 'thinking' (30% of the tokens): acceptance rate 0.5620, baseline 0.5000: +6.20 points [no interval: too few "
+        "prompts] over 45 prompts, margin 2 points"
+    )
+    alone, beside = (
+        compared(replace(GAIN, segments=segments, domains=()), "draft", "baseline.json", 1.5)
+        for segments in ((unknown,), (unknown, *SEGMENTS))
+    )
+    (failure,) = _suite(alone).iter("failure")
+
+    assert ("undecided", 3, f"undecided: {text}; all tokens: {ALL}; {LEFT_OUT}") == (
+        alone.verdict, alone.exit_code, alone.line
+    )  # fmt: skip
+    assert f"regression: {LOST}; undecided: {text}; all tokens: {ALL}; {LEFT_OUT}" == beside.line
+    assert ("undecided", text) == (failure.get("type"), failure.get("message"))
+    assert ("regression", "2") == (beside.verdict, _suite(beside).get("failures"))
+    assert check_markdown(alone).startswith("### ❔ Draft model: undecided")
+    assert "| segment `thinking`, 30% of the tokens ❔ |" in check_markdown(alone)
 
 
 def test_a_segment_that_lost_is_named_first() -> None:
