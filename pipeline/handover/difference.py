@@ -26,8 +26,8 @@ def difference(config: Config, store: Store) -> str:
             )
     settled, change = SETTLED.find(store, registry.name), entry.last_change
     if promote.notice is not None and change is not None:
-        known = {} if settled is None or settled.change > entry.change else settled.noticed
-        if known.get(receiver_name(promote.notice), 0) < change.number:
+        known = 0 if settled is None or settled.change > entry.change else settled.told(receiver_name(promote.notice))
+        if known < change.number:
             return f"no notice of change {change.number} was accepted"
     return ""
 

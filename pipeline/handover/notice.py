@@ -7,7 +7,6 @@ notice whose number it has seen, or a lower one. Does not decide when a notice i
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
@@ -88,8 +87,9 @@ class _NotDelivered(UnderstudyError):
 
 
 def receiver_name(settings: NoticeConfig) -> str:
-    """A webhook is one receiver for all machines, a program one on each."""
-    return f"{settings.program} on {socket.gethostname()}" if settings.program is not None else _shown(settings)
+    """The place that the config names: a program or a webhook is one receiver, wherever the process runs that tells it. Pods have a
+    new host name each time."""
+    return settings.program or _shown(settings)
 
 
 def check_receiver(settings: NoticeConfig | None, section: str = "promote.notice") -> None:

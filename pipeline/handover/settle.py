@@ -138,11 +138,11 @@ def _notified(scope: Handover, entry: Entry, directory: Path | None, before: Set
     if settings is None or change is None:
         return before.noticed
     name = receiver_name(settings)
-    if change.number <= before.noticed.get(name, 0):
+    if change.number <= before.told(name):
         return before.noticed
     send(settings, _notice(scope, entry, change, directory))
     scope.progress.line(f"notice of change {change.number}: accepted by {name}")
-    return {**before.noticed, name: change.number}
+    return before.with_told(name, change.number)
 
 
 def _follow_link(scope: Handover, entry: Entry) -> Path | None:

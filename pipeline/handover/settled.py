@@ -12,5 +12,18 @@ class Settled:
     change: Count
     noticed: dict[Text, Count]
 
+    def told(self, receiver: str) -> int:
+        """The last change that a receiver has accepted; 0 for none."""
+        return max((self.noticed[name] for name in self._names(receiver)), default=0)
+
+    def with_told(self, receiver: str, change: int) -> dict[str, int]:
+        """`noticed` once a receiver has accepted a change."""
+        former = self._names(receiver)
+        return {name: number for name, number in self.noticed.items() if name not in former} | {receiver: change}
+
+    def _names(self, receiver: str) -> list[str]:
+        """Earlier versions named a program with the host that had called it."""
+        return [name for name in self.noticed if name == receiver or name.startswith(f"{receiver} on ")]
+
 
 SETTLED = StateFile(format_of(Settled), "handover/{}")

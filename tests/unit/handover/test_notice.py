@@ -13,6 +13,7 @@ from pipeline.config.promote import NoticeConfig
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.handover import notice as notice_module
 from pipeline.handover.notice import Notice, check_receiver, receiver_name, send
+from pipeline.handover.settled import Settled
 
 SECRET = NoticeConfig(url_variable="HOOK_URL")
 NOTICE = Notice(name="n", change=1, time="t", action="promote", champion=None, replaced=None, by="b", why="w")
@@ -86,9 +87,20 @@ def test_a_notice_that_is_repeated_is_another_message() -> None:
     assert ("n/1", "n/1/t2") == (NOTICE.key, replace(NOTICE, repeated="t2").key)
 
 
-def test_a_program_is_a_receiver_on_each_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "node7")
-    assert "/bin/true on node7" == receiver_name(NoticeConfig(program="/bin/true"))
+def test_a_program_is_one_receiver_whatever_the_host_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod has a new host name each time, and the change was told already."""
+    names = set()
+    for host in ("pod-7f", "pod-8a"):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        names.add(receiver_name(NoticeConfig(program="/bin/true")))
+    assert {"/bin/true"} == names
+
+
+def test_what_earlier_versions_told_a_program_is_known() -> None:
+    """They named it with the host, so that each pod told it again and the file grew: those names become one."""
+    found = Settled(change=5, noticed={"/hook on pod-1": 3, "/hook on pod-2": 5, "/hooks on pod-1": 2, "$URL": 4})
+    assert [5, 2, 4, 0] == [found.told(name) for name in ("/hook", "/hooks", "$URL", "http://other")]
+    assert {"/hook": 6, "/hooks on pod-1": 2, "$URL": 4} == found.with_told("/hook", 6)
 
 
 def test_messages_name_the_section_that_a_message_is_of(tmp_path: Path) -> None:
