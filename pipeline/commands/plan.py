@@ -39,7 +39,7 @@ def plan(
 
     resolved, notes = check_local_pair(load_config(config, set_ or ()))
     kept, progress = Store(store), Progress()
-    found, curve = forecast(resolved), last_learning_curve(kept, resolved.name)
+    found, curve = forecast(resolved), last_learning_curve(kept, resolved)
     if not as_json:
         print_forecast(found, curve, notes)
     if resolved.plan.rows is None:

@@ -87,8 +87,8 @@ class _NotDelivered(UnderstudyError):
 
 
 def receiver_name(settings: NoticeConfig) -> str:
-    """The place that the config names: a program or a webhook is one receiver, wherever the process runs that tells it. Pods have a
-    new host name each time."""
+    """The place that the config names: a program or a webhook is one receiver, wherever the process runs that tells it. Pods
+    have a new host name each time."""
     return settings.program or _shown(settings)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from pipeline.config.root import Config
 from pipeline.config.stored import run_config
 from pipeline.errors import UsageError
+from pipeline.planning.same_inputs import PlannedInputs
 from pipeline.planning.work import Amounts, Work, completions_of, work_of
 from pipeline.running.jobs import jobs_of
 from pipeline.store.artifacts import Artifact, Store
@@ -76,24 +77,27 @@ class Measurements:
 
 
 def measurements(store: Store, config: Config) -> Measurements:
-    """Of the runs of `config`, by its name: of each job the latest that was built in one go, else the latest, and the lengths of
-    the latest run with completions. A run of another version, whose config or figures cannot be read, is left out."""
-    found, wanted = Measurements(), {job.id for job in jobs_of(config)}
+    """Of the runs of `config` by its name whose target costs the same: of each job the latest that was built in one go, else the
+    latest, and the lengths of the latest run of the same prompts with completions. A run of another version, whose config or
+    figures cannot be read, is left out."""
+    found, wanted, inputs = Measurements(), {job.id for job in jobs_of(config)}, PlannedInputs.of(config, store)
     for record in reversed(read_runs(store)):
-        if record.name == config.name:
+        if record.name == config.name and inputs.same_speed(record):
             with contextlib.suppress(UsageError, KeyError):
-                found = _with_run(found, record, store, config)
+                found = _with_run(found, record, store, config, inputs)
         timed = {name for name, job in found.jobs.items() if not job.resumed}
         if found.lengths is not None and found.lengths.completion_tokens and wanted <= timed:
             break
     return found
 
 
-def _with_run(found: Measurements, record: RunRecord, store: Store, planned: Config) -> Measurements:
+def _with_run(
+    found: Measurements, record: RunRecord, store: Store, planned: Config, inputs: PlannedInputs
+) -> Measurements:
     """With what an earlier run has beside."""
     config, built = run_config(record), _built(store, record)
-    parameters, same_draft = found.draft_parameters, config.pair.draft.source == planned.pair.draft.source
-    if parameters is None and "pair" in built and same_draft and config.pair.draft.layers == planned.pair.draft.layers:
+    parameters, same_draft = found.draft_parameters, config.pair.draft.layers == planned.pair.draft.layers
+    if parameters is None and "pair" in built and same_draft and inputs.same_draft(record):
         parameters = built["pair"].figures.get("draft_parameters")
     if "corpus" not in built:
         return replace(found, draft_parameters=parameters)
@@ -103,8 +107,11 @@ def _with_run(found: Measurements, record: RunRecord, store: Store, planned: Con
         name for name, job in jobs.items() if name not in found.jobs or (found.jobs[name].resumed and not job.resumed)
     }
     known = found.lengths
-    if known is None or (known.completion_tokens is None and lengths.completion_tokens is not None):
-        known = lengths
+    own = lengths if inputs.same_target(record) else replace(lengths, completion_tokens=None, turns=1.0)
+    if inputs.same_prompts(record) and (
+        known is None or (known.completion_tokens is None and own.completion_tokens is not None)
+    ):
+        known = own
     return Measurements(
         jobs={**found.jobs, **{name: jobs[name] for name in better}},
         differences={**found.differences, record.id: differences(config, planned)},

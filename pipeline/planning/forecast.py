@@ -11,11 +11,12 @@ from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.traffic import Traffic
 from pipeline.distillation.learning_curve import LearningCurve, find_curve
+from pipeline.planning.same_inputs import PlannedInputs
 from pipeline.planning.work import bytes_per_token, completions_of, training_steps
 from pipeline.running.jobs import jobs_of
 from pipeline.running.tasks import GenerateTask
 from pipeline.store.artifacts import Store
-from pipeline.store.runs import list_runs, require_run
+from pipeline.store.runs import read_runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,12 +136,12 @@ def _on_policy(config: Config, train: int, of_token: int) -> list[GenerationFore
     ]
 
 
-def last_learning_curve(store: Store, name: str) -> LearningCurve | None:
-    """`learning_curve.json` of the latest run called `name` that has one."""
-    for run in reversed(list_runs(store)):
-        record = require_run(store, run)
-        entry = record.jobs.get("distill")
-        artifact = store.find("distill", entry.key) if entry and record.name == name else None
+def last_learning_curve(store: Store, config: Config) -> LearningCurve | None:
+    """`learning_curve.json` of the latest run of this name, target and prompts that has one."""
+    inputs = PlannedInputs.of(config, store)
+    for record in reversed(read_runs(store)):
+        entry, same = record.jobs.get("distill"), inputs.same_target(record) and inputs.same_prompts(record)
+        artifact = store.find("distill", entry.key) if entry and same and record.name == config.name else None
         curve = find_curve(artifact.path) if artifact is not None else None
         if curve is not None:
             return curve

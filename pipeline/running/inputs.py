@@ -4,6 +4,7 @@ Hashing a large checkpoint takes minutes, so a digest is remembered for as long 
 the same. No program can set ctime: a file that was replaced, or written and given its old mtime, is hashed again.
 """
 
+import contextlib
 import sysconfig
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -19,10 +20,11 @@ from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.corpus.sources import digested_files, find_files
 from pipeline.drafts.directory import TRAINED_ON, trained_on_before
-from pipeline.errors import UsageError
+from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.files import licence, model_files, tokenizer_files
 from pipeline.models.names import same_model
 from pipeline.models.places import ModelPlace
+from pipeline.models.step_shape import step_shape
 from pipeline.reference.text import library_stamp, text_digest
 from pipeline.running.jobs import measures_speed
 from pipeline.running.speed_inputs import machine_input
@@ -47,6 +49,7 @@ DIGESTS = StateFile(Format(name="list of digests", content=dict[Text, Remembered
 
 MACHINE = "machine"
 _PROMPTS = "prompts_"  # and the number of the source
+_MODELS = ("target", "draft", "tokenizer", "reference_text")
 
 
 def is_prompts(name: str) -> bool:
@@ -88,6 +91,16 @@ def known_inputs(config: Config, store: Store) -> dict[str, OutsideInput]:
 
         known = SERVED.find(store) or []
         found["target"] = OutsideInput(identify_target(config, known).digest if known else "")
+    return found
+
+
+def known_files(config: Config, store: Store) -> dict[str, OutsideInput]:
+    """As `known_inputs`, of models and prompts alone: no server is asked, and what is not there is left out."""
+    digests, found = _RememberedDigests(DIGESTS.find(store) or {}), dict[str, OutsideInput]()
+    for name, resolve in _resolvers(config).items():
+        if name in _MODELS or is_prompts(name):
+            with contextlib.suppress(UnderstudyError):
+                found[name] = resolve(digests)
     return found
 
 
@@ -211,7 +224,9 @@ def _model(role: str, source: ModelSource, digests: _Digests) -> OutsideInput:
         raise UsageError(f"pair.{role}.source: {path} is not a model directory (no config.json there)")
     trained_on_before(path)  # a damaged list is found before anything is paid for
     content = digests.of_files(path, model_files(path))
-    return OutsideInput(_with_facts(path, content, digests), str(path), {"place": _place(source), "content": content})
+    tokenizer = digests.of_files(path, files) if (files := tokenizer_files(path)) else ""
+    facts = {"place": _place(source), "content": content, "tokenizer": tokenizer, "shape": step_shape(path) or ""}
+    return OutsideInput(_with_facts(path, content, digests), str(path), facts)
 
 
 def _place(source: ModelSource) -> str:

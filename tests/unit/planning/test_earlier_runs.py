@@ -10,14 +10,16 @@ import pytest
 from pipeline.config.loading import load_config
 from pipeline.config.root import Config
 from pipeline.corpus.prompt_store import Prompt
-from pipeline.planning import earlier_runs
+from pipeline.planning import earlier_runs, same_inputs
 from pipeline.planning.earlier_runs import Measurements, measurements
 from pipeline.planning.work import work_of
+from pipeline.store.runs import OutsideInput
 
 CONFIG = Path(__file__).parents[3] / "configs" / "qwen3-8b.yaml"
 CORPUS = {"rows": 200.0, "prompts": 100.0, "tokens": 5_000.0, "train": 60.0, "dev": 10.0, "examination": 30.0}
 # 130 completions are planned: 60, 10, and 30 twice.
 GENERATED = {"completions": 260.0, "tokens": 26_000.0}
+INPUTS = {name: OutsideInput(name) for name in ("target", "draft", "prompts_0")}
 
 
 def _config(*settings: str) -> Config:
@@ -34,6 +36,8 @@ class _Runs:
         monkeypatch.setattr(earlier_runs, "read_runs", lambda store: self._records)
         monkeypatch.setattr(earlier_runs, "run_config", lambda record: self._configs[record.id])
         monkeypatch.setattr(earlier_runs, "_built", lambda store, record: self._built[record.id])
+        self.planned = dict(INPUTS)
+        monkeypatch.setattr(same_inputs, "known_files", lambda config, store: self.planned)
         prompts = [Prompt("0", "train", "code", 0, (1,) * count, text_id="", conversation="") for count in (3, 70, 5)]
         monkeypatch.setattr("pipeline.corpus.prompt_store.open_prompts", lambda path: prompts)
 
@@ -44,6 +48,7 @@ class _Runs:
         figures: dict[str, dict[str, float]],
         seconds: float = 10.0,
         resumed: tuple[str, ...] = (),
+        **inputs: OutsideInput,
     ) -> None:
         self._configs[name] = config
         self._built[name] = {
@@ -60,7 +65,9 @@ class _Runs:
             for job, own in figures.items()
         }
         entry = SimpleNamespace(figures=None, seconds=1.0)
-        self._records.append(SimpleNamespace(id=name, name=config.name, jobs=dict.fromkeys(figures, entry)))
+        outside = INPUTS | inputs
+        jobs = dict.fromkeys(figures, entry)
+        self._records.append(SimpleNamespace(id=name, name=config.name, jobs=jobs, outside=outside))
 
     def found(self, *settings: str) -> Measurements:
         return measurements(None, _config(*settings))  # type: ignore[arg-type]
@@ -160,7 +167,8 @@ def test_parameters_are_those_of_the_same_draft(runs: _Runs) -> None:
     runs.add("r1", _config(), {"pair": {"draft_parameters": 6e8}})
 
     assert 6e8 == runs.found().draft_parameters
-    assert runs.found("pair.draft.source=./other").draft_parameters is None
+    runs.planned["draft"] = OutsideInput("other")
+    assert runs.found().draft_parameters is None
 
 
 def test_small_runs_go_before_earlier_ones(runs: _Runs) -> None:
@@ -173,4 +181,54 @@ def test_small_runs_go_before_earlier_ones(runs: _Runs) -> None:
     assert ("two small runs", 5e8) == (
         earlier_runs.with_small_runs(known, small, 5e8).lengths.source,  # type: ignore[union-attr]
         earlier_runs.with_small_runs(known, small, 5e8).draft_parameters,
+    )
+
+
+def _model(digest: str, shape: str = "", tokenizer: str = "") -> OutsideInput:
+    return OutsideInput(digest, "/a/target", {"shape": shape, "tokenizer": tokenizer})
+
+
+@pytest.mark.parametrize(
+    ("earlier", "planned", "jobs", "prompt_tokens", "completion_tokens"),
+    [
+        ({}, {}, True, 50.0, 100.0),
+        # Another pair of the same name: its prompts have other lengths, and its passes take another time.
+        ({"target": _model("a"), "prompts_0": OutsideInput("p")}, {"target": _model("b")}, False, None, None),
+        ({"target": _model("a", "s", "t")}, {"target": _model("b", "other", "t")}, False, None, None),
+        (
+            {"target": _model("a")},
+            {"target": _model("b")},
+            False,
+            None,
+            None,
+        ),  # of an earlier version: nothing is known
+        # Fine-tuned: as fast, and the same prompts; how long its answers are is not known.
+        ({"target": _model("a", "s", "t")}, {"target": _model("b", "s", "t")}, True, 50.0, None),
+        ({"target": _model("a", "s", "t")}, {"target": _model("b", "s", "u")}, True, None, None),
+        # Other prompts, or others beside.
+        ({"prompts_0": OutsideInput("p")}, {}, True, None, None),
+        ({"prompts_1": OutsideInput("p")}, {}, True, None, None),
+        # Targets on servers are told by their tokenizer.
+        ({"tokenizer": OutsideInput("k")}, {"tokenizer": OutsideInput("k"), "target": _model("x")}, True, 50.0, 100.0),
+        ({"tokenizer": OutsideInput("k")}, {"tokenizer": OutsideInput("l")}, False, None, None),
+        ({}, {"tokenizer": OutsideInput("l")}, False, None, None),
+    ],
+)
+def test_a_run_of_other_content_is_not_taken_for_its_name(
+    runs: _Runs,
+    earlier: dict[str, OutsideInput],
+    planned: dict[str, OutsideInput],
+    jobs: bool,
+    prompt_tokens: float | None,
+    completion_tokens: float | None,
+) -> None:
+    """Two pairs in directories called `target` have configs of one name."""
+    runs.add("r1", _config(), {"corpus": CORPUS, "generate": GENERATED}, **earlier)
+    runs.planned |= planned
+    found = runs.found()
+    lengths = found.lengths
+
+    assert jobs == ("generate" in found.jobs)
+    assert (prompt_tokens, completion_tokens) == (
+        (None, None) if lengths is None else (lengths.prompt_tokens, lengths.completion_tokens)
     )

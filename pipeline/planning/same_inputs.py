@@ -1,0 +1,60 @@
+"""Whether an earlier run read what a planned one will read: the same pair, the same prompts. By content; loads no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.config.root import Config
+from pipeline.running.inputs import is_prompts, known_files
+from pipeline.store.artifacts import Store
+from pipeline.store.runs import OutsideInput, RunRecord
+
+Inputs = Mapping[str, OutsideInput]
+
+
+@dataclass(frozen=True)
+class PlannedInputs:
+    """What a config reads, from what the store remembers of the files: nothing is hashed. A file that is new or has changed is
+    like no other."""
+
+    inputs: Inputs
+
+    @classmethod
+    def of(cls, config: Config, store: Store) -> "PlannedInputs":
+        return cls(known_files(config, store))
+
+    def same_target(self, record: RunRecord) -> bool:
+        """Of one content. Of a target on servers its tokenizer is compared: what a server serves is not asked here."""
+        return all(
+            self._same(name, record)
+            for name in ("target", "tokenizer", "reference_text")
+            if name in self._known(record)
+        )
+
+    def same_speed(self, record: RunRecord) -> bool:
+        """Whether passes of the two targets take the same time: of one content, or of one shape, such as one fine-tuned since."""
+        own, other = (_fact(inputs, "target", "shape") for inputs in (self.inputs, record.outside))
+        return self.same_target(record) or (own != "" and own == other)
+
+    def same_draft(self, record: RunRecord) -> bool:
+        """The base draft."""
+        return self._same("draft", record)
+
+    def same_prompts(self, record: RunRecord) -> bool:
+        """The same files, split into tokens by the same tokenizer."""
+        own, other = (_fact(inputs, "target", "tokenizer") for inputs in (self.inputs, record.outside))
+        prompts = {name for name in self._known(record) if is_prompts(name)}
+        same_tokens = self.same_target(record) or (own != "" and own == other)
+        return same_tokens and all(self._same(name, record) for name in prompts)
+
+    def _known(self, record: RunRecord) -> set[str]:
+        """Inputs of either."""
+        served = {"target"} if "tokenizer" in self.inputs else set()
+        return (self.inputs.keys() | record.outside.keys()) - served
+
+    def _same(self, name: str, record: RunRecord) -> bool:
+        own, other = self.inputs.get(name), record.outside.get(name)
+        return own == other is None or (own is not None and other is not None and own.digest == other.digest)
+
+
+def _fact(inputs: Inputs, role: str, name: str) -> str:
+    return str(inputs[role].facts.get(name) or "") if role in inputs else ""
