@@ -90,7 +90,13 @@ class PromptSource(Section):
     )
     answer_field: str = Field(
         default="answer",
-        description="With `use_answers`: the column of the answer: a text, a message, or the answer of an OpenAI API.",
+        description="With `use_answers`: the column of the answer: a text, a message, or the answer of an API (docs/logs.md), "
+        "also as JSON text.",
+    )
+    finish_reason: Literal["stop"] | None = Field(
+        default=None,
+        description="What ended the recorded answers whose rows do not say it. null: nothing is known, and they are not used. "
+        "`stop`: they ended by themselves, and none was cut at a limit.",
     )
     every_turn: bool = Field(
         default=False,
@@ -251,8 +257,8 @@ class CorpusConfig(Section):
         default=200,
         ge=0,
         description="Domains of a log with fewer prompts (conversations) are one domain, `other`, or belong to the largest one "
-        "where they are too few together. Logs are sources without `domain` whose rows have times or a request of its own, or whose "
-        "answers are used. 0: every domain stays.",
+        "where they are too few together. Logs are sources without `domain` whose rows have times or a request of its own, or "
+        "whose answers are used. 0: every domain stays.",
     )
     min_prompt_tokens: int = Field(default=1, ge=1, description="Shorter prompts are rejected.")
     max_prompt_tokens: int | None = Field(

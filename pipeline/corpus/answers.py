@@ -8,18 +8,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
+from pipeline.corpus.answer_forms import (
+    CALLS,
+    LENGTH,
+    STOP,
+    STOP_STRING,
+    UnusableAnswer,
+    is_reason,
+    read_answer,
+    reason_of,
+)
 from pipeline.corpus.as_served import with_arguments, with_thinking
 from pipeline.corpus.chats import as_list, as_message
-from pipeline.corpus.logged_requests import NEUTRAL, STATED
+from pipeline.corpus.json_values import decoded
+from pipeline.corpus.logged_requests import LIMITS, NEUTRAL, STATED
 
-_CALLED = ("tool_calls", "function_call")  # values of finish_reason
+NO_REASON = "without a finish_reason, so that they may be cut off"
 _LARGEST = 2**31 - 1
 ANSWER_COLUMNS = ("finish_reason", "stop_reason", *STATED, *NEUTRAL)
 """Columns that are read beside the answer."""
-
-
-class UnusableAnswer(Exception):
-    """An answer that is not used; the text is the reason, by which they are counted."""
 
 
 @dataclass(frozen=True)
@@ -41,36 +48,24 @@ class LoggedAnswer:
 def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
     """The answer in `source.answer_field`, else the last of the row's messages. UnusableAnswer says why there is none.
 
-    The answer is a text, a message, or the answer of an OpenAI API (`choices`), also within a `body`.
+    It is in one of the forms of `answer_forms.py`. Without a reason of its end it may be cut off, and is not used.
     """
     found = row.get(source.answer_field)
-    if found is None:
-        found = _last_message(row.get(source.messages_field), source.roles)
-    reason, answer, completes = row.get("finish_reason"), dict[str, Any](), False
-    if isinstance(found, Mapping) and isinstance(found.get("body"), Mapping):
-        found = found["body"]
-    if isinstance(found, Mapping) and "choices" in found:
-        choice = _only_choice(found["choices"])
-        reason, answer = choice.get("finish_reason") or reason, {**found, **choice}
-        if reason is None and "finish_reason" in choice:
-            raise UnusableAnswer("broken off, with finish_reason null")
-        completes = "message" not in choice and "text" in choice
-        found = choice.get("message", choice.get("text"))
-    changed = [name for name, values in NEUTRAL.items() if row.get(name) not in values]
-    if changed:
+    answer = read_answer(_last_message(row, source) if found is None else found)
+    if changed := [name for name, values in NEUTRAL.items() if row.get(name) not in values]:
         raise UnusableAnswer(f"a request with {changed[0]}")
-    for name in ("stop_reason", "matched_stop"):
-        if isinstance(answer.get(name, row.get(name)), str):
-            raise UnusableAnswer("a stop string")  # the tokens of which are not in the log
-    tokens, prompt_tokens = _logged_ids(answer)
-    text, message = _said(found) if tokens is None else ("", None)
+    tokens, prompt_tokens = _logged_ids(answer.facts)
+    text, message = _said(answer.said) if tokens is None else ("", None)
+    reason = answer.reason or _reason_of_row(row) or source.finish_reason
+    if reason is None and tokens is None:  # ids show whether they end with a stop token
+        raise UnusableAnswer(NO_REASON)
     return LoggedAnswer(
         text=text,
-        cut=_is_cut(reason) or (reason in _CALLED and _at_limit(answer, row)),
+        cut=_is_cut(reason) or (reason == CALLS and _at_limit(answer.facts, row)),
         tokens=tokens,
         prompt_tokens=prompt_tokens,
         stated=stated_sampling(row),
-        completes=completes,
+        completes=answer.completes,
         message=message,
         redacted=source.redact,
     )
@@ -103,10 +98,11 @@ def _setting(value: Any) -> float | None:
     return max(0.0, float(value))
 
 
-def _last_message(messages: Any, roles: Mapping[str, str]) -> Any:
-    messages = as_list(messages)
+def _last_message(row: Mapping[str, Any], source: PromptSource) -> Any:
+    column = source.messages_field if row.get(source.messages_field) is not None else source.prompt_field
+    messages = as_list(row.get(column))
     try:
-        last = [as_message(one, roles) for one in messages[-2:]] if isinstance(messages, list) else []
+        last = [as_message(one, source.roles) for one in messages[-2:]] if isinstance(messages, list) else []
     except (ValueError, TypeError, AttributeError):
         last = []
     if not last or last[-1]["role"] != "assistant":
@@ -116,11 +112,12 @@ def _last_message(messages: Any, roles: Mapping[str, str]) -> Any:
     return last[-1]
 
 
-def _only_choice(choices: Any) -> Mapping[str, Any]:
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
-        raise UnusableAnswer("no answer")
-    first: Mapping[str, Any] = choices[0]
-    return first  # of several that were sampled, any one is a sample
+def _reason_of_row(row: Mapping[str, Any]) -> str | None:
+    """The reason of the end in the row itself, under OpenAI's name or Anthropic's, which is vLLM's name for a stop string too."""
+    if row.get("finish_reason") is not None:
+        return reason_of(row["finish_reason"])
+    word = row.get("stop_reason")
+    return (reason_of(word) if is_reason(word) else STOP_STRING) if isinstance(word, str) else None
 
 
 def _said(found: Any) -> tuple[str, Mapping[str, Any] | None]:
@@ -166,22 +163,25 @@ def _text(found: Any) -> str:
     return found
 
 
-def _is_cut(reason: Any) -> bool:
-    if reason not in (None, "stop", "length", *_CALLED):
+def _is_cut(reason: str | None) -> bool:
+    if reason == STOP_STRING:
+        raise UnusableAnswer(reason)
+    if reason not in (None, STOP, LENGTH, CALLS):
         raise UnusableAnswer(f"finish_reason {str(reason)[:20]}")
-    return bool(reason == "length")
+    return reason == LENGTH
 
 
 def _at_limit(answer: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
     """Whether an answer has as many tokens as its request allowed: vLLM states calls as the reason of an end at the limit too."""
-    limits = [row[name] for name in ("max_completion_tokens", "max_tokens") if type(row.get(name)) is int]
+    limits = [row[name] for name in LIMITS if type(row.get(name)) is int]
     return bool(limits) and (_tokens_used(answer) or 0) >= limits[0]
 
 
 def _tokens_used(answer: Mapping[str, Any]) -> int | None:
     """As the server counted them; None where it did not say, or for several choices together."""
-    usage, choices = answer.get("usage"), answer.get("choices")
-    used = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+    usage, choices = decoded(answer.get("usage")), answer.get("choices")
+    usage = usage if isinstance(usage, Mapping) else {}
+    used = usage.get("completion_tokens", usage.get("output_tokens"))
     return used if type(used) is int and (not isinstance(choices, list) or len(choices) == 1) else None
 
 

@@ -14,9 +14,9 @@ tests/unit/corpus/served_messages.py is the table of cases; `make conformance-so
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.corpus.json_values import MOST_LEVELS
 from pipeline.store.json_text import json_kind, parse_json
 
-_MOST_LEVELS = 64  # of lists and objects in each other
 ROLES = ("system", "user", "assistant", "tool")  # that every chat template is expected to know
 SENDERS: Mapping[str, str] = {
     "system": "system",
@@ -69,7 +69,7 @@ def with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return dict(call)
     try:
-        arguments = parse_json(function["arguments"], foreign=True, levels=_MOST_LEVELS)
+        arguments = parse_json(function["arguments"], foreign=True, levels=MOST_LEVELS)
     except ValueError:
         return dict(call)
     return {**call, "function": {**function, "arguments": arguments}}

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.corpus.as_served import SENDERS, role_of
-from pipeline.store.json_text import parse_json
-
-_MOST_LEVELS = 64  # of lists and objects in each other
+from pipeline.corpus.json_values import decoded
 
 _CALL = "function_call"  # an assistant's, with the call as JSON text
 
@@ -14,11 +12,9 @@ _CALL = "function_call"  # an assistant's, with the call as JSON text
 def as_list(value: Any) -> Any:
     """A chat as a list of messages where it is the JSON text of one, or an object of lists, as `datasets` stores a sequence of
     objects. Other values as they are."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            return parse_json(value, foreign=True, levels=_MOST_LEVELS)
-        except ValueError:
-            return value
+    if isinstance(value, str):
+        found = decoded(value)
+        return found if isinstance(found, list) else value
     if isinstance(value, Mapping):
         columns = {name: item for name, item in value.items() if item is not None}
         lists = all(isinstance(item, list) for item in columns.values())
@@ -65,10 +61,7 @@ def as_message(entry: Mapping[str, Any], roles: Mapping[str, str]) -> dict[str, 
 
 
 def _call(value: Any) -> dict[str, Any]:
-    try:
-        found = parse_json(value, foreign=True, levels=_MOST_LEVELS) if isinstance(value, str) else value
-    except ValueError:
-        found = None
+    found = decoded(value)
     calls = found if isinstance(found, list) else [found]
     if not all(isinstance(call, Mapping) and isinstance(call.get("name"), str) for call in calls):
         return {"role": "assistant", "content": value}

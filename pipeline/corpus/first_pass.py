@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from pipeline.config.corpus import DOMAIN_FIELD, CorpusConfig, PromptSource
+from pipeline.corpus.answer_forms import UnusableAnswer
 from pipeline.corpus.answer_store import StoredAnswer
-from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer, parse_answer
+from pipeline.corpus.answers import LoggedAnswer, parse_answer
 from pipeline.corpus.readers import Row, SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row

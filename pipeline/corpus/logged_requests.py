@@ -6,11 +6,10 @@ Under a key of its own a request says only what requests say: a client that send
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.store.json_text import parse_json
+from pipeline.corpus.json_values import decoded
 
 REQUEST = "request"  # the column of the request, as docs/examples/request_log.py writes it
 _WRAPPERS = ("body", "params", "input")  # of batch files and exports, looked into where a file has no prompt column
-_MOST_LEVELS = 64  # of lists and objects in each other
 STATED = ("temperature", "top_k", "top_p", "min_p")
 # Settings of a request that change what is sampled, by the values that change nothing. The target is never asked with them.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -45,8 +44,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "include_reasoning": (None, True),
 }
 _FIELDS = ("messages", "prompt", "input", "tools", "chat_template_kwargs", "system", "instructions")
-_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-_TAKEN = (*_FIELDS, *_LIMITS, *STATED, *NEUTRAL)
+LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_TAKEN = (*_FIELDS, *LIMITS, *STATED, *NEUTRAL)
 
 
 def request_column(rows: Sequence[Any], prompts: Sequence[str], wanted: str | None) -> str | None:
@@ -74,11 +73,7 @@ def with_request(row: Any, prompts: Sequence[str], column: str | None) -> Any:
 
 def _request_of(value: Any) -> Mapping[str, Any] | None:
     """An object with a prompt, or its JSON text."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = parse_json(value, foreign=True, levels=_MOST_LEVELS)
-        except ValueError:
-            return None
+    value = decoded(value)
     if not isinstance(value, Mapping):
         return None
     has_prompt = any(

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.config.corpus import TEMPLATE_ARGUMENTS_OF_OURS, label_mistake
+from pipeline.corpus.json_values import MOST_LEVELS
 from pipeline.store.files import canonical_json
 from pipeline.store.json_text import parse_json
 
-_MOST_LEVELS = 64  # of lists and objects in each other
 _WORD = re.compile(r"[A-Za-z_]{1,32}")  # a date or a system text is no mode
 
 
@@ -36,7 +36,7 @@ def stated_arguments(value: Any) -> dict[str, Any]:
     """The template arguments that a row states: an object, or its JSON text. ValueError, with the reason, for anything else."""
     if isinstance(value, str) and value.strip():
         try:
-            value = parse_json(value, foreign=True, levels=_MOST_LEVELS)
+            value = parse_json(value, foreign=True, levels=MOST_LEVELS)
         except ValueError as error:
             raise ValueError(f"is text, but not JSON: {error}") from None
     if not value:

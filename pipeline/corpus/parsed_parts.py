@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from pipeline.corpus.answers import UnusableAnswer
+from pipeline.corpus.answer_forms import UnusableAnswer
 
 _THINKING = ("reasoning_content", "reasoning", "thinking")  # templates differ in the name
 

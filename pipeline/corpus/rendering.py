@@ -4,8 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from pipeline.corpus.answer_forms import UnusableAnswer
 from pipeline.corpus.answer_store import StoredAnswer
-from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer
+from pipeline.corpus.answers import LoggedAnswer
 from pipeline.corpus.parsed_parts import end_of_parts, spellings
 from pipeline.corpus.redaction import has_private
 from pipeline.corpus.rows import BadRow, ParsedPrompt

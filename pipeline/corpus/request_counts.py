@@ -11,6 +11,7 @@ Fields, read in vLLM 0.32.0, SGLang 0.5.23 and llama.cpp b11434 (docs/logs.md sa
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.corpus.json_values import decoded
 from pipeline.engines.counts import Counts
 
 RESPONSE = "response"  # the column of the answer, as docs/examples/request_log.py writes it
@@ -57,10 +58,10 @@ def _stated(answer: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _answers(row: Mapping[str, Any], answer_field: str) -> Iterator[Mapping[str, Any]]:
-    for found in (row.get(answer_field), row.get(RESPONSE), row):
+    for found in (decoded(row.get(answer_field)), decoded(row.get(RESPONSE)), row):
         if isinstance(found, Mapping):
             yield found
-            if isinstance(body := found.get("body"), Mapping):
+            if isinstance(body := decoded(found.get("body")), Mapping):
                 yield body
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.config.corpus import PromptSource, label_mistake
 from pipeline.corpus.as_served import as_served
 from pipeline.corpus.chats import as_list, as_message, is_chat
+from pipeline.corpus.json_values import MOST_LEVELS
 from pipeline.corpus.modes import domain_in_mode, mode_of, stated_arguments
 from pipeline.corpus.request_counts import request_counts
 from pipeline.corpus.same_text import normalised, opening, text_id
@@ -20,7 +21,6 @@ from pipeline.store.files import canonical_json
 from pipeline.store.json_text import json_kind, parse_json
 
 MAX_CHARACTERS = 1_000_000
-MOST_LEVELS = 64  # of lists and objects in each other; of a text of JSON within a row, counted anew
 
 _TEXT_PARTS = ("text", "input_text", "output_text")  # of messages
 

@@ -8,7 +8,8 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any
 
-from pipeline.corpus.rows import MOST_LEVELS, BadRow
+from pipeline.corpus.json_values import MOST_LEVELS
+from pipeline.corpus.rows import BadRow
 from pipeline.corpus.signatures import LENGTH, check_start
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from pipeline.corpus.rows import MOST_LEVELS, BadRow
+from pipeline.corpus.json_values import MOST_LEVELS
+from pipeline.corpus.rows import BadRow
 from pipeline.corpus.signatures import LENGTH, check_start
 from pipeline.corpus.sources import compression
 from pipeline.errors import UsageError

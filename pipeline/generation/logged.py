@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.corpus.answer_forms import UnusableAnswer
 from pipeline.corpus.answer_store import StoredAnswer, StoredAnswers
-from pipeline.corpus.answers import UnusableAnswer, differing
+from pipeline.corpus.answers import differing
 from pipeline.errors import UsageError
 from pipeline.generation.completion_store import StoredCompletion, canonical
 from pipeline.speculation.settings import Sampling

@@ -4,10 +4,11 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer, parse_answer, settings_text, stated_sampling
+from pipeline.corpus.answer_forms import UnusableAnswer
+from pipeline.corpus.answers import NO_REASON, LoggedAnswer, parse_answer, settings_text, stated_sampling
 from pipeline.corpus.rendering import Renderer, Tokenizer
 from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.corpus.traffic import timestamp
@@ -24,6 +25,7 @@ class LogColumns:
 
     messages_field: str = "messages"
     answers: Counter[str] = field(default_factory=Counter)
+    without_reason: Counter[str] = field(default_factory=Counter)  # of `answers`: those that do not say what ended them
     times: Counter[str] = field(default_factory=Counter)
     stated: Counter[tuple[tuple[str, float], ...]] = field(default_factory=Counter)  # rows by their sampling settings
     _examples: list[tuple[ParsedPrompt, LoggedAnswer]] = field(default_factory=list)
@@ -32,6 +34,7 @@ class LogColumns:
         """Count one row, whose prompt is `prompt`."""
         found = {column: answer for column in (*_ANSWERS, "") if (answer := self._answer(row, column)) is not None}
         self.answers.update(found.keys())
+        self.without_reason.update(column for column in found if not self._says_its_end(row, column))
         if prompt.plain and len(self._examples) < _EXAMPLES:
             self._examples += [(prompt, answer) for answer in list(found.values())[:1]]
         with contextlib.suppress(UnusableAnswer):  # values that cannot be
@@ -42,9 +45,21 @@ class LogColumns:
         if column and row.get(column) is None:
             return None
         try:
-            return parse_answer(row, PromptSource(path="log", answer_field=column, messages_field=self.messages_field))
+            return parse_answer(row, self._source(column, "stop"))
         except UnusableAnswer:
             return None
+
+    def _source(self, column: str, finish_reason: Literal["stop"] | None) -> PromptSource:
+        return PromptSource(
+            path="log", answer_field=column, messages_field=self.messages_field, finish_reason=finish_reason
+        )
+
+    def _says_its_end(self, row: Mapping[str, Any], column: str) -> bool:
+        try:
+            parse_answer(row, self._source(column, None))
+        except UnusableAnswer as why:
+            return str(why) != NO_REASON
+        return True
 
     @property
     def sampling(self) -> dict[str, float]:
@@ -84,6 +99,9 @@ class LogColumns:
             yield f"      use_answers: false  # {rows:,} rows have a recorded answer; true: the servers only score it"
             if column:
                 yield f"      answer_field: {column}"
+            if unknown := self.without_reason[column]:
+                why = f"{unknown:,} of them do not say what ended them and are not used; stop: none was cut"
+                yield f"      finish_reason: null  # {why}"
         if self.times or self.answers:
             yield "      redact: false  # true: replace keys, e-mail addresses and long numbers before anything is stored"
 

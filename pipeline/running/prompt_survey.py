@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config.pair import PairConfig
 from pipeline.config.root import Config
-from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer
+from pipeline.corpus.answer_forms import UnusableAnswer
+from pipeline.corpus.answers import LoggedAnswer
 from pipeline.corpus.rows import ParsedPrompt
 from pipeline.corpus.small_domains import DomainCounts
 from pipeline.progress import Progress

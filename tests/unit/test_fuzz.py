@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import json
 import os
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,12 @@ from pipeline.config.corpus import PromptSource
 from pipeline.config.loading import load_config, parse_config
 from pipeline.config.root import Config
 from pipeline.config.stored import run_config
+from pipeline.corpus.answer_forms import UnusableAnswer
+from pipeline.corpus.answers import parse_answer
 from pipeline.corpus.readers import SourceReader
+from pipeline.corpus.request_counts import request_counts
 from pipeline.corpus.rows import BadRow, parse_row
+from pipeline.corpus.traces import Traces
 from pipeline.judgement.decision_file import read_decision, recorded_decision
 from pipeline.judgement.schema import FILE, brief
 from pipeline.latency.costs.columns import COLUMNS
@@ -52,6 +56,7 @@ from tests.strategies import (
     parquet_file,
     yaml_text,
 )
+from tests.unit.corpus.test_answer_forms import FORMS
 from tests.unit.latency.load.test_workload import BASELINE, COUNTS, PROFILE
 
 FEW = 60
@@ -86,7 +91,9 @@ ROWS: list[Any] = [
 FOREIGN_ROWS: list[Any] = [
     {"conversations": [{"from": one, "value": "Why?"} for one in ("system", "human", "gpt", "function_call", "human")]},
     {"instruction": "Translate.", "input": "Ja", "output": "Yes"},
+    {"request": {"messages": [{"role": "user", "content": "Why?"}], "tools": []}, "response": "a", "created": 1.7e9},
 ]
+LOGGED = [{"answer": given, "finish_reason": None, "usage": {"completion_tokens": 2}} for given, _ in FORMS.values()]
 EXAMINATION = json.loads(json.dumps(profile_json(COUNTS)))
 DECISION = json.loads(json.dumps(asdict(make_decision())))
 
@@ -312,7 +319,18 @@ def test_compressed_prompts(place: Path, content: bytes, extension: str) -> None
     _rows_are_sound(path, PromptSource(path=str(path)))
 
 
+@fuzzed
+@given(mutated(LOGGED))
+def test_recorded_answers(row: Any) -> None:
+    """In the forms of all servers: read, or not used with a reason."""
+    if isinstance(row, dict):
+        with suppress(UnusableAnswer):
+            parse_answer(row, PromptSource(path="p"))
+        request_counts(row)
+
+
 def _rows_are_sound(path: Path, source: PromptSource) -> None:
+    traces = Traces(lambda messages, arguments: canonical_json([*messages, dict(arguments)]), "'critic'")
     with _read_or_refused(path):
         reader = SourceReader(0, source, path)
         reader.total()
@@ -320,6 +338,7 @@ def _rows_are_sound(path: Path, source: PromptSource) -> None:
             try:
                 prompt = parse_row(row.value, reader.source)
                 text = prompt.comparison_text + canonical_json([prompt.messages, prompt.tools])
+                traces.check(prompt, prompt.arguments)
             except BadRow as bad:
                 text = str(bad)
                 assert len(text.splitlines()) == 1, text

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.answers import UnusableAnswer, parse_answer
+from pipeline.corpus.answer_forms import UnusableAnswer
+from pipeline.corpus.answers import parse_answer
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
 from pipeline.errors import UsageError
@@ -230,7 +231,7 @@ def test_answers_of_public_files_are_not_the_targets(tmp_path: Path, row: Any, c
 
 def test_answers_of_a_log_in_share_gpt() -> None:
     """Where the config names the column, the last message is the answer."""
-    source = PromptSource(path="p", messages_field="conversations", use_answers=True)
+    source = PromptSource(path="p", messages_field="conversations", use_answers=True, finish_reason="stop")
 
     assert "a" == parse_answer(SHARE_GPT, source).text
     with pytest.raises(UnusableAnswer, match="no answer"):

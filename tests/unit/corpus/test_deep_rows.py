@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config.corpus import PromptSource
+from pipeline.corpus.json_values import MOST_LEVELS
 from pipeline.corpus.readers import SourceReader
-from pipeline.corpus.rows import MOST_LEVELS, BadRow, parse_row
+from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.corpus.traffic import Traffic
 from pipeline.errors import UsageError
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.answers import UnusableAnswer, parse_answer
+from pipeline.corpus.answer_forms import UnusableAnswer
+from pipeline.corpus.answers import parse_answer
 
 SOURCE = PromptSource(path="log.jsonl", use_answers=True, answer_field="response")
 _MESSAGE = {"role": "assistant", "content": "Use"}

@@ -13,8 +13,9 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import PreTrainedTokenizerFast
 
 from pipeline.config.corpus import PromptSource
+from pipeline.corpus.answer_forms import UnusableAnswer
 from pipeline.corpus.answer_store import StoredAnswer, StoredAnswers, write_answers
-from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer, parse_answer
+from pipeline.corpus.answers import LoggedAnswer, parse_answer
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import RowBuffer
@@ -34,7 +35,7 @@ from tests.fakes import quiet
 from tests.served import NEW, QUICK, config_of, generate, identity_of, settings_of, some_prompts
 from tests.standin_server import EOS, VOCABULARY, StandIn, log_p_of, running
 
-SOURCE = PromptSource(path="log.jsonl", use_answers=True)
+SOURCE = PromptSource(path="log.jsonl", use_answers=True, finish_reason="stop")
 ASKED = {"role": "user", "content": "How do I sort a list?"}
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>\n{% endfor %}"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.answers import UnusableAnswer, parse_answer
+from pipeline.corpus.answer_forms import UnusableAnswer
+from pipeline.corpus.answers import parse_answer
 from pipeline.corpus.parsed_parts import end_of_parts
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.rows import parse_row
@@ -15,7 +16,7 @@ from tests.unit.segments.texts import bpe_tokenizer
 
 _TEMPLATES = Path(__file__).parents[1] / "segments/templates"
 _ADDED = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
-SOURCE = PromptSource(path="log.jsonl", use_answers=True)
+SOURCE = PromptSource(path="log.jsonl", use_answers=True, finish_reason="stop")
 ASKED = {"role": "user", "content": "What is the weather in Oslo?"}
 _CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": json.dumps({"city": "Oslo"})}}
 _THINKS = "<think>\nLook it up.\n</think>\n\n"

@@ -17,7 +17,7 @@ from tests.unit.segments.texts import bpe_tokenizer
 
 _TEMPLATES = Path(__file__).parents[1] / "segments/templates"
 _ADDED = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
-SOURCE = PromptSource(path="log.jsonl", use_answers=True, every_answer=True)
+SOURCE = PromptSource(path="log.jsonl", use_answers=True, every_answer=True, finish_reason="stop")
 
 
 def _message(role: str, content: str | None, **more: Any) -> dict[str, Any]:
@@ -115,7 +115,9 @@ def _read(tmp_path: Path, row: dict[str, Any], **fields: Any) -> tuple[_Kept, An
     path.write_text(json.dumps(row))
     template = (_TEMPLATES / "qwen3.jinja").read_text().replace("\n{%", "{%").removesuffix("\n")
     tokenizer = bpe_tokenizer(_ADDED, template)
-    source = PromptSource(**{"path": str(path), "use_answers": True, "every_answer": True, **fields})
+    source = PromptSource(
+        **{"path": str(path), "use_answers": True, "every_answer": True, "finish_reason": "stop", **fields}
+    )
     config, renderer = CorpusConfig(sources=(source,)), Renderer(tokenizer, None, {})
     counts = read_sources(config, [path], renderer, kept, tmp_path / "rejects", Progress())
     return kept, tokenizer, counts

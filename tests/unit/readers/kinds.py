@@ -442,7 +442,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="chats of ShareGPT", file="prompts.jsonl", valid=SHARE_GPT, read=_rows(PromptSource(path="prompts.jsonl")),
-        covers=("pipeline/corpus/chats:as_list", "pipeline/corpus/chats:_call"),
+        covers=("pipeline/corpus/json_values:decoded",),
     ),
     Kind(
         name="prompts in a CSV table", file="prompts.csv", valid=b"prompt,domain\nWhy?,code\n",

@@ -1,0 +1,212 @@
+"""The forms in which servers give answers, each read into one normal form. Pure.
+
+A form is known by its keys. An object of no known form is no answer, whatever it holds. Where an object may stand, so may its
+JSON text. Forms: OpenAI's chat, completion (vLLM, SGLang, llama.cpp, LiteLLM) and Responses; Anthropic's messages; the own routes
+of SGLang (`/generate`), llama.cpp (`/completion`), TGI and Ollama; a message; a text.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.corpus.json_values import decoded
+
+STOP, LENGTH, CALLS = "stop", "length", "tool_calls"
+STOP_STRING = "a stop string"  # as a reason: its tokens are not in a log
+# What ends an answer, by the words of the forms above.
+_REASONS = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "completed"), STOP),
+    **dict.fromkeys(("length", "limit", "max_tokens", "max_output_tokens", "max_new_tokens", "model_length"), LENGTH),
+    **dict.fromkeys(("tool_calls", "function_call", "tool_use"), CALLS),
+    **dict.fromkeys(("stop_sequence", "word"), STOP_STRING),
+}
+_INNER = ("body", "response", "result", "message")  # of batch outputs, around an answer
+_MOST_INNER = 3
+_OPENS = re.compile(r"""\s*\{\s*['"](?:choices|role|object|generated_text|candidates)['"]\s*:""")
+
+
+class UnusableAnswer(Exception):
+    """An answer that is not used; the text is the reason, by which they are counted."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer in the normal form."""
+
+    said: Any  # a text, or a message with content, thinking and tool calls as OpenAI's API has them
+    reason: str | None = None  # what ended it: STOP, LENGTH, CALLS, STOP_STRING or another word; None: it does not say
+    facts: Mapping[str, Any] = field(default_factory=dict)  # of the server: token ids, usage
+    completes: bool = False  # of a route that applies no chat template
+
+
+def reason_of(word: Any) -> str | None:
+    """The reason of the end that a word of one of the forms states; an unknown word as it is."""
+    return None if word is None else _REASONS.get(str(word), str(word))
+
+
+def is_reason(word: str) -> bool:
+    """Whether one of the forms states the end of an answer with this word."""
+    return word in _REASONS
+
+
+def read_answer(found: Any) -> Answered:
+    """The answer that `found` is, in whatever form. UnusableAnswer where there is none, or none of a known form."""
+    value = decoded(found)
+    if isinstance(value, str):
+        if _OPENS.match(value):
+            raise UnusableAnswer("an answer as text that is not JSON")
+        return Answered(value)
+    for _ in range(_MOST_INNER):
+        if not isinstance(value, Mapping):
+            break
+        for form in _FORMS:
+            if (answer := form(value)) is not None:
+                return answer
+        inner = (decoded(value.get(name)) for name in _INNER)
+        value = next((one for one in inner if isinstance(one, Mapping)), None)
+    if isinstance(found, str):
+        return Answered(found)  # the target has answered in JSON
+    if isinstance(found, list):
+        return Answered(found)  # parts of a content, or nothing
+    raise UnusableAnswer("an answer of no known form")
+
+
+def _openai(value: Mapping[str, Any]) -> Answered | None:
+    if "choices" not in value:
+        return None
+    choices = decoded(value["choices"])
+    first = decoded(choices[0]) if isinstance(choices, list) and choices else None
+    if not isinstance(first, Mapping):
+        raise UnusableAnswer("no answer")
+    if "finish_reason" in first and first["finish_reason"] is None:
+        raise UnusableAnswer("broken off, with finish_reason null")
+    facts = {**value, **first, "choices": choices}  # of several that were sampled, any one is a sample
+    completes = "message" not in first and "text" in first
+    said = first.get("text") if completes else _message_within(first.get("message"))
+    return Answered(said, _stopped(first.get("finish_reason"), facts), facts, completes)
+
+
+def _responses(value: Mapping[str, Any]) -> Answered | None:
+    items = decoded(value.get("output"))
+    if not isinstance(items, list) or ("status" not in value and value.get("object") != "response"):
+        return None
+    parts = [part for item in items if isinstance(item, Mapping) for part in _parts_of_response(item)]
+    details = value.get("incomplete_details")
+    word = details.get("reason") if isinstance(details, Mapping) else value.get("status")
+    message = _joined(parts)
+    reason = reason_of(word)
+    return Answered(message, CALLS if reason == STOP and message.get("tool_calls") else reason, value)
+
+
+def _parts_of_response(item: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    kind, content = item.get("type"), item.get("content")
+    if kind == "function_call":
+        return [("call", {"id": item.get("call_id"), "name": item.get("name"), "arguments": item.get("arguments")})]
+    texts = {"reasoning": ("thinking", "reasoning_text"), "message": ("text", "output_text")}.get(str(kind))
+    if texts is None or not isinstance(content, list) or not content:
+        raise UnusableAnswer(f"an answer with {str(kind)[:20]} that is not in it")
+    if not all(isinstance(part, Mapping) and part.get("type") == texts[1] for part in content):
+        raise UnusableAnswer("an answer with parts that are no text")
+    return [(texts[0], part.get("text")) for part in content]
+
+
+def _anthropic(value: Mapping[str, Any]) -> Answered | None:
+    blocks = decoded(value.get("content"))
+    if not isinstance(blocks, list) or ("stop_reason" not in value and value.get("type") != "message"):
+        return None
+    parts: list[tuple[str, Any]] = []
+    for block in blocks:
+        kind = block.get("type") if isinstance(block, Mapping) else None
+        if kind == "tool_use":
+            call = {"id": block.get("id"), "name": block.get("name"), "arguments": block.get("input")}
+            parts.append(("call", call))
+        elif kind in ("text", "thinking"):
+            parts.append((kind, block.get(kind)))
+        else:
+            raise UnusableAnswer("an answer with parts that are no text")
+    return Answered(_joined(parts), reason_of(value.get("stop_reason")), {"usage": value.get("usage")})
+
+
+def _joined(parts: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A message of OpenAI's chat. Its parts have an order there: thinking, text, calls."""
+    order = ["thinking", "text", "call"]
+    places = [order.index(kind) for kind, _ in parts]
+    if places != sorted(places):
+        raise UnusableAnswer("an answer whose parts are in another order than a chat template's")
+    texts = {kind: [item for of, item in parts if of == kind] for kind in order}
+    if not all(isinstance(item, str) for item in (*texts["thinking"], *texts["text"])):
+        raise UnusableAnswer("no text")
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts["text"])}
+    if texts["thinking"]:
+        message["reasoning_content"] = "".join(texts["thinking"])
+    if texts["call"]:
+        message["tool_calls"] = [
+            {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
+            for call in texts["call"]
+        ]
+    return message
+
+
+def _sglang(value: Mapping[str, Any]) -> Answered | None:
+    about = decoded(value.get("meta_info"))
+    if not isinstance(about, Mapping) or ("text" not in value and "output_ids" not in value):
+        return None
+    ended = about.get("finish_reason")
+    ended = ended if isinstance(ended, Mapping) else {"type": ended}
+    facts = {**value, "token_ids": value.get("output_ids"), "usage": about, "matched_stop": ended.get("matched")}
+    return Answered(value.get("text", ""), _stopped(ended.get("type"), facts), facts, completes=True)
+
+
+def _llama_cpp(value: Mapping[str, Any]) -> Answered | None:
+    older = {"eos": value.get("stopped_eos"), "limit": value.get("stopped_limit"), "word": value.get("stopped_word")}
+    if "content" not in value or ("stop_type" not in value and all(one is None for one in older.values())):
+        return None
+    word = value.get("stop_type") or next((name for name, ended in older.items() if ended), None)
+    word = None if word == "none" else word
+    return Answered(value["content"], reason_of(word), {"token_ids": value.get("tokens")}, completes=True)
+
+
+def _tgi(value: Mapping[str, Any]) -> Answered | None:
+    if "generated_text" not in value:
+        return None
+    details = decoded(value.get("details"))
+    details = details if isinstance(details, Mapping) else {}
+    tokens = details.get("tokens")
+    ids = [one.get("id") if isinstance(one, Mapping) else None for one in tokens] if isinstance(tokens, list) else None
+    reason = reason_of(details.get("finish_reason"))
+    return Answered(value["generated_text"], reason, {"token_ids": ids}, completes=True)
+
+
+def _ollama(value: Mapping[str, Any]) -> Answered | None:
+    if "done" not in value or ("message" not in value and "response" not in value):
+        return None
+    if not value["done"]:
+        raise UnusableAnswer("broken off, with done false")
+    message = _message_within(value.get("message", value.get("response")))
+    if isinstance(message, Mapping) and isinstance(message.get("thinking"), str):
+        message = {**message, "reasoning_content": message["thinking"]}
+    return Answered(message, reason_of(value.get("done_reason")))
+
+
+def _message(value: Mapping[str, Any]) -> Answered | None:
+    names = ("content", "tool_calls", "function_call", "reasoning", "reasoning_content")
+    if not any(name in value for name in names) or value.get("role", "assistant") != "assistant":
+        return None
+    return Answered(value, reason_of(value.get("finish_reason")))
+
+
+_FORMS: tuple[Callable[[Mapping[str, Any]], Answered | None], ...] = (
+    *(_openai, _responses, _sglang, _llama_cpp, _tgi, _ollama, _anthropic, _message),
+)
+
+
+def _message_within(value: Any) -> Any:
+    message = decoded(value)
+    return message if isinstance(message, Mapping) else value
+
+
+def _stopped(word: Any, facts: Mapping[str, Any]) -> str | None:
+    """The reason, where a server also states the stop string that it found."""
+    found = any(isinstance(facts.get(name), str) for name in ("stop_reason", "matched_stop"))
+    return STOP_STRING if found else reason_of(word)
