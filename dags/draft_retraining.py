@@ -59,7 +59,7 @@ so clearing a task continues the same run. `executable` is the `understudy` comm
 
 **Several nodes.** With `shards` in a pair's entry so many tasks generate completions at once, each its share (`generate_shards`,
 mapped), and so many examine the drafts (`evaluate_shards`).
-All workers must see the store.
+All workers must see the store. A target on servers is asked by one process: with `shards` the task `pair` refuses such a config.
 
 **Servers.** `promote` already exports the champion (`promote.export`) and tells the servers (`promote.notice`: a webhook, or a
 program on the worker; in the config file only). `settle` calls `understudy champion settle`, which does what is still due: a
@@ -176,11 +176,16 @@ def _stage(pair: Pair, stage: str) -> Any:
         stage,
         f"stage {stage}",
         CONFIG,
-        environment={"CALL_RUN": RUN, "CALL_OVERRIDES": OVERRIDES},
+        environment={"CALL_RUN": RUN, "CALL_OVERRIDES": OVERRIDES, **_announced_shards(pair, stage)},
         skips=EXIT_REFUSED if stage in REFUSING else None,
         limit=24 if stage in LONG else 6,
         light=False,
     )
+
+
+def _announced_shards(pair: Pair, stage: str) -> dict[str, str]:
+    """The first stage refuses a config whose stages cannot be made in shards, before anything is paid."""
+    return {"CALL_IN_SHARDS": "1"} if pair.shards and stage == STAGES[0] else {}
 
 
 def _shares(pair: Pair, stage: str) -> list[Any]:

@@ -26,6 +26,7 @@ read -ra words <<< "$CALL_COMMAND"
 call=("$CALL_EXECUTABLE" "${words[@]}" "--store=$CALL_STORE")
 if [[ -n ${CALL_RUN:-} ]]; then call+=("--run=$CALL_RUN"); fi
 if [[ -n ${CALL_SHARDS:-} ]]; then call+=("--shards=$CALL_SHARDS"); fi
+if [[ -n ${CALL_IN_SHARDS:-} ]]; then call+=("--in-shards"); fi
 shown=("${call[@]}")
 while IFS= read -r override; do
     if [[ -n $override ]]; then call+=("--set=$override"); shown+=("--set=${override%%=*}=..."); fi

@@ -13,7 +13,6 @@ from pipeline.corpus.answer_store import StoredAnswers
 from pipeline.corpus.prompt_store import Prompt, PromptColumns, open_prompts
 from pipeline.corpus.rendering import Renderer
 from pipeline.engines.chat_markers import renders_segments
-from pipeline.errors import UsageError
 from pipeline.generation.completion_plan import CompletionRequest, plan_completions, shard_prefix, shards_of
 from pipeline.generation.completion_store import TOKENIZER, read_completions, shard_files
 from pipeline.generation.generate import GenerationSettings
@@ -64,8 +63,7 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
         return _next_turn(context, pair, requests, turn, stop_reasons) if prompts.has_chats else []
 
     if asked.api is not None:
-        if context.share is not None:
-            raise UsageError("--shards: the target is on servers, which one process asks; leave it out")
+        assert context.share is None  # `require_in_parts` has refused it
         logged = _logged(context, pair, settings)
         turns = asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of, logged))
     else:

@@ -29,6 +29,12 @@ def stage(
             "without this option makes what is missing, and finishes it.",
         ),
     ] = None,
+    in_shards: Annotated[
+        bool,
+        typer.Option(
+            "--in-shards", help="Exit 2 for a config whose later stages a scheduler could not make with --shards."
+        ),
+    ] = False,
     force_promote: ForcePromote = False,
     even_if_refused: EvenIfRefused = False,
 ) -> None:
@@ -41,6 +47,7 @@ def stage(
     from pipeline.report.run_page import render_page
     from pipeline.running.begin import begin
     from pipeline.running.runner import Runner
+    from pipeline.running.share_run import IN_PARTS, require_in_parts
     from pipeline.store.artifacts import Store
     from pipeline.store.runs import load_run
 
@@ -53,6 +60,9 @@ def stage(
     if name != STAGE_NAMES[0] and load_run(target, run_id) is None:
         raise UsageError(f"--run {run_id}: no such run in {target}; the first stage, {STAGE_NAMES[0]}, creates it")
     resolved = load_config(config, set_ or ())
+    if in_shards:
+        for stage_name in IN_PARTS:
+            require_in_parts(stage_name, resolved, "--in-shards")
     check_receiver(resolved.promote.notice)
     record = begin(resolved, target, run_id, progress, even_if_refused=even_if_refused)
     runner = Runner(
@@ -76,7 +86,7 @@ def _share(name: str, config: "Config", store: "Store", run_id: str, shards: str
     from pipeline.running.execution.parts import Share
     from pipeline.running.share_run import ShareRun, require_in_parts
 
-    require_in_parts(name)
+    require_in_parts(name, config)
     try:
         share = Share.parse(shards)
     except ValueError as error:

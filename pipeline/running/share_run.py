@@ -8,6 +8,7 @@ missing, and commits.
 import contextlib
 from pathlib import Path
 
+from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.progress import Progress
 from pipeline.running.context import Outcome, StageRun
@@ -25,10 +26,15 @@ from pipeline.store.runs import RunRecord, run_directory
 IN_PARTS = tuple(stage.name for stage in STAGES if stage.in_parts)
 
 
-def require_in_parts(stage: str) -> None:
-    """UsageError for a stage that is not made in parts."""
+def require_in_parts(stage: str, config: Config, option: str = "--shards") -> None:
+    """UsageError for a stage that is not made in parts, or not with this config."""
     if stage not in IN_PARTS:
-        raise UsageError(f"--shards: {stage} is not made in shards, only {', '.join(IN_PARTS)}; leave it out")
+        raise UsageError(f"{option}: {stage} is not made in shards, only {', '.join(IN_PARTS)}; leave it out")
+    if stage == "generate" and config.generate.is_served:
+        raise UsageError(
+            f"{option}: the target is on servers, which one process asks, so `generate` is not made in shards; leave it out (a "
+            "scheduler's DAG: set `shards` of the pair to 0)"
+        )
 
 
 class ShareRun:

@@ -16,6 +16,7 @@ def test_each_share_is_a_mapped_task_before_its_stage(tmp_path: Path, monkeypatc
     rest = [f"--run={run_id}", "--set=seed=1", "--", "/c.yaml"]
 
     assert (3, "success") == (dag.max_active_tasks, state)
+    assert ["--in-shards" in call for call in command.calls] == [call[1] == "pair" for call in command.calls]
     for stage, before in (("generate", "corpus"), ("evaluate", "quantize")):
         calls = [call for call in command.calls if call[1] == stage]
         assert calls[-1] == ["stage", stage, "--store=/s", *rest]

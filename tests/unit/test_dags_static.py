@@ -104,6 +104,17 @@ def test_the_log_of_a_task_shows_no_value_that_was_set(name: str, tmp_path: Path
     assert called == "stage pair --store=/s --run=r --set=tracking.uri=http://u:SECRET@h --set=seed=1 -- /c.yaml"
 
 
+def test_the_first_task_says_that_others_will_make_shards(tmp_path: Path) -> None:
+    """So a config that cannot be made in shards is refused before anything is paid."""
+    command = tmp_path / "understudy"
+    command.write_text('#!/bin/sh\necho "called $@"\n')
+    command.chmod(0o755)
+    ended = run_script(TASKS.CALL, CALL_EXECUTABLE=str(command), CALL_RUN="r", CALL_IN_SHARDS="1")
+    assert "called stage pair --store=/s --run=r --in-shards -- /c.yaml" == ended.stdout.splitlines()[-1]
+    text = DAGS[0].with_name("draft_retraining.py").read_text(encoding="utf-8")
+    assert 'return {"CALL_IN_SHARDS": "1"} if pair.shards and stage == STAGES[0] else {}' in text
+
+
 @pytest.mark.parametrize(("code", "ends"), [(0, 0), (3, 0), (1, 1), (2, 2), (100, 100)])
 def test_an_answer_is_the_last_line(code: int, ends: int, tmp_path: Path) -> None:
     """JSON of several lines becomes one; exit codes other than 0 and 3 are failures."""
