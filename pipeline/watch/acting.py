@@ -56,6 +56,8 @@ class Watch:
         observation, reader = self._reader.read(now)
         if self.store.is_locked(lock_name(self.name)):  # replicas load another draft, one after another
             observation = replace(observation, counts=None, by_domain={})
+        for note in observation.notes:
+            self.progress.line(f"{self.name}: {note}")
         elsewhere = self.found_elsewhere()
         self._say_problems((*observation.problems, *([] if elsewhere is None else [self.line_of(*elsewhere)])))
         before = self.state

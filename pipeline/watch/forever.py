@@ -8,21 +8,25 @@ from pipeline.watch.acting import Watch
 from pipeline.watch.lines import status_line
 from pipeline.watch.metrics import WatchMetrics
 
+_SAID_EVERY = 3600.0  # seconds
+
 
 def watch_forever(watch: Watch) -> NoReturn:
-    """A look that fails is told, and the next one is made. A full disk is a failed look."""
+    """A look that fails is told, and the next one is made. A full disk is a failed look. The state is told at the first two
+    looks, after a failure, and every hour while nothing changes: silence is no sign of life."""
     settings, metrics = watch.config.watch, WatchMetrics(watch.name)
     if settings.metrics is not None:
         metrics.serve(settings.metrics)
-    failed, looks = "", 0
+    failed, looks, said = "", 0, 0.0
     while True:
         began = time.time()
         try:
             observation = watch.look(began)
             metrics.show(watch.state, observation, settings)
             looks += 1
-            if looks <= 2 or failed:
+            if looks <= 2 or failed or began - said >= _SAID_EVERY:
                 watch.progress.line(f"{watch.name}: {status_line(watch.state, settings)}")
+                said = began
             failed = ""
         except (UnderstudyError, OSError) as error:
             if str(error) != failed:

@@ -26,11 +26,13 @@ class Replica:
 
 @dataclass(frozen=True, kw_only=True)
 class Increment:
-    """`counts` since the look before; None where there is none to compare with. `after`: for the next look."""
+    """`counts` since the look before; None where there is none to compare with. `after`: for the next look. `came`: the engines
+    of the page, by rank, that were not there before: they count from the next look on."""
 
     counts: Counts | None
     after: Replica
     problems: tuple[str, ...] = ()
+    came: tuple[str, ...] = ()
 
 
 class _Contradiction(Exception):
@@ -59,7 +61,9 @@ def increment(page: Page, before: Replica | None, engine: WatchedEngine, now: fl
     if _is_idle(page, names):
         problems.append("it has generated tokens, and no draft was counted: does the engine run with a draft?")
     total = sum(found[1:], found[0]) if found else None
-    return Increment(counts=total, after=Replica(seen=now, engines=after), problems=tuple(problems))
+    known = {} if before is None else before.engines
+    came = tuple(rank for rank in page.engines if rank not in known)
+    return Increment(counts=total, after=Replica(seen=now, engines=after), problems=tuple(problems), came=came)
 
 
 def forget(replicas: Mapping[str, Replica], now: float, seconds: float, most: int) -> dict[str, Replica]:

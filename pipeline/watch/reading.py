@@ -46,31 +46,45 @@ class Reader:
 
     def read(self, now: float) -> tuple[Observation, ReaderState]:
         """What was counted since the look before. `now`: Unix seconds. The state is to be stored; this reader goes on from it."""
-        problems = list[str]()
+        problems, notes = list[str](), list[str]()
         seconds = None if self._state.time is None else now - self._state.time
         if seconds is not None and seconds <= 0:
             problems.append(f"the clock went back by {-seconds:,.0f} s since the look before")
             seconds = None
-        counts, running, replicas = self._counters(now, problems)
+        counts, running, replicas = self._counters(now, problems, notes)
         by_domain, log = self._log(now, problems)
         if not self._settings.endpoints and by_domain:
             counts = _sum(list(by_domain.values()))
         self._state = ReaderState(time=now, watched=self._watched, replicas=replicas, log=log)
         observation = Observation(
-            time=now, seconds=seconds, counts=counts, running=running, by_domain=by_domain, problems=tuple(problems)
+            time=now,
+            seconds=seconds,
+            counts=counts,
+            running=running,
+            by_domain=by_domain,
+            problems=tuple(problems),
+            notes=tuple(notes),
         )
         return observation, self._state
 
-    def _counters(self, now: float, problems: list[str]) -> tuple[Counts | None, float | None, Mapping[str, Replica]]:
-        """The counts and the requests in decode on an engine, over all replicas that answer."""
+    def _counters(
+        self, now: float, problems: list[str], notes: list[str]
+    ) -> tuple[Counts | None, float | None, Mapping[str, Replica]]:
+        """The counts and the requests in decode on an engine, over all replicas that answer. One that came after the first look
+        is noted: its counts so far are of no known time."""
         replicas, found, running = dict(self._state.replicas), list[Counts](), list[float]()
         for scrape in self._scraper.scrape():
             if scrape.page is None:
                 problems.append(scrape.problem)
                 continue
+            is_known = scrape.url in replicas
             one = increment(scrape.page, replicas.get(scrape.url), self._engine, now)
             replicas[scrape.url] = one.after
             problems += [f"{scrape.url}: {problem}" for problem in one.problems]
+            if self._state.time is not None:
+                engines = [f"{scrape.url}, engine {rank}," for rank in one.came]
+                who = engines if is_known else [scrape.url]
+                notes += [f"{name} came since the look before; it is counted from now on" for name in who]
             found += [] if one.counts is None else [one.counts]
             running += [] if scrape.page.running is None else [scrape.page.running]
         average = sum(running) / len(running) if running else None

@@ -316,6 +316,23 @@ def test_a_look_every_interval(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
     assert [0.0] == _forever(site, monkeypatch, [lambda: None], took=400.0)
 
 
+def test_the_state_is_told_every_hour(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while nothing changes; and whoever came is named."""
+    notes = {20: ("http://two:8000 came since the look before; it is counted from now on",)}
+    read, looks = site.read, list[float]()
+
+    def noted(now: float) -> tuple[Observation, ReaderState]:
+        looks.append(now)
+        found, state = read(now)
+        return replace(found, notes=notes.get(len(looks), ())), state
+
+    monkeypatch.setattr(site, "read", noted)
+    _forever(site, monkeypatch, [lambda: None] * 40)
+    told = [one for one in site.lines if "; last look: " in one]
+    assert 1 + 3 == len(told)  # the second look, and three hours of 40 looks
+    assert 1 == sum("http://two:8000 came since" in one for one in site.lines)
+
+
 def test_a_look_that_fails_is_told_once_and_the_next_is_made(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged export, a full disk; when it is over the state is told."""
 

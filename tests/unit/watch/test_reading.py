@@ -137,3 +137,14 @@ def test_a_log_alone_and_beside_counters(tmp_path: Path) -> None:
         found, state = alone.read(NOW + 300)
         assert (ROW + ROW, None) == (found.counts, found.running)
         assert (None, {}) == ((again := alone.read(NOW + 600)[0]).counts, again.by_domain)
+
+
+def test_a_replica_that_came_later_is_named() -> None:
+    """It counts from the look after; at the first look all are new, and none is named. One that was down is known."""
+    with Fleet(3).served() as fleet:
+        fleet.down = {2}
+        reader, seen = fleet.reader(), list[tuple[str, ...]]()
+        for look in range(4):
+            fleet.down = {2: {1}}.get(look, set()) if look else {2}
+            seen.append(reader.read(NOW + 300 * look)[0].notes)
+        assert [(), (f"{fleet.urls[2]} came since the look before; it is counted from now on",), (), ()] == seen
