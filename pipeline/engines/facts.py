@@ -123,26 +123,26 @@ FACTS: Mapping[str, EngineFacts] = {
         in_target_dtype=True,
         attention={
             "full_and_windows": AttentionFact(
-                effect="it groups layers by their windows and lets the draft write into the cache of another group: the text is "
-                "wrong, or it does not start (`All drafting layers should belong to the same kv cache group`)",
+                effect="groups layers by their windows and lets the draft write into the cache of another group: the text is "
+                'wrong, or it does not start ("All drafting layers should belong to the same kv cache group")',
                 option="--disable-hybrid-kv-cache-manager",
                 keeps_all=True,
                 seen="the CPU build 0.32.0, runner V1: 21 to 48 of 48 greedy texts wrong without the option, none with it; the "
                 "source of runner V2 gives each group its own cache, and was not run",
             ),
             "several_windows": AttentionFact(
-                effect="it groups layers by their windows and lets the draft write into the cache of another group: the text is "
+                effect="groups layers by their windows and lets the draft write into the cache of another group: the text is "
                 "wrong, and with --disable-hybrid-kv-cache-manager it does not start",
                 advice="take a draft with full attention, or with the target's window",
                 seen="the CPU build 0.32.0, runner V1: 48 of 48 greedy texts wrong",
             ),
             "window_of_target": AttentionFact(
-                effect="it computes the draft with the target's window: the text is right, and beyond the window the counts are "
+                effect="computes the draft with the target's window: the text is right, and beyond the window the counts are "
                 "not those of the examined draft",
                 seen="the CPU build 0.32.0, runner V1: 48 of 48 greedy texts right, other counts in 32 of them",
             ),
             "window_of_draft": AttentionFact(
-                effect="it computes the draft without its window: the text is right, and beyond the window the counts are not "
+                effect="computes the draft without its window: the text is right, and beyond the window the counts are not "
                 "those of the examined draft",
                 seen="the CPU build 0.32.0, runner V1: 48 of 48 greedy texts right, other counts in all of them",
             ),

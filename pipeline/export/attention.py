@@ -52,11 +52,12 @@ def attention_options(draft: Draft, facts: EngineFacts) -> StartOptions:
         )
     dtype = draft.pair.dtype("target")
     size = _BYTES.get(dtype, 2)
-    note = f"{facts.title} and attention layers of several kinds ({layers}): {fact.effect}. Seen: {fact.seen}"
+    note = f"attention layers of several kinds ({layers}): {facts.title} {fact.effect}"
     if fact.option:
-        note += f". So the start command has {fact.option}, which a command of your own needs too"
+        note += f"; so the start command has {fact.option}, which a command of your own needs too"
     if fact.keeps_all:
         note += f"; {_cost(target, own, size, dtype)}"
+    note += f". Seen: {fact.seen}"
     return StartOptions((fact.option,) if fact.option else (), (note,))
 
 

@@ -104,7 +104,7 @@ def _attention(fact: AttentionFact) -> str:
         else "; export says it"
     )
     memory = " (layers with a window then keep all tokens; export says how much that is)" if fact.keeps_all else ""
-    return f"{fact.effect}{option}{memory}. {fact.seen[0].upper()}{fact.seen[1:]}"
+    return f"it {fact.effect}{option}{memory}. {fact.seen[0].upper()}{fact.seen[1:]}"
 
 
 def _computing(variant: str, facts: EngineFacts) -> str:

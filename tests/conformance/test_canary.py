@@ -30,6 +30,7 @@ from pipeline.store.artifacts import Store
 from pipeline.store.runs import find_built, read_runs
 from pipeline.watch.reading import Reader
 from tests.conformance.engines import Engine
+from tests.conformance.exported import export_champion
 from tests.conformance.served_vllm import ServedVllm
 from tests.conformance.servers import Server
 from tests.integration.in_process import call
@@ -57,17 +58,17 @@ class Site:
     def store(self) -> Store:
         return Store(self.root / "store")
 
-    def watched(self, url: str) -> Path:
+    def watched(self, url: str, **more: Any) -> Path:
         """The config with the engine at `url`."""
         path = self.root / "watched.yaml"
-        watch = {"endpoints": [url], "engine": "vllm", "canary": {"prompts": _PROMPTS}}
+        watch = {"endpoints": [url], "engine": "vllm", "canary": {"prompts": _PROMPTS}} | more
         path.write_text(yaml.safe_dump(self.config | {"watch": watch}))
         return path
 
     @contextmanager
-    def serving(self, target: Path, draft: Path, *arguments: str) -> Iterator[Server]:
-        """vLLM with this target, speculating with this draft."""
-        settings = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": self.gamma}
+    def serving(self, target: Path, draft: Path, *arguments: str, gamma: int | None = None) -> Iterator[Server]:
+        """vLLM with this target, speculating with this draft, by default as many tokens as were examined."""
+        settings = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": gamma or self.gamma}
         more = ("--speculative-config", json.dumps(settings), *arguments)
         server = Server(self.python, target, more, self.root / f"{target.name}-{draft.name}.log")
         try:
@@ -88,12 +89,12 @@ def site(vllm: Engine, tmp_path_factory: pytest.TempPathFactory) -> Site:
     config = run_config(record).model_dump(mode="json")
     pair = find_built(store, record, "pair").path
     asked = question(Config.model_validate(config | {"watch": _WATCHED}), store)
-    subject = asked.examined.subject
-    every = examined_slice(subject, 10_000, 10_000).completions
-    drafted = argmax_on(examined_draft(subject), every, subject.pair.vocabulary, 8192)
+    draft = asked.examined.draft
+    every = examined_slice(draft, 10_000, 10_000).completions
+    drafted = argmax_on(examined_draft(draft), every, draft.pair.vocabulary, 8192)
     order = sorted(range(len(every)), key=lambda number: -drafted[number].is_argmax_N.mean())
     prompts = [every[number].prompt for number in order]
-    return Site(root, config, pair, subject.draft, asked.gamma, prompts, vllm.interpreter)
+    return Site(root, config, pair, draft.directory, asked.lengths.values[-1], prompts, vllm.interpreter)
 
 
 _WATCHED = {"endpoints": ["http://127.0.0.1:1"], "engine": "vllm"}
@@ -103,7 +104,7 @@ def _questions(site: Site, url: str, seed: int) -> Iterator[Question]:
     """The question of the command, of TIMES different sets of prompts."""
     watch = WatchConfig.model_validate({"endpoints": [url], "engine": "vllm"})
     asked = question(Config.model_validate(site.config).model_copy(update={"watch": watch}), site.store)
-    every = examined_slice(asked.examined.subject, 10_000, watch.canary.max_tokens)
+    every = examined_slice(asked.examined.draft, 10_000, watch.canary.max_tokens)
     for number in range(TIMES):
         yield dataclasses.replace(asked, examined=_some(every, random.Random(1000 * seed + number)))
 
@@ -120,7 +121,7 @@ def _verdicts(site: Site, url: str, seed: int, fallen: bool) -> list[tuple[Verdi
     model = None
     for asked in _questions(site, url, seed):
         answers = ask_engines(asked)
-        model = model or examined_draft(asked.examined.subject)
+        model = model or examined_draft(asked.examined.draft)
         found.append(judge(asked, answers, drafts_on(asked, answers, model), fallen))
     said = [(one.target.verdict, one.traffic.verdict, one.draft.verdict) for one in found]
     print(f"seed {seed}, fallen {fallen}: {Counter(said)}")
@@ -161,6 +162,20 @@ def test_another_draft_than_declared(site: Site) -> None:
         assert 3 == _command(site, server.url)[0]
         expected: tuple[Verdict, ...] = ("as_examined", "inconclusive", "not_as_examined")
         assert [expected] * TIMES == _verdicts(site, server.url, seed=4, fallen=True)
+
+
+def test_another_draft_length_than_exported(site: Site) -> None:
+    """The weights are the champion's, and `verify` says what the engine drafts and what its export has."""
+    exported = export_champion("vllm", site.root / "export")
+    with site.serving(site.pair / "target", site.draft, *COUNTED, gamma=exported.gamma + 1) as server:
+        config = site.watched(server.url, expected=str(exported.directory))
+        arguments = ["champion", "verify", str(config), "--store", str(site.store.root), "--wait", "0"]
+        ended, out, err = call(arguments, site.root, dict(os.environ))
+        print(out, err)
+    said = (
+        f"the engine drafts {exported.gamma + 1} tokens at a time, and its export has {exported.gamma}; at that length"
+    )
+    assert (3, True) == (ended, f"{said} its counts are those of the examined draft" in " ".join(out.split()))
 
 
 def test_without_counts_by_request(site: Site) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.drafts.plain import PlainDraft
 from pipeline.engines.facts import FACTS
 from pipeline.export.expected import examine_as_served
 from pipeline.export.widths import resize_rows
@@ -138,11 +139,10 @@ def _predicted(exported: Exported, draft: Any) -> dict[str, Any]:
     """The examination of the exported weights on the stored completions of these prompts."""
     settings = exported.config.evaluate.model_copy(update={"convention": "vllm", "max_gamma": exported.gamma})
     found = examine_as_served(
-        draft,
+        PlainDraft(draft, exported.completions[0].vocabulary),
         exported.completions,
         GREEDY,
         settings,
-        exported.completions[0].vocabulary,
         [exported.gamma],
         lambda done: None,
     ).by_draft_length[exported.gamma]

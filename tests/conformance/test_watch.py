@@ -66,7 +66,7 @@ def test_a_stale_draft_is_found(vllm: Engine, exported: Exported, requests: list
     url = f"http://127.0.0.1:{port}"
     watch = WatchConfig.model_validate({"endpoints": [url], "engine": "vllm", "expected": str(exported.directory)})
     config = exported.config.model_copy(update={"watch": watch})
-    watching = Watch(config, Store(tmp_path / "store"), "pair-draft", Progress(), new_state(_NOW))
+    watching = Watch(config, Store(tmp_path / "store"), "pair-draft", Progress(), new_state(_NOW), key="pair-draft")
     watching.store.create()
     drafts, looks = {"champion": exported.directory / "draft", "stale": exported.target.parent / "draft"}, 0
     found = dict[str, list[tuple[float, float]]]()  # by draft, of each look: drafts, accepted first tokens
