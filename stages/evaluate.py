@@ -87,7 +87,7 @@ def _source(context: StageContext[EvaluateSettings], task: Examination) -> tuple
     files, draft = None, ExaminedDraft(task.kind, 0, 0)
     if KINDS[task.kind].has_weights:
         path = find_draft(context.inputs["draft"], resources.models)
-        weights = measure_weights(path)
+        weights = measure_weights(path, resources.trust_remote_code)
         draft = ExaminedDraft(task.kind, weights.bytes, weights.parameters, context.digests["draft"])
         files = (read_pair(context.inputs["target"], resources.models), path)
     source = DraftSource(

@@ -61,19 +61,16 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     check_sizes(described)
     lacking = check_widths(described, target)
     ignored = [note for path in dict.fromkeys(origins.values()) for note in not_applied(path)]
-    ignored += [
-        note
-        for role, path in paths.items()
-        if not (role == "target" and settings.server)
-        if (note := note_on_rope(load_config(path, trusted), f"pair.{role}")) is not None
-    ]
+    local = {role: path for role, path in paths.items() if not (role == "target" and settings.server)}
+    found = {role: note_on_rope(load_config(path, trusted), f"pair.{role}") for role, path in local.items()}
+    ropes = [note for note in found.values() if note is not None]
+    ignored += ropes
     for note in (*lacking, *ignored):
         context.progress.warn(f"pair: {note}")
     # Logits may be padded to different widths; what both can express is the vocabulary of the pair.
     vocabulary = min(entry["logits_width"] for entry in described.values())
-    for role, path in paths.items():
-        if not (role == "target" and settings.server):
-            described[role]["forward"] = _prove_forward(context, role, path, vocabulary)
+    for role, path in local.items():
+        described[role]["forward"] = _prove_forward(context, role, path, vocabulary)
     if settings.server:
         described["target"]["log_probabilities"] = _ask_servers(context, vocabulary)
     target.save_pretrained(context.out / "tokenizer")
@@ -95,6 +92,8 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     write_json(context.out / PAIR_FILE, facts)
     provides = {role: entry["digest"] for role, entry in described.items()}
     provides["shared"] = content_key([facts["vocabulary"], facts["stop_tokens"], facts["context"]])
+    if ropes:  # completions of versions that did not fix the factors are made again
+        provides["shared"] = content_key([provides["shared"], ropes])
     provides["tokenizer"] = tokenizer_digest(context.out / "tokenizer")
     if lacking:  # prompts with these tokens are no part of a corpus
         provides["tokenizer"] = content_key([provides["tokenizer"], vocabulary])

@@ -46,7 +46,7 @@ def require_memory(
     if free is None:
         return
     on_disk = "disk" in places  # which takes what is too large elsewhere
-    where, weights = f"{_gib(free)} are free on {', '.join(places)}", 0 if on_disk else _weights(path, dtype)
+    where, weights = f"{_gib(free)} are free on {', '.join(places)}", 0 if on_disk else _weights(path, dtype, trusted)
     if weights > free:
         form = "they are quantized" if _is_quantized(path) else dtype
         raise UsageError(f"{path}: its weights take {_gib(weights)} as {form}, and {where}; {_elsewhere(device_map)}")
@@ -80,9 +80,9 @@ def require_training_memory(path: Path, device: torch.device, optimizer: Literal
     )
 
 
-def _weights(path: Path, dtype: str) -> int:
+def _weights(path: Path, dtype: str, trusted: bool) -> int:
     """Bytes of the weights once they are loaded."""
-    found, quantization = measure_weights(path), read_config(path).quantization
+    found, quantization = measure_weights(path, trusted), read_config(path).quantization
     if quantization is not None and quantization.quant_method == "fp8":  # dequantized when it is loaded
         return found.parameters * _BYTES["bfloat16"]
     return found.bytes if _is_quantized(path) else found.parameters * _BYTES[dtype]

@@ -17,7 +17,7 @@ _CACHED_TOKENS = 4096  # for which the memory of the KV cache is stated
 
 def model_facts(path: Path, origin: Path, dtype: str, trust_remote_code: bool) -> dict[str, Any]:
     """Facts of the model at `path`, whose weights, and so whose licence, come from `origin`."""
-    weights, shape = measure_weights(path), read_shape(path, trust_remote_code)
+    weights, shape = measure_weights(path, trust_remote_code), read_shape(path, trust_remote_code)
     return {
         "dtype": dtype,
         "digest": model_digest(path),

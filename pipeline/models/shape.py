@@ -1,23 +1,15 @@
 """Sizes of a model, read from its config and from the headers of its weights. No tensor is loaded."""
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.models.attention_layers import AttentionLayers, attention_layers
-from pipeline.models.built import load_config
+from pipeline.models.built import empty_model, load_config
 from pipeline.models.directory_checks import check_directory, unsupported
 from pipeline.models.files import weight_files
-from pipeline.models.model_json import CONFIG
+from pipeline.models.model_json import CONFIG, read_config
 from pipeline.models.safetensors_header import read_header
-
-_PACKED = "U8"  # two 4-bit weights in each byte, where a `quant_state` stands beside the tensor
-_QUANTIZED = (_PACKED, "I8", "F8_E4M3", "F8_E5M2")
-# What bitsandbytes and FP8 checkpoints store beside a quantized weight `W`: scales, tables, the layout.
-_BESIDE = re.compile(r"(?P<weight>.+)(\.absmax|\.quant_map|\.nested_absmax|\.nested_quant_map|_scale_inv|_format)")
-_STATE = ".quant_state."
 
 
 @dataclass(frozen=True)
@@ -29,29 +21,15 @@ class Weights:
     bytes: int
 
 
-def measure_weights(path: Path) -> Weights:
-    """Count parameters and bytes of the files that are loaded, without loading a tensor."""
-    entries = {name: entry for file in weight_files(path) for name, entry in read_header(file).items()}
-    stored = {name: (entry.dtype, entry.elements) for name, entry in entries.items()}
-    return Weights(_parameters(stored), sum(entry.bytes for entry in entries.values()))
-
-
-def _parameters(stored: Mapping[str, tuple[str, int]]) -> int:
-    """The parameters of a model with these stored tensors: quantized weights unpacked, without what stands beside them."""
-    packed = {name.partition(_STATE)[0] for name in stored if _STATE in name}
-    total = 0
-    for name, (dtype, count) in stored.items():
-        if not _stands_beside(name, stored):
-            total += 2 * count if name in packed and dtype == _PACKED else count
-    return total
-
-
-def _stands_beside(name: str, stored: Mapping[str, tuple[str, int]]) -> bool:
-    if _STATE in name:
-        return True
-    beside = _BESIDE.fullmatch(name)
-    weight = beside["weight"] if beside else name.removesuffix("SCB") + "weight" if name.endswith(".SCB") else ""
-    return stored.get(weight, ("", 0))[0] in _QUANTIZED
+def measure_weights(path: Path, trust_remote_code: bool = False) -> Weights:
+    """Count parameters and bytes of the files that are loaded, without loading a tensor. Where they are quantized, an element may
+    hold several weights, or a scale: then the parameters of the built model are counted."""
+    entries = [entry for file in weight_files(path) for entry in read_header(file).values()]
+    parameters = sum(entry.elements for entry in entries)
+    if (path / CONFIG).is_file() and read_config(path).is_quantized:
+        built = empty_model(path, trust_remote_code)
+        parameters = sum(weight.numel() for weight in built.parameters())
+    return Weights(parameters, sum(entry.bytes for entry in entries))
 
 
 @dataclass(frozen=True)
@@ -85,9 +63,20 @@ def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
         attention = attention_layers(text)
         elements = int(2 * attention.count * _key_heads(text) * width)
         context = int(getattr(text, "max_position_embeddings", None) or 2**31)
-        return Shape(int(text.vocab_size), context, elements, attention)
+        columns = int(text.vocab_size)
+        is_latent = bool(getattr(text, "kv_lora_rank", None))
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon
         raise unsupported(path, error, trust_remote_code) from error
+    if is_latent:
+        elements = _latent_elements(empty_model(path, trust_remote_code))
+    return Shape(columns, context, elements, attention)
+
+
+def _latent_elements(model: Any) -> int:
+    """KV-cache elements of one token where attention is latent: what keys and values are computed from, as engines and
+    transformers store it. Some layers have two such modules, and some other ones none."""
+    found = (module for module in model.modules() if isinstance(getattr(module, "kv_lora_rank", None), int))
+    return sum(module.kv_lora_rank + module.qk_rope_head_dim for module in found)
 
 
 def _key_heads(text: Any) -> int:

@@ -39,7 +39,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def _weights(path: Path, dtype: str) -> int:
-    return memory_plan._weights(path, dtype)
+    return memory_plan._weights(path, dtype, False)
 
 
 def test_weights_that_do_not_fit_are_refused_before_anything_is_loaded(

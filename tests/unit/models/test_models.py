@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.attention_layers import AttentionLayers
@@ -16,6 +17,7 @@ from pipeline.models.files import copy_files, model_digest, model_files, tokeniz
 from pipeline.models.loading import choose_device, dtype_bytes, load_model, load_tokenizer, supports_bf16
 from pipeline.models.shape import Shape, Weights, measure_weights, read_shape
 from pipeline.models.tokenizers import check_columns, check_same_family, columns_for, stop_token_ids
+from tests.architectures import tiny_model
 from tests.fakes import tiny_llama, tiny_tokenizer
 
 
@@ -208,6 +210,36 @@ def test_only_caches_that_there_are_count(config: dict[str, Any], elements: int,
     (tmp_path / "config.json").write_text(json.dumps(config))
 
     assert elements == read_shape(tmp_path).cache_elements_per_token
+
+
+@pytest.mark.parametrize(("bits", "packed"), [(4, torch.int32), (8, torch.int32), (4, torch.uint8)], ids=str)
+def test_packed_weights_count_as_what_they_stand_for(tmp_path: Path, bits: int, packed: torch.dtype) -> None:
+    """Whatever the names and types of packed weights, scales and zeros: GPTQ, AWQ, compressed-tensors, NVFP4."""
+    model = tiny_llama(1, dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    file, each = tmp_path / "model.safetensors", torch.iinfo(packed).bits // bits
+    tensors = load_file(file)
+    for name in [name for name in tensors if "proj" in name]:
+        rows, columns = tensors.pop(name).shape
+        stem = name.removesuffix("weight")
+        tensors[f"{stem}weight_packed"] = torch.zeros(rows, columns // each, dtype=packed)
+        tensors[f"{stem}weight_scale"] = torch.ones(rows, 2)
+    save_file(tensors, file, {"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    quantized = config | {"quantization_config": {"quant_method": "compressed-tensors", "bits": bits}}
+    (tmp_path / "config.json").write_text(json.dumps(quantized))
+    assert sum(weight.numel() for weight in model.parameters()) == measure_weights(tmp_path).parameters
+
+
+def test_latent_attention_stores_what_keys_and_values_are_made_of(tmp_path: Path) -> None:
+    """A rank and the part with positions, a layer: as much as transformers keeps of a token."""
+    model = tiny_model("DeepSeek V3")
+    model.save_pretrained(tmp_path)
+    shape = read_shape(tmp_path)
+    with torch.no_grad():
+        layers = model(input_ids=torch.arange(5)[None], use_cache=True).past_key_values.layers
+    own = sum(tensor.numel() for layer in layers for tensor in (layer.keys, layer.values)) // 5
+    assert 4 * (16 + 8) == own == shape.cache_elements_per_token
 
 
 def test_devices_that_are_not_there_are_usage_errors() -> None:

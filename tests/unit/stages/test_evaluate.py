@@ -106,7 +106,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pair = SimpleNamespace(vocabulary=8, stop_tokens=[], tokenizer=tmp_path, facts=pair_facts())
     monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
     monkeypatch.setattr(stages.evaluate, "find_draft", lambda *_: tmp_path)
-    monkeypatch.setattr(stages.evaluate, "measure_weights", lambda _: Weights(10, 40))
+    monkeypatch.setattr(stages.evaluate, "measure_weights", lambda *_: Weights(10, 40))
     monkeypatch.setattr(loading, "load_tokenizer", lambda *_: None)
     monkeypatch.setattr(loading, "gained_tokens", lambda *_: [])
     for module in (loading, stages.evaluate):  # the draft, the target
