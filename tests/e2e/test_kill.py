@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import beginning_of, start_until, start_until_true, unchanged, without_registry
-from tests.integration.conftest import JOBS, SMOKE, Ended, Place, Smoke, copy_place
+from tests.integration.conftest import BUILT, JOBS, SMOKE, Ended, Place, Smoke, copy_place
 
 
 def _same_end(smoke: Smoke, place: Place) -> None:
@@ -25,8 +25,8 @@ def _same_end(smoke: Smoke, place: Place) -> None:
 
 
 def test_killed_at_the_beginning_of_every_job(smoke: Smoke, place: Place) -> None:
-    """Fifteen kills, one a job, on one store: no committed artifact is ever made again, and the end is the same."""
-    for job in JOBS:
+    """Sixteen kills, one a job, on one store: no committed artifact is ever made again, and the end is the same."""
+    for job in BUILT:
         before = place.committed()
         process, seen = start_until(place, beginning_of(job))
         process.kill()
@@ -83,7 +83,7 @@ def _stop(place: Place, job: str, number: signal.Signals) -> Ended:
 
 def test_interrupted_in_every_job(smoke: Smoke, place: Place) -> None:
     """Ctrl-C in each job: exit 130, one line, the record says interrupted; then a run finishes with the same end."""
-    for job in JOBS:
+    for job in BUILT:
         before = place.committed()
         ended = _stop(place, job, signal.SIGINT)
         expected = (130, "interrupted; finished artifacts are kept, run again to continue", "interrupted")
@@ -111,7 +111,7 @@ def test_two_runs_at_once(smoke: Smoke, place: Place) -> None:
     errors = [process.communicate()[1] for process in processes]
     assert [0, 0] == [process.returncode for process in processes], "\n---\n".join(errors)
     states = [place.record(run)["jobs"] for run in ("one", "two")]
-    for job in JOBS:
+    for job in BUILT:
         if job != "promote":
             assert ["done", "skipped"] == sorted(jobs[job]["state"] for jobs in states), job
     results = [jobs["promote"]["notes"]["result"] for jobs in states]
