@@ -38,7 +38,7 @@ class Decision:
 def decide(seen: Seen) -> Decision:
     """The one thing to do now. `wait`: look again."""
     if seen.draft == "not_as_examined":
-        return _other_weights(seen)
+        return _not_as_exported(seen, "an engine does not serve the champion as it was exported")
     if seen.unasked:
         return _or_wait(seen, Decision("unverified", "an engine does not answer"))
     if seen.target == "contradictory":
@@ -53,6 +53,8 @@ def decide(seen: Seen) -> Decision:
         )
     if seen.draft == "inconclusive" and not seen.waited:
         return Decision("wait", "the engines may still load the champion, and the canary cannot tell")
+    if seen.production == "otherwise":
+        return _not_as_exported(seen, "the engines do not choose draft tokens as the champion was exported")
     open_questions = "inconclusive" in (seen.target, seen.draft)
     if seen.production == "short":
         return _falls_short(seen, open_questions)
@@ -67,20 +69,13 @@ def decide(seen: Seen) -> Decision:
     return Decision("verified", "the engines do what was examined")
 
 
-def _other_weights(seen: Seen) -> Decision:
+def _not_as_exported(seen: Seen, what: str) -> Decision:
+    """Reload once, for it may load the export then; never the draft's fault."""
     if not seen.can_reload:
-        return Decision(
-            "alarm",
-            "an engine does not serve the champion as it was exported, and promote.notice names nobody who reloads it",
-        )
+        return Decision("alarm", f"{what}, and promote.notice names nobody who reloads it")
     if not seen.reloaded:
-        return Decision("reload" if seen.waited else "wait", "an engine does not serve the champion as it was exported")
-    return _or_wait(
-        seen,
-        Decision(
-            "alarm", "an engine does not serve the champion as it was exported, though it was told to reload again"
-        ),
-    )
+        return Decision("reload" if seen.waited else "wait", what)
+    return _or_wait(seen, Decision("alarm", f"{what}, though it was told to reload again"))
 
 
 def _falls_short(seen: Seen, open_questions: bool) -> Decision:

@@ -1,5 +1,6 @@
 """The first drafts of production after a reload, beside what the champion's examination predicts. Pure."""
 
+from dataclasses import replace
 from typing import Literal
 
 from pipeline.engines.counts import Counts
@@ -7,7 +8,8 @@ from pipeline.export.schema import CounterFigures, Expected
 from pipeline.store.parsing import Number, Text, stored
 from pipeline.watch.share import has_one_length
 
-State = Literal["as_predicted", "short", "too_few", "not_known"]
+# "otherwise": as predicted for the other `draft_sample_method` than the export's.
+State = Literal["as_predicted", "short", "otherwise", "too_few", "not_known"]
 
 
 @stored
@@ -27,7 +29,8 @@ class Production:
 def compare(counts: Counts | None, expected: Expected | None, digest: str, margin: float) -> Production:
     """Short where the mean acceptance length lies below the prediction interval for so many prompts, and the accepted share of
     all draft tokens, or of the first ones where the engine counts them, more than `margin` below the prediction. With a changing
-    draft length only first tokens are comparable. `digest`: of the champion.
+    draft length only first tokens are comparable. Otherwise where it is not as predicted, above or below, and is so for the other
+    way of choosing draft tokens. `digest`: of the champion.
     """
     if expected is None:
         return Production(
@@ -44,7 +47,30 @@ def compare(counts: Counts | None, expected: Expected | None, digest: str, margi
     if not known:
         needed = min(figures.fresh_prompts, default=0) * of_a_prompt
         return Production(state="too_few", why=f"{drafts:.0f} drafts of production, of {needed:.0f}", drafts=drafts)
-    return _judged(counts, drafts, figures, figures.fresh_prompts[known[-1]].low, margin, expected.gamma)
+    found = _judged(counts, drafts, figures, figures.fresh_prompts[known[-1]].low, margin, expected.gamma)
+    other = expected.other_drafting
+    if other is None or not _is_of(
+        counts, drafts, other.by_draft_length[expected.gamma], figures, margin, expected.gamma
+    ):
+        return found
+    ways = ("greedily", "by sampling") if expected.draft_sampling == "probabilistic" else ("by sampling", "greedily")
+    why = f"{found.why}; that is what a draft shows whose tokens are chosen {ways[0]}, and the export has them chosen {ways[1]}"
+    return replace(found, state="otherwise", why=why)
+
+
+def _is_of(
+    counts: Counts, drafts: float, other: CounterFigures, figures: CounterFigures, margin: float, gamma: int
+) -> bool:
+    """Whether the shares that are comparable lie within the margin of `other`, and not of `figures`."""
+    shares = list[tuple[float, float, float]]()  # counted, of the other way, as exported
+    if counts.accepted_first is not None:
+        ways = (other.accepted_per_position[0], figures.accepted_per_position[0])
+        shares.append((counts.accepted_first / drafts, *ways))
+    if counts.accepted is not None and has_one_length(counts, gamma):
+        ways = (other.accepted / other.drafts / gamma, figures.accepted / figures.drafts / gamma)
+        shares.append((counts.accepted / drafts / gamma, *ways))
+    is_other = all(abs(counted - one) <= margin for counted, one, _ in shares)
+    return bool(shares) and is_other and any(abs(counted - own) > margin for counted, _, own in shares)
 
 
 def _judged(

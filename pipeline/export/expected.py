@@ -45,12 +45,12 @@ def expected_counters(
     deployed = canonical(Sampling.from_config(config.sampling))
     counted = stored_samplings(draft.completions, {"examination"})
 
-    def examined(sampling: Sampling) -> ServedFigures | None:
+    def examined(sampling: Sampling, by: EvaluateConfig = settings) -> ServedFigures | None:
         if sampling not in counted:
             return None
         stored = read_completions(draft.completions, {"examination"}, sampling)
         with progress.track("export: examine", counted[sampling], "completions") as track:
-            return examine_as_served(loaded, stored, sampling, settings, gammas, track.advance)
+            return examine_as_served(loaded, stored, sampling, by, gammas, track.advance)
 
     found = examined(deployed)
     if found is None:
@@ -58,6 +58,7 @@ def expected_counters(
             f"{draft.completions}: no examination completions at the deployment's sampling settings; run the config again"
         )
     _check_unchanged(draft, found, drafting)
+    other = None if deployed.greedy else _other_drafting(drafting, facts)
     return ExpectedCounters(
         convention=settings.convention,
         sampling=SamplingSettings.of(config.sampling),
@@ -67,7 +68,16 @@ def expected_counters(
         notes=note,
         deployed=found,
         temperature_0=None if deployed.greedy else examined(GREEDY),
+        other_drafting=None
+        if other is None
+        else examined(deployed, settings.model_copy(update={"draft_sampling": other})),
     )
+
+
+def _other_drafting(drafting: Drafting, facts: EngineFacts) -> Drafting | None:
+    """The way of drafting that the engine would have with another setting; None where there is no setting."""
+    other: Drafting = "greedy" if drafting == "probabilistic" else "probabilistic"
+    return other if other in facts.drafting and not facts.drafts_as_sampled else None
 
 
 def examined_lengths(max_gamma: int, lookahead: int, facts: EngineFacts, served: Sequence[int]) -> list[int]:

@@ -53,6 +53,8 @@ class ExpectedCounters:
     notes: list[Text]  # what is not exact about the figures
     deployed: ServedFigures
     temperature_0: ServedFigures | None  # None where that is the deployed sampling, or where nothing is stored at it
+    # As `deployed`, had the engine the other `draft_sample_method`; None where it has no other, or where that changes nothing.
+    other_drafting: ServedFigures | None = None
 
 
 @stored

@@ -19,7 +19,7 @@ FINE: dict[str, Any] = {
 }
 OTHER, OPEN = {"draft": "not_as_examined"}, {"draft": "inconclusive"}
 SHORT, FEW, UNKNOWN = {"production": "short"}, {"production": "too_few"}, {"production": "not_known"}
-LATE = {"late": True}
+LATE, OTHERWISE = {"late": True}, {"production": "otherwise"}
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,12 @@ LATE = {"late": True}
         (OTHER | {"reloaded": True} | LATE, "alarm"),
         (OTHER | SHORT | {"reloaded": True} | LATE, "alarm"),
         (OTHER | {"can_reload": False}, "alarm"),
+        # The same where production drafts in another way.
+        (OTHERWISE, "reload"),
+        (OTHERWISE | {"waited": False}, "wait"),
+        (OTHERWISE | {"reloaded": True} | LATE, "alarm"),
+        (OTHERWISE | {"can_reload": False}, "alarm"),
+        (OTHERWISE | {"target": "changed"}, "alarm"),
         # An engine that does not answer may be starting.
         ({"unasked": True}, "wait"),
         ({"unasked": True} | SHORT, "wait"),

@@ -65,3 +65,38 @@ def test_an_export_of_another_draft_predicts_nothing(expected: Expected) -> None
     """A link that was not settled must not ban the champion."""
     found = compare(counts(1000, 1.0, first=0.1), expected, "other", 0.02)
     assert ("not_known", True) == (found.state, "champion settle" in found.why)
+
+
+@pytest.mark.parametrize(
+    ("counted", "state"),
+    [
+        (counts(1000, 2.0, first=0.5), "otherwise"),
+        (counts(1000, 2.05, first=0.51), "otherwise"),
+        (counts(1000, 2.0, first=0.5, draft_tokens=4000.0), "otherwise"),  # by first tokens alone
+        (counts(1000, 2.0, first=None), "otherwise"),
+        (counts(1000, 2.5, first=0.5), "short"),  # as neither way
+        (counts(1000, 2.0, first=0.4), "short"),
+        (counts(1000, 3.0), "as_predicted"),
+        (counts(999, 2.0, first=0.5), "too_few"),
+    ],
+)
+def test_the_other_way_of_drafting_is_told(expected: Expected, counted: Counts, state: State) -> None:
+    """By its own prediction, where the counters are not those of the export's."""
+    known = replace(expected, other_drafting=_worse(expected), draft_sampling="probabilistic")
+    assert state == compare(counted, known, "d", 0.02).state
+
+
+def test_a_better_way_of_drafting_than_exported_is_told(expected: Expected) -> None:
+    """Nothing falls short, and it is not what was exported all the same."""
+    known = replace(expected, deployed=_worse(expected), other_drafting=expected.deployed, draft_sampling="greedy")
+    found = compare(counts(1000, 3.0), known, "d", 0.02)
+    assert ("otherwise", True) == (found.state, "tokens are chosen by sampling, and the export has" in found.why)
+    assert "as_predicted" == compare(counts(1000, 3.0), replace(known, other_drafting=None), "d", 0.02).state
+
+
+def _worse(expected: Expected) -> ServedFigures:
+    """Mean acceptance length 2."""
+    figures = replace(
+        expected.deployed.by_draft_length[5], accepted=400.0, accepted_per_position=[0.5, 0.2, 0.1, 0.1, 0.1]
+    )
+    return replace(expected.deployed, by_draft_length={5: figures})

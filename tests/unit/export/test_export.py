@@ -24,7 +24,7 @@ from pipeline.engines.facts import FACTS, ExportEngine
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.export import for_sglang, for_tensorrt, for_transformers, for_vllm
 from pipeline.export.checks import require_engine, require_loadable
-from pipeline.export.expected import counter_figures, design_effect, examined_lengths
+from pipeline.export.expected import _other_drafting, counter_figures, design_effect, examined_lengths
 from pipeline.export.gguf import convert, find_converter
 from pipeline.export.lengths import ZERO_WARNING, DraftLengths, _from_schedule
 from pipeline.export.plan import ExportPlan, _drafting, require_free
@@ -516,3 +516,18 @@ def test_every_export_has_facts() -> None:
     from pipeline.export.write import _FILES
 
     assert {name for name, facts in FACTS.items() if not facts.instead} == set(_FILES)
+
+
+@pytest.mark.parametrize(
+    ("engine", "drafting", "other"),
+    [
+        ("vllm", "greedy", "probabilistic"),
+        ("vllm", "probabilistic", "greedy"),
+        ("llama.cpp", "greedy", "probabilistic"),
+        ("sglang", "greedy", None),
+        ("transformers", "probabilistic", None),  # no setting of its own
+    ],
+)
+def test_the_other_way_of_drafting_is_predicted_too(engine: str, drafting: Any, other: str | None) -> None:
+    """Where another setting of the engine gives it: a verification tells an engine that was started with that."""
+    assert other == _other_drafting(drafting, FACTS[engine])
