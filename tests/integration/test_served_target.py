@@ -137,7 +137,7 @@ def test_a_log_of_the_deployment(smoke: Smoke, place: Place, server: StandIn) ->
     log.write_text("".join(json.dumps({"prompt": one["prompt"]}) + "\n" for one in rows))
     without = place.understudy("run", config, "--until", "generate")
     assert (2, True) == (without.code, "no recorded answer can be used: not used, " in without.complaint)
-    choice = {"text": "x", "prompt_token_ids": [1, 2]}
+    choice = {"text": "x", "finish_reason": "stop", "prompt_token_ids": [1, 2]}
     log.write_text("".join(json.dumps(one | {"response": {"choices": [choice]}}) + "\n" for one in rows))
     otherwise = place.understudy("run", config, "--until", "generate")
     assert (2, True) == (otherwise.code, "prompts that were rendered otherwise than here" in otherwise.complaint)
