@@ -23,6 +23,11 @@ def as_list(value: Any) -> Any:
     return value
 
 
+def is_texts(value: Any) -> bool:
+    """Whether `value` is a list of texts: the turns of a user."""
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+
+
 def is_chat(value: Any) -> bool:
     """Whether `value` is a list of messages in one of these forms."""
     return chat_form(value) is not None

@@ -3,18 +3,21 @@
 What is recognised is printed. Where two columns may hold the prompts, the user chooses. A column that the config names is read.
 """
 
+import contextlib
 import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
+from pipeline.corpus.advice import program_for
+from pipeline.corpus.answer_forms import UnusableAnswer, read_answer
 from pipeline.corpus.answers import ANSWER_COLUMNS
-from pipeline.corpus.chats import chat_form
+from pipeline.corpus.chats import chat_form, is_texts
 from pipeline.corpus.request_counts import COUNT_COLUMNS, request_counts
-from pipeline.corpus.rows import prompt_columns
+from pipeline.corpus.rows import BadRow, parse_row, prompt_columns
 from pipeline.corpus.sources import jq_command
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
@@ -28,7 +31,7 @@ _TEXTS = (
 )
 _SYSTEMS = ("system", "system_prompt", "system_message", "system_instruction", "instructions")
 _INPUTS = ("context", "input", "passage", "document", "background")
-_WORD = re.compile(r"[A-Za-z_]\w{0,40}")
+_OF_ROW = re.compile(r"(?:^|_)(?:id|uuid|hash|object|model|created|error)$", re.IGNORECASE)  # columns about a row
 _SHOWN = 12  # columns in a message
 
 
@@ -56,6 +59,7 @@ class Where:
     has_header: bool  # names are the first line of a file
     is_json: bool  # a text of JSON, perhaps compressed
     needs_time: bool = False  # the column of the time is read
+    tries: bool = True  # whether what the message advises is tried; not within a try
 
 
 def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where: Where) -> Columns:
@@ -65,7 +69,7 @@ def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where:
     if not configured and names:
         if any(getattr(source, key) != PromptSource.model_fields[key].default for key in _CHOICES):
             raise _not_there(names, source, where)
-        source, layout, foreign = _recognised(rows, names, where)(source)
+        source, layout, foreign = _recognised(rows, names, source, where)(source)
     else:
         layout, foreign = _configured(rows, configured, source), None
     used = {*prompt_columns(source), source.input_field, source.system_field, source.tools_field}
@@ -114,7 +118,7 @@ class _Found:
         return source.model_copy(update=self._fields), self._layout, self._foreign
 
 
-def _recognised(rows: Sequence[Mapping[str, Any]], names: Sequence[str], where: Where) -> _Found:
+def _recognised(rows: Sequence[Mapping[str, Any]], names: Sequence[str], source: PromptSource, where: Where) -> _Found:
     by_name = {name.strip().lower(): name for name in reversed(names)}
     chats = {name: form for name in names if (form := _form(rows, name)) is not None}
     known = [by_name[name] for name in _CHATS if by_name.get(name) in chats]
@@ -123,13 +127,15 @@ def _recognised(rows: Sequence[Mapping[str, Any]], names: Sequence[str], where: 
         form = chats[chosen]
         if form == "from/value":
             return _Found(f"ShareGPT: `{chosen}` with from/value", f"the answers in `{chosen}`", messages_field=chosen)
+        if chosen.strip().lower() in _TEXTS or _has_other(rows, chosen):  # a list here and a text there
+            return _Found(f"chats: `{chosen}` with role/content, or texts", prompt_field=chosen)
         return _Found(f"chats: `{chosen}` with role/content", messages_field=chosen)
     texts = [by_name[name] for name in _TEXTS if name in by_name and _is_text(rows, by_name[name])]
     if "instruction" in by_name and by_name["instruction"] in texts and ("output" in by_name or "input" in by_name):
         return _alpaca(by_name)
-    if not texts and len(names) == 1 and not where.has_header and _is_text(rows, names[0]):
+    if not texts and len(names) == 1 and not where.has_header and isinstance(_first(rows, names[0]), str):
         return _Found(f"`{names[0]}`, the only column", prompt_field=names[0])
-    chosen = _only(texts, names, where, _inner_rows(rows, where))
+    chosen = _only(texts, names, where, "" if texts else _what_to_do(rows, source, where))
     return _Found(f"`{chosen}`", prompt_field=chosen)
 
 
@@ -141,24 +147,57 @@ def _alpaca(by_name: Mapping[str, str]) -> _Found:
     return _Found(f"Alpaca: {read}", f"`{by_name['output']}`" if "output" in by_name else None, **fields)
 
 
-def _inner_rows(rows: Sequence[Mapping[str, Any]], where: Where) -> str:
-    """What to do about rows that are inside of the columns of a row, as exports of APIs have them. A list of texts holds them
-    only where there is one row."""
-    forms = (Mapping, str) if len(rows) == 1 else (Mapping,)
-    if len(rows) == 1 and len(rows[0]) > 1 and all(isinstance(value, Mapping) for value in rows[0].values()):
-        return _taken_out("its values", ".[]", where)
+def _what_to_do(rows: Sequence[Mapping[str, Any]], source: PromptSource, where: Where) -> str:
+    """About rows without a column that is known to hold prompts: what was tried on them and works."""
+    if not where.tries:
+        return where.remedy
+    program = program_for(rows, lambda inner: holds_prompts(inner, source, where))
+    if program is None and len(rows) == 1:  # of many rows, lists of texts are labels
+        program = program_for(rows, lambda inner: all(isinstance(one, str) for one in inner) and bool(inner))
+    if program is not None and where.is_json:
+        return f"take out the rows, for example with {jq_command(where.file, printable(program)[:80])}"
+    if program is not None:
+        name = next(str(name) for name in rows[0] if program.startswith((f".{name}", f".[{json.dumps(name)}]")))
+        return f"write what is in `{printable(name)[:40]}` as the rows of another file"
     for name, value in rows[0].items():
-        inner = isinstance(value, list) and value and isinstance(value[0], forms)
-        if inner or (isinstance(value, Mapping) and any(key in _CHATS + _TEXTS for key in value)):
-            step = f".{name}" if _WORD.fullmatch(name) else f".[{json.dumps(name)}]"
-            return _taken_out(f"`{printable(name)[:40]}`", f"{step}[]" if inner else step, where)
-    return ""
+        with contextlib.suppress(UnusableAnswer):
+            if isinstance(value, Mapping) and read_answer(value).said is not None:
+                return (
+                    f"`{printable(name)[:40]}` holds answers, and no column the requests that they answer: join them with the "
+                    "file of the requests, such as by custom_id"
+                )
+    if any(_can_be_named(rows, str(name), source) for name in rows[0]):
+        return where.remedy
+    return "write the prompts as rows with `prompt` (a text) or `messages` (a chat)"
 
 
-def _taken_out(what: str, step: str, where: Where) -> str:
-    if not where.is_json:
-        return f"write what is in {what} as the rows of another file"
-    return f"take out the rows, for example with {jq_command(where.file, printable(step)[:60])}"
+def holds_prompts(rows: Sequence[Any], source: PromptSource, where: Where) -> bool:
+    """Whether `rows` would be read as a source: chats, or objects whose columns are recognised and hold a prompt."""
+    if rows and all(isinstance(row, list) for row in rows):
+        return chat_form(rows[0]) is not None
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        return False
+    try:
+        found = find_columns(rows, source, replace(where, tries=False))
+    except UsageError:
+        return False
+    return found is not None and any(_is_prompt(row, found.source) for row in rows)
+
+
+def _is_prompt(row: Mapping[str, Any], source: PromptSource) -> bool:
+    try:
+        parse_row(row, source)
+    except BadRow:
+        return False
+    return True
+
+
+def _can_be_named(rows: Sequence[Mapping[str, Any]], name: str, source: PromptSource) -> bool:
+    """Whether the column holds prompts if the user names it; names of rows are none."""
+    if _OF_ROW.search(name):
+        return False
+    named = source.model_copy(update={"prompt_field": name})
+    return any(_is_prompt(row, named) for row in rows)
 
 
 def _only(found: Sequence[str], names: Sequence[str], where: Where, inner: str = "") -> str:
@@ -197,14 +236,26 @@ def _configured(rows: Sequence[Mapping[str, Any]], names: Sequence[str], source:
 
 def _described(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     form = _form(rows, name)
-    return f"`{name}`" if form is None else f"`{name}` with {form}"
+    if form is None:
+        return f"`{name}`, lists of turns" if name != "turns" and is_texts(_first(rows, name)) else f"`{name}`"
+    return f"`{name}` with {form}"
 
 
 def _form(rows: Sequence[Mapping[str, Any]], name: str) -> str | None:
-    """Of the chats in a column, by its first value that is not empty."""
-    return chat_form(next((row[name] for row in rows if row.get(name)), None))
+    """Of the chats in a column, by its first value that is one."""
+    return next((form for row in rows if (form := chat_form(row.get(name))) is not None), None)
 
 
 def _is_text(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    first = next((row[name] for row in rows if row.get(name) is not None), None)
-    return isinstance(first, str)
+    """Whether a column has texts, or lists of them, which are turns."""
+    first = _first(rows, name)
+    return isinstance(first, str) or is_texts(first)
+
+
+def _first(rows: Sequence[Mapping[str, Any]], name: str) -> Any:
+    return next((row[name] for row in rows if row.get(name) is not None), None)
+
+
+def _has_other(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether a column of chats has texts too."""
+    return any(isinstance(row.get(name), str) and chat_form(row[name]) is None for row in rows)

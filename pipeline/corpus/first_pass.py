@@ -17,7 +17,7 @@ from pipeline.corpus.answer_store import StoredAnswer
 from pipeline.corpus.answers import LoggedAnswer, parse_answer
 from pipeline.corpus.readers import Row, SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
-from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
+from pipeline.corpus.rows import SPELLED, BadRow, ParsedPrompt, parse_row
 from pipeline.corpus.since_change import check_log, check_rows
 from pipeline.corpus.traces import UNKNOWN_ROLE, WITHOUT_TRACE
 from pipeline.corpus.traffic import Traffic
@@ -35,6 +35,7 @@ REMEDIES = {
     "invalid unicode": "convert the file to UTF-8 (iconv -f LATIN1 -t UTF-8)",
     "bad messages": "set messages_field of {source} to the column of the chats",
     "chat template failed": "correct the template of the target's tokenizer, or set corpus.chat_template false for plain prompts",
+    SPELLED: "write the column as JSON (json.dumps in Python)",
     UNKNOWN_ROLE: "say how the role is read, such as roles: {{developer: system}} of {source}",
     WITHOUT_TRACE: "the target's own template drops such messages: leave these rows out, or say how the role is read, such as "
     "roles: {{developer: system}} of {source}",

@@ -4,6 +4,7 @@ Knows files and row numbers, not prompts. A row that cannot be parsed is yielded
 raises UsageError.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -12,9 +13,10 @@ from typing import Any
 
 from pipeline.config.corpus import PromptSource, SourceFormat
 from pipeline.corpus import tables, text_files
+from pipeline.corpus.advice import program_for
 from pipeline.corpus.answers import ANSWER_COLUMNS
 from pipeline.corpus.chats import is_chat
-from pipeline.corpus.columns import SAMPLE, Columns, Where, find_columns, hint
+from pipeline.corpus.columns import SAMPLE, Columns, Where, find_columns, hint, holds_prompts
 from pipeline.corpus.logged_requests import request_column, with_request
 from pipeline.corpus.request_counts import COUNT_COLUMNS
 from pipeline.corpus.rows import BadRow, prompt_columns
@@ -147,8 +149,10 @@ class SourceReader:
         samples = ((file, list(islice(self._read(file, None), SAMPLE))) for file in self._found.files)
         first, sample = next((found for found in samples if found[1]), (self._found.files[0], []))
         values = [value for _, value in sample if not isinstance(value, BadRow)]
-        if self._found.format == "jsonl" and sample:
-            _check_lines(first, sample, values, option)
+        is_json = self._found.format in ("jsonl", "json")
+        where = Where(str(first), self.unit, 1, remedy, self._has_header, is_json, needs_time)
+        if is_json and sample and not self._is_array:
+            _check_lines(first, sample, values, source, option, where)
         self._request = request_column(values, prompt_columns(source), source.request_field)
         values = [with_request(value, prompt_columns(source), self._request) for value in values]
         source = source.model_copy(update={"request_field": self._request or source.request_field})
@@ -160,9 +164,8 @@ class SourceReader:
             return Columns(source, "a chat each", ())
         numbers = (number for number, value in sample if isinstance(value, Mapping))
         number = 1 if self._has_header else next(numbers, 1)
-        is_json = self._found.format in ("jsonl", "json")
-        where = Where(str(first), self.unit, number, remedy, self._has_header, is_json, needs_time)
-        return find_columns([value for value in values if isinstance(value, Mapping)], source, where)
+        rows = [value for value in values if isinstance(value, Mapping)]
+        return find_columns(rows, source, dataclasses.replace(where, number=number))
 
     @property
     def _has_header(self) -> bool:
@@ -203,20 +206,27 @@ class SourceReader:
             yield number, {column: value} if isinstance(value, kind) else value
 
 
-def _check_lines(file: Path, sample: list[tuple[int, Any]], values: list[Any], option: str | None) -> None:
+def _check_lines(
+    file: Path, sample: list[tuple[int, Any]], values: list[Any], source: PromptSource, option: str | None, where: Where
+) -> None:
     """UsageError for a file of JSON lines whose first lines are not rows: an array on one line, or rows of several lines."""
     number, first = sample[0]
-    if values and all(isinstance(value, list) and value and isinstance(value[0], Mapping) for value in values):
-        if not any(is_chat(value) for value in values):
-            raise UsageError(
-                f"{file}: line {number}: a list of objects that are no messages; for an array of rows "
-                f"{'give --prompt-format json' if option else 'set `format: json` of the source'}"
-            )
-    elif len(sample) > 1 and all(isinstance(value, BadRow) and value.kind == "broken JSON" for _, value in sample):
-        lines = jq_command(str(file), ".[]" if text_files.is_array(file) else ".")
+    lists = [value for value in values if isinstance(value, list) and value and isinstance(value[0], Mapping)]
+    if values and len(lists) == len(values) and not any(map(is_chat, values)):
         raise UsageError(
-            f"{file}: line {number}: {first}; none of the first lines is JSON by itself; write each row on one "
-            f"line, for example with {lines}"
+            f"{file}: line {number}: a list of objects that are no messages; for an array of rows "
+            f"{'give --prompt-format json' if option else 'set `format: json` of the source'}"
+        )
+    broken = sum(isinstance(value, BadRow) and value.kind == "broken JSON" for _, value in sample)
+    if (
+        isinstance(first, BadRow) and 1 < len(sample) < 2 * broken
+    ):  # the last element of a list may be alone on its line
+        found = text_files.first_values(file, SAMPLE)
+        program = program_for(found, lambda rows: holds_prompts(rows, source, where), as_they_are=True)
+        command = f", for example with {jq_command(str(file), printable(program)[:80])}" if program else ""
+        raise UsageError(
+            f"{file}: line {number}: {first}; most of the first lines are no JSON by themselves; write each row on "
+            f"one line{command}"
         )
 
 

@@ -11,16 +11,18 @@ from typing import Any
 
 from pipeline.config.corpus import PromptSource, label_mistake
 from pipeline.corpus.as_served import as_served
-from pipeline.corpus.chats import as_list, as_message, is_chat
+from pipeline.corpus.chats import as_list, as_message, is_chat, is_texts
 from pipeline.corpus.json_values import MOST_LEVELS
 from pipeline.corpus.modes import domain_in_mode, mode_of, stated_arguments
 from pipeline.corpus.request_counts import request_counts
 from pipeline.corpus.same_text import normalised, opening, text_id
+from pipeline.corpus.spelled_lists import spelled_chat, spelled_texts
 from pipeline.escaping.terminal import printable
 from pipeline.store.files import canonical_json
 from pipeline.store.json_text import json_kind, parse_json
 
 MAX_CHARACTERS = 1_000_000
+SPELLED = "chat or list written as text"
 
 _TEXT_PARTS = ("text", "input_text", "output_text")  # of messages
 
@@ -111,6 +113,16 @@ def row_domain(value: Mapping[str, Any], source: PromptSource) -> str:
     return domain_in_mode(_domain_label(value, source), mode_of(_arguments(value, source)))
 
 
+def _check_spelling(value: Any, what: str) -> None:
+    """Refuse a chat or a list that is a text, which tables hold where a program wrote lists into them."""
+    if not isinstance(value, str):
+        return
+    if spelled_chat(value):
+        raise BadRow(SPELLED, f"'{what}' is a chat as a program printed it, and not the JSON of one")
+    if spelled_texts(value):
+        raise BadRow(SPELLED, f"'{what}' is a list of texts; if they are the turns of a chat, set turns_field to it")
+
+
 def kind_of(value: Mapping[str, Any], source: PromptSource) -> str:
     """The column that holds the prompt of a row which `parse_row` accepts."""
     return next(name for name in prompt_columns(source) if value.get(name) is not None)
@@ -126,25 +138,28 @@ def _parse_prompt(value: Mapping[str, Any], source: PromptSource) -> ParsedPromp
     group = _label(value.get(source.group_field), "group")
     instructed = _optional(value, source.system_field)
     system = () if instructed is None else ({"role": "system", "content": instructed},)
-    found = value.get(source.prompt_field)
-    if found is not None and not is_chat(found):
+    found = None if source.prompt_field == source.turns_field else value.get(source.prompt_field)
+    turns = found if is_texts(found) else None
+    if found is not None and turns is None and not is_chat(found):
+        _check_spelling(found, source.prompt_field)
         text, further = _text(found, source.prompt_field), _optional(value, source.input_field)
         text = text if further is None else f"{text}\n\n{further}"
         return ParsedPrompt((*system, {"role": "user", "content": text}), not system, domain, group)
     name = source.messages_field if found is None else source.prompt_field
-    if value.get(name) is not None:
+    if turns is None and value.get(name) is not None:
         messages, answers = _messages(value[name], name, source.roles)
         if messages[0]["role"] != "system":
             messages = (*system, *messages)
         if source.every_turn:
             return _every_turn(messages, answers, name, domain, group)
         return ParsedPrompt(messages, False, domain, group, dropped_answers=answers)
-    if value.get(source.turns_field) is not None:
-        turns = as_list(value[source.turns_field])
+    if turns is not None or value.get(source.turns_field) is not None:
+        name = source.turns_field if turns is None else source.prompt_field
+        turns = as_list(value[name])
         if not isinstance(turns, list) or not turns:
-            raise BadRow("bad turns", f"'{source.turns_field}' is not a list of texts")
+            raise BadRow("bad turns", f"'{name}' is not a list of texts")
         asked = turns if source.every_turn else turns[:1]
-        texts = [_text(turn, f"{source.turns_field}[{number}]") for number, turn in enumerate(asked, start=1)]
+        texts = [_text(turn, f"{name}[{number}]") for number, turn in enumerate(asked, start=1)]
         first, *later = [({"role": "user", "content": text},) for text in texts]
         dropped = len(turns) - len(asked)
         return ParsedPrompt((*system, *first), False, domain, group, dropped, follow_ups=tuple(later))

@@ -128,17 +128,28 @@ def is_array(path: Path) -> bool:
 
 
 def read_json(path: Path) -> Rows:
-    """The elements of an array, or JSON lines. UsageError for an object over several lines."""
+    """The elements of an array, or JSON lines."""
     if is_array(path):
         yield from _Array(path).rows()
         return
-    for place, (number, value) in enumerate(read_jsonl(path)):
-        if place == 0 and isinstance(value, BadRow) and value.kind == "broken JSON":
-            raise UsageError(
-                f"{path}: neither an array nor JSON lines; if it is an object that holds the rows, write them as lines, for "
-                "example with jq -c '.NAME[]'"
-            )
-        yield number, value
+    yield from read_jsonl(path)
+
+
+def first_values(path: Path, most: int) -> list[Any]:
+    """The first JSON values of a text in which they follow each other, whatever is between the lines; those within its first
+    16 MiB."""
+    with opened(path) as stream:
+        text = stream.read(MAX_LINE_BYTES).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    values, place = list[Any](), 0
+    while len(values) < most:
+        spaces = _SPACES.match(text, place)
+        place = spaces.end() if spaces else place
+        try:
+            value, place = parse_element(text, place)
+        except ValueError:
+            break
+        values.append(value)
+    return values
 
 
 class _Array:

@@ -136,7 +136,7 @@ def test_texts_beside_a_chat_are_not_taken_for_its_input(tmp_path: Path) -> None
             r"line 1: no column .* among prompts; take out the rows, for example with jq -c '\.prompts\[\]'",
         ),
         (
-            {"id": 1, "a b": {"messages": []}},
+            {"id": 1, "a b": {"messages": [_said("user", "q")]}},
             r"line 1: no column .*; take out the rows, for example with jq -c '\.\[\"a b\"\]'",
         ),
     ],

@@ -130,7 +130,8 @@ def test_text_that_is_not_utf8_costs_one_row(tmp_path: Path) -> None:
         ("p.json", b'[{"prompt": "a"}', "row 1: .*: the file ends within the array"),
         ("p.json", b'[{"prompt": "a"}] x', "row 1: .*: text after the end of the array"),
         ("p.json", b"[" * 100_000, "row 1: .*brackets too deep"),
-        ("p.json", b'{\n "data": [\n]}', r"neither an array nor JSON lines; .* jq -c '\.NAME\[\]'"),
+        ("p.json", b'{\n "data": [\n]}', r"line 1: broken JSON: .*; write each row on one line$"),
+        ("p.json", b'{\n "data": [{"prompt": "a"}\n]}', r"line 1: broken JSON: .* with jq -c '\.data\[\]' "),
         ("p.csv", b'prompt\na\n"b\nc\n', "line 3: a quote that begins a cell here is never closed"),
         (
             "p.csv",

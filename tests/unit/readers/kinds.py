@@ -438,7 +438,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="prompts in an array", file="prompts.json", valid=ROWS,
         read=_rows(SOURCE.model_copy(update={"path": "prompts.json"})),
-        covers=("pipeline/corpus/text_files:_Array",),
+        covers=("pipeline/corpus/text_files:_Array", "pipeline/corpus/text_files:first_values"),
     ),
     Kind(
         name="chats of ShareGPT", file="prompts.jsonl", valid=SHARE_GPT, read=_rows(PromptSource(path="prompts.jsonl")),
