@@ -18,7 +18,7 @@ from pipeline.corpus.small_domains import count_domains, folded_line
 from pipeline.corpus.splits import SPLITS, assign_splits
 from pipeline.errors import UsageError
 from pipeline.models.loading import load_tokenizer
-from pipeline.models.stored_pair import read_facts
+from pipeline.models.stored_pair import day_of, read_facts
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import CorpusSettings
 
@@ -32,8 +32,15 @@ def run(context: StageContext[CorpusSettings]) -> Outcome:
     config = context.settings.corpus
     pair = context.inputs["tokenizer"]
     tokenizer = load_tokenizer(pair / "tokenizer", context.resources.trust_remote_code)
-    vocabulary = read_facts(pair)["vocabulary"]
-    renderer = Renderer(tokenizer, config.chat_template, config.chat_template_arguments, vocabulary)
+    facts = read_facts(pair)
+    template_day = day_of(facts)
+    renderer = Renderer(
+        tokenizer, config.chat_template, config.chat_template_arguments, facts["vocabulary"], template_day
+    )
+    if template_day is not None:
+        context.progress.line(
+            f"corpus: the chat template writes the date: that of a row with a time (in UTC), and else {template_day}"
+        )
     paths = [context.inputs[f"prompts_{number}"] for number in range(len(config.sources))]
     scratch = (
         context.out / "scratch"

@@ -195,7 +195,7 @@ def _next_turn(
         requests,
         read_completions(context.out, shards=shard_prefix(turn)),
         tokenizer,
-        Renderer(tokenizer, asked.chat_template, asked.chat_template_arguments, pair.vocabulary),
+        Renderer(tokenizer, asked.chat_template, asked.chat_template_arguments, pair.vocabulary, pair.template_day),
         pair.stop_tokens,
         asked.prompt_limit,
         stop_reasons,

@@ -1,10 +1,12 @@
 """pair: resolves target and base draft, checks that they are of one model family, and measures them."""
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pipeline.config.pair import REFERENCE, TARGET
+from pipeline.corpus.template_clock import CALL
 from pipeline.distillation.trial_step import prove_training
 from pipeline.drafts.base_draft import check_earlier_target, draft_of_layers, fitting_draft
 from pipeline.drafts.directory import trained_on_before
@@ -18,6 +20,7 @@ from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.listed_files import not_applied
 from pipeline.models.loading import check_finite, choose_device, load_model, load_tokenizer
 from pipeline.models.pair_facts import check_sizes, check_widths, model_facts, serving_memory
+from pipeline.models.segmenter import chat_templates
 from pipeline.models.shape import find_width
 from pipeline.models.stored_pair import PAIR_FILE
 from pipeline.models.tokenizers import stop_token_ids
@@ -87,6 +90,9 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         "differences": [*notes, *lacking, *ignored],
         "memory": serving_memory(described),
     }
+    if any(CALL in template for template in chat_templates(target)):
+        # Prompts are the same from day to day: it is the day on which the pair was made.
+        facts["template_day"] = datetime.now(UTC).date().isoformat()
     if settings.server:
         facts["served"] = dict(context.facts["target"])
     write_json(context.out / PAIR_FILE, facts)
@@ -97,6 +103,8 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     provides["tokenizer"] = tokenizer_digest(context.out / "tokenizer")
     if lacking:  # prompts with these tokens are no part of a corpus
         provides["tokenizer"] = content_key([provides["tokenizer"], vocabulary])
+    if "template_day" in facts:
+        provides["tokenizer"] = content_key([provides["tokenizer"], facts["template_day"]])
     if settings.reference:
         provides["prompts"] = content_key(file_sha256(context.out / "prompts.jsonl"))
     figures |= {

@@ -240,7 +240,9 @@ class _SourcePass:
         for row in self._rows(track):
             self.counts.rows += 1
             try:
-                prompt = replace(parse_row(row.value, self.source), of_log=self.reader.is_log)
+                prompt = replace(
+                    parse_row(row.value, self.source), of_log=self.reader.is_log, time=self.traffic.time_of(row)
+                )
                 self._has_domains = self._has_domains or row.value.get(self.source.domain_field) is not None
                 text = self._text(prompt, row)
             except BadRow as bad:

@@ -139,7 +139,7 @@ class SourceReader:
         source = self.source
         further = [source.input_field, source.system_field, source.domain_field, source.group_field, source.tools_field]
         further += [source.time_field] if source.needs_time or self.since is not None else []
-        further += [source.answer_field, *ANSWER_COLUMNS] if source.use_answers else []
+        further += [source.time_field, source.answer_field, *ANSWER_COLUMNS] if source.use_answers else []
         further += [source.answer_field, *COUNT_COLUMNS] if self.columns.has_counts else []
         first = [self._request] if self._request else []
         return list(dict.fromkeys([*first, *prompt_columns(source), *(name for name in further if name)]))

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import date
 from typing import Any, Protocol
 
 from pipeline.corpus.answer_forms import UnusableAnswer
@@ -10,6 +12,7 @@ from pipeline.corpus.answers import LoggedAnswer
 from pipeline.corpus.parsed_parts import end_of_parts, spellings
 from pipeline.corpus.redaction import has_private
 from pipeline.corpus.rows import BadRow, ParsedPrompt
+from pipeline.corpus.template_clock import CALL, clock_at, install, moment_of, noon_of
 from pipeline.corpus.template_limits import CHARACTERS, TemplateLimits, TemplateStopped
 from pipeline.corpus.traces import Traces
 from pipeline.errors import UsageError
@@ -17,6 +20,7 @@ from pipeline.escaping.terminal import printable
 
 # Reasons for which an answer is not used: the deployment renders prompts otherwise than the config says.
 OTHER_PROMPT = "other prompt_token_ids"
+NO_TIME = "without a time (time_field), and the chat template writes the date"
 COMPLETES = "of the completions API, which applies no chat template"
 
 _TEMPLATE = "chat_template"  # an argument that transformers takes in place of the tokenizer's template
@@ -45,18 +49,27 @@ class Renderer:
 
     `wanted` is config.corpus.chat_template. Plain prompts are rendered with the template: None, if there is one; False,
     never; True, always (UsageError if there is none). Chats always need a template. `arguments` are those of the template; what a
-    prompt states itself goes before them. `vocabulary`: tokens that the models of the
-    pair share; None: all of the tokenizer.
+    prompt states itself goes before them. `vocabulary`: tokens that the models of the pair share; None: all of the tokenizer.
+    `day`: on which prompts without a time of their own are rendered, if the template writes the date; None: the machine's.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, wanted: bool | None, arguments: Mapping[str, Any], vocabulary: int | None = None
+        self,
+        tokenizer: Tokenizer,
+        wanted: bool | None,
+        arguments: Mapping[str, Any],
+        vocabulary: int | None = None,
+        day: date | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._arguments, self._vocabulary = arguments, vocabulary
         self._limits = TemplateLimits()
         self._traces = Traces(self._rendered, self._sources(arguments))
         self.has_template = bool(tokenizer.chat_template)
+        self.has_clock = CALL in self._sources(arguments)
+        self._noon = None if day is None else noon_of(day)
+        if self.has_clock:
+            install()
         self._template_for_plain = self.has_template if wanted is None else wanted
         self.check_arguments(arguments, "corpus.chat_template_arguments")
         if wanted and not self.has_template:
@@ -95,8 +108,9 @@ class Renderer:
         arguments = {**self._arguments, **prompt.arguments}
         if prompt.tools:
             arguments.pop("tools", None)
-        self._traces.check(prompt, arguments)
-        return self._rendered(prompt.messages, _with_tools(arguments, prompt)), False
+        with self._clock(prompt):
+            self._traces.check(prompt, arguments)
+            return self._rendered(prompt.messages, _with_tools(arguments, prompt)), False
 
     def answer_ids(self, prompt: ParsedPrompt, ids: Sequence[int], answer: LoggedAnswer) -> StoredAnswer:
         """The token ids of the recorded answer to `prompt`, whose own are `ids`. UnusableAnswer where they are not known exactly.
@@ -108,6 +122,8 @@ class Renderer:
             raise UnusableAnswer(OTHER_PROMPT)
         if answer.prompt_tokens is None and answer.completes and not special:
             raise UnusableAnswer(COMPLETES)
+        if answer.prompt_tokens is None and self.has_clock and prompt.time is None and not special:
+            raise UnusableAnswer(NO_TIME)
         if answer.tokens is not None:
             if answer.redacted and has_private(self._tokenizer.decode(answer.tokens)):
                 raise UnusableAnswer("redacted")  # the texts beside them may have said less, or nothing
@@ -162,9 +178,15 @@ class Renderer:
         """The rendered prompt with an answer; empty where the template fails."""
         arguments = _with_tools({**self._arguments, **prompt.arguments}, prompt)
         try:
-            return self._rendered((*prompt.messages, message), arguments, open_answer=False)
+            with self._clock(prompt):
+                return self._rendered((*prompt.messages, message), arguments, open_answer=False)
         except BadRow:
             return ""
+
+    def _clock(self, prompt: ParsedPrompt) -> AbstractContextManager[None]:
+        """At the time of the prompt's row, as the server rendered it, or else on the stated day."""
+        own = None if prompt.time is None else moment_of(prompt.time)
+        return clock_at(self._noon if own is None else own) if self.has_clock else nullcontext()
 
     def _rendered(
         self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any], open_answer: bool = True

@@ -56,6 +56,7 @@ class ParsedPrompt:
         default_factory=dict
     )  # of the chat template, which the source or the row states
     acceptance: float | None = None  # of the row's request, by what its engine counted
+    time: float | None = None  # of the row, in seconds since 1970; where it is not known, or not asked for, None
     of_log: bool = False  # its domain is a client's label
     roles: tuple[str, ...] = ()  # which the source says that the template knows
 

@@ -102,6 +102,10 @@ class Traffic:
         self.newest = time if self.newest is None else max(self.newest, time)
         return time < self._first
 
+    def time_of(self, row: Row) -> float | None:
+        """Seconds since 1970 where the row has a readable time, needed or not."""
+        return timestamp(row.value.get(self._source.time_field)) if isinstance(row.value, Mapping) else None
+
     def _time(self, row: Row) -> "float | BadRow | None":
         """Seconds since 1970; None where no time is needed."""
         if not self._needs_time or isinstance(row.value, BadRow):

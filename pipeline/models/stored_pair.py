@@ -1,6 +1,7 @@
 """Reads `pair.json`, the result of the pair stage. Torch-free."""
 
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, NotRequired, cast
 
@@ -47,6 +48,9 @@ class PairFacts(TypedDict):
     impossible_variants: dict[Text, Text]
     differences: list[Text]
     memory: dict[Text, Number] | None
+    template_day: NotRequired[
+        Text
+    ]  # ISO date; of a chat template that writes the date, and prompts without a time of their own
     served: NotRequired[dict[Text, Any]]  # see `servers/identity.py`
 
 
@@ -76,6 +80,11 @@ class Pair:
         return list(self.facts["stop_tokens"])
 
     @property
+    def template_day(self) -> date | None:
+        """The day that the target's chat template writes; None where it writes none."""
+        return day_of(self.facts)
+
+    @property
     def tokenizer(self) -> Path:
         return self.directory / "tokenizer"
 
@@ -98,6 +107,11 @@ class Pair:
 
     def dtype(self, role: str) -> str:
         return cast(ModelFacts, cast(dict[str, Any], self.facts)[role])["dtype"]
+
+
+def day_of(facts: PairFacts) -> date | None:
+    """As `Pair.template_day`."""
+    return date.fromisoformat(facts["template_day"]) if "template_day" in facts else None
 
 
 def read_pair(artifact: Path, places: Places) -> Pair:
