@@ -49,15 +49,15 @@ A proof costs about 20 passes over at most 32 tokens. A window longer than 8 tok
 proof. If the model does not read its window from the config, rows reach past the real window, up to 512 tokens. For a longer one
 only the third candidate is left, in which the model applies its windows itself.
 
-Other numbers at which a model changes with length are shortened too, and short rows stand on both sides of each; such a model is
-decoded one row at a time (Llama 4 scales attention from 8,192 tokens on), or refused where its logits depend on the rows beside it.
-RoPE with two sets of factors (longrope: Phi 3 and 4) is fixed when a model is loaded, to the long factors where the context exceeds
-the original one, as vLLM fixes it; `pair` says which.
+Other numbers at which a model changes with length are shortened too, and short rows stand on both sides of each; such a model
+is decoded one row at a time (Llama 4 scales attention from 8,192 tokens on), or refused where its logits depend on the rows
+beside it. RoPE with two sets of factors (longrope: Phi 3 and 4) is fixed when a model is loaded, to the long factors where
+the context exceeds the original one, as vLLM fixes it; `pair` says which.
 
-A model is loaded from the files that are in its digest, and every tensor of them must be used: as the parameter that it is, or by the
-quantizer of its `quant_method`. A checkpoint with scales that transformers does not apply (modelopt, `hf_quant_config.json`, INT8 with
-scales) is refused with the tensor's name; serve such a target. Adapters beside a whole model (`adapter_config.json`) are not applied,
-and `pair` says so. An attention package that config.json names is not used.
+A model is loaded from the files that are in its digest, and every tensor of them must be used: as the parameter that it is,
+or by the quantizer of its `quant_method`. A checkpoint with scales that transformers does not apply (modelopt,
+`hf_quant_config.json`, INT8 with scales) is refused with the tensor's name; serve such a target. Adapters beside a whole
+model (`adapter_config.json`) are not applied, and `pair` says so. An attention package that config.json names is not used.
 
 Tried with tiny random models, {len(_LENGTHS)} prompts of {min(_LENGTHS)} to {max(_LENGTHS)} tokens, windows of 12:
 """
