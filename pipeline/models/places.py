@@ -19,8 +19,7 @@ class ModelPlace:
 
     @property
     def place(self) -> str:
-        """By which it is told from others: org/name, or an absolute path. A link stays a link: it is moved from one version of a
-        model to the next."""
+        """By which it is told from others: org/name, or an absolute path."""
         return os.path.abspath(os.path.expanduser(self.source)) if self.is_here else self.source
 
     @property

@@ -30,8 +30,8 @@ from pipeline.store.times import utc_now
 _MOST_NAME = 180  # MLflow has 256, and files of claims and notices add to it
 
 
-def registered_name(config: Config) -> str:
-    """`<target>-draft` or `<target>-draft--<deployment>`, with what a shell or MLflow reads otherwise as escapes."""
+def target_name(config: Config) -> str:
+    """How the registry calls the target: `promote.target_name`, else the last word of what names it. UsageError without one."""
     source = config.generate.server.model if config.pair.target.is_served else config.pair.target.source
     if source is None and config.promote.target_name is None:
         raise UsageError(
@@ -41,8 +41,14 @@ def registered_name(config: Config) -> str:
     target = config.promote.target_name or str(source).rstrip("/").rpartition("/")[2]
     if not target.strip("."):
         raise UsageError(f"pair.target.source = {source!r} gives no name for the registry; set promote.target_name")
-    target = model_name(target)
-    name = f"{target}-draft" + (f"--{config.promote.deployment}" if config.promote.deployment else "")
+    return target
+
+
+def registered_name(config: Config) -> str:
+    """`<target>-draft` or `<target>-draft--<deployment>`, with what a shell or MLflow reads otherwise as escapes."""
+    name = f"{model_name(target_name(config))}-draft" + (
+        f"--{config.promote.deployment}" if config.promote.deployment else ""
+    )
     if len(name) > _MOST_NAME:
         raise UsageError(
             f"{name[:40]}...: the name in the registry has {len(name)} characters, at most {_MOST_NAME} are possible; "

@@ -41,8 +41,8 @@ def identity_in(tags: Mapping[str, str]) -> TargetIdentity:
 
 def same_target(one: TargetIdentity, held: TargetIdentity) -> bool:
     """Whether a registered version may be of this target: of the same content, or found in the same place. Where nothing is known
-    of it, it may."""
-    if one.content and one.content == held.content:
+    of one of them, it may."""
+    if not one.place or (one.content and one.content == held.content):
         return True
     if held.place:
         return one.place == held.place

@@ -8,7 +8,7 @@ from pipeline.models.files import tokenizer_digest
 from pipeline.models.places import model_places
 from pipeline.models.stored_pair import read_pair
 from pipeline.registry.drafts import RegisteredDraft, TargetIdentity
-from pipeline.registry.registry import Registry, naming
+from pipeline.registry.registry import Registry, naming, target_name
 from pipeline.registry.target_identity import is_chosen, same_target
 
 _OTHER_NAME = "set promote.target_name to another name for this target"
@@ -23,7 +23,7 @@ def require_same_target(config: Config, own: TargetIdentity, registry: Registry)
     held = holder.target.place or holder.target.source
     raise UsageError(
         f"{registry.name}: version {holder.version} is a draft of {held}, and the target of this config is {own.place}: the name "
-        f"is only {naming(config)}; set promote.target_name to {registry.name.partition('-draft')[0]} if the target is the same "
+        f"is only {naming(config)}; set promote.target_name to {target_name(config)} if the target is the same "
         "one, changed or moved, and to another name if it is another target"
     )
 
@@ -46,7 +46,10 @@ def require_same_tokenizer(
     try:
         lacking_tokens(pair, directory, config.pair.trust_remote_code)
     except BrokenDraft as error:
+        why = str(error).partition("; choose a draft")[
+            0
+        ]  # what to do with a draft that is chosen, and a champion is not
         raise UsageError(
             f"{registry.name}: its champion, version {champion.version}, cannot be examined with this pair, so the gate would "
-            f"refuse at the end: {error}; {_OTHER_NAME}, or promote.deployment"
+            f"refuse at the end: {why}; {_OTHER_NAME}, or promote.deployment"
         ) from None

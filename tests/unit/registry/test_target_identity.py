@@ -37,14 +37,13 @@ def _config(source: str, **more: object) -> Config:
     ],
 )
 def test_a_target_is_the_same_by_place_or_content(held: TargetIdentity, same: bool) -> None:
-    """Of paths that end alike nothing follows."""
+    """Of paths that end alike nothing follows, and nothing of a server that does not say what it serves."""
     assert same == same_target(HERE, held)
+    assert same_target(TargetIdentity(), held)
 
 
-def test_a_place_is_absolute_and_a_link_stays_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same directory from two places; a link is moved from one version of the target to the next."""
-    (tmp_path / "v1").mkdir()
-    (tmp_path / "target").symlink_to(tmp_path / "v1")
+def test_a_place_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same directory, however it is written; a model of the hub by its name."""
     monkeypatch.chdir(tmp_path)
     relative, absolute = (_config(source) for source in ("./target", str(tmp_path / "target")))
     places = [
