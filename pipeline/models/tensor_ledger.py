@@ -24,7 +24,8 @@ _INTEGERS = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 _HARMLESS = re.compile(
     r"""
     (^|\.)rotary_emb(_\w+)?\.\w+$ | (^|\.)\w*inv_freq$ | (^|\.)rope\.freqs$   # computed from the config
-    | (attn|attention)\.(bias|masked_bias)$ | (^|\.)position_ids$             # masks and positions: see `_is_mask`
+    | (attn|attention)\.(masked_bias|causal_mask)$ | (^|\.)position_ids$      # masks and positions; also `_MASKS`
+    | (^|\.)embed_positions\.weights$ | (^|\.)(pooler|seq_relationship)\.     # sinusoids; what BERT has for other tasks
     | (^|\.)num_batches_tracked$ | (^|\.)embed_positions\._float_tensor$
     | (^|\.)(mtp|mtp_\w+|nextn\w*|multi_token_prediction)\.                   # layers that predict several tokens
     | (^|\.)(visual|vision_\w+|image_\w+|img_\w+|audio_\w+|speech_\w+|mm_\w+|multi_modal_projector|multimodal_projector
@@ -135,7 +136,8 @@ def _by_layer(names: Collection[str]) -> dict[str, list[str]]:
 
 def _is_harmless(name: str, stored: Mapping[str, TensorEntry], held: Mapping[str, Held], quantized: bool) -> bool:
     if _MASKS.search(name):  # a mask has rows and columns for positions; a bias has one number for each output
-        return name in stored and len(stored[name].shape) == 4
+        own = [entry for other, entry in stored.items() if other == name or name.endswith(f".{other}")]
+        return bool(own) and len(own[0].shape) == 4
     if _HARMLESS.search(name) or (quantized and _OF_ACTIVATIONS.search(name)):
         return True
     number = _NUMBER.search(name)

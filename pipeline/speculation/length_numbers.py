@@ -8,34 +8,45 @@ from typing import Any
 import torch
 
 from pipeline.models.out_of_memory import is_out_of_memory
+from pipeline.models.placement import input_device
 from pipeline.speculation.proof import plain_pass
 
 # The context before RoPE was scaled (in code that ships with a model), how many tokens sparse attention chooses, and the length
 # from which attention is scaled.
 _NAMES = ("original_max_position_embeddings", "index_topk", "seq_length", "floor_scale")
 _LONGER = 24
+_LATER = 64 * 16  # tokens; attention by relative positions does not change with it
+_CLEAR = 3.0  # times the rounding
 SHORT = 16  # of rows with 14, 18 and 32 tokens one stays within it
 Place = tuple[Any, str]  # an object or a dictionary, and the name in it
 
 
 @contextmanager
 def short_lengths(model: Any, vocabulary: int) -> Iterator[list[str]]:
-    """Shorten the numbers that change the logits of a row longer than `SHORT`; their names."""
+    """Shorten the numbers that change the logits of a row longer than `SHORT`; the names of those that are not compared with the
+    positions that the model is told. Those are right in a batch of ragged rows too; the others, of lower precision, are not told
+    from rounding there."""
     config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     row = torch.randint(vocabulary, (_LONGER,), generator=torch.Generator().manual_seed(0)).tolist()
 
     @torch.inference_mode()
-    def logits() -> torch.Tensor:
-        return plain_pass(model, [row], vocabulary)
+    def logits(offset: int = 0) -> torch.Tensor:
+        if not offset:
+            return plain_pass(model, [row], vocabulary)
+        places_1T = torch.arange(offset, offset + len(row), device=input_device(model))[None]
+        ids_1T = torch.tensor([row], device=input_device(model))
+        found: torch.Tensor = model(input_ids=ids_1T, position_ids=places_1T, use_cache=False).logits
+        return found[..., :vocabulary]
 
     with ExitStack() as stack:
         found = []
         for name in _NAMES:
             places = [place for place in _places(model, text, name) if _get(place) > SHORT]
             if places and _changes(places, logits):
+                follows = _follows(places, logits)
                 stack.enter_context(_set(places))
-                found.append(name)
+                found += [] if follows else [name]
         yield found
 
 
@@ -66,6 +77,17 @@ def _changes(places: list[Place], logits: Callable[[], torch.Tensor]) -> bool:
         if is_out_of_memory(error):
             raise
         return False
+
+
+def _follows(places: list[Place], logits: Callable[[int], torch.Tensor]) -> bool:
+    """Whether a row that begins at a later position has other logits because of the number, and not because of rounding."""
+    try:
+        rounding = (logits(0) - logits(_LATER)).float().abs().mean()
+        with _set(places):
+            moved = (logits(0) - logits(_LATER)).float().abs().mean()
+    except Exception:  # a model that takes no positions
+        return False
+    return bool(moved > _CLEAR * rounding)
 
 
 @contextmanager

@@ -154,6 +154,8 @@ PUBLISHED: dict[str, tuple[str, tuple[int, ...], str]] = {
     "Llama 2": ("model.layers.0.self_attn.rotary_emb.inv_freq", (4,), "F32"),
     "GPT-NeoX, mask": ("gpt_neox.layers.0.attention.bias", (1, 1, 8, 8), "BOOL"),
     "GPT-NeoX, masked": ("gpt_neox.layers.0.attention.masked_bias", (), "F32"),
+    "CodeGen": ("transformer.h.0.attn.causal_mask", (1, 1, 8, 8), "BOOL"),
+    "BERT, next sentences": ("cls.seq_relationship.weight", (2, 8), "F32"),
     "GPT-2, mask": ("h.0.attn.bias", (1, 1, 8, 8), "U8"),
     "BERT": ("bert.embeddings.position_ids", (1, 8), "I64"),
     "DeepSeek V3": ("model.layers.2.shared_head.norm.weight", (8,), "BF16"),

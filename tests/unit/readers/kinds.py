@@ -252,9 +252,8 @@ SETTINGS = Settings(evaluate=EvaluateConfig(), dtype="float32")
 CONFIG_READ = parse_config(CONFIG, "config")
 DIGEST_LIST = {"/a/b": {"stamp": [1, 2, 2**60, 4], "sha256": "d"}, "/library:2": {"stamp": "s", "sha256": "d"}}
 _MODELS = (
-    "pipeline/models/shape:read_shape",
     "pipeline/models/loading:load_tokenizer",
-    "pipeline/models/loading:load_config",  # by `load_tokenizer`, where transformers refuses the directory
+    "pipeline/models/built:load_config",
 )
 _TOKENIZER = _tokenizer_files()
 SHARE_GPT = {"conversations": [{"from": "human", "value": "Why?"}, {"from": "function_call", "value": '{"name": "f"}'}]}

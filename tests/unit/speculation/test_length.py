@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Ministral3Config, Ministral3ForCausalLM
 
 from pipeline.errors import UsageError
 from pipeline.models.fixed_rope import fix_rope, note_on_rope
@@ -111,3 +112,19 @@ def test_a_number_that_changes_nothing_is_left() -> None:
 def test_attention_that_is_scaled_by_the_length_goes_one_row_at_a_time(dtype: torch.dtype) -> None:
     """Llama 4 scales it from 8,192 tokens on, by positions that it counts from the cache and not from the row."""
     assert "rows" == proved_way(tiny_model("Llama 4", dtype), VOCABULARY)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_scale_by_the_rows_own_positions_is_right_in_a_batch(dtype: torch.dtype) -> None:
+    """Ministral 3 has the same scale, by positions that it is told."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = Ministral3Config(
+            vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=8, max_position_embeddings=8192, initializer_range=0.2,
+        )  # fmt: skip
+        model = Ministral3ForCausalLM(config).to(dtype).eval()
+    with short_lengths(model, VOCABULARY) as names:
+        assert 16 == model.config.rope_parameters["original_max_position_embeddings"]
+        assert [] == names
+    assert "batch" == proved_way(model, VOCABULARY)
