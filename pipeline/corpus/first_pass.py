@@ -37,8 +37,7 @@ REMEDIES = {
     "chat template failed": "correct the template of the target's tokenizer, or set corpus.chat_template false for plain prompts",
     SPELLED: "write the column as JSON (json.dumps in Python)",
     UNKNOWN_ROLE: "say how the role is read, such as roles: {{developer: system}} of {source}",
-    WITHOUT_TRACE: "the target's own template drops such messages: leave these rows out, or say how the role is read, such as "
-    "roles: {{developer: system}} of {source}",
+    WITHOUT_TRACE: "the target's template drops such messages, as it does in a server: leave these rows out",
     "token that the models do not share": "take models with an embedding for this token, or leave out the prompts with it",
     "not text": "set prompt_field of {source} to a column of texts",
 }

@@ -50,6 +50,15 @@ def _survey(config: Config) -> dict[str, int]:
     return survey_prompts(config, Progress(False))
 
 
+def test_a_label_of_six_requests_stops_no_retraining(tmp_path: Path) -> None:
+    """Of a log; the corpus stage folds it too."""
+    rows = [*_rows(300, "chat"), *[{"prompt": f"another {n}", "domain": "zzz"} for n in range(6)]]
+    log = [row | {"created": "2026-11-26"} for row in rows]
+    assert {"chat", "zzz"} == set(_survey(_config(tmp_path, rows)))
+    assert {"chat"} == set(_survey(_config(tmp_path, log)))
+    assert {"chat", "zzz"} == set(_survey(_config(tmp_path, log, "corpus.min_domain_prompts=0")))
+
+
 def test_different_prompts_are_counted_by_domain(tmp_path: Path) -> None:
     """A prompt a hundred times is one prompt, also in another case; more than enough for the gate need not be told apart."""
     rows = [*_rows(30), *_rows(100, "chat")[:1] * 100, *_rows(9_000, "big")]
@@ -77,7 +86,7 @@ def test_the_turns_of_a_conversation_are_one_prompt(tmp_path: Path) -> None:
         ([], "no prompts: the file is empty; add prompts, or name another in corpus.sources.0.path"),
         (
             [{"a": 1, "b": 2}],
-            "line 1: no column that is known to hold prompts among a, b; set prompt_field or messages_field",
+            "line 1: no column that is known to hold prompts among a, b; write the prompts as rows",
         ),
         ([{"prompt": ""}] * 9, "9 of 9 rows rejected"),
     ],
