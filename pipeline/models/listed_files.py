@@ -12,9 +12,8 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.models.files import code_files, config_files, weight_files
-from pipeline.models.model_json import CONFIG, config_values
+from pipeline.models.model_json import ADAPTER, CONFIG, config_values
 
-_ADAPTER = "adapter_config.json"
 # Keys of config.json that say how a model was computed, not what it computes, or name further files.
 _LEFT_OUT = frozenset(
     (
@@ -56,10 +55,10 @@ class ListedFiles:
 
 def not_applied(model: Path) -> list[str]:
     """Notes on files in a model's directory that would change it in other programs, and are not used here."""
-    if not (model / _ADAPTER).is_file():
+    if not (model / ADAPTER).is_file():
         return []
     return [
-        f"{model}: {_ADAPTER} lies beside the weights of a whole model; the adapter is not applied, as in engines; to use it, "
+        f"{model}: {ADAPTER} lies beside the weights of a whole model; the adapter is not applied, as in engines; to use it, "
         "merge it into the weights (peft: merge_and_unload, then save_pretrained)"
     ]
 

@@ -14,6 +14,7 @@ from pipeline.escaping.terminal import printable
 from pipeline.store.parsing import Count, Format, Number, Text
 
 INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 _MOST_LAYERS = 10_000  # the deepest decoders have a few hundred
 _MOST_LABELS = 100_000  # of a classifier; transformers names each of them
@@ -177,6 +178,11 @@ INDEX_FORMAT = Format(
 
 def read_config(directory: Path) -> ModelConfig:
     """The config of the model in `directory`. UnderstudyError naming file and field."""
+    if (directory / ADAPTER).is_file() and not (directory / CONFIG).exists():
+        raise UsageError(
+            f"{directory}: an adapter without its model ({ADAPTER}, and no {CONFIG}); merge it into the model that it was "
+            "trained on (peft: merge_and_unload, then save_pretrained), and name that directory"
+        )
     return CONFIG_FORMAT.read(directory / CONFIG)
 
 

@@ -298,3 +298,10 @@ def test_a_tied_flag_gives_way_to_the_weights(model: Path) -> None:
     _config(model, tie_word_embeddings=False)
     with pytest.raises(UnderstudyError, match=r"1 tensors of the config are in no file, such as lm_head\.weight"):
         load_model(model, "float32", CPU)
+
+
+def test_an_adapter_alone_is_no_model(tmp_path: Path) -> None:
+    """With what to do about it."""
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"an adapter without its model .* merge it into the model"):
+        load_model(tmp_path, "float32", CPU)
