@@ -1,5 +1,6 @@
 """What follows from a look: lines, a notice, points in MLflow, the state that is kept; and looks without end."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -454,7 +455,7 @@ def test_a_change_of_the_champion_ends_a_drift(
 
 def test_a_state_of_an_earlier_version_is_gone_on_from(site: Site) -> None:
     """What it compared is what its reader knows."""
-    state = replace(watched_state(), looks=5, draft=site.served.digest)
+    state = replace(watched_state(), looks=5, draft=site.served.digest, compared=None)
     replicas = {"http://one:8000": Replica(seen=1.0, engines={})}
     of_reader = ReaderState(time=1.0, watched="vllm", replicas=replicas)
     for reader, key in ((of_reader, NAME), (ReaderState(), NAME), (replace(of_reader, watched="sglang"), f"{NAME}@")):
@@ -463,3 +464,13 @@ def test_a_state_of_an_earlier_version_is_gone_on_from(site: Site) -> None:
         watch.look(BEGIN)
         assert watch.key.startswith(key)
         assert (key == NAME) == (watch.key == NAME)
+
+
+def test_a_file_of_an_earlier_version_is_read(site: Site) -> None:
+    """It does not say what it compared."""
+    STATE.write(Store(site.root), watched_state(), NAME)
+    path = STATE.path(Store(site.root), NAME)
+    raw = json.loads(path.read_text())
+    del raw["compared"]
+    path.write_text(json.dumps(raw))
+    assert replace(watched_state(), compared=None) == STATE.find(Store(site.root), NAME)
