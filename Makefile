@@ -129,7 +129,7 @@ $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked: $(VENV)/.installed
 	$(BIN)/python -m zipfile -e $(SOURCES)/sglang-$(SGLANG_VERSION)-*.whl $(@D)
 	touch $@
 
-conformance-sources: $(VENV)/.installed $(VLLM_VENV)/.installed $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked  ## requests and exports against the source of SGLang (a minute, 40 MB)
+conformance-sources: $(VENV)/.installed $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked  ## requests and exports against the source of SGLang (a minute, 40 MB)
 	SGLANG_SOURCE="$(abspath $(SOURCES))/sglang-$(SGLANG_VERSION)/sglang" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" \
 	  $(BIN)/python -m pytest tests/conformance/test_served_messages.py tests/conformance/test_sglang_source.py \
 	  tests/conformance/test_tensorrt_source.py tests/conformance/test_reload_source.py

@@ -14,7 +14,7 @@ tests/unit/corpus/served_messages.py is the table of cases; `make conformance-so
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.corpus.json_values import MOST_LEVELS
+from pipeline.corpus.json_values import MOST_LEVELS, decoded
 from pipeline.store.json_text import json_kind, parse_json
 
 ROLES = ("system", "user", "assistant", "tool")  # that every chat template is expected to know
@@ -52,8 +52,8 @@ def as_served(message: Mapping[str, Any]) -> dict[str, Any]:
     """`message`, of one of the roles of `SENDERS` or another, as the template gets it. ValueError, which says why, for tool calls
     that engines read differently."""
     found = {name: item for name, item in message.items() if item is not None}
-    call = found.pop("function_call", None)
-    calls = found.pop("tool_calls", None) or ([{"type": "function", "function": call}] if call else [])
+    call = decoded(found.pop("function_call", None))
+    calls = decoded(found.pop("tool_calls", None)) or ([{"type": "function", "function": call}] if call else [])
     found.setdefault("content", "")
     if found.get("role") != "assistant":
         return found
@@ -85,6 +85,7 @@ def with_thinking(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_of_calls(calls: Any) -> list[Mapping[str, Any]]:
+    calls = list(map(decoded, calls)) if isinstance(calls, list) else calls
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
         raise ValueError("must be a list of calls")
     return calls

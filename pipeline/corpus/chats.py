@@ -10,11 +10,13 @@ _CALL = "function_call"  # an assistant's, with the call as JSON text
 
 
 def as_list(value: Any) -> Any:
-    """A chat as a list of messages where it is the JSON text of one, or an object of lists, as `datasets` stores a sequence of
-    objects. Other values as they are."""
+    """A chat as a list of messages where it is the JSON text of one, a list of such texts, or an object of lists, as `datasets`
+    stores a sequence of objects. Other values as they are."""
     if isinstance(value, str):
         found = decoded(value)
         return found if isinstance(found, list) else value
+    if is_texts(value) and all(isinstance(one, Mapping) and _is_message(one) for one in map(decoded, value)):
+        return list(map(decoded, value))
     if isinstance(value, Mapping):
         columns = {name: item for name, item in value.items() if item is not None}
         lists = all(isinstance(item, list) for item in columns.values())
@@ -26,6 +28,10 @@ def as_list(value: Any) -> Any:
 def is_texts(value: Any) -> bool:
     """Whether `value` is a list of texts: the turns of a user."""
     return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+
+
+def _is_message(entry: Mapping[str, Any]) -> bool:
+    return is_share_gpt(entry) or ("role" in entry and ("content" in entry or "tool_calls" in entry))
 
 
 def is_chat(value: Any) -> bool:
@@ -40,9 +46,7 @@ def chat_form(value: Any) -> str | None:
         return None
     if is_share_gpt(messages[0]):
         return "from/value"
-    return (
-        "role/content" if "role" in messages[0] and ("content" in messages[0] or "tool_calls" in messages[0]) else None
-    )
+    return "role/content" if _is_message(messages[0]) else None
 
 
 def is_share_gpt(entry: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.config.corpus import PromptSource, label_mistake
 from pipeline.corpus.as_served import as_served
 from pipeline.corpus.chats import as_list, as_message, is_chat, is_texts
-from pipeline.corpus.json_values import MOST_LEVELS
+from pipeline.corpus.json_values import MOST_LEVELS, decoded
 from pipeline.corpus.modes import domain_in_mode, mode_of, stated_arguments
 from pipeline.corpus.request_counts import request_counts
 from pipeline.corpus.same_text import normalised, opening, text_id
@@ -140,7 +140,7 @@ def _parse_prompt(value: Mapping[str, Any], source: PromptSource) -> ParsedPromp
     instructed = _optional(value, source.system_field)
     system = () if instructed is None else ({"role": "system", "content": instructed},)
     found = None if source.prompt_field == source.turns_field else value.get(source.prompt_field)
-    turns = found if is_texts(found) else None
+    turns = found if is_texts(found) and not is_chat(found) else None
     if found is not None and turns is None and not is_chat(found):
         _check_spelling(found, source.prompt_field)
         text, further = _text(found, source.prompt_field), _optional(value, source.input_field)
@@ -161,6 +161,8 @@ def _parse_prompt(value: Mapping[str, Any], source: PromptSource) -> ParsedPromp
             raise BadRow("bad turns", f"'{name}' is not a list of texts")
         asked = turns if source.every_turn else turns[:1]
         texts = [_text(turn, f"{name}[{number}]") for number, turn in enumerate(asked, start=1)]
+        for text in texts:
+            _check_spelling(text, name)
         first, *later = [({"role": "user", "content": text},) for text in texts]
         dropped = len(turns) - len(asked)
         return ParsedPrompt((*system, *first), False, domain, group, dropped, follow_ups=tuple(later))
@@ -306,6 +308,7 @@ def _tools(row: Mapping[str, Any], field: str | None) -> tuple[Mapping[str, Any]
             raise BadRow("bad tools", f"'{field}' is text, but not JSON: {error}") from None
     if not tools:
         return ()
+    tools = list(map(decoded, tools)) if isinstance(tools, list) else tools
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
         raise BadRow("bad tools", f"'{field}' is not a list of function schemas")
     try:

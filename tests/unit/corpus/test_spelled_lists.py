@@ -76,3 +76,24 @@ def test_turns_in_the_column_of_prompts_are_turns() -> None:
     assert ("second", 0) == (every.follow_ups[0][0]["content"], every.dropped_turns)
     named = PromptSource(path="p", turns_field="prompt")
     assert "first" == parse_row({"prompt": '["first", "second"]'}, named).messages[0]["content"]
+
+
+def test_json_text_may_stand_wherever_an_object_may() -> None:
+    """Messages, tool calls and tools, each a text, or all of them one."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"default": None}}}
+    calls = [{"type": "function", "function": {"name": "f", "arguments": {"a": None}}}]
+    called = {"role": "assistant", "content": "", "tool_calls": calls}
+    chat = [_SAID, called, {"role": "tool", "content": "r"}]
+    for column in ("prompt", "messages"):
+        for given in (chat, list(map(json.dumps, chat)), json.dumps(chat)):
+            for tools in ([tool], [json.dumps(tool)], json.dumps([tool])):
+                found = parse_row({column: given, "tools": tools}, SOURCE)
+                assert ((*chat,), (tool,)) == (found.messages, found.tools)
+    for written in (json.dumps(calls), [json.dumps(calls[0])]):
+        row = {"messages": [_SAID, called | {"tool_calls": written}, chat[2]]}
+        assert calls == parse_row(row, SOURCE).messages[1]["tool_calls"]
+
+
+def test_a_turn_that_is_a_spelled_chat_is_a_bad_row() -> None:
+    with pytest.raises(BadRow, match="chat or list written as text"):
+        parse_row({"turns": [str(_CHAT)]}, SOURCE)
