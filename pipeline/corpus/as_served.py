@@ -43,6 +43,26 @@ SENDERS: Mapping[str, str] = {
 it is read as `system` is up to the deployment (`roles` of a source)."""
 
 
+class JoinedText(str):
+    """A content of several text parts, as a text (joined as vLLM and llama.cpp join them) that still has its parts: templates
+    that go over the parts of a content get them from vLLM and SGLang. JSON of it has the text only."""
+
+    parts: tuple[str, ...]
+
+    def __new__(cls, parts: tuple[str, ...]) -> "JoinedText":
+        text = super().__new__(cls, "\n".join(parts))
+        text.parts = parts
+        return text
+
+
+def with_parts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """`message` for a template that goes over the parts of a content, where it has several."""
+    content = message.get("content")
+    if not isinstance(content, JoinedText):
+        return dict(message)
+    return {**message, "content": [{"type": "text", "text": part} for part in content.parts]}
+
+
 def role_of(sender: str, roles: Mapping[str, str]) -> str | None:
     """The role of a sender: as `roles` of the source has it, else by the table. None for one that neither knows."""
     return roles.get(sender) or SENDERS.get(sender.strip().lower())

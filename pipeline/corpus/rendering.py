@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from pipeline.corpus.answer_forms import UnusableAnswer
 from pipeline.corpus.answer_store import StoredAnswer
 from pipeline.corpus.answers import LoggedAnswer
+from pipeline.corpus.as_served import with_parts
 from pipeline.corpus.parsed_parts import end_of_parts, spellings
 from pipeline.corpus.redaction import has_private
 from pipeline.corpus.rows import BadRow, ParsedPrompt
@@ -23,6 +24,9 @@ OTHER_PROMPT = "other prompt_token_ids"
 NO_TIME = "without a time (time_field), and the chat template writes the date"
 COMPLETES = "of the completions API, which applies no chat template"
 
+_OVER_PARTS = re.compile(
+    r"""\bfor \w{1,40} in \w{1,40}(?:\.content|\[['"]content['"]\])"""
+)  # a loop over the parts of a content
 _TEMPLATE = "chat_template"  # an argument that transformers takes in place of the tokenizer's template
 _REMEDY = "correct the template, or set corpus.chat_template false for plain prompts"
 
@@ -65,6 +69,7 @@ class Renderer:
         self._arguments, self._vocabulary = arguments, vocabulary
         self._limits = TemplateLimits()
         self._traces = Traces(self._rendered, self._sources(arguments))
+        self._takes_parts = _OVER_PARTS.search(self._sources(arguments)) is not None
         self.has_template = bool(tokenizer.chat_template)
         self.has_clock = CALL in self._sources(arguments)
         self._noon = None if day is None else noon_of(day)
@@ -193,7 +198,7 @@ class Renderer:
     ) -> str:
         def render() -> str:
             return self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
+                [with_parts(message) if self._takes_parts else dict(message) for message in messages],
                 tokenize=False,
                 add_generation_prompt=open_answer,
                 **arguments,

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from pipeline.config.corpus import PromptSource, label_mistake
-from pipeline.corpus.as_served import as_served
+from pipeline.corpus.as_served import JoinedText, as_served
 from pipeline.corpus.chats import as_list, as_message, is_chat, is_texts
 from pipeline.corpus.json_values import MOST_LEVELS, decoded
 from pipeline.corpus.modes import domain_in_mode, mode_of, stated_arguments
@@ -293,7 +293,8 @@ def _content(content: Any, what: str) -> Any:
         ):
             kind = f"of type {part.get('type')}" if isinstance(part, Mapping) else f"that is {json_kind(part)}"
             raise BadRow("content is not text", f"'{what}' has a part {printable(kind[:48])}")
-    return "\n".join(part["text"] for part in content)
+    texts = tuple(part["text"] for part in content)
+    return JoinedText(texts) if len(texts) > 1 else texts[0]
 
 
 def _tools(row: Mapping[str, Any], field: str | None) -> tuple[Mapping[str, Any], ...]:

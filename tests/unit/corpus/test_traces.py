@@ -133,3 +133,18 @@ def test_a_template_that_fails_is_told_from_one_that_drops() -> None:
     failing = "{% if messages|length > 1 %}{{ raise_exception('one only') }}{% endif %}{{ messages[0].content }}"
     with pytest.raises(BadRow, match="chat template failed: one only"):
         _rendered(failing, _ASKED, _SAID, _ASKED)
+
+
+def test_a_template_that_goes_over_parts_gets_them() -> None:
+    """As from servers; others get them joined by newlines, and a single part is a text."""
+    loop = (
+        "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for part in m.content %}[{{ part.text }}]{% endfor %}{% endif %}{% endfor %}"
+    )
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    asked = {"role": "user", "content": parts}
+    assert "<user>[a][b]" == _rendered(loop, asked)
+    assert "<user>a" == _rendered(loop, {"role": "user", "content": parts[:1]})
+    assert "<user>a\nb" == _rendered(ANY_ROLE, asked)
+    searched = "{% for m in messages %}{% if 'x' in m.content %}x{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    assert "a" in _rendered(searched, asked)
