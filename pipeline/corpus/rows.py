@@ -31,7 +31,7 @@ class BadRow(Exception):
     """An unusable row. Rows are counted by `kind`; `detail` holds positions and names, never content."""
 
     def __init__(self, kind: str, detail: str = "") -> None:
-        super().__init__(kind if not detail else f"{kind}: {detail}")
+        super().__init__(printable(kind if not detail else f"{kind}: {detail}"))  # names of columns are a stranger's
         self.kind = kind
 
 

@@ -355,6 +355,12 @@ def test_tools_that_cannot_be_rendered_are_refused() -> None:
     assert () == parse_row({"prompt": "a", "tools": 3}, PromptSource(path="p", tools_field=None)).tools
 
 
+def test_a_reason_is_one_line_whatever_a_column_is_called() -> None:
+    with pytest.raises(BadRow) as caught:
+        parse_row({"a\u2028b": " "}, PromptSource(path="p", prompt_field="a\u2028b"))
+    assert 1 == len(str(caught.value).splitlines())
+
+
 EVERY = PromptSource(path="p.jsonl", every_turn=True)
 
 
