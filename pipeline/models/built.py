@@ -12,7 +12,6 @@ from pipeline.errors import UsageError
 from pipeline.models.directory_checks import unsupported
 from pipeline.models.listed_files import ListedFiles
 from pipeline.models.model_json import CONFIG, ModelConfig
-from pipeline.store.own_files import reads_own_files
 
 _BITSANDBYTES = "bitsandbytes"  # whose two forms have names of their own there
 
@@ -28,7 +27,6 @@ def load_config(path: Path, trust_remote_code: bool = False) -> Any:
     return config
 
 
-@reads_own_files("a config that `load_config` has read")
 def empty_model(path: Path, trust_remote_code: bool = False) -> Any:
     """The model without memory for its weights (on the device `meta`), made in milliseconds. UsageError for a config of which
     transformers makes no causal language model: another kind of model, or a value that it does not know."""

@@ -78,9 +78,6 @@ def hardware_class(device: torch.device) -> str:
     return " ".join(filter(None, [device.type, platform.machine(), vectors, "bf16" if supports_bf16(device) else ""]))
 
 
-@reads_own_files(
-    "a model directory that check_directory has read; its weights: tests/unit/models/test_strange_models.py"
-)
 def load_model(
     path: Path,
     dtype: str,
@@ -105,7 +102,7 @@ def load_model(
     return model.eval() if "device_map" in placement else model.to(device).eval()
 
 
-@reads_own_files("as `load_model`, which checks the directory")
+@reads_own_files("a model directory that check_directory has read: tests/unit/models/test_strange_models.py")
 def load_listed(
     path: Path, config: ModelConfig, device_map: DeviceMap | None, trust_remote_code: bool, options: dict[str, Any]
 ) -> Any:

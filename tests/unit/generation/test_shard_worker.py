@@ -50,7 +50,7 @@ def test_a_batch_that_cannot_fit_is_refused_before_the_target_is_loaded(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Caches for the longest prompt with its completion, as many as are decoded at once."""
-    weights = memory_plan._weights(target, "float32")
+    weights = memory_plan._weights(target, "float32", False)
     monkeypatch.setattr(memory_plan, "_free_on", lambda place: weights + 2 * (50 * 2 * 2 * 8 * 4 + 32 * 8) + 9)
     monkeypatch.setattr(shard_worker, "load_model", lambda *_: pytest.fail("loaded"))
     with pytest.raises(
@@ -81,7 +81,7 @@ def test_a_batch_without_memory_is_named_with_one_that_fits(
 
 def test_a_shard_that_is_smaller_than_a_batch_needs_less(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is planned is what is decoded at once."""
-    weights = memory_plan._weights(target, "float32")
+    weights = memory_plan._weights(target, "float32", False)
     monkeypatch.setattr(memory_plan, "_free_on", lambda place: weights + 2 * (50 * 2 * 2 * 8 * 4 + 32 * 8) + 9)
     open_target(replace(_work(target), completions=2), "cpu")
     with pytest.raises(UsageError, match=r"generate\.batch = 3: "):

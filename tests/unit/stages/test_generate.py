@@ -25,7 +25,7 @@ def test_later_turns_are_spooled_beside_the_artifact(tmp_path: Path, monkeypatch
         out=tmp_path / "work/generate-1",
         store=Store(tmp_path),
     )
-    pair: Any = SimpleNamespace(tokenizer=None, vocabulary=9, stop_tokens=[0])
+    pair: Any = SimpleNamespace(tokenizer=None, vocabulary=9, stop_tokens=[0], template_day=None)
     chat: Any = SimpleNamespace(prompt=SimpleNamespace(chat="chat"))
     generate._next_turn(context, pair, [chat], 1, StopReasons())
 
