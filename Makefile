@@ -43,7 +43,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 quickstart: $(VENV)/.installed  ## the whole loop on the reference pair, no GPU and no model hub (at most 4 minutes on 2 cores)
 	$(BIN)/understudy run configs/quickstart.yaml
 
-test: $(VENV)/.installed  ## unit and integration tests (about 7 minutes on 2 cores; it prints where they went)
+test: $(VENV)/.installed  ## unit and integration tests (about 5 minutes on 2 cores; it prints where they went)
 	$(PYTEST) $(PARALLEL) -p tests.budget --budget $(BUDGET) -m "not long" tests/unit tests/integration
 
 test-unit: $(VENV)/.installed  ## unit tests alone
