@@ -23,6 +23,15 @@ _REASONS = {
 }
 _INNER = ("body", "response", "result", "message")  # of batch outputs, around an answer
 _MOST_INNER = 3
+# Of a server's answer, beside `choices`: Anthropic, SGLang, llama.cpp, TGI, Ollama.
+_OF_SERVERS = (
+    {"content", "stop_reason"},
+    {"meta_info", "text"},
+    {"meta_info", "output_ids"},
+    *({"content", name} for name in ("stop_type", "stopped_eos", "stopped_limit", "stopped_word")),
+    {"generated_text", "details"},
+    {"done", "done_reason"},
+)
 _OPENS = re.compile(r"""\s*\{\s*['"](?:choices|role|object|generated_text|candidates)['"]\s*:""")
 
 
@@ -45,9 +54,13 @@ def reason_of(word: Any) -> str | None:
     return None if word is None else _REASONS.get(str(word), str(word))
 
 
-def is_reason(word: str) -> bool:
-    """Whether one of the forms states the end of an answer with this word."""
-    return word in _REASONS
+def ended(facts: Mapping[str, Any]) -> str | None:
+    """The reason that a row or a message states: under OpenAI's name, or Anthropic's, which is vLLM's name for a stop string too.
+    SGLang's is `matched_stop`."""
+    words = [word for name in ("stop_reason", "matched_stop") if isinstance(word := facts.get(name), str)]
+    if any(word not in _REASONS for word in words):
+        return STOP_STRING
+    return reason_of(facts["finish_reason"] if facts.get("finish_reason") is not None else next(iter(words), None))
 
 
 def read_answer(found: Any) -> Answered:
@@ -57,6 +70,8 @@ def read_answer(found: Any) -> Answered:
         if _OPENS.match(value):
             raise UnusableAnswer("an answer as text that is not JSON")
         return Answered(value)
+    if isinstance(found, str) and not _is_of_a_server(value):
+        return Answered(found)  # the target has answered in JSON
     for _ in range(_MOST_INNER):
         if not isinstance(value, Mapping):
             break
@@ -65,11 +80,28 @@ def read_answer(found: Any) -> Answered:
                 return answer
         inner = (decoded(value.get(name)) for name in _INNER)
         value = next((one for one in inner if isinstance(one, Mapping)), None)
-    if isinstance(found, str):
-        return Answered(found)  # the target has answered in JSON
     if isinstance(found, list):
         return Answered(found)  # parts of a content, or nothing
     raise UnusableAnswer("an answer of no known form")
+
+
+def _is_of_a_server(value: Any) -> bool:
+    """Whether a text that is JSON is what a server gave, and not what its target wrote: by keys that say how the answer ended, or
+    who speaks, which a target's own object has together by no chance that a log would show."""
+    for _ in range(_MOST_INNER):
+        if not isinstance(value, Mapping):
+            return False
+        choices = decoded(value.get("choices"))
+        first = decoded(choices[0]) if isinstance(choices, list) and choices else {}
+        if isinstance(first, Mapping) and "finish_reason" in first and ("message" in first or "text" in first):
+            return True
+        if value.get("role") == "assistant" and ("content" in value or "tool_calls" in value):
+            return True
+        if any(names <= value.keys() for names in _OF_SERVERS) or value.get("object") == "response":
+            return True
+        inner = (decoded(value.get(name)) for name in _INNER)
+        value = next((one for one in inner if isinstance(one, Mapping)), None)
+    return False
 
 
 def _openai(value: Mapping[str, Any]) -> Answered | None:
@@ -183,7 +215,7 @@ def _ollama(value: Mapping[str, Any]) -> Answered | None:
         return None
     if not value["done"]:
         raise UnusableAnswer("broken off, with done false")
-    message = _message_within(value.get("message", value.get("response")))
+    message = _message_within(value["message"]) if "message" in value else value["response"]
     if isinstance(message, Mapping) and isinstance(message.get("thinking"), str):
         message = {**message, "reasoning_content": message["thinking"]}
     return Answered(message, reason_of(value.get("done_reason")))
@@ -193,7 +225,7 @@ def _message(value: Mapping[str, Any]) -> Answered | None:
     names = ("content", "tool_calls", "function_call", "reasoning", "reasoning_content")
     if not any(name in value for name in names) or value.get("role", "assistant") != "assistant":
         return None
-    return Answered(value, reason_of(value.get("finish_reason")))
+    return Answered(value, ended(value))
 
 
 _FORMS: tuple[Callable[[Mapping[str, Any]], Answered | None], ...] = (

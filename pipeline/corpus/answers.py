@@ -14,9 +14,8 @@ from pipeline.corpus.answer_forms import (
     STOP,
     STOP_STRING,
     UnusableAnswer,
-    is_reason,
+    ended,
     read_answer,
-    reason_of,
 )
 from pipeline.corpus.as_served import with_arguments, with_thinking
 from pipeline.corpus.chats import as_list, as_message
@@ -25,7 +24,7 @@ from pipeline.corpus.logged_requests import LIMITS, NEUTRAL, STATED
 
 NO_REASON = "without a finish_reason, so that they may be cut off"
 _LARGEST = 2**31 - 1
-ANSWER_COLUMNS = ("finish_reason", "stop_reason", *STATED, *NEUTRAL)
+ANSWER_COLUMNS = ("finish_reason", "stop_reason", "matched_stop", *STATED, *NEUTRAL)
 """Columns that are read beside the answer."""
 
 
@@ -56,7 +55,8 @@ def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
         raise UnusableAnswer(f"a request with {changed[0]}")
     tokens, prompt_tokens = _logged_ids(answer.facts)
     text, message = _said(answer.said) if tokens is None else ("", None)
-    reason = answer.reason or _reason_of_row(row) or source.finish_reason
+    of_row = ended(row)
+    reason = of_row if of_row == STOP_STRING else answer.reason or of_row or source.finish_reason
     if reason is None and tokens is None:  # ids show whether they end with a stop token
         raise UnusableAnswer(NO_REASON)
     return LoggedAnswer(
@@ -110,14 +110,6 @@ def _last_message(row: Mapping[str, Any], source: PromptSource) -> Any:
     if len(last) > 1 and last[0]["role"] == "assistant":
         raise UnusableAnswer("several answers")
     return last[-1]
-
-
-def _reason_of_row(row: Mapping[str, Any]) -> str | None:
-    """The reason of the end in the row itself, under OpenAI's name or Anthropic's, which is vLLM's name for a stop string too."""
-    if row.get("finish_reason") is not None:
-        return reason_of(row["finish_reason"])
-    word = row.get("stop_reason")
-    return (reason_of(word) if is_reason(word) else STOP_STRING) if isinstance(word, str) else None
 
 
 def _said(found: Any) -> tuple[str, Mapping[str, Any] | None]:

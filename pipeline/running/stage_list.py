@@ -31,7 +31,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("corpus", 10, "read, clean and split the prompts"),
     Stage("generate", 11, "target completions and distributions", resumable=True, uses_device=True, in_parts=True),
     Stage("distill", 7, "train the draft", resumable=True, uses_device=True),
-    Stage("quantize", 3, "INT8, INT4 or FP8 variant of the draft", uses_device=True),
+    Stage("quantize", 4, "INT8, INT4 or FP8 variant of the draft", uses_device=True),
     Stage(
         "evaluate",
         12,

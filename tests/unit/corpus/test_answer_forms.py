@@ -140,3 +140,39 @@ def test_the_counts_of_a_request_may_be_in_json_text() -> None:
     counts = request_counts({"response": answer})
     assert counts is not None
     assert (4, 3) == (counts.draft_tokens, counts.accepted)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"reasoning": "because", "answer": 42},
+        {"content": "Buy now", "title": "x"},
+        {"message": {"content": "hi"}, "k": 1},
+        {"result": {"content": "hi"}},
+        {"generated_text": "abc", "score": 1},
+        {"done": True, "response": "x"},
+        {"choices": ["a", "b"]},
+    ],
+)
+def test_what_a_target_wrote_in_json_is_its_answer(answer: dict[str, Any]) -> None:
+    """Also where a key is one of a server's, and within Ollama's answer."""
+    text = json.dumps(answer)
+    row = {"answer": text, "finish_reason": "stop"}
+    assert LoggedAnswer(text) == parse_answer(
+        row, PromptSource(path="log.jsonl", use_answers=True, answer_field="answer")
+    )
+    ollama = {"response": text, "done": True, "done_reason": "stop"}
+    assert text == parse_answer({SOURCE.answer_field or "answer": ollama}, SOURCE).text
+
+
+@pytest.mark.parametrize("name", ["stop_reason", "matched_stop"])
+def test_a_stop_string_of_the_row_is_seen_beside_its_finish_reason(name: str) -> None:
+    """The end of turn that would be trained behind it is not the target's."""
+    source = PromptSource(path="log.jsonl", use_answers=True, answer_field="answer")
+    for answer in ("abc", {"role": "assistant", "content": "abc"}, _chat()):
+        with pytest.raises(UnusableAnswer, match="stop string"):
+            parse_answer({"answer": answer, "finish_reason": "stop", name: "###"}, source)
+    message = {"role": "assistant", "content": "abc"}
+    assert LoggedAnswer("abc") == parse_answer({"answer": {**message, "stop_reason": "end_turn"}}, source)
+    with pytest.raises(UnusableAnswer, match="stop string"):
+        parse_answer({"answer": {**message, "finish_reason": "stop", name: "###"}}, source)
