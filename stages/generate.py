@@ -214,6 +214,11 @@ def _segmenter(context: StageContext[GenerateSettings], pair: Pair) -> Segmenter
             "generate: the target's chat template renders thinking or tool calls, by markers that are not known here: they count "
             "as the answer; generate.segments.rules can name them (docs/examination.md)"
         )
+    if segmenter.unwritten and segmenter.family is not None and context.share is None:
+        context.progress.line(
+            f"generate: {segmenter.family.title}: the target's tokenizer never writes {', '.join(segmenter.unwritten)}, so its "
+            "segment is not told from the others; generate.segments.rules can name another marker (docs/examination.md)"
+        )
     return segmenter
 
 

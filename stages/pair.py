@@ -99,7 +99,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     provides = {role: entry["digest"] for role, entry in described.items()}
     provides["shared"] = content_key([facts["vocabulary"], facts["stop_tokens"], facts["context"]])
     if ropes:  # completions of versions that did not fix the factors are made again
-        provides["shared"] = content_key([provides["shared"], ropes])
+        provides["shared"] = content_key([provides["shared"], "longrope with fixed factors"])
     provides["tokenizer"] = tokenizer_digest(context.out / "tokenizer")
     if lacking:  # prompts with these tokens are no part of a corpus
         provides["tokenizer"] = content_key([provides["tokenizer"], vocabulary])

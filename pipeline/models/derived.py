@@ -75,6 +75,8 @@ def prove_saving(model: Any, dtype: str, trust_remote_code: bool, what: str) -> 
                 return
             save_model(model, out)
         except Exception as error:  # of a stranger's model, transformers raises what it happens upon
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # of this disk
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise UnderstudyError(
                 f"{what}: it is loaded and cannot be saved, so no trained draft could be: {reason}; correct its config.json, or "

@@ -38,8 +38,8 @@ def note_on_rope(config: Any, whose: str) -> str | None:
             which = "long" if _exceeds(text, layer_type) else "short"
             return (
                 f"{whose}: its RoPE has two sets of factors (longrope), and the {which} ones are used for texts of every length, "
-                f"as vLLM does with a --max-model-len {'above' if which == 'long' else 'up to'} {limit}; where it is served with "
-                "another, set max_position_embeddings in its config.json to that length"
+                f"as vLLM does with a --max-model-len {'above' if which == 'long' else 'up to'} {limit}; with another the "
+                "others are used, and texts differ"
             )
     return None
 

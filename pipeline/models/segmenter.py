@@ -84,7 +84,8 @@ class _Rule:
 class Segmenter:
     """Labels by the rules of a config and the markers of a family. `names[label]` is a segment's name; 0 is the answer.
 
-    UsageError, naming the key, for a marker that is found in no text of this tokenizer.
+    UsageError, naming the key, for a marker of the config that is found in no text of this tokenizer. Segments of a family with
+    such a marker are left out: `unwritten` are their markers. Fine-tunes have a family's template without its added tokens.
     """
 
     def __init__(self, tokenizer: Any, settings: SegmentsConfig) -> None:
@@ -99,7 +100,9 @@ class Segmenter:
         self._structured = settings.structured and bool(chat_templates(tokenizer))
         self.names = tuple(dict.fromkeys([*names, *([STRUCTURED] if self._structured else [])]))
         of_config = [self._of_config(rule, f"generate.segments.rules.{n}") for n, rule in enumerate(settings.rules)]
-        self._rules = [*of_config, *map(self._of_family, marked)]
+        written = {one: self._of_family(one) for one in marked}
+        self.unwritten = tuple(one.begin for one, rule in written.items() if rule is None)
+        self._rules = [*of_config, *(rule for rule in written.values() if rule is not None)]
 
     def labels(self, prompt: Sequence[int], tokens: Sequence[int], stopped: bool) -> NDArray[np.uint8]:
         """The label of each of `tokens`, (T,). `prompt` is what is before them, as a template may begin a segment at its end.
@@ -190,11 +193,16 @@ class Segmenter:
         end = self._marker(rule.end, rule.end_pattern, f"{key}.end")
         return _Rule(self.names.index(rule.name), begin, (end,) if end else ())
 
-    def _of_family(self, marked: Marked) -> _Rule:
-        assert self.family is not None  # whose marker it is
-        key = f"generate.segments.markers: {self.family.name}"
-        ends = tuple(self._literal(end, key) for end in marked.ends)
-        return _Rule(self.names.index(marked.segment), self._literal(marked.begin, key, marked.first), ends)
+    def _of_family(self, marked: Marked) -> _Rule | None:
+        """None where one of its markers is found in no text."""
+        begin, *ends = (
+            self._literal(text, first=marked.first and not number)
+            for number, text in enumerate((marked.begin, *marked.ends))
+        )
+        found = [
+            self._never_found(one, text) for one, text in zip((begin, *ends), (marked.begin, *marked.ends), strict=True)
+        ]
+        return None if any(found) else _Rule(self.names.index(marked.segment), begin, tuple(ends))
 
     def _marker(self, wanted: Marker | None, pattern: str | None, key: str) -> _Marker | None:
         if pattern is not None:
@@ -211,26 +219,33 @@ class Segmenter:
                     f"{key} = {list(wanted)}: not all of these token ids have a text in the target's tokenizer"
                 )
             return marker
-        return None if wanted is None else self._literal(wanted, key)
+        if wanted is None:
+            return None
+        marker = self._literal(wanted)
+        self._require_found(marker, wanted, key)
+        return marker
 
-    def _literal(self, text: str, key: str, first: bool = False) -> _Marker:
+    def _literal(self, text: str, first: bool = False) -> _Marker:
         """A marker by its text. The added tokens that are in it must be these tokens."""
         inside = sorted((content for content in self._added if content in text), key=len, reverse=True)
         found = re.finditer("|".join(map(re.escape, inside)), text) if inside else ()
-        marker = _Marker(re.compile(re.escape(text)), tuple((one.start(), self._added[one[0]]) for one in found), first)
-        self._require_found(marker, text, key)
-        return marker
+        return _Marker(re.compile(re.escape(text)), tuple((one.start(), self._added[one[0]]) for one in found), first)
 
     def _require_found(self, marker: _Marker, text: str, key: str) -> None:
-        """UsageError unless the marker is found where the tokenizer writes `text`, alone and after other text."""
+        """UsageError unless the marker is found where the tokenizer writes `text`."""
+        if reason := self._never_found(marker, text):
+            raise UsageError(f"{key}: {reason}, or another marker")
+
+    def _never_found(self, marker: _Marker, text: str) -> str | None:
+        """Why the marker is not found where the tokenizer writes `text`, alone and after other text; None if it is."""
         for before in ("",) if marker.first or marker.tokens else _BEFORE:
             ids = self._tokenizer(before + text, add_special_tokens=False)["input_ids"]
             if before and self._tokenizer.unk_token_id in ids:
                 continue  # a tokenizer of whole words writes nothing that begins within one
             if marker.find(self._text(ids), 0) is None:
                 where = f" after {before!r}" if before else ""
-                raise UsageError(
-                    f"{key}: {text!r} is never found{where}: the target's tokenizer writes it as "
-                    f"{''.join(self._text(ids).pieces)!r} (a character that it splits into bytes is in no token's text); give "
-                    f"its token ids, {ids}, or another marker; for a family's, set generate.segments.markers to none"
+                return (
+                    f"{text!r} is never found{where}: the target's tokenizer writes it as {''.join(self._text(ids).pieces)!r} (a "
+                    f"character that it splits into bytes is in no token's text); give its token ids, {ids}"
                 )
+        return None

@@ -18,7 +18,7 @@ def pair_name(known_by: str) -> str:
     if not known_by.startswith(("/", ".", "~")):
         whole = known_by.replace("/", "__")
         plain = _plain(whole)
-        return plain if plain == whole else f"{plain}-{_hash(known_by)}"
+        return plain if plain == whole and "__" not in known_by else f"{plain}-{_hash(known_by)}"
     path = os.path.abspath(os.path.expanduser(known_by))
     return f"{_plain(Path(path).name)}-{_hash(path)}"
 

@@ -67,8 +67,10 @@ def reason_against(variant: QuantizedVariant, model: Any) -> str | None:
 
 
 def _left_in_bf16(variant: QuantizedVariant, model: Any) -> str | None:
-    """A reason where much of the weights is in no linear layer, such as fused experts; embedding and head are not looked at."""
-    outside = {id(part) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
+    """A reason where much of the weights is in no linear layer, such as fused experts; embeddings and head are not looked at."""
+    outside = {id(part) for part in model.modules() if isinstance(part, nn.Embedding)} | {
+        id(model.get_output_embeddings())
+    }
     inside = other = 0
     largest: tuple[int, str] = (0, "")
     for name, module in model.named_modules():

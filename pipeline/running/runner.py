@@ -145,6 +145,8 @@ class Runner:
         if "champion" in self.plan.outside:
             try:
                 self._inputs.check_champion(pair.path)
+            except RegistryUnavailable as error:  # as at the beginning of a run; the gate asks again
+                self.progress.warn(f"{error}; the champion's tokenizer is not compared")
             except UsageError as error:
                 stop_or_warn([str(error)], self.progress, self.even_if_refused)
 

@@ -196,19 +196,15 @@ def test_a_marker_that_is_never_found_is_an_error(fields: dict[str, Any], key: s
     assert said in str(raised.value)
 
 
-def test_a_marker_of_a_family_that_is_never_found_is_an_error() -> None:
-    """The family was recognised by its template, and the tokenizer is of another model."""
+def test_a_marker_of_a_family_that_is_never_found_is_left_out() -> None:
+    """As of a fine-tune whose tokenizer lacks the family's added tokens; its other markers stay."""
     template = "<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>"
-    with pytest.raises(
-        UsageError, match=r"generate\.segments\.markers: deepseek: .*never found.*segments.markers to none"
-    ):
-        Segmenter(bpe_tokenizer(template=template), SegmentsConfig())
-    assert (
-        "deepseek"
-        == Segmenter(
-            bpe_tokenizer(["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"], template), SegmentsConfig()
-        ).family.name
-    )
+    lacking = Segmenter(bpe_tokenizer(template=template), SegmentsConfig())
+    whole = Segmenter(bpe_tokenizer(["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"], template), SegmentsConfig())
+
+    assert [("<｜tool▁calls▁begin｜>",), ()] == [one.unwritten for one in (lacking, whole)]
+    assert ["deepseek", "deepseek"] == [one.family.name for one in (lacking, whole) if one.family]
+    assert [1, 2] == [len(one._rules) for one in (lacking, whole)]
 
 
 def test_a_marker_that_only_some_tokens_before_it_hide_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
