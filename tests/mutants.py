@@ -172,7 +172,7 @@ BREAKS = (
     ),
     Break(
         "a marker that is never found is no error",
-        "Segmenter._require_found",
+        "Segmenter._never_found",
         "marker.find(A, 0) is None",
         "False",
         (UNIT + "segments/test_segmenter.py",),
