@@ -42,7 +42,7 @@ def watch(
     from pipeline.store.artifacts import Store
     from pipeline.watch.acting import watch_of
     from pipeline.watch.forever import watch_forever
-    from pipeline.watch.lines import figures, state_line, status_line
+    from pipeline.watch.lines import drift_lines, figures, status_line
 
     where = Store(store)
     read, progress = champion_config(config, overrides or [], where), Progress()
@@ -59,18 +59,11 @@ def watch(
         watching = watch_of(read, where, name, time.time(), progress)
         if is_ours:
             observation = watching.look(time.time())
-        elif watching.state.looks or watching.found_elsewhere():
-            progress.line("another process watches this; what its last look found:")
         else:
-            raise UnderstudyError(f"{name}: another process watches this, and has not looked yet; call again")
-    state = watching.state
-    if is_ours and observation.counts is None and observation.problems and not state.has_drift:
+            watching.beside()
+    found = watching.findings
+    if is_ours and observation.counts is None and observation.problems and not found.open:
         raise UnderstudyError(f"{name}: nothing could be read: {'; '.join(observation.problems[:3])}")
-    elsewhere = None if state.has_drift else watching.found_elsewhere()
-    if elsewhere is not None:  # no evidence of this look has ended it
-        state = elsewhere[1]
-    say(json.dumps(figures(state), sort_keys=True) if as_json else f"{name}: {status_line(state, read.watch)}")
-    if elsewhere is not None:
-        raise Refused(watching.line_of(*elsewhere))
-    if state.has_drift:
-        raise Refused(f"{name}: {state_line(state)}")
+    say(json.dumps(figures(found), sort_keys=True) if as_json else f"{name}: {status_line(found, read.watch)}")
+    if found.open:
+        raise Refused(f"{name}: {'; '.join(drift_lines(found))}")

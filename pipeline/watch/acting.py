@@ -1,7 +1,8 @@
 """A look, what follows from it, and the state that is kept: lines, a notice, a point in MLflow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pipeline.config.root import Config
@@ -18,15 +19,17 @@ from pipeline.store.artifacts import Store
 from pipeline.store.files import content_key
 from pipeline.watch.compared import Compared, compared
 from pipeline.watch.counts import Observation
-from pipeline.watch.drift_notice import drift_notice, due
-from pipeline.watch.lines import paying_line, reference_line, state_line
+from pipeline.watch.drift_notice import drift_notice
+from pipeline.watch.findings import Findings
+from pipeline.watch.lines import clock, compared_text, paying_line, reference_line, state_line
 from pipeline.watch.prediction import Served, check_countable, served
 from pipeline.watch.reading import Reader
 from pipeline.watch.share import short
 from pipeline.watch.state import STATE, WatchState, all_states, new_state
-from pipeline.watch.watcher import Costs, changes, learned, observed
+from pipeline.watch.watcher import Costs, changes, ended, learned, observed
 
 _HOUR = 3600.0
+_LISTED = 3
 
 
 @dataclass
@@ -37,64 +40,102 @@ class Watch:
     store: Store
     name: str
     progress: Progress
-    state: WatchState
-    key: str  # of the state's file
+    findings: Findings
     _reader: Reader | None = None
     _said: Sequence[str] = ()
     _unsent: str = ""  # why the last notice was not accepted
 
     def look(self, now: float) -> Observation:
-        """Read, test, tell, and write the state. UnderstudyError where the export cannot be read, UsageError
+        """Read, test, tell, and write the states. UnderstudyError where the export cannot be read, UsageError
         where nothing says the draft length of an engine that counts drafts only."""
-        found = served(self.config)
-        check_countable(found, self.config.watch)
-        self._check_link(found)
+        found = self._served()
         self._choose(found, now)
         costs = self._costs(found)  # before counters are read: what an error has read is lost
+        before = self.findings
         if self._reader is None:
-            self._reader = Reader(self.config.watch, found.engine, self.state.reader)
+            self._reader = Reader(self.config.watch, found.engine, before.own.reader)
         observation, reader = self._reader.read(now)
         if self.store.is_locked(lock_name(self.name)):  # replicas load another draft, one after another
             observation = replace(observation, counts=None, by_domain={})
         for note in observation.notes:
             self.progress.line(f"{self.name}: {note}")
-        elsewhere = self.found_elsewhere()
-        self._say_problems((*observation.problems, *([] if elsewhere is None else [self.line_of(*elsewhere)])))
-        before = self.state
-        after = observed(before, observation, found, self.config.watch, costs)
-        after = replace(after, reader=reader, compared=compared(self.config.watch, found))
-        for change in changes(before, after):
-            self._say(change, after)
-        if after.has_drift or elsewhere is None:  # the end of one drift is not told while another one goes on
-            after = self._told(after, now)
+        own = observed(before.own, observation, found, self.config.watch, costs)
+        own = replace(own, reader=reader, compared=compared(self.config.watch, found))
+        after, problems = self._of_champion(before.having({before.key: own}), now)
+        self._say_problems((*observation.problems, *problems))
+        for change in changes(before.own, after.own):
+            self._say(change, before.own, after.own)
+        for key in before.elsewhere.keys() - after.open.keys():
+            where = compared_text(before.others[key])
+            self.progress.line(f"{self.name}: no drift any more in {where}: the champion is another one now")
+        after = self._told(after, now)
         self._log(before, after, now)
-        self.state = after
-        STATE.write(self.store, after, self.key)
+        self.findings = after
+        for key, state in after.states.items():
+            if key == after.key or state != before.others[key]:
+                STATE.write(self.store, state, key)
         return observation
+
+    def beside(self) -> None:
+        """Take what another process, which watches this name, has found, and say so. UnderstudyError where that has looked at
+        something else than this config compares, unless a drift is open."""
+        found, states = self._served(), all_states(self.store, self.name)
+        wanted, looked = compared(self.config.watch, found), {key: one for key, one in states.items() if one.looks}
+        if not looked:
+            raise UnderstudyError(f"{self.name}: another process watches this, and has not looked yet; call again")
+        latest = max(looked, key=lambda key: looked[key].reader.time or 0.0)
+        if self._goes_on(looked[latest], wanted, found):
+            self.findings = self._findings(latest, looked[latest], states)
+            when = clock(looked[latest].reader.time or 0.0)
+            self.progress.line(f"{self.name}: another process watches this; what its last look found, at {when}:")
+            return
+        self.findings = self._findings(f"{self.name}@", new_state(0.0), states)  # nobody looks at it
+        said = (
+            f"{self.name}: another process watches this name and compares {compared_text(looked[latest])}; this config compares "
+            f"{wanted.text}, at which nobody looks: start that process with this config"
+        )
+        if not self.findings.open:
+            raise UnderstudyError(said)
+        self.progress.warn(said)
+
+    def _served(self) -> Served:
+        found = served(self.config)
+        check_countable(found, self.config.watch)
+        self._check_link(found)
+        return found
+
+    def _findings(self, key: str, own: WatchState, states: Mapping[str, WatchState]) -> Findings:
+        return _findings(self.store, self.name, key, own, states)
 
     def _choose(self, found: Served, now: float) -> None:
         """The state of what is compared now: its looks go on where nothing but the champion has changed. Else it is another one,
-        and what the others have found stays."""
-        wanted = compared(self.config.watch, found)
-        if self._goes_on(self.state, wanted, found):
-            return
+        and what the others have found stays. The others are read anew: a person may have moved one away."""
+        wanted, own = compared(self.config.watch, found), self.findings.own
         states = all_states(self.store, self.name)
-        self._reader = None
-        self.key = next((key for key, one in states.items() if self._goes_on(one, wanted, found)), "")
-        if self.key:
-            self.state = states[self.key]
+        if own.looks and self._goes_on(own, wanted, found):
+            self.findings = self._findings(self.findings.key, own, states)
             return
-        self.key = f"{self.name}@{content_key([asdict(wanted), found.digest])[:12]}" if states else self.name
-        self.state = new_state(now)
-        self.progress.line(
-            f"{self.name}: the first look at {wanted.text}; what other looks have found stays in "
-            f"{STATE.path(self.store, self.name)}, and this watch remembers in {STATE.path(self.store, self.key)}"
-        )
+        self._reader = None
+        if key := self._goes_on_from(states, wanted, found):
+            self.findings = self._findings(key, states[key], states)
+            return
+        key = f"{self.name}@{content_key([asdict(wanted), found.digest])[:12]}" if states else self.name
+        self.findings = self._findings(key, new_state(now), states)
+        if states:
+            kept = ", ".join(str(STATE.path(self.store, one)) for one in list(states)[:_LISTED])
+            self.progress.line(
+                f"{self.name}: the first look at {wanted.text}; what other looks have found stays in {kept}, and this watch "
+                f"remembers in {STATE.path(self.store, key)}"
+            )
+
+    def _goes_on_from(self, states: Mapping[str, WatchState], wanted: Compared, found: Served) -> str:
+        """The key of the state that the looks of now go on from; empty where there is none."""
+        return next((key for key, one in states.items() if one.looks and self._goes_on(one, wanted, found)), "")
 
     def _goes_on(self, state: WatchState, wanted: Compared, found: Served) -> bool:
         known = state.known_compared
-        if not state.looks or (known is not None and not known.is_of(wanted)):
-            return not state.looks
+        if known is not None and not known.is_of(wanted):
+            return False
         return state.draft == found.digest or self._is_champion(found)
 
     def _is_champion(self, found: Served) -> bool:
@@ -110,43 +151,53 @@ class Watch:
         champion = registry_for(self.config, self.store).champion()
         return None if champion is None else champion.digest
 
-    def found_elsewhere(self) -> tuple[str, WatchState] | None:
-        """A drift that looks at something else have found, with the key of its state: this look is no evidence of it. A drift of
-        a draft that is no longer champion is over."""
-        for key, state in all_states(self.store, self.name).items():
-            if key == self.key or not state.has_drift:
-                continue
-            try:
-                champion = self._champion() if state.draft else None
-            except UnderstudyError:  # not known, so not over
-                champion = None
-            if champion is None or champion == state.draft:
-                return key, state
-        return None
+    def _of_champion(self, findings: Findings, now: float) -> tuple[Findings, Sequence[str]]:
+        """Without the drifts that were found under another champion than the registry's, and problems.
 
-    def line_of(self, key: str, state: WatchState) -> str:
-        """Of a drift that was found elsewhere."""
-        known = state.known_compared
-        what = "something else" if known is None else known.text
-        return (
-            f"{self.name}: {state_line(state)}; found in {what}, and this look, which compares something else, is no evidence of "
-            f"it: look with the config that found it, or move {STATE.path(self.store, key)} away"
-        )
+        Of what is compared now an export says which draft is served. Of other states, and without an export, the champion does
+        that was registered when the drift was found. The registry is asked only while that matters.
+        """
+        asked = {
+            key: state
+            for key, state in findings.open.items()
+            if key != findings.key or not state.draft or not state.champion
+        }
+        try:
+            champion = self._champion() if asked else None
+        except UnderstudyError as error:  # not known, so nothing is over
+            return findings, [f"whether the champion changed is not known: {error}"]
+        if champion is None:
+            return findings, []
+        changed = dict[str, WatchState]()
+        for key, state in asked.items():
+            is_served = key == findings.key and bool(state.draft)
+            under = state.champion or (
+                "" if is_served else state.draft
+            )  # of an earlier version only the export is known
+            if not under:
+                changed[key] = replace(state, champion=champion)
+            elif under != champion and not is_served:
+                changed[key] = ended(state, now)
+        return findings.having(changed), []
 
     def _check_link(self, found: Served) -> None:
         """A prediction that is lost would end a drift, and begin a reference of what drifted."""
         export = self.config.promote.export
-        known = [one for one in all_states(self.store, self.name).values() if one.draft]
-        if found.expected is None and known and export is not None:
+        if found.expected is not None or export is None:
+            return
+        known = [
+            str(STATE.path(self.store, key)) for key, one in all_states(self.store, self.name).items() if one.draft
+        ]
+        if known:
             raise UnderstudyError(
                 f"promote.export.out: the link {Path(export.out) / LINK} is gone, by which the watch knows the prediction. Is "
                 "the disk mounted? `understudy champion settle CONFIG` makes the link. To watch without a prediction, move "
-                f"{STATE.path(self.store, self.name)} away"
+                f"{' and '.join(known)} away"
             )
 
-    def _say(self, change: str, state: WatchState) -> None:
+    def _say(self, change: str, before: WatchState, state: WatchState) -> None:
         if change == "reference":
-            for count in learned(self.state, state):
+            for count in learned(before, state):
                 self.progress.line(f"{self.name}: {reference_line(state, count)}")
         elif change == "paying":
             (self.progress.line if state.paying.pays else self.progress.warn)(f"{self.name}: {paying_line(state)}")
@@ -160,34 +211,38 @@ class Watch:
                 self.progress.warn(problem)
         self._said = problems
 
-    def _told(self, state: WatchState, now: float) -> WatchState:
-        settings, now_due = self.config.watch.notice, due(state)
-        if settings is None or now_due is None:
-            return state
-        try:
-            send(settings, drift_notice(state, self.name, now))
-        except UnderstudyError as error:
-            if str(error) != self._unsent:
-                self.progress.warn(str(error))
-            self._unsent = str(error)
-            return state
-        self._unsent = ""
-        return replace(state, told={**state.told, "drift": now_due})
+    def _told(self, findings: Findings, now: float) -> Findings:
+        """Once the receiver knows what is due; what it does not accept is due again at the next look."""
+        settings, failed = self.config.watch.notice, ""
+        for due in findings.due if settings is not None else ():
+            assert settings is not None  # for the type checker
+            try:
+                send(settings, drift_notice(due.state, self.name, now))
+            except UnderstudyError as error:
+                failed = str(error)
+                if failed != self._unsent:
+                    self.progress.warn(failed)
+                break
+            findings = findings.after(due)
+        self._unsent = failed
+        return findings
 
-    def _log(self, before: WatchState, after: WatchState, now: float) -> None:
-        """A point an hour, and one at each change."""
-        looked_at = before.looked_at
-        is_due = looked_at is None or looked_at // _HOUR != now // _HOUR or bool(changes(before, after))
-        if after.looked_at != now or not is_due:
+    def _log(self, before: Findings, after: Findings, now: float) -> None:
+        """A point an hour, and one at each change; of a look that counted nothing, only where a drift began or ended."""
+        looked_at, own = before.own.looked_at, after.own
+        is_hour = looked_at is None or looked_at // _HOUR != now // _HOUR
+        has_changed = before.open.keys() != after.open.keys()
+        is_due = own.looked_at == now and (is_hour or bool(changes(before.own, own)))
+        if not is_due and not has_changed:
             return
-        figures = {"watch_drift": float(after.has_drift)}
-        for name, last in after.last.items():
+        figures = {"watch_drift": float(bool(after.open))}
+        for name, last in own.last.items():
             if last.time == now:
                 figures[f"watch_acceptance_{short(name)}"] = last.share
-                if after.draft:
+                if own.draft:
                     figures[f"watch_deviation_{short(name)}"] = last.share - last.predicted
-        if after.paying.speedup is not None:
-            figures["watch_speedup"] = after.paying.speedup
+        if own.paying.speedup is not None:
+            figures["watch_speedup"] = own.paying.speedup
         try:
             log_watch(self.config, self.store, self.name, figures, int(now // 60))
         except UnderstudyError as error:
@@ -211,6 +266,13 @@ def watch_of(config: Config, store: Store, name: str, now: float, progress: Prog
             "(docs/operations.md)"
         )
     store.create()
-    if (state := STATE.find(store, name)) is None:
+    states = all_states(store, name)
+    if not states:
         progress.line(f"{name}: the first look; the watch remembers in {STATE.path(store, name)}")
-    return Watch(config, store, name, progress, state or new_state(now), name)
+    own = states.get(name) or new_state(now)
+    return Watch(config, store, name, progress, _findings(store, name, name, own, states))
+
+
+def _findings(store: Store, name: str, key: str, own: WatchState, states: Mapping[str, WatchState]) -> Findings:
+    others = {one: state for one, state in states.items() if one != key}
+    return Findings(name=name, key=key, own=own, others=others, path=partial(STATE.path, store))

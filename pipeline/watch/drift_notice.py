@@ -43,13 +43,6 @@ class DriftNotice:
         return "the next look sends it again"
 
 
-def due(state: WatchState) -> str | None:
-    """The state that the receiver has to be told; None where it knows, or where there never was a drift."""
-    known = state.told.get("drift", "steady")
-    now = f"{state.verdict} {state.since:.0f}" if state.has_drift else "steady"
-    return None if now == known else now
-
-
 def drift_notice(state: WatchState, name: str, time: float) -> DriftNotice:
     """Of the state as it is now."""
     last = state.last.get(state.shown or "")

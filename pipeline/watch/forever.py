@@ -22,10 +22,10 @@ def watch_forever(watch: Watch) -> NoReturn:
         began = time.time()
         try:
             observation = watch.look(began)
-            metrics.show(watch.state, observation, settings)
+            metrics.show(watch.findings, observation, settings)
             looks += 1
             if looks <= 2 or failed or began - said >= _SAID_EVERY:
-                watch.progress.line(f"{watch.name}: {status_line(watch.state, settings)}")
+                watch.progress.line(f"{watch.name}: {status_line(watch.findings, settings)}")
                 said = began
             failed = ""
         except (UnderstudyError, OSError) as error:

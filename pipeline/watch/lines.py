@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.config.watch import WatchConfig
 from pipeline.watch.drift import SIDES
+from pipeline.watch.findings import Findings
 from pipeline.watch.moved import moved
 from pipeline.watch.share import FIRST
 from pipeline.watch.state import Last, WatchState
@@ -17,8 +18,32 @@ _USUAL_CAUSE = {
 }
 
 
-def status_line(state: WatchState, settings: WatchConfig) -> str:
-    """The state in one line."""
+def status_line(found: Findings, settings: WatchConfig) -> str:
+    """All that is known in one line."""
+    return "; ".join([_own_line(found.own, settings), *elsewhere_lines(found)])
+
+
+def drift_lines(found: Findings) -> list[str]:
+    """A line for each drift that is open."""
+    return [*([state_line(found.own)] if found.own.has_drift else []), *elsewhere_lines(found)]
+
+
+def elsewhere_lines(found: Findings) -> list[str]:
+    """A line for each drift that looks at something else have found: those of now are no evidence of it."""
+    return [
+        f"{state_line(state)}; found in {compared_text(state)}, and this look, which compares something else, is no evidence of "
+        f"it: look with the config that found it, or move {found.path(key)} away"
+        for key, state in found.elsewhere.items()
+    ]
+
+
+def compared_text(state: WatchState) -> str:
+    """What the looks of a state have compared."""
+    known = state.known_compared
+    return "something else" if known is None else known.text
+
+
+def _own_line(state: WatchState, settings: WatchConfig) -> str:
     if state.looked_at is None:
         return "nothing was counted yet: the first look reads where counters and log stand; look again in some minutes"
     counted = [
@@ -110,8 +135,9 @@ def _paying(state: WatchState) -> str:
     return f"; speculation {'pays' if state.paying.pays else 'does not pay'} (x{speedup:.2f})"
 
 
-def figures(state: WatchState) -> dict[str, Any]:
-    """For `--json`."""
+def figures(found: Findings) -> dict[str, Any]:
+    """For `--json`: of the state that has a drift, and each drift that is open."""
+    state = found.shown
     name = state.shown
     last = None if name is None else state.last.get(name)
     reference = None if name is None else state.reference(name)
@@ -126,5 +152,14 @@ def figures(state: WatchState) -> dict[str, Any]:
         "reference": None if reference is None else asdict(reference),
         "speedup": state.paying.speedup,
         "pays": state.paying.pays if state.paying.speedup is not None else None,
-        "message": state_line(state),
+        "message": "; ".join(drift_lines(found)) or state_line(state),
+        "drifts": [
+            {
+                "drift": one.verdict,
+                "since": clock(one.since),
+                "compared": compared_text(one),
+                "file": str(found.path(key)),
+            }
+            for key, one in found.open.items()
+        ],
     }

@@ -6,6 +6,7 @@ from pipeline.config.watch import WatchConfig
 from pipeline.errors import UsageError
 from pipeline.watch.counts import Observation
 from pipeline.watch.drift import SIDES, evidence
+from pipeline.watch.findings import Findings
 from pipeline.watch.share import short
 from pipeline.watch.state import Last, WatchState
 
@@ -29,7 +30,7 @@ class WatchMetrics:
     """The figures of one registered name, each with the label `name`."""
 
     def __init__(self, name: str) -> None:
-        self._name, self.registry = name, CollectorRegistry()
+        self._name, self._key, self.registry = name, "", CollectorRegistry()
         self._gauges = {
             key: Gauge(_PREFIX + key, text, ["name"], registry=self.registry) for key, text in GAUGES.items()
         }
@@ -59,8 +60,13 @@ class WatchMetrics:
         except (OSError, OverflowError) as error:
             raise UsageError(f"watch.metrics: {address}: {error}; name another host:port") from None
 
-    def show(self, state: WatchState, observation: Observation, settings: WatchConfig) -> None:
-        """The figures after a look."""
+    def show(self, found: Findings, observation: Observation, settings: WatchConfig) -> None:
+        """The figures after a look: the drifts of all states, and the rest of what is compared now."""
+        state = found.own
+        if found.key != self._key:  # nothing of what was compared before
+            self._key = found.key
+            for gauge in (*self._counts.values(), self._evidence, self._gauges["speedup"], self._gauges["pays"]):
+                gauge.clear()
         self._set("last_look_timestamp_seconds", observation.time)
         self._set("problems", len(observation.problems))
         for count, last in state.last.items():
@@ -70,7 +76,7 @@ class WatchMetrics:
             self._set("speedup", state.paying.speedup)
             self._set("pays", float(state.paying.pays))
         for side in SIDES:
-            self._drift.labels(self._name, side).set(float(state.verdict == side))
+            self._drift.labels(self._name, side).set(float(any(one.verdict == side for one in found.open.values())))
         for count, watched in state.counts.by_name.items():
             for (side, chart), value in evidence(watched.drift, settings).items():
                 self._evidence.labels(self._name, short(count), side, chart).set(value)

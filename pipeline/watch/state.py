@@ -36,7 +36,8 @@ class Last:
 @stored(name="state of the watch", schema=1, remedy="move it away; the watch then learns its reference again")
 class WatchState:
     """`draft`: the digest of the exported draft, empty without one. `domains`, `last`: by the name of the count. `told`: the
-    states that the receiver of notices knows. `compared`: None before the first look, and in a file of an earlier version."""
+    states that the receiver of notices knows. `compared`: None before the first look, and in a file of an earlier version.
+    `champion`: while there is a drift, the digest of the registry's champion under which it was found; empty if not known."""
 
     reader: ReaderState
     draft: Text
@@ -48,6 +49,7 @@ class WatchState:
     told: Mapping[Text, Text] = field(default_factory=dict)
     looks: Count = 0
     compared: Compared | None = None
+    champion: Text = ""
 
     @property
     def known_compared(self) -> Compared | None:

@@ -29,6 +29,14 @@ def observed(
 ) -> WatchState:
     """The state after `observation`, but for the reader's. The counts since another draft is served are of both, so the look that
     finds it tests nothing."""
+    after = _observed(state, observation, served, settings, costs)
+    goes_on = after.has_drift and (after.verdict, after.since) == (state.verdict, state.since)
+    return replace(after, champion=state.champion if goes_on else "")
+
+
+def _observed(
+    state: WatchState, observation: Observation, served: Served, settings: WatchConfig, costs: Costs | None
+) -> WatchState:
     predicted, time = served.predicted, observation.time
     state = replace(state, looks=state.looks + 1)
     if served.digest != state.draft:
@@ -77,6 +85,11 @@ def _with_paying(state: WatchState, observation: Observation, gamma: int | None,
 
 def _gamma(served: Served, settings: WatchConfig) -> int | None:
     return settings.draft_length if served.expected is None else served.expected.gamma
+
+
+def ended(state: WatchState, time: float) -> WatchState:
+    """Without its drift, which was of a champion before. References stay, as where another champion is served."""
+    return replace(state, counts=all_renewed(state.counts, time), window=Window(), champion="")
 
 
 def changes(before: WatchState, after: WatchState) -> Sequence[str]:

@@ -1,6 +1,7 @@
 """Expected counters and step costs for tests of the watch."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +15,7 @@ from pipeline.judgement.schema import TargetSource
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.watch.compared import Compared
 from pipeline.watch.drift import looked, started
+from pipeline.watch.findings import Findings
 from pipeline.watch.moved import remembered
 from pipeline.watch.paying import Paying
 from pipeline.watch.reference import SLOTS, Reference, with_look
@@ -89,7 +91,14 @@ def watched_state() -> WatchState:
         compared=Compared(
             reads="endpoints", places=("http://one:8000",), engine="vllm", rule="sequential", is_predicted=True
         ),
+        champion="d",
     )
+
+
+def found_in(own: WatchState, **others: WatchState) -> Findings:
+    """`others`: by what follows the name in their keys."""
+    states = {f"big-draft@{key}": state for key, state in others.items()}
+    return Findings(name="big-draft", key="big-draft", own=own, others=states, path=Path)
 
 
 def with_reference(state: WatchState, reference: Reference | None) -> WatchState:

@@ -17,7 +17,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.export.schema import Expected, write_expected
 from pipeline.store.artifacts import Store
 from pipeline.watch.counts import Observation
-from pipeline.watch.drift_notice import drift_notice, due
+from pipeline.watch.drift_notice import drift_notice
 from pipeline.watch.lines import figures, paying_line, state_line, status_line
 from pipeline.watch.moved import Recent, moved, remembered
 from pipeline.watch.paying import Paying, observed_speedup, updated
@@ -25,9 +25,9 @@ from pipeline.watch.prediction import Served, served
 from pipeline.watch.reference import SLOTS, Reference
 from pipeline.watch.share import ALL, FIRST, Predicted, watched_shares
 from pipeline.watch.state import STATE, Last, WatchState, new_state
-from pipeline.watch.watcher import Costs, changes, observed
+from pipeline.watch.watcher import Costs, changes, ended, observed
 from pipeline.watch.window import Window, slid
-from tests.unit.watch.expectations import FlatCosts, expected_at, watched_state, with_reference
+from tests.unit.watch.expectations import FlatCosts, expected_at, found_in, watched_state, with_reference
 
 SETTINGS = WatchConfig(burst_minutes=0.01)
 _DRIFT = ("counts", "by_name", FIRST, "drift")
@@ -93,7 +93,7 @@ def test_tokens_of_a_draft_are_not_independent() -> None:
 def test_the_first_look_counts_nothing() -> None:
     state = observed(new_state(0.0), Observation(time=1.0, seconds=None, counts=None), SERVED, SETTINGS, None)
     assert (1, {}) == (state.looks, state.last)
-    assert "nothing was counted yet" in status_line(state, SETTINGS)
+    assert "nothing was counted yet" in status_line(found_in(state), SETTINGS)
 
 
 def test_a_drift_and_its_end_are_changes() -> None:
@@ -102,10 +102,10 @@ def test_a_drift_and_its_end_are_changes() -> None:
     assert [[], ["drift"]] == [list(changes(new_state(0.0), steady)), list(changes(steady, low))]
     assert ("low", "no drift") == (low.verdict, state_line(steady))
     assert "below what it should be since about 1970-01-01T00:2" in state_line(low)
-    assert "predicted 0.800" in status_line(low, SETTINGS)
+    assert "predicted 0.800" in status_line(found_in(low), SETTINGS)
     again = _looks(low, [0.8] * 10)
     assert (["drift"], "steady") == (list(changes(low, again)), again.verdict)
-    assert (None, "low") == (figures(again)["drift"], figures(low)["drift"])
+    assert (None, "low") == (figures(found_in(again))["drift"], figures(found_in(low))["drift"])
 
 
 def test_another_draft_is_another_beginning() -> None:
@@ -146,7 +146,7 @@ def test_what_is_learned_is_counted_in_drafts() -> None:
     state = new_state(0.0)
     for look in range(1, 4):
         state = observed(state, Observation(time=300.0 * look, seconds=300.0, counts=counts), SERVED, SETTINGS, None)
-    assert "2,000 of 20,000 drafts" in status_line(state, SETTINGS)  # the first look found the draft
+    assert "2,000 of 20,000 drafts" in status_line(found_in(state), SETTINGS)  # the first look found the draft
 
 
 def test_another_draft_length_has_a_reference_of_its_own() -> None:
@@ -197,16 +197,11 @@ def test_a_reference_is_a_change_once() -> None:
     assert [["reference"], []] == [list(changes(before, state)) for before in (learning, state)]
 
 
-def test_the_notice_is_due_until_it_is_told() -> None:
-    steady = _looks(new_state(0.0), [0.8] * 3)
-    low = _looks(steady, [0.4] * 8)
-    assert None is due(steady)
-    told = replace(low, told={"drift": due(low)})
-    assert None is due(told)
+def test_the_notice_of_a_drift_and_of_its_end() -> None:
+    low = _looks(new_state(0.0), [0.8] * 3 + [0.4] * 8)
     body = asdict(drift_notice(low, "big-draft", 9e3))
     assert ("low", "big-draft", 0.4, 0.8) == tuple(body[key] for key in ("drift", "name", "acceptance", "predicted"))
-    over = replace(told, counts=steady.counts)
-    assert ("steady", "none") == (due(over), drift_notice(over, "big-draft", 9e3).drift)
+    assert "none" == drift_notice(ended(low, 9e3), "big-draft", 9e3).drift
 
 
 def test_the_domain_that_moved_is_named() -> None:
@@ -258,7 +253,7 @@ def test_the_window_rule() -> None:
     assert [2.0, 2.0, 4.0] == [one.since for one in (low, still, over)]
     assert 1 == len(over.counts)
     state = _looks(new_state(0.0), [0.1] * 2, settings)
-    assert ("low", True) == (state.verdict, "rule window" in status_line(state, settings))
+    assert ("low", True) == (state.verdict, "rule window" in status_line(found_in(state), settings))
 
 
 def test_the_window_rule_on_an_engine_that_counts_no_draft_tokens() -> None:
