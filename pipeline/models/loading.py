@@ -24,6 +24,7 @@ from pipeline.models.memory_plan import require_memory
 from pipeline.models.model_json import CONFIG, ModelConfig, read_config
 from pipeline.models.out_of_memory import is_out_of_memory
 from pipeline.models.placement import check_covers, is_dispatched
+from pipeline.models.reported_in_full import reported_in_full
 from pipeline.models.tensor_ledger import Held, check_ledger, stored_tensors
 from pipeline.store.own_files import reads_own_files
 
@@ -112,15 +113,16 @@ def load_listed(
     if device_map is not None:  # weights that stay on disk and are stored in another form in the files
         options = options | {"offload_folder": str(files.scratch)}
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
-            files.directory,
-            use_safetensors=True,
-            trust_remote_code=trust_remote_code,
-            local_files_only=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # `check_ledger` says which
-            **options,
-        )
+        with reported_in_full() as unused:
+            model, info = AutoModelForCausalLM.from_pretrained(
+                files.directory,
+                use_safetensors=True,
+                trust_remote_code=trust_remote_code,
+                local_files_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # `check_ledger` says which
+                **options,
+            )
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon
         files.close()
         if is_out_of_memory(error):
@@ -130,6 +132,7 @@ def load_listed(
         weakref.finalize(model, files.close)
     else:
         files.close()
+    info["unexpected_keys"] = unused
     check_ledger(path, stored, _held(model), info, config.is_quantized)
     model.name_or_path = model.config.name_or_path = str(path)
     if not is_dispatched(model):  # of the others, weights in several places are never the same object

@@ -2,7 +2,7 @@
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,9 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from pipeline.errors import UnderstudyError
 from pipeline.store.json_text import parse_json, regular_file
+from pipeline.store.own_files import reads_own_files
 from pipeline.store.parsing import Text, parse
 
 _MOST_HEADER = 100_000_000  # bytes, as the safetensors library allows
+_CHUNK = 1 << 20  # bytes
 Extent = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 
 
@@ -67,3 +69,13 @@ def read_header(path: Path) -> Mapping[str, TensorEntry]:
             f"{path}: {what}: {data:,} bytes of tensors, and the header lists {end:,}; download the model again"
         )
     return tensors
+
+
+@reads_own_files("a file whose header was read")
+def tensor_bytes(path: Path, entry: TensorEntry) -> Iterator[bytes]:
+    """The bytes of a tensor whose `entry` was read from the header of `path`, in chunks of 1 MiB and the rest."""
+    with regular_file(path) as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        stream.seek(8 + length + entry.data_offsets[0])
+        for begin in range(0, entry.bytes, _CHUNK):
+            yield stream.read(min(_CHUNK, entry.bytes - begin))

@@ -5,36 +5,44 @@ transformers takes random numbers for what the files lack, leaves out what the m
 numbers as they are where it does not know of their scales: each gives a model that looks like any other.
 """
 
+import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TypedDict
 
 from pipeline.errors import UsageError
 from pipeline.models.files import weight_files
 from pipeline.models.model_json import CONFIG
-from pipeline.models.safetensors_header import TensorEntry, read_header
+from pipeline.models.safetensors_header import TensorEntry, read_header, tensor_bytes
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a layer, or of an expert
 FLOATS = ("F64", "F32", "F16", "BF16")
 _INTEGERS = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 
-# Tensors of published checkpoints that have no part in the logits of text.
-_HARMLESS = re.compile(
+# Modules outside of the decoder's layers in published checkpoints, by which no logits of text are computed.
+_OTHER_PARTS = re.compile(
     r"""
-    (^|\.)rotary_emb(_\w+)?\.\w+$ | (^|\.)\w*inv_freq$ | (^|\.)rope\.freqs$   # computed from the config
-    | (attn|attention)\.(masked_bias|causal_mask)$ | (^|\.)position_ids$      # masks and positions; also `_MASKS`
-    | (^|\.)embed_positions\.weights$ | (^|\.)(pooler|seq_relationship)\.     # sinusoids; what BERT has for other tasks
-    | (^|\.)num_batches_tracked$ | (^|\.)embed_positions\._float_tensor$
-    | (^|\.)(mtp|mtp_\w+|nextn\w*|multi_token_prediction)\.                   # layers that predict several tokens
-    | (^|\.)(visual|vision_\w+|image_\w+|img_\w+|audio_\w+|speech_\w+|mm_\w+|multi_modal_projector|multimodal_projector
-        |embed_vision|embed_audio|talker|token2wav|code2wav)(\.|$)            # other senses
-    | (^|\.)v_head\.                                                          # a value function of reinforcement learning
-    | (^|\.)(k|v|kv|q|prob)_scale$ | (^|\.)[kvq]_proj\.output_scale$         # of FP8 KV caches
+    mtp | mtp_\w+ | nextn\w* | multi_token_prediction                         # layers that predict several tokens
+    | visual | vision\w* | (image|img|audio|speech|mm)_\w+                    # other senses
+    | multi_modal_projector | embed_vision | embed_audio | talker | token2wav | code2wav
+    | pooler | seq_relationship | v_head                                      # other tasks, a value function
     """,
     re.VERBOSE,
 )
+# Tensors that are computed from the config, at any place.
+_COMPUTED = re.compile(
+    r"""
+    (^|\.)rotary_emb(_\w+)?\.((cos|sin)(_cached?)?|freqs(_\w+)?)$ | (^|\.)\w*inv_freq$ | (^|\.)rope\.freqs$
+    | (attn|attention)\.(masked_bias|causal_mask)$ | (^|\.)position_ids$      # masks and positions; also `_MASKS`
+    | (^|\.)embed_positions\.(weights|_float_tensor)$ | (^|\.)num_batches_tracked$
+    | ^(model\.)?(en|de)coder\.version$
+    """,
+    re.VERBOSE,
+)
+_OF_CACHE = re.compile(r"(^|\.)((k|v|kv|q|prob)_scale|[kvq]_proj\.output_scale)$")  # one number, of an FP8 KV cache
 _MASKS = re.compile(r"(attn|attention)\.bias$")
 _SEVERAL_TOKENS = re.compile(r"\.(eh_proj|enorm|hnorm|shared_head|embed_tokens|mtp\w*|nextn\w*|token_embedding)\b")
 _OF_ACTIVATIONS = re.compile(r"(^|[._])(input|act|activation)(_global)?_scale$")
@@ -43,7 +51,7 @@ _LEARNT_BUFFERS = re.compile(r"(^|\.)(e_score_correction_bias|expert_bias|layer_
 
 class LoadingInfo(TypedDict):
     """What `from_pretrained(..., output_loading_info=True)` returns beside the model; names of tensors, and their shapes in the
-    file and in the model."""
+    file and in the model. `unexpected_keys`: all of them (`reported_in_full`)."""
 
     missing_keys: Collection[str]
     unexpected_keys: Collection[str]
@@ -59,23 +67,47 @@ class Held:
     shape: tuple[int, ...]
 
 
-def stored_tensors(path: Path) -> dict[str, TensorEntry]:
-    """The tensors of all files of the model in `path`, by name. UsageError for a name that two of them have: one of the two would
-    be used."""
-    found: dict[str, TensorEntry] = {}
+class StoredTensors(dict[str, TensorEntry]):
+    """Tensors of a model by name. Their numbers are read only where they decide something."""
+
+    def __init__(self, entries: Mapping[str, TensorEntry], files: Mapping[str, Path]) -> None:
+        super().__init__(entries)
+        self._files = files
+
+    def is_zero(self, name: str) -> bool:
+        return not any(any(chunk) for chunk in tensor_bytes(self._files[name], self[name]))
+
+    def are_equal(self, name: str, other: str) -> bool:
+        """Whether one of the two can stand for both."""
+        return _are_equal(self._files[name], self[name], self._files[other], self[other])
+
+
+def stored_tensors(path: Path) -> StoredTensors:
+    """The tensors of all files of the model in `path`. UsageError for a name that stands for other numbers in a second file: one
+    of the two would be used."""
+    entries, files = dict[str, TensorEntry](), dict[str, Path]()
     for file in weight_files(path):
-        entries = read_header(file)
-        if twice := found.keys() & entries.keys():
-            raise UsageError(
-                f"{file}: {min(twice)} is in another file of the model too, and only one can be used; take the files from where "
-                "the model was published"
-            )
-        found |= entries
-    return found
+        found = read_header(file)
+        for name in sorted(entries.keys() & found.keys()):
+            if not _are_equal(files[name], entries[name], file, found[name]):
+                raise UsageError(
+                    f"{file}: {name} is in {files[name].name} too, with other numbers, and only one can be used; take the files "
+                    "from where the model was published"
+                )
+        entries.update(found)
+        files.update(dict.fromkeys(found, file))
+    return StoredTensors(entries, files)
+
+
+def _are_equal(file: Path, entry: TensorEntry, other_file: Path, other: TensorEntry) -> bool:
+    if (entry.dtype, entry.shape) != (other.dtype, other.shape):
+        return False
+    pairs = zip(tensor_bytes(file, entry), tensor_bytes(other_file, other), strict=True)
+    return all(one == its_twin for one, its_twin in pairs)
 
 
 def check_ledger(
-    path: Path, stored: Mapping[str, TensorEntry], held: Mapping[str, Held], info: LoadingInfo, quantized: bool
+    path: Path, stored: StoredTensors, held: Mapping[str, Held], info: LoadingInfo, quantized: bool
 ) -> None:
     """UsageError naming the first tensor of the model in `path` by which the loaded model is not the one in the files.
 
@@ -92,24 +124,22 @@ def check_ledger(
     if unused:
         raise _lost(path, stored, unused)
     taken = stored.keys() - set(info["unexpected_keys"])
-    if twice := _two_names(taken, held):
-        raise UsageError(
-            f"{path}: {twice[0]} and {twice[1]} are both stored, and the model has one place for them; take the files from where "
-            "the model was published"
-        )
+    for name, twin in _two_names(taken, held):
+        if not stored.are_equal(name, twin):
+            raise UsageError(
+                f"{path}: {name} and {twin} are both stored, with other numbers, and the model has one place for them; take the "
+                "files from where the model was published"
+            )
     for name in sorted(name for name in taken if stored[name].dtype not in FLOATS):
         if not _is_taken_as_it_is(stored[name], name, held) and not (quantized and _companions(name, taken)):
             raise _other_numbers(path, stored, name)
 
 
-def _two_names(taken: Set[str], held: Mapping[str, Held]) -> tuple[str, str] | None:
-    """A tensor under its own name, and under its name without the model's prefix, which transformers adds."""
+def _two_names(taken: Set[str], held: Mapping[str, Held]) -> Iterator[tuple[str, str]]:
+    """Tensors under their own names, and under their names without the model's prefix, which transformers adds."""
     prefixes = {name.partition(".")[0] for name in held}
     for name in sorted(taken - held.keys()):
-        for prefix in prefixes:
-            if (whole := f"{prefix}.{name}") in held and whole in taken:
-                return name, whole
-    return None
+        yield from ((name, whole) for prefix in prefixes if (whole := f"{prefix}.{name}") in held and whole in taken)
 
 
 def _is_learnt(name: str, held: Mapping[str, Held]) -> bool:
@@ -134,12 +164,32 @@ def _by_layer(names: Collection[str]) -> dict[str, list[str]]:
     return found
 
 
-def _is_harmless(name: str, stored: Mapping[str, TensorEntry], held: Mapping[str, Held], quantized: bool) -> bool:
-    if _MASKS.search(name):  # a mask has rows and columns for positions; a bias has one number for each output
-        own = [entry for other, entry in stored.items() if other == name or name.endswith(f".{other}")]
-        return bool(own) and len(own[0].shape) == 4
-    if _HARMLESS.search(name) or (quantized and _OF_ACTIVATIONS.search(name)):
+def _is_harmless(name: str, stored: StoredTensors, held: Mapping[str, Held], quantized: bool) -> bool:
+    """Whether the logits of text are the same without this tensor, which the model has no place for."""
+    own = next((other for other in (name, *_ends_of(name)) if other in stored), None)
+    sizes = stored[own].shape if own is not None else None
+    if (
+        _MASKS.search(name) and sizes is not None and len(sizes) == 4
+    ):  # rows and columns of positions; a bias has one row
         return True
+    if _OF_CACHE.search(name):
+        return sizes is not None and math.prod(sizes) == 1
+    if name.endswith(".bias") and own is not None and stored.is_zero(own):  # of GPTQ, whose layers have all a bias
+        return True
+    outside = takewhile(lambda part: not part.isdigit(), name.split("."))
+    if _COMPUTED.search(name) or any(_OTHER_PARTS.fullmatch(part) for part in outside):
+        return True
+    return (quantized and _OF_ACTIVATIONS.search(name) is not None) or _is_in_further_layer(name, stored, held)
+
+
+def _ends_of(name: str) -> Iterator[str]:
+    """The name as it may be stored: without the prefix that transformers adds."""
+    while name := name.partition(".")[2]:
+        yield name
+
+
+def _is_in_further_layer(name: str, stored: Mapping[str, TensorEntry], held: Mapping[str, Held]) -> bool:
+    """Whether it is of a layer behind those of the model, which predicts several tokens."""
     number = _NUMBER.search(name)
     layer = name[: number.end()] + "." if number is not None else None
     if layer is None or any(own.startswith(layer) for own in held):
