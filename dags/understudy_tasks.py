@@ -18,8 +18,8 @@ LIGHT = {"cpu": "1", "memory": "8Gi"}  # of a pod that trains and generates noth
 EVENT = "event"  # what started a retraining, in the asset event of its start
 
 # The words of a call come as environment variables, never as command text: each value is one argument. With `--name=value` and
-# `--`, a value that begins with a dash is not read as an option. The log shows which keys were set, not their values: the
-# command refuses a secret there.
+# `--`, a value that begins with a dash is not read as an option. The log shows which keys were set, not their values, and of
+# environment variables that are named as secrets the names.
 _BUILD = """
 set -e
 read -ra words <<< "$CALL_COMMAND"
@@ -31,7 +31,14 @@ shown=("${call[@]}")
 while IFS= read -r override; do
     if [[ -n $override ]]; then call+=("--set=$override"); shown+=("--set=${override%%=*}=..."); fi
 done <<< "${CALL_OVERRIDES:-}"
-printf 'calling:'; printf ' %q' "${shown[@]}" -- "$CALL_SUBJECT"; printf '\\n'
+shown+=(-- "$CALL_SUBJECT")
+for name in $(compgen -e); do
+    if [[ $name =~ (TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL|_KEY) ]]; then
+        secret=${!name}
+        if [[ $secret == ????* ]]; then shown=("${shown[@]//"$secret"/[$name]}"); fi
+    fi
+done
+printf 'calling:'; printf ' %q' "${shown[@]}"; printf '\\n'
 """
 
 # With `exec`, a timeout of Airflow signals the command itself.
@@ -154,6 +161,13 @@ def cron(expression: str) -> str | None:
     return None if expression.strip().lower() in ("", "none") else expression.strip()
 
 
+def _literal(context: Any) -> None:
+    """Kubernetes replaces `$(NAME)` in a variable of a pod by another variable, such as a token, and reads `$$` as `$`. Done once
+    Airflow has rendered the values: a parameter of the DAG may hold one."""
+    for one in context["task"].env_vars:
+        one.value = one.value.replace("$", "$$")
+
+
 def command_task(
     pair: Pair,
     task_id: str,
@@ -202,6 +216,7 @@ def command_task(
         "skip_on_exit_code": skips,
         "do_xcom_push": pushes,
         "on_finish_action": "delete_succeeded_pod",
+        "pre_execute": _literal,
         **options,
     }
     if shares:

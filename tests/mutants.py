@@ -96,8 +96,8 @@ BREAKS = (
     Break(
         "the lock of a store does not wait",
         "lock",
-        "fcntl.flock(A, B)",
-        "None",
+        "self._taken(A, B)",
+        "True",
         (UNIT + "running/test_shared_files.py", "-k", "two_processes"),
     ),
     Break(

@@ -59,7 +59,7 @@ def gc(
         entries = retention.review(where, policy)
         print_review(entries, [entry for entry in entries if not entry.why], deleted=False)
         return
-    with where.lock(GC_LOCK, lambda: Progress().line("a run is starting; waiting")):
+    with where.lock(GC_LOCK, lambda _: Progress().line("a run is starting; waiting")):
         close_abandoned(where, Progress())
         entries = retention.review(where, policy)
         gone = retention.delete(where, entries)

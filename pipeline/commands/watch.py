@@ -40,6 +40,7 @@ def watch(
     from pipeline.registry.finding import champion_config
     from pipeline.registry.registry import registered_name
     from pipeline.store.artifacts import Store
+    from pipeline.store.locks import UNLIMITED
     from pipeline.watch.acting import watch_of
     from pipeline.watch.forever import watch_forever
     from pipeline.watch.lines import drift_lines, figures, status_line
@@ -53,7 +54,7 @@ def watch(
     where.create()
     lock = f"watch-{name}"
     if not once:
-        with where.lock(lock, lambda: progress.line("another process watches this; waiting")):
+        with where.lock(lock, lambda by: progress.line(f"{by}, watches this; waiting"), wait_seconds=UNLIMITED):
             watch_forever(watch_of(read, where, name, time.time(), progress))
     with where.try_lock(lock) as is_ours:
         watching = watch_of(read, where, name, time.time(), progress)

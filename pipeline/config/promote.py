@@ -4,6 +4,7 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import Section
 from pipeline.config.credentials import credentials_in
+from pipeline.config.urls import wrong_with
 from pipeline.engines.facts import ExportEngine
 
 
@@ -57,8 +58,8 @@ class NoticeConfig(Section):
         if url is not None:
             if mistake := credentials_in(url, "put a token into the environment variable named by key_variable"):
                 raise ValueError(mistake)
-            if not url.startswith(("http://", "https://")) or url.endswith("://"):
-                raise ValueError(f"{url} is not a URL; write http://host:port/path or https://host/path")
+            if wrong := wrong_with(url):
+                raise ValueError(f"{url} is not a URL that can be called: {wrong}; write https://host/path")
         return url
 
     @model_validator(mode="after")
@@ -119,4 +120,6 @@ class TrackingConfig(Section):
     def _no_credentials(cls, uri: str | None) -> str | None:
         if uri is not None and (mistake := credentials_in(uri)):
             raise ValueError(mistake)
+        if uri is not None and uri.startswith(("http:", "https:")) and (wrong := wrong_with(uri)):
+            raise ValueError(f"{uri}: {wrong}; write https://host:port")
         return uri

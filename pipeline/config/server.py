@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from pipeline.config.base import Section
 from pipeline.config.credentials import credentials_in, masked
+from pipeline.config.urls import HTTP, wrong_with
 
 UNIX = "unix://"
 
@@ -39,8 +40,8 @@ class EndpointConfig(Section):
             )
         if (wrong := credentials_in(url)) is not None:
             raise ValueError(wrong)
-        if not url.startswith(("http://", "https://", UNIX + "/")) or url.endswith("://"):
-            raise ValueError(f"{url} is not a server URL; write http://host:port, https://host or unix:///path")
+        if wrong := wrong_with(url, (*HTTP, UNIX.removesuffix("://"))):
+            raise ValueError(f"{url}: {wrong}; write http://host:port, https://host or unix:///path")
         return url.rstrip("/").removesuffix("/v1")
 
 

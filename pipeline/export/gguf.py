@@ -1,12 +1,12 @@
 """A GGUF file by llama.cpp's own converter, which Understudy does not ship."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.model_json import read_config
+from pipeline.store.programs import call
 
 VARIABLE = "LLAMA_CPP_CONVERTER"
 NAME = "convert_hf_to_gguf.py"
@@ -43,7 +43,7 @@ def convert(converter: Path, model: Path, out: Path) -> None:
     config = read_config(model)
     kept = _TYPES.get(str(config.dtype or config.torch_dtype), "auto")
     command = [sys.executable, str(converter), str(model), "--outfile", str(out), "--outtype", kept]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = call(command, environment=environment)
     if done.returncode or not out.is_file():
         lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         last = lines[-1] if lines else f"exit code {done.returncode}"

@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import subprocess
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +15,9 @@ from typing import Protocol
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from pipeline.config.promote import NoticeConfig
+from pipeline.config.urls import wrong_with
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.store.programs import call
 
 SCHEMA = 1
 _TRIES = 3
@@ -100,10 +101,9 @@ def check_receiver(settings: NoticeConfig | None, section: str = "promote.notice
         raise UsageError(
             f"{section}.program: {settings.program}: no such program, or it is not executable; correct the path, or chmod +x"
         )
-    if settings.url_variable is not None and not _url(settings).startswith(("http://", "https://")):
+    if settings.url_variable is not None and (wrong := wrong_with(_url(settings))):
         raise UsageError(
-            f"{section}.url_variable: the environment variable {settings.url_variable} holds no URL; put one of http:// or "
-            "https:// into it"
+            f"{section}.url_variable: the environment variable {settings.url_variable} holds no URL that can be called: {wrong}"
         )
     if settings.key_variable is not None:
         token = _token(settings.key_variable)
@@ -148,40 +148,28 @@ def _token(variable: str) -> str:
 
 def _call(program: Path, message: Message, seconds: float) -> None:
     """The notice is the program's standard input; exit code 0 accepts it."""
-    with (
-        tempfile.TemporaryFile() as output
-    ):  # not a pipe: a process that it leaves in the background would keep that open
-        try:
-            ended = subprocess.run(
-                [str(program)],
-                input=message.text.encode(),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise UnderstudyError(
-                f"notice: {program} did not end within {seconds:g} s; "
-                f"raise {message.section}.timeout_seconds, and {message.again}"
-            ) from None
-        except OSError as error:
-            raise UnderstudyError(
-                f"notice: {program}: {error.strerror or error}; mend it, and {message.again}"
-            ) from None
-        if ended.returncode:
-            output.seek(0)
-            said = output.read().decode(errors="replace").strip() or "no output"
-            raise UnderstudyError(
-                f"notice: {program} ended with exit code {ended.returncode}: {said.splitlines()[-1]}; "
-                f"mend it, and {message.again}"
-            )
+    try:
+        ended = call([str(program)], given=message.text, seconds=seconds)
+    except subprocess.TimeoutExpired:
+        raise UnderstudyError(
+            f"notice: {program} did not end within {seconds:g} s; raise {message.section}.timeout_seconds, and {message.again}"
+        ) from None
+    except OSError as error:
+        raise UnderstudyError(f"notice: {program}: {error.strerror or error}; mend it, and {message.again}") from None
+    if ended.returncode:
+        said = f"{ended.stdout}{ended.stderr}".strip() or "no output"
+        raise UnderstudyError(
+            f"notice: {program} ended with exit code {ended.returncode}: {said.splitlines()[-1]}; "
+            f"mend it, and {message.again}"
+        )
 
 
 async def _post(settings: NoticeConfig, message: Message) -> None:
     """Redirects are not followed: the token is for the configured URL only."""
     # Imported here because it takes a third of a second, and most commands send nothing.
     import aiohttp
+
+    from pipeline.servers.failures import FAILURES
 
     headers = {"Content-Type": "application/json", "Idempotency-Key": message.key}
     if settings.key_variable is not None:
@@ -197,7 +185,7 @@ async def _post(settings: NoticeConfig, message: Message) -> None:
         raise _NotDelivered(
             f"notice: {_shown(settings)} did not answer within {settings.timeout_seconds:g} s"
         ) from None
-    except aiohttp.ClientError as error:
+    except FAILURES as error:
         raise _NotDelivered(f"notice: {_shown(settings)} does not answer ({_why(error, settings)})") from None
     if status >= 500 or status == 429:
         raise _NotDelivered(f"notice: {_shown(settings)} answered with HTTP {status}")
@@ -206,5 +194,7 @@ async def _post(settings: NoticeConfig, message: Message) -> None:
 
 
 def _why(error: Exception, settings: NoticeConfig) -> str:
-    """An error of aiohttp, which may name the URL or its path."""
-    return str(error) if settings.url_variable is None else type(error).__name__
+    """What it says may hold the URL or its path."""
+    from pipeline.servers.failures import reason
+
+    return reason(error) if settings.url_variable is None else type(error).__name__

@@ -46,7 +46,11 @@ def handover(config: Config, store: Store, progress: Progress) -> Iterator[Hando
     """One process of a store at a time changes the champion and settles."""
     registry = registry_for(config, store)
     store.create()
-    with store.lock(lock_name(registry.name), lambda: progress.line("another process changes the champion; waiting")):
+
+    def waiting(by: str) -> None:
+        progress.line(f"{registry.name}: the champion is being changed ({by}); waiting")
+
+    with store.lock(lock_name(registry.name), waiting):
         yield Handover(config, store, registry, progress)
 
 

@@ -6,7 +6,6 @@ Seconds and bytes of a job are extrapolated linearly in its share of the work; i
 import math
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -27,6 +26,7 @@ from pipeline.running.stage_list import stage_named
 from pipeline.running.tasks import EvaluateTask
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import write_json
+from pipeline.store.programs import call
 from pipeline.store.runs import find_built, require_run
 
 PAIR = "pair"
@@ -97,7 +97,7 @@ def measure(config: Config, counted: Forecast, store: Store, progress: Progress)
 @contextmanager
 def _place(store: Store, progress: Progress) -> Iterator[Path]:
     """One plan at a time per store, so that the files of a killed plan are not confused with those of another process."""
-    with store.lock("plan", lambda: progress.line("another plan is being measured; waiting")):
+    with store.lock("plan", lambda by: progress.line(f"another plan is being measured ({by}); waiting")):
         place = store.work / "plan"
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
@@ -162,7 +162,7 @@ def _run(config: Config, share: float, pair_share: float, place: Path) -> Trial:
     command = [sys.executable, "-P", str(_UNDERSTUDY), "run", str(place / _CONFIG), "--store", str(place / _STORE)]
     command.append(EVEN_IF_REFUSED)  # there are mostly too few prompts for the gate's rules
     began = time.monotonic()
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    ended = call(command, environment=environment)
     seconds = time.monotonic() - began
     if ended.returncode not in (0, EXIT_REFUSED):
         lines = ended.stderr.strip().splitlines() or ["no error message"]

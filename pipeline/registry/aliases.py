@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 
+from pipeline.errors import UnderstudyError
 from pipeline.registry.drafts import CHALLENGER, CHAMPION, PREVIOUS
 from pipeline.registry.history import (
     APPROVE,
@@ -82,7 +83,7 @@ class VersionState:
     @property
     def change(self) -> int:
         """The number of the change that made it champion; 0 if none did."""
-        return int(self.tags.get(_CHANGE, "0"))
+        return _number(_CHANGE, self.tags.get(_CHANGE, "0"))
 
     @property
     def replaced(self) -> str:
@@ -126,12 +127,13 @@ class Entry:
     @property
     def change(self) -> int:
         """The number of the last change that is complete."""
-        return int(self.tags.get(_CHANGE, "0"))
+        return _number(_CHANGE, self.tags.get(_CHANGE, "0"))
 
     @cached_property
     def history(self) -> tuple[Change, ...]:
         """Every change, the oldest first."""
-        lines = {int(key.removeprefix(_HISTORY)): line for key, line in self.tags.items() if key.startswith(_HISTORY)}
+        numbers = {key: key.removeprefix(_HISTORY) for key in self.tags if key.startswith(_HISTORY)}
+        lines = {_number(key, number): self.tags[key] for key, number in numbers.items()}
         return tuple(read_change(number, line) for number, line in sorted(lines.items()))
 
     @property
@@ -238,6 +240,15 @@ def applied(entry: Entry, write: Write) -> Entry:
             tags = {one: value for one, value in entry.versions.get(version, {}).items() if one != key}
             tags |= {} if found is None else {key: found}
             return replace(entry, versions={**entry.versions, version: tags})
+
+
+def _number(tag: str, text: str) -> int:
+    """UnderstudyError for a tag that somebody has changed."""
+    if not (text.isascii() and text.isdecimal()):
+        raise UnderstudyError(
+            f"the tag {tag} in the registry holds {text!r} where Understudy writes a number: it was changed; restore it"
+        )
+    return int(text)
 
 
 def _change(entry: Entry, action: str, old: str, new: str, time: str, run: str, by: str, why: str) -> list[Write]:

@@ -17,9 +17,11 @@ from typing import Any
 
 from pipeline.config.credentials import LOGIN, credentials_in, masked
 from pipeline.config.root import Config
+from pipeline.config.urls import wrong_with
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.escaping.names import metric_name
 from pipeline.registry import sqlite_file
+from pipeline.registry.bounded_http import bound_mlflow
 from pipeline.registry.relocation import relocate
 from pipeline.store.artifacts import Store
 
@@ -88,6 +90,8 @@ def tracking_location(config: Config, store: Store) -> Location:
     for name, mistake in addresses_with_credentials().items():
         raise UsageError(f"{name}: {mistake}")
     uri = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or store_database(store)
+    if uri.startswith(("http:", "https:")) and (wrong := wrong_with(uri)):
+        raise UsageError(f"MLFLOW_TRACKING_URI: {wrong}; write https://host:port")
     artifacts: Path | None = store.mlflow / "artifacts"
     if uri.startswith(sqlite_file.PREFIX):
         database = sqlite_file.path_of(uri)
@@ -105,6 +109,7 @@ def client_for(location: Location) -> Any:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if location.is_server:
+        bound_mlflow()
         _probe(location)
     if location.uri not in _clients:
         with answering(location):
@@ -182,17 +187,18 @@ def answering(location: Location) -> Iterator[None]:
         cause = error.__cause__ or error.__context__
         if location.is_server and isinstance(cause, OSError):  # an error of the connection, not a reply of the server
             raise RegistryUnavailable(
-                f"MLflow at {location.uri} does not answer any more ({_first_line(cause)})"
+                f"MLflow at {location.uri} does not answer any more ({_first_line(_root(cause))})"
             ) from error
         raise RegistryUnavailable(f"MLflow at {location.uri} failed ({_first_line(error)})") from error
 
 
 def is_mlflow_error(error: BaseException) -> bool:
-    """Whether `error` comes from MLflow, its database layer or its connection."""
+    """Whether `error` comes from MLflow, its database layer, its connection or what a server answered."""
+    from google.protobuf.json_format import ParseError  # of an answer of other types
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    return isinstance(error, MlflowException | SQLAlchemyError | OSError)
+    return isinstance(error, MlflowException | SQLAlchemyError | OSError | ParseError)
 
 
 def error_code(error: BaseException | None) -> str:

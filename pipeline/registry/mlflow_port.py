@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pipeline.errors import UnderstudyError
+from pipeline.errors import RegistryUnavailable, UnderstudyError
 from pipeline.registry.aliases import Alias, Entry, ModelTag, VersionTag, Write
 from pipeline.registry.mlflow_client import EXISTS, MISSING, Location, answering, client_for, error_code
 from pipeline.registry.packaging import Package, register
@@ -30,7 +30,7 @@ class MlflowPort:
         self._client, self._location, self.name = client, location, name
 
     def read(self) -> Entry:
-        model = _or_none(lambda: self._client.get_registered_model(self.name))
+        model = self._model()
         if model is None:
             return Entry()
         return Entry(
@@ -40,7 +40,7 @@ class MlflowPort:
         )
 
     def aliases(self) -> dict[str, str]:
-        model = _or_none(lambda: self._client.get_registered_model(self.name))
+        model = self._model()
         return {} if model is None else _aliases(model)
 
     def write(self, write: Write) -> None:
@@ -94,6 +94,17 @@ class MlflowPort:
 
     def delete_prompt(self, name: str) -> None:
         _or_none(lambda: self._client.delete_prompt(name))
+
+    def _model(self) -> Any:
+        """The registered model, or None. RegistryUnavailable for an answer about something else: it is none of MLflow, and would
+        read as a model that has no champion."""
+        found = _or_none(lambda: self._client.get_registered_model(self.name))
+        if found is not None and found.name != self.name:
+            raise RegistryUnavailable(
+                f"MLflow at {self._location.uri} answers with {found.name!r} where {self.name} was asked for: no MLflow server "
+                "answers there; correct the address"
+            )
+        return found
 
     def _versions(self) -> dict[str, dict[str, str]]:
         listed = _pages(self._client.search_model_versions, f"name = '{self.name}'")

@@ -72,7 +72,7 @@ def begin(
         record.outside.pop(name, None)
     record.outside |= _champion(config, record.outside, registry_for(config, store), progress)
     # From here on `store gc` sees the run, and keeps what it needs; what it is about to delete is gone before the run looks.
-    with store.lock(GC_LOCK, lambda: progress.line("`store gc` is running; waiting"), shared=True):
+    with store.lock(GC_LOCK, lambda by: progress.line(f"`store gc` is running ({by}); waiting"), shared=True):
         sign_life(run_directory(store, record.id))  # before the record says that it is running
         record.save(store)
     close_abandoned(store, progress)

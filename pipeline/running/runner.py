@@ -28,6 +28,7 @@ from pipeline.running.stage_list import STAGE_NAMES, STAGES, Stage, stage_named
 from pipeline.running.tasks import task_json
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.atomic import replacing
+from pipeline.store.locks import UNLIMITED
 from pipeline.store.presence import Presence
 from pipeline.store.processes import signs_of_life
 from pipeline.store.runs import JobEntry, RunRecord, run_directory, run_lock
@@ -151,10 +152,10 @@ class Runner:
                 stop_or_warn([str(error)], self.progress, self.even_if_refused)
 
     def _build_locked(self, step: Step) -> tuple[Artifact, str]:
-        def waiting() -> None:
-            self.progress.line(f"{step.job.id}: another run is building it; waiting")
+        def waiting(by: str) -> None:
+            self.progress.line(f"{step.job.id}: another run is building it ({by}); waiting")
 
-        with self.store.lock(step.name, waiting):
+        with self.store.lock(step.name, waiting, wait_seconds=UNLIMITED):
             artifact = step.find()
             return (self._build(step), "done") if artifact is None else (artifact, "skipped")
 
@@ -198,9 +199,13 @@ class Runner:
         self.progress.line(f"{job.id}: {job.summary}")
         out = run_directory(self.store, self.record.id) / job.stage
         out.mkdir(parents=True, exist_ok=True)
+
         # One at a time on one store, so that two runs with one draft do not both register it; among machines the
         # registry's own claim decides which run promotes.
-        with self.store.lock(job.stage, lambda: self.progress.line(f"{job.id}: another run is doing it; waiting")):
+        def waiting(by: str) -> None:
+            self.progress.line(f"{job.id}: another run is doing it ({by}); waiting")
+
+        with self.store.lock(job.stage, waiting):
             outcome = self._call(job.stage, self._inputs.context(step, out, force_promote=self.force_promote))
         self._record_job(step, "done", time.monotonic() - began, outcome)
         if outcome.refused:

@@ -15,13 +15,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
-from aiohttp.http_exceptions import HttpProcessingError
 
 from pipeline.config.credentials import masked
 from pipeline.config.server import UNIX, EndpointConfig, ServerConfig
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.servers import answer_bytes
 from pipeline.servers.answer_bytes import TooMuch
+from pipeline.servers.failures import FAILURES, is_certificate, reason
 from pipeline.store.json_text import parse_json
 from pipeline.store.own_files import reads_own_files
 
@@ -32,7 +32,6 @@ _LONGEST_PAUSE = 86_400.0
 _GET_SECONDS = 30.0  # for what needs no computation
 # Idle connections are closed before the server does it (uvicorn: after 5 s). Where this process is busy, the server is faster.
 _IDLE_SECONDS = 3.0
-_CARET = " ^\n"  # at the end of aiohttp's messages: it points to a place in the line above
 _REUSED = "reused"  # key of a request's trace: whether it went over a connection that had been used before
 
 
@@ -110,23 +109,8 @@ class Endpoint:
             raise AnswerLost(f"{self.url}: no complete answer within {seconds:g} s") from None
         except TooMuch as error:
             raise AnswerLost(f"{self.url}: {error}") from None
-        except (aiohttp.ClientConnectorCertificateError, ssl.SSLError) as error:
-            raise UsageError(
-                f"{self.url}: its certificate is not valid here ({self._brief(str(error))}); set SSL_CERT_FILE to the file of "
-                "the authority that signed it"
-            ) from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: headers that aiohttp cannot decode
-            if isinstance(error, OSError) and error.errno in (
-                errno.EMFILE,
-                errno.ENFILE,
-            ):  # no other endpoint would help
-                raise UnderstudyError(
-                    f"{self.url}: cannot connect: {os.strerror(error.errno)}: each request at a time needs one; raise the limit "
-                    f"(ulimit -n) or lower the concurrency in {self._section}, and run again"
-                ) from None
-            if isinstance(error, aiohttp.ClientConnectorError):
-                raise Unavailable(f"{self.url}: cannot connect: {why(error.os_error)}") from None
-            raise AnswerLost(f"{self.url}: {self._brief(in_words(error)) or type(error).__name__}") from None
+        except FAILURES as error:
+            raise self._failed(error) from None
         if status == 200:
             return self._json(raw)
         if 300 <= status < 400:
@@ -159,6 +143,17 @@ class Endpoint:
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 if _REUSED not in trace or not _is_stale(error):
                     raise
+
+    def _failed(self, error: Exception) -> UnderstudyError:
+        said = self._brief(reason(error))
+        if is_certificate(error):
+            return UsageError(f"{self.url}: {said}; set SSL_CERT_FILE to the file of the authority that signed it")
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):  # no other endpoint would help
+            return UnderstudyError(
+                f"{self.url}: {said}: each request at a time needs a connection; raise the limit (ulimit -n) or lower the "
+                f"concurrency in {self._section}, and run again"
+            )
+        return (Unavailable if isinstance(error, aiohttp.ClientConnectorError) else AnswerLost)(f"{self.url}: {said}")
 
     @reads_own_files("an answer of a server, not a file (tests/unit/servers)")
     def _json(self, raw: bytes) -> Any:
@@ -229,22 +224,6 @@ def _is_stale(error: aiohttp.ClientError) -> bool:
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return isinstance(error.message, str)  # else it is the part of the headers that came
     return isinstance(error, OSError) and error.errno in (errno.ECONNRESET, errno.EPIPE)
-
-
-def in_words(error: Exception) -> str:
-    """What is wrong with an answer. aiohttp writes of a malformed one as of a status 400, which no server has sent."""
-    if isinstance(error, aiohttp.ClientResponseError):
-        return f"not an HTTP answer: {error.message.rstrip(_CARET)}"
-    if isinstance(error.__cause__, HttpProcessingError):
-        return f"the answer broke off: {error.__cause__.message.rstrip(_CARET)}"
-    return str(error)
-
-
-def why(error: OSError) -> str:
-    """In the words of the operating system."""
-    if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
-    return error.strerror or type(error).__name__
 
 
 def _seconds(retry_after: str | None) -> float | None:

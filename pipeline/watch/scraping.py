@@ -16,7 +16,7 @@ from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.servers import answer_bytes
 from pipeline.servers.answer_bytes import TooMuch
-from pipeline.servers.endpoint import in_words, why
+from pipeline.servers.failures import FAILURES, is_certificate, reason
 from pipeline.watch.exposition import NotCounters, Page, read_page
 
 _MOST_BYTES = 1 << 23  # of a page; vLLM's has about 50 KB for each rank
@@ -63,16 +63,13 @@ class Scraper:
                 text = await self._text(url, tls)
             return Scrape(url, page=read_page(text, self._engine, self._model))
         except TimeoutError:
-            reason = f"no complete page within {self._seconds:g} s"
-        except (aiohttp.ClientConnectorCertificateError, ssl.SSLError) as error:
-            reason = f"its certificate is not valid here ({error}); set SSL_CERT_FILE to the file of its authority"
-        except aiohttp.ClientConnectorError as error:
-            reason = f"cannot connect: {why(error.os_error)}"
+            why = f"no complete page within {self._seconds:g} s"
         except (NotCounters, _Refused, TooMuch) as error:
-            reason = str(error)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            reason = in_words(error) or type(error).__name__
-        return Scrape(url, problem=f"{url}: {self._brief(reason)}")
+            why = str(error)
+        except FAILURES as error:
+            authority = "; set SSL_CERT_FILE to the file of its authority" if is_certificate(error) else ""
+            why = reason(error) + authority
+        return Scrape(url, problem=f"{url}: {self._brief(why)}")
 
     async def _text(self, url: str, tls: ssl.SSLContext | None) -> str:
         is_unix = url.startswith(UNIX)

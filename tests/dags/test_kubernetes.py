@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,12 +23,16 @@ users: [{name: nobody, user: {}}]
 """
 
 
+def _cluster(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    (place / "kubeconfig").write_text(CLUSTER)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(place / "kubeconfig"))
+    monkeypatch.setenv("UNDERSTUDY_POD", str(TEMPLATE))
+
+
 @pytest.fixture
 def pods(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """By task, the pod that the provider would create. It reads the address of a cluster, and asks it nothing."""
-    (tmp_path / "kubeconfig").write_text(CLUSTER)
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig"))
-    monkeypatch.setenv("UNDERSTUDY_POD", str(TEMPLATE))
+    _cluster(monkeypatch, tmp_path)
     tasks = [
         task for kind in ("acceptance_watch", "acceptance_canary", "draft_retraining") for task in load(kind).tasks
     ]
@@ -66,6 +71,21 @@ def test_answers_come_back_through_the_container_of_the_provider(pods: dict[str,
     """Only where a task needs them."""
     asked = {name for name, pod in pods.items() if len(pod.spec.containers) > 1}
     assert asked == {"watch", "canary"}
+
+
+def test_no_variable_of_a_pod_is_replaced_by_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`$(MLFLOW_TRACKING_TOKEN)` in a parameter of the DAG would put the token into the command's words, and so into the log."""
+    _cluster(monkeypatch, tmp_path)
+    task = load("draft_retraining").get_task("pair")
+    given = {
+        "params": {**task.params.dump(), "config": "/c/$(MLFLOW_TRACKING_TOKEN)$x.yaml"},
+        "run_id": "r",
+        "task": task,
+    }
+    task.render_template_fields({**given, "ti": SimpleNamespace(xcom_pull=lambda *_, **__: "r")})
+    task._pre_execute_hook(given)  # as the task runner does between rendering and execution
+    words = {one.name: one.value for one in _container(task.build_pod_request_obj()).env}
+    assert words["CALL_SUBJECT"] == "/c/$$(MLFLOW_TRACKING_TOKEN)$$x.yaml"
 
 
 def test_without_a_pod_template_the_provider_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,23 @@ def test_the_log_of_a_task_shows_no_value_that_was_set(name: str, tmp_path: Path
     assert called == "stage pair --store=/s --run=r --set=tracking.uri=http://u:SECRET@h --set=seed=1 -- /c.yaml"
 
 
+def test_the_log_of_a_task_shows_no_secret_of_the_environment(tmp_path: Path) -> None:
+    """A word may hold one: Kubernetes and Airflow put variables into values. The command is called with what it was given."""
+    command = tmp_path / "understudy"
+    command.write_text('#!/bin/sh\necho "$@" > "$0.called"\n')
+    command.chmod(0o755)
+    ended = run_script(
+        TASKS.CALL,
+        CALL_EXECUTABLE=str(command),
+        CALL_RUN="a b$*?c",
+        MLFLOW_TRACKING_TOKEN="b$*?c",
+        DB_PASSWORD="",
+        A_KEY="r",
+    )
+    assert r"--run=a\ \[MLFLOW_TRACKING_TOKEN\] -- /c.yaml" in ended.stdout
+    assert "--run=a b$*?c" in Path(f"{command}.called").read_text()
+
+
 def test_the_first_task_says_that_others_will_make_shards(tmp_path: Path) -> None:
     """So a config that cannot be made in shards is refused before anything is paid."""
     command = tmp_path / "understudy"

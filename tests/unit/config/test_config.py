@@ -127,7 +127,7 @@ def test_no_override_changes_who_is_called(small: Path, override: str) -> None:
         ("{url: 'http://h/', program: /p}", "give one receiver: url, url_variable or program"),
         ("{program: reload.sh}", "promote.notice.program"),
         ("{program: /p, key_variable: T}", "key_variable is for a url"),
-        ("{url: 'ftp://h/x'}", "ftp://h/x is not a URL"),
+        ("{url: 'ftp://h/x'}", "ftp://h/x is not a URL that can be called: it does not begin with http"),
         ("{url: 'https://user:hidden@h/x'}", "it holds credentials"),
     ],
 )

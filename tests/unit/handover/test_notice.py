@@ -3,6 +3,7 @@
 import http.server
 import socket
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.handover import notice as notice_module
 from pipeline.handover.notice import Notice, check_receiver, receiver_name, send
 from pipeline.handover.settled import Settled
+from pipeline.store.processes import running_process
 
 SECRET = NoticeConfig(url_variable="HOOK_URL")
 NOTICE = Notice(name="n", change=1, time="t", action="promote", champion=None, replaced=None, by="b", why="w")
@@ -67,13 +69,32 @@ def test_a_secret_url_that_does_not_answer_is_named_nowhere(monkeypatch: pytest.
     assert "notice: $HOOK_URL does not answer (ClientConnectorError)" == str(caught.value)
 
 
-@pytest.mark.parametrize("value", ["", "ftp://c4nary", "c4nary"])
+@pytest.mark.parametrize(
+    "value", ["", "ftp://c4nary", "c4nary", "http://c4nary..internal", "http://h:c4nary/", "http://h/c4nary x"]
+)
 def test_a_variable_without_a_url_is_found_before_a_promotion(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """And its value, which may be a secret, is not shown."""
     monkeypatch.setenv("HOOK_URL", value)
     with pytest.raises(UsageError, match=r"HOOK_URL holds no URL") as caught:
         check_receiver(SECRET)
     assert "c4nary" not in str(caught.value)
+
+
+def test_a_program_that_does_not_end_ends_with_its_children(tmp_path: Path) -> None:
+    """A hook that waits for a command of its own would leave that behind, at work on the engines."""
+    program = tmp_path / "hook"
+    program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nwait\n")
+    program.chmod(0o755)
+    with pytest.raises(
+        UnderstudyError, match=r"hook did not end within 0\.3 s; raise promote\.notice\.timeout_seconds"
+    ):
+        send(NoticeConfig(program=str(program), timeout_seconds=0.3), NOTICE)
+    child = int((tmp_path / "child").read_text())
+    for _ in range(500):  # until the system has ended it
+        if not running_process(child):
+            break
+        time.sleep(0.01)
+    assert not running_process(child)
 
 
 def test_what_sends_a_refused_notice_again() -> None:

@@ -163,12 +163,12 @@ def test_a_small_run_that_fails_says_why_and_is_seen_by_nobody(tmp_path: Path, m
     seen: list[dict[str, str]] = []
 
     def run(command: list[str], **options: Any) -> Any:
-        seen.append(options["env"])
+        seen.append(options["environment"])
         return SimpleNamespace(
             returncode=1, stderr="distill: 2 processes\nunderstudy: generate.batch = 8: out of memory\n"
         )
 
-    monkeypatch.setattr(trial_runs.subprocess, "run", run)
+    monkeypatch.setattr(trial_runs, "call", run)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     with pytest.raises(
         UnderstudyError, match=r"with 25\.0% of its prompts and steps failed: generate\.batch = 8: out of"

@@ -364,11 +364,11 @@ def test_certificates_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("10.0.0.1:8000", "is not a server URL"),
-        ("ftp://host", "is not a server URL"),
+        ("10.0.0.1:8000", "does not begin with http:// or https:// or unix://; write"),
+        ("ftp://host", "does not begin with http://"),
         ("http://user:pass@host", "has credentials"),
         ("http://host?api_key=x", "has credentials"),
-        ("unix://", "is not a server URL"),
+        ("unix://", "has no absolute path of a socket"),
     ],
 )
 def test_urls_are_checked(url: str, said: str) -> None:

@@ -167,13 +167,31 @@ def test_a_second_process_waits_for_the_lock_and_says_so(tmp_path: Path) -> None
     assert entered.wait(20)
     waited = []
 
-    def on_wait() -> None:
-        waited.append(True)
+    def on_wait(holder: str) -> None:
+        waited.append(holder)
         process.kill()
 
     with Store(tmp_path).lock("corpus-k1", on_wait):
-        assert [True] == waited
+        assert [True] == [said.startswith(f"process {process.pid} on ") for said in waited]
     process.join()
+
+
+def test_a_lock_says_who_holds_it_and_waiting_for_it_ends(tmp_path: Path) -> None:
+    """Who tries and does not get it, and who shares it, leaves the text of its holder as it is, or none."""
+    store, us = Store(tmp_path), rf"process {os.getpid()} on .*, since \d{{4}}-\d\d-\d\dT.*Z"
+    with store.lock("a"):
+        with store.try_lock("a") as taken:
+            assert not taken
+        with (
+            pytest.raises(UnderstudyError, match=rf"locks/a: {us} has held this lock for"),
+            store.lock("a", wait_seconds=0),
+        ):
+            pass
+        assert re.fullmatch(us, store.holder("a"))
+    assert "another process" == store.holder("a")
+    (tmp_path / "locks" / "a").write_text("process 1, which was killed")
+    with store.lock("a", shared=True):
+        assert "another process" == store.holder("a")
 
 
 def test_a_store_cannot_be_made_in_a_file(tmp_path: Path) -> None:

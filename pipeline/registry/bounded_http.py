@@ -1,0 +1,134 @@
+"""Bounds on what MLflow's client waits for and holds, of a tracking server: the time of an answer, and its size.
+
+The timeout of a socket begins anew with each byte, so a server that sends one a second would hold a command, and its locks, for
+hours; and an answer that is packed small can be large. MLflow uses `requests`, so the bounds stand in an adapter of `requests`.
+"""
+
+import functools
+import io
+import os
+import socket
+import time
+from http.client import HTTPResponse
+from typing import Any
+
+from requests import PreparedRequest, Response
+from requests.adapters import HTTPAdapter
+from requests.exceptions import ConnectionError as NoAnswer
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+SECONDS = 60.0  # for an answer; more where MLFLOW_HTTP_REQUEST_TIMEOUT asks for more
+BYTES_A_SECOND = 1 << 14  # which a long answer, such as a draft's weights, must come with
+MOST_BYTES = 1 << 27  # of an answer that is held in memory, unpacked; MLflow asks for parts of 100 MB
+_CHUNK = 1 << 16
+_API = "/api/2.0/mlflow"  # what follows it is answered with JSON, if only {}
+
+
+class _Received(io.RawIOBase):
+    """What a socket receives, for as long as an answer may take: `seconds`, and one more for each BYTES_A_SECOND."""
+
+    def __init__(self, of: io.RawIOBase, connection: socket.socket, seconds: float) -> None:
+        self._of, self._connection = of, connection
+        self._ends, self._seconds = time.monotonic() + seconds, seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"no complete answer within {self._seconds:g} s")
+        one = self._connection.gettimeout()
+        self._connection.settimeout(left if one is None else min(one, left))
+        try:
+            count = self._of.readinto(buffer)
+        finally:
+            self._connection.settimeout(one)
+        self._ends += (count or 0) / BYTES_A_SECOND
+        return count
+
+    def close(self) -> None:
+        self._of.close()
+        super().close()
+
+
+class _Answer(HTTPResponse):
+    """An answer whose head and body are received within the bound."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        raw = self.fp.detach()
+        self.fp = io.BufferedReader(_Received(raw, sock, _seconds()))
+
+
+def _seconds() -> float:
+    try:
+        return max(SECONDS, float(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT", SECONDS)))
+    except ValueError:
+        return SECONDS
+
+
+class _Plain(HTTPConnection):
+    response_class = _Answer
+
+
+class _Encrypted(HTTPSConnection):
+    response_class = _Answer
+
+
+class _PlainPool(HTTPConnectionPool):
+    ConnectionCls = _Plain
+
+
+class _EncryptedPool(HTTPSConnectionPool):
+    ConnectionCls = _Encrypted
+
+
+_POOLS = {"http": _PlainPool, "https": _EncryptedPool}
+
+
+@functools.cache
+def bound_mlflow() -> None:
+    """Let MLflow's client use the bounds, in this process."""
+    from mlflow.utils import request_utils
+
+    # Its name until MLflow 3.10. A test holds that the bounds are in force, whatever the version.
+    name = "TCPKeepAliveHTTPAdapter" if hasattr(request_utils, "TCPKeepAliveHTTPAdapter") else "HTTPAdapter"
+    setattr(request_utils, name, bounded(getattr(request_utils, name)))
+    request_utils._cached_get_request_session.cache_clear()
+
+
+def bounded(adapter: type[HTTPAdapter]) -> type[HTTPAdapter]:
+    """A class of adapters as `adapter`, with the bounds."""
+
+    class Bounded(adapter):  # type: ignore[valid-type, misc]
+        def init_poolmanager(self, *args: Any, **options: Any) -> None:
+            super().init_poolmanager(*args, **options)
+            self.poolmanager.pool_classes_by_scheme = _POOLS
+
+        def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
+            manager = super().proxy_manager_for(*args, **options)
+            manager.pool_classes_by_scheme = _POOLS
+            return manager
+
+        def send(self, request: PreparedRequest, stream: bool = False, **options: Any) -> Response:
+            answer: Response = super().send(request, stream=stream, **options)
+            return answer if stream else _held(answer)
+
+    return Bounded
+
+
+def _held(answer: Response) -> Response:
+    """The answer with its body in memory. `requests` would read it without a bound."""
+    body = bytearray()
+    for chunk in answer.iter_content(_CHUNK):
+        body += chunk
+        if len(body) > MOST_BYTES:
+            answer.close()
+            raise NoAnswer(f"an answer of more than {MOST_BYTES >> 20} MiB", response=answer)
+    if answer.status_code == 200 and not body.strip() and _API in (answer.url or ""):
+        # MLflow's client takes it for {}: for a registered model without versions, which it is not.
+        raise NoAnswer("an empty answer, which no MLflow server gives; what answers there?", response=answer)
+    answer._content = bytes(body)  # as `requests` does where it reads the body itself
+    return answer

@@ -1,0 +1,38 @@
+"""Other programs, each in a session of its own: what ends a call early ends the program with all that it has started."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+
+
+def call(
+    command: Sequence[str],
+    *,
+    given: str = "",
+    environment: Mapping[str, str] | None = None,
+    seconds: float | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run `command` with `given` as its input. Raises subprocess.TimeoutExpired after `seconds`, and OSError where it cannot be
+    started; in both cases, and at an interrupt, nothing of it goes on."""
+    # Files and not pipes: a process that it leaves in the background would keep a pipe open.
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as wrong, tempfile.TemporaryFile() as asked:
+        asked.write(given.encode())
+        asked.seek(0)
+        process = subprocess.Popen(
+            command, env=environment, stdin=asked, stdout=said, stderr=wrong, start_new_session=True
+        )
+        try:
+            code = process.wait(seconds)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        texts = []
+        for stream in (said, wrong):
+            stream.seek(0)
+            texts.append(stream.read().decode(errors="replace"))
+    return subprocess.CompletedProcess(command, code, *texts)

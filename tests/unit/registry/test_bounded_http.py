@@ -1,0 +1,116 @@
+"""A tracking server that is slow, endless, empty or something else, through MLflow's own client."""
+
+import gzip
+import http.server
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import RegistryUnavailable, UnderstudyError
+from pipeline.registry import bounded_http
+from pipeline.registry.mlflow_client import Location
+from pipeline.registry.mlflow_port import opened
+from pipeline.store.artifacts import Store
+
+_BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n"
+_TRICKLED = {
+    "a head": (b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+    "a body": (_BODY, b" "),
+    "a body in chunks": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+}
+_FOREIGN = {
+    "": "an empty answer",
+    "{}": "answers with '' where n was asked for",
+    "[]": "not in a valid JSON format",
+    '{"registered_model": {"name": "other"}}': "answers with 'other' where n was asked for",
+    '{"registered_model": 5}': "Failed to parse",
+    '{"registered_model": {"name": "n", "aliases": 7}}': "Failed to parse",
+}
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    """Healthy, and answers every other request with `first`, and then `rest` again and again."""
+
+    daemon_threads = True
+    first, rest, pause = b"", b"", 0.0
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self.wfile.write(_answer(b"OK"))
+            return
+        try:
+            self.wfile.write(self.server.first)
+            while self.server.rest:
+                time.sleep(self.server.pause)
+                self.wfile.write(self.server.rest)
+        except OSError:
+            pass
+
+    def log_message(self, *about: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Server]:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with _Server(("127.0.0.1", 0), _Handler) as made:
+        threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+def _read(server: _Server, store: Path) -> None:
+    with opened(Location(f"http://127.0.0.1:{server.server_port}", None, "e", Store(store)), "n") as port:
+        entry = port.read()
+        assert (0, ()) == (entry.change, entry.history)
+
+
+def _answer(body: bytes, more: str = "") -> bytes:
+    return f"HTTP/1.1 200 OK\r\n{more}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@pytest.mark.parametrize("of", _TRICKLED)
+def test_an_answer_of_a_byte_now_and_then_ends(
+    server: _Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """Each byte would begin the timeout of a socket anew. The health check, which is answered at once, is within a second."""
+    monkeypatch.setattr(bounded_http, "_seconds", lambda: 1.0)
+    (server.first, server.rest), server.pause = _TRICKLED[of], 0.02
+    with pytest.raises(RegistryUnavailable, match=r"does not answer any more \((timed out|no complete answer)"):
+        _read(server, tmp_path)
+
+
+def test_an_answer_is_bounded_in_memory(server: _Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is packed: 1 MiB in 1 kB."""
+    monkeypatch.setattr(bounded_http, "MOST_BYTES", 1 << 19)
+    packed = gzip.compress(bytes(1 << 20))
+    for server.first, server.rest in (
+        (_answer(packed, "Content-Encoding: gzip\r\n"), b""),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b" " * (1 << 18)),
+    ):
+        with pytest.raises(RegistryUnavailable, match="an answer of more than 0 MiB"):
+            _read(server, tmp_path)
+
+
+@pytest.mark.parametrize("body", _FOREIGN)
+def test_a_foreign_answer_is_no_registry_without_champion(server: _Server, tmp_path: Path, body: str) -> None:
+    server.first = _answer(body.encode())
+    with pytest.raises(RegistryUnavailable, match=_FOREIGN[body]):
+        _read(server, tmp_path)
+
+
+@pytest.mark.parametrize("key", ["understudy.change", "understudy.history.x"])
+def test_a_tag_that_somebody_changed_is_named(server: _Server, tmp_path: Path, key: str) -> None:
+    server.first = _answer(
+        f'{{"registered_model": {{"name": "n", "tags": [{{"key": "{key}", "value": "x"}}]}}}}'.encode()
+    )
+    with pytest.raises(UnderstudyError, match=f"the tag {key} in the registry holds 'x'"):
+        _read(server, tmp_path)
