@@ -17,7 +17,7 @@ from pipeline.corpus.answer_forms import (
     ended,
     read_answer,
 )
-from pipeline.corpus.as_served import with_arguments, with_thinking
+from pipeline.corpus.as_served import standard_role, with_arguments, with_thinking
 from pipeline.corpus.chats import as_list, as_message
 from pipeline.corpus.json_values import decoded
 from pipeline.corpus.logged_requests import LIMITS, NEUTRAL, STATED
@@ -105,9 +105,9 @@ def _last_message(row: Mapping[str, Any], source: PromptSource) -> Any:
         last = [as_message(one, source.roles) for one in messages[-2:]] if isinstance(messages, list) else []
     except (ValueError, TypeError, AttributeError):
         last = []
-    if not last or last[-1]["role"] != "assistant":
+    if not last or standard_role(last[-1]["role"]) != "assistant":
         raise UnusableAnswer("no answer")
-    if len(last) > 1 and last[0]["role"] == "assistant":
+    if len(last) > 1 and standard_role(last[0]["role"]) == "assistant":
         raise UnusableAnswer("several answers")
     return last[-1]
 

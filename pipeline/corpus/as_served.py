@@ -39,8 +39,8 @@ SENDERS: Mapping[str, str] = {
     "observation": "tool",
     "ipython": "tool",
 }
-"""Names of senders, as `role` and ShareGPT's `from` have them, and the roles that they are. `developer` is none of them: whether
-it is read as `system` is up to the deployment (`roles` of a source)."""
+"""Names of senders, as `role` and ShareGPT's `from` have them, and the roles that they are, where the template has no branch for
+the name itself. `developer` is none of them: whether it is read as `system` is up to the deployment (`roles` of a source)."""
 
 
 class JoinedText(str):
@@ -64,8 +64,15 @@ def with_parts(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def role_of(sender: str, roles: Mapping[str, str]) -> str | None:
-    """The role of a sender: as `roles` of the source has it, else by the table. None for one that neither knows."""
-    return roles.get(sender) or SENDERS.get(sender.strip().lower())
+    """The role of a sender: as `roles` have it, which are those of the source and the template's own, else by the table. None for
+    one that neither knows."""
+    name = sender.strip().lower()
+    return roles.get(sender) or roles.get(name) or SENDERS.get(name)
+
+
+def standard_role(role: str) -> str:
+    """Which of `ROLES` a role is, by whatever name the template knows it; another role as it is."""
+    return SENDERS.get(role, role)
 
 
 def as_served(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +82,7 @@ def as_served(message: Mapping[str, Any]) -> dict[str, Any]:
     call = decoded(found.pop("function_call", None))
     calls = decoded(found.pop("tool_calls", None)) or ([{"type": "function", "function": call}] if call else [])
     found.setdefault("content", "")
-    if found.get("role") != "assistant":
+    if standard_role(str(found.get("role"))) != "assistant":
         return found
     if calls:
         found["tool_calls"] = [_served_call(call) for call in _list_of_calls(calls)]

@@ -17,7 +17,7 @@ from pipeline.corpus.answer_store import StoredAnswer
 from pipeline.corpus.answers import LoggedAnswer, parse_answer
 from pipeline.corpus.readers import Row, SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
-from pipeline.corpus.rows import SPELLED, BadRow, ParsedPrompt, parse_row
+from pipeline.corpus.rows import SPELLED, BadRow, ParsedPrompt, for_template, parse_row
 from pipeline.corpus.since_change import check_log, check_rows
 from pipeline.corpus.traces import UNKNOWN_ROLE, WITHOUT_TRACE
 from pipeline.corpus.traffic import Traffic
@@ -72,6 +72,9 @@ class RowCounts:
 
 class Rendering(Protocol):
     """Prompts to token ids, as `Renderer` does it."""
+
+    @property
+    def own_roles(self) -> Mapping[str, str]: ...
 
     def check_arguments(self, arguments: Mapping[str, Any], key: str) -> None: ...
 
@@ -161,7 +164,8 @@ class _SourcePass:
         buffer: Rows,
         rejects: TextIO,
     ) -> None:
-        self.number, self.reader, self.source, self.config = number, reader, reader.source, config
+        self.number, self.reader, self.config = number, reader, config
+        self.source = for_template(reader.source, renderer.own_roles)
         self.traffic = traffic
         self.renderer, self.buffer, self.rejects = renderer, buffer, rejects
         self.counts = RowCounts()

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
+from pipeline.corpus.as_served import standard_role
 from pipeline.corpus.chats import as_list, as_message
 from pipeline.corpus.request_counts import COUNT_COLUMNS
 
@@ -39,6 +40,6 @@ def rows_by_answer(value: Any, source: PromptSource) -> list[Any]:
 
 def _role(message: Any, roles: Mapping[str, str]) -> Any:
     try:
-        return as_message(message, roles)["role"] if isinstance(message, Mapping) else None
+        return standard_role(as_message(message, roles)["role"]) if isinstance(message, Mapping) else None
     except ValueError:
         return None

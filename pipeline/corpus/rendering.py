@@ -15,6 +15,7 @@ from pipeline.corpus.redaction import has_private
 from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.corpus.template_clock import CALL, clock_at, install, moment_of, noon_of
 from pipeline.corpus.template_limits import CHARACTERS, TemplateLimits, TemplateStopped
+from pipeline.corpus.template_names import TemplateNames
 from pipeline.corpus.traces import Traces
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
@@ -24,9 +25,6 @@ OTHER_PROMPT = "other prompt_token_ids"
 NO_TIME = "without a time (time_field), and the chat template writes the date"
 COMPLETES = "of the completions API, which applies no chat template"
 
-_OVER_PARTS = re.compile(
-    r"""\bfor \w{1,40} in \w{1,40}(?:\.content|\[['"]content['"]\])"""
-)  # a loop over the parts of a content
 _TEMPLATE = "chat_template"  # an argument that transformers takes in place of the tokenizer's template
 _REMEDY = "correct the template, or set corpus.chat_template false for plain prompts"
 
@@ -68,10 +66,10 @@ class Renderer:
         self._tokenizer = tokenizer
         self._arguments, self._vocabulary = arguments, vocabulary
         self._limits = TemplateLimits()
-        self._traces = Traces(self._rendered, self._sources(arguments))
-        self._takes_parts = _OVER_PARTS.search(self._sources(arguments)) is not None
+        self._names = TemplateNames(self._sources(arguments))
+        self._traces = Traces(self._rendered, self._names)
         self.has_template = bool(tokenizer.chat_template)
-        self.has_clock = CALL in self._sources(arguments)
+        self.has_clock = any(CALL in source for source in self._sources(arguments))
         self._noon = None if day is None else noon_of(day)
         if self.has_clock:
             install()
@@ -84,17 +82,23 @@ class Renderer:
 
     def check_arguments(self, arguments: Mapping[str, Any], key: str) -> None:
         """UsageError for an argument, stated under `key` of the config, that the template does not read."""
-        templates = f"{self._sources(self._arguments)}\n{arguments.get(_TEMPLATE)}"
+        templates = "\n".join(self._sources({**self._arguments, **arguments}))
         for name in arguments:
             if name != _TEMPLATE and not re.search(rf"\b{re.escape(name)}\b", templates):
                 raise UsageError(
                     f"{key}.{name}: the target's chat template does not read this argument; correct or remove it"
                 )
 
-    def _sources(self, arguments: Mapping[str, Any]) -> str:
-        """The text of the tokenizer's templates, and of one in `arguments`."""
+    @property
+    def own_roles(self) -> Mapping[str, str]:
+        """Other names of roles that the template has branches for: such messages keep them."""
+        return self._names.own_roles
+
+    def _sources(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """The texts of the tokenizer's templates, and of one in `arguments`."""
         own = self._tokenizer.chat_template
-        return "\n".join(map(str, [*(own.values() if isinstance(own, Mapping) else [own]), arguments.get(_TEMPLATE)]))
+        found = [*(own.values() if isinstance(own, Mapping) else [own]), arguments.get(_TEMPLATE)]
+        return tuple(str(one) for one in found if one is not None)
 
     def text(self, prompt: ParsedPrompt) -> tuple[str, bool]:
         """The text to tokenise, and whether the tokenizer must add special tokens (a template contains its own).
@@ -198,7 +202,7 @@ class Renderer:
     ) -> str:
         def render() -> str:
             return self._tokenizer.apply_chat_template(
-                [with_parts(message) if self._takes_parts else dict(message) for message in messages],
+                [with_parts(message) if self._names.over_parts else dict(message) for message in messages],
                 tokenize=False,
                 add_generation_prompt=open_answer,
                 **arguments,

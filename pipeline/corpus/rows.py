@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from pipeline.config.corpus import PromptSource, label_mistake
-from pipeline.corpus.as_served import JoinedText, as_served
+from pipeline.corpus.as_served import JoinedText, as_served, standard_role
 from pipeline.corpus.chats import as_list, as_message, is_chat, is_texts
 from pipeline.corpus.json_values import MOST_LEVELS, decoded
 from pipeline.corpus.modes import domain_in_mode, mode_of, stated_arguments
@@ -25,6 +25,7 @@ MAX_CHARACTERS = 1_000_000
 SPELLED = "chat or list written as text"
 
 _TEXT_PARTS = ("text", "input_text", "output_text")  # of messages
+_OTHER_TEXTS = ("text", "value", "parts", "message")  # where others have a text: without `content`, it is not empty
 
 
 class BadRow(Exception):
@@ -64,14 +65,16 @@ class ParsedPrompt:
     def comparison_text(self) -> str:
         """The text for near-duplicate detection: all messages, normalised, but system messages, which a deployment shares."""
         messages = (*self.messages, *(message for part in self.follow_ups for message in part))
-        texts = [normalised(message.get("content", "")) for message in messages if message["role"] != "system"]
+        texts = [
+            normalised(message.get("content", "")) for message in messages if standard_role(message["role"]) != "system"
+        ]
         return "\n".join(texts) if any(texts) else canonical_json([dict(message) for message in messages])
 
     @property
     def place(self) -> str:
         """At which turn of a conversation and in which template mode it is asked: similar texts in other places are no
         duplicates. Empty for a first turn in the corpus's own mode."""
-        answers = sum(message["role"] == "assistant" for message in self.messages)
+        answers = sum(standard_role(message["role"]) == "assistant" for message in self.messages)
         return f"{answers} {canonical_json(dict(self.arguments))}" if answers or self.arguments else ""
 
     @property
@@ -89,6 +92,11 @@ class ParsedPrompt:
         """The text id of what opens the chat: prompts that continue one chat have the same, also where each is a row."""
         begun = opening(self.messages)
         return self.text_id if len(begun) == len(self.messages) else text_id(begun)
+
+
+def for_template(source: PromptSource, own_roles: Mapping[str, str]) -> PromptSource:
+    """`source` with the roles that a template has branches for, `Renderer.own_roles`; its own go before them."""
+    return source.model_copy(update={"roles": {**own_roles, **source.roles}}) if own_roles else source
 
 
 def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:
@@ -228,7 +236,7 @@ def _messages(value: Any, what: str, roles: Mapping[str, str]) -> tuple[tuple[Ma
     if sum(len(message.get("content", "")) for message in messages) > MAX_CHARACTERS:
         raise BadRow("too many characters", f"'{what}' has more than {MAX_CHARACTERS:,}")
     kept = len(messages)
-    while kept and messages[kept - 1]["role"] == "assistant":
+    while kept and standard_role(messages[kept - 1]["role"]) == "assistant":
         kept -= 1
     if all(message["role"] == "system" for message in messages[:kept]):
         raise BadRow("bad messages", f"'{what}' has no user message")
@@ -242,16 +250,16 @@ def _every_turn(
     target may not have called the tool."""
     parts: list[list[Mapping[str, Any]]] = [[]]
     for before, message in zip((None, *messages), messages, strict=False):
-        if message["role"] == "assistant":
+        if standard_role(message["role"]) == "assistant":
             answers += 1
-        elif before is not None and before["role"] == "assistant":
+        elif before is not None and standard_role(before["role"]) == "assistant":
             parts.append([message])
         else:
             parts[-1].append(message)
     if all(message["role"] == "system" for message in parts[0]):
         raise BadRow("bad messages", f"'{what}' begins with an assistant message: no user message before it")
     first, *later = map(tuple, parts)
-    asked = list(takewhile(lambda part: all(message["role"] != "tool" for message in part), later))
+    asked = list(takewhile(lambda part: all(standard_role(message["role"]) != "tool" for message in part), later))
     return ParsedPrompt(first, False, domain, group, len(later) - len(asked), answers, tuple(asked))
 
 
@@ -263,15 +271,19 @@ def _message(entry: Any, what: str, roles: Mapping[str, str]) -> Mapping[str, An
     except ValueError as why:
         raise BadRow("bad messages", f"'{what}' {why}") from None
     content = _content(entry.get("content"), what)
+    if content in (None, []) and standard_role(entry["role"]) != "user" and not any(map(entry.get, _OTHER_TEXTS)):
+        content = ""  # as servers read it
     try:
         message = as_served({**entry, "content": content})
     except ValueError as why:
         raise BadRow("bad messages", f"the tool_calls of '{what}' {why}") from None
-    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+    if standard_role(message["role"]) == "user" and content in (None, []):
+        raise BadRow("empty prompt", f"the content of '{what}' is {json_kind(content)}")
+    if not isinstance(content, str):
         raise BadRow("bad messages", f"the content of '{what}' is {json_kind(content)}, not text")
-    if message["role"] == "user":
+    if standard_role(message["role"]) == "user":
         _text(content, what)
-    elif "\0" in (content or ""):
+    elif "\0" in content:
         raise BadRow("NUL character", f"'{what}'")
     try:
         spelled = canonical_json(message)

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pipeline.corpus.as_served import standard_role
 from pipeline.store.files import canonical_json
 
 _ENDS = " .?!,;:\"'“”‘’«»¿¡。、؟।"  # what people leave out, or type twice, around a sentence
@@ -52,9 +53,9 @@ def text_id(messages: Iterable[Mapping[str, Any]]) -> str:
     """
     messages = list(messages)
     said = [
-        [message["role"], _words(message.get("content") or "")]
+        [standard_role(message["role"]), _words(message.get("content") or "")]
         for message in messages
-        if message["role"] not in ("system", "assistant")
+        if standard_role(message["role"]) not in ("system", "assistant")
     ]
     content = said if any(words for _, words in said) else [dict(message) for message in messages]
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:16]
@@ -65,9 +66,10 @@ def opening(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]
     no answer; system messages are shared by a deployment's chats."""
     asked = False
     for number, message in enumerate(messages):
-        if asked and message["role"] == "assistant":
+        kind = standard_role(message["role"])
+        if asked and kind == "assistant":
             return messages[:number]
-        asked |= message["role"] not in ("system", "assistant")
+        asked |= kind not in ("system", "assistant")
     return messages
 
 

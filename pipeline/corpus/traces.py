@@ -1,20 +1,21 @@
 """Whether a chat template writes every message of a prompt. Has no tokenizer; what renders is given to it.
 
 A template without a branch for a role drops its messages without a word: the target then answers another prompt than the log's.
-The messages are rendered once with a number of its own in the place of each text and each name of a tool, and every number must
-be in the prompt. That depends on the template, its arguments and which parts messages of which role have, so it is decided once
-for each such sequence.
+The messages are rendered once with a number of its own in the place of each text and of each name of a tool, declared or called,
+and every number must be in the prompt. That depends on the template, its arguments and which parts messages of each role have;
+it is decided once for each such sequence.
 
 No rejection: parts that a template leaves out on purpose, which are thinking of earlier answers, empty texts, and the text beside
 a tool call where the call itself is written.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from pipeline.corpus.as_served import ROLES
 from pipeline.corpus.rows import BadRow, ParsedPrompt
+from pipeline.corpus.template_names import TemplateNames
 from pipeline.escaping.terminal import printable
 from pipeline.store.files import canonical_json
 
@@ -31,10 +32,10 @@ _MOST_SHAPES = 50_000  # that are kept
 
 class Traces:
     """Checks prompts for messages without a trace. `render` gives the text of messages with arguments of the template, and raises
-    BadRow; `templates` is the source of all templates of the tokenizer."""
+    BadRow; `names` are those of all templates of the tokenizer."""
 
-    def __init__(self, render: Render, templates: str) -> None:
-        self._render, self._templates = render, templates
+    def __init__(self, render: Render, names: TemplateNames) -> None:
+        self._render, self._names = render, names
         self._found: dict[tuple[Any, ...], tuple[str, str] | None] = {}
 
     def check(self, prompt: ParsedPrompt, arguments: Mapping[str, Any]) -> None:
@@ -58,9 +59,10 @@ class Traces:
     ) -> tuple[str, str] | None:
         for number, message in enumerate(messages, start=1):
             role = message["role"]
-            if role not in ROLES and role not in prompt.roles and not self._names(role):
+            if role not in ROLES and role not in prompt.roles and not self._names.quotes(role):
                 return UNKNOWN_ROLE, f"'{printable(role[:40])}' of message {number} is not in the chat template"
-        marked = [_marked(message, _FIRST + 2 * number) for number, message in enumerate(messages)]
+        numbers = count(_FIRST)
+        marked, marks = zip(*(_marked(message, numbers) for message in messages), strict=True)
         named = [_named(tool, f"t{_TOOLS + number}") for number, tool in enumerate(prompt.tools)]
         text = self._render(marked, {**arguments, "tools": named} if named else arguments)
         for number, (tool, given) in enumerate(zip(prompt.tools, named, strict=True)):
@@ -68,19 +70,17 @@ class Traces:
                 return NO_TOOLS, f"it ignores tool {number + 1} of {len(named)}; {_OWN_TOOLS}"
         if named and text == self._render(marked, arguments):
             return NO_TOOLS, f"it ignores them; {_OWN_TOOLS}"
-        for number, message in enumerate(messages):
-            if not _is_written(message, text, _FIRST + 2 * number):
+        for number, (message, wanted) in enumerate(zip(messages, marks, strict=True), start=1):
+            if any(str(mark) not in text for mark in wanted):
                 role = printable(str(message["role"])[:40])
-                return f"{role} {WITHOUT_TRACE}", f"message {number + 1} of {len(messages)}"
+                return f"{role} {WITHOUT_TRACE}", f"message {number} of {len(messages)}"
         return None
-
-    def _names(self, role: str) -> bool:
-        return re.search(rf"""(['"]){re.escape(role)}\1""", self._templates) is not None
 
 
 def _shape(message: Message) -> tuple[Any, ...]:
     """What a template can tell of a message beside its texts."""
-    return message["role"], _has_text(message), *sorted(name for name, item in message.items() if item)
+    calls = tuple(_tool_shape(call) if isinstance(call, Mapping) else None for call in _calls(message))
+    return message["role"], _has_text(message), calls, *sorted(name for name, item in message.items() if item)
 
 
 def _tool_shape(tool: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -92,13 +92,22 @@ def _has_text(message: Message) -> bool:
     return isinstance(content, str) and bool(content.strip())
 
 
-def _marked(message: Message, number: int) -> dict[str, Any]:
-    found = dict(message)
+def _calls(message: Message) -> Sequence[Any]:
+    calls = message.get("tool_calls")
+    return calls if isinstance(calls, list) else ()
+
+
+def _marked(message: Message, numbers: Iterator[int]) -> tuple[dict[str, Any], list[int]]:
+    """The message with a number in place of its text and of each call's name, and those that must be written: of the calls, where
+    it has some, since a template may leave out the text beside them."""
+    found, wanted = dict(message), list[int]()
     if _has_text(message):
-        found["content"] = f"text {number}"
-    if isinstance(calls := message.get("tool_calls"), list):
-        found["tool_calls"] = [_named(call, f"f{number + 1}") for call in calls]
-    return found
+        wanted = [next(numbers)]
+        found["content"] = f"text {wanted[0]}"
+    if calls := _calls(message):
+        wanted = [number for number, _ in zip(numbers, calls, strict=False)]
+        found["tool_calls"] = [_named(call, f"f{number}") for call, number in zip(calls, wanted, strict=True)]
+    return found, wanted
 
 
 def _named(call: Any, name: str) -> Any:
@@ -107,10 +116,3 @@ def _named(call: Any, name: str) -> Any:
     if isinstance(function := call.get("function"), Mapping):
         return {**call, "function": {**function, "name": name}}
     return {**call, "name": name} if "name" in call else call
-
-
-def _is_written(message: Message, text: str, number: int) -> bool:
-    calls = message.get("tool_calls")
-    if calls:
-        return str(number + 1) in text
-    return not _has_text(message) or str(number) in text

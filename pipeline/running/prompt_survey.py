@@ -117,6 +117,10 @@ class _Prefix:
         self._renderer, self._least, self._most = renderer, least, most
         self._rendered, self._usable = 0, False
 
+    @property
+    def own_roles(self) -> Mapping[str, str]:
+        return {} if self._renderer is None else self._renderer.own_roles
+
     def check_arguments(self, arguments: Mapping[str, Any], key: str) -> None:
         if self._renderer is not None:
             self._renderer.check_arguments(arguments, key)

@@ -30,6 +30,7 @@ from pipeline.corpus.answers import parse_answer
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.request_counts import request_counts
 from pipeline.corpus.rows import BadRow, parse_row
+from pipeline.corpus.template_names import TemplateNames
 from pipeline.corpus.traces import Traces
 from pipeline.judgement.decision_file import read_decision, recorded_decision
 from pipeline.judgement.schema import FILE, brief
@@ -331,7 +332,9 @@ def test_recorded_answers(row: Any) -> None:
 
 
 def _rows_are_sound(path: Path, source: PromptSource) -> None:
-    traces = Traces(lambda messages, arguments: canonical_json([*messages, dict(arguments)]), "'critic'")
+    traces = Traces(
+        lambda messages, arguments: canonical_json([*messages, dict(arguments)]), TemplateNames(("{{ 'critic' }}",))
+    )
     with _read_or_refused(path):
         reader = SourceReader(0, source, path)
         reader.total()

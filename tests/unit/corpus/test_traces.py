@@ -7,7 +7,8 @@ import pytest
 
 from pipeline.config.corpus import PromptSource
 from pipeline.corpus.rendering import Renderer
-from pipeline.corpus.rows import BadRow, parse_row
+from pipeline.corpus.rows import BadRow, for_template, parse_row
+from pipeline.corpus.template_names import TemplateNames
 from tests.unit.segments.texts import bpe_tokenizer
 
 _FAMILIES = sorted(Path(__file__).parents[1].glob("segments/templates/*.jinja"))
@@ -72,6 +73,35 @@ def test_a_role_that_the_template_names_is_known() -> None:
     assert "No.Why?" == _rendered(named, {"role": "critic", "content": "No."}, _ASKED)
 
 
+# As GLM's and Llama's, and templates of people who train on ShareGPT.
+OWN_WORDS = (
+    "{% for m in messages %}{% if m.role in ['observation', 'ipython'] %}<{{ m.role }}>{{ m.content }}{% elif m.role == 'bot' %}"
+    "<b>{{ m.content }}{% elif m.role in ('user', 'assistant') %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("name", ["role", "from"])
+@pytest.mark.parametrize(
+    ("role", "written"), [("observation", "<observation>4"), ("IPython", "<ipython>4"), ("bot", "<b>4")]
+)
+def test_the_words_of_the_template_win(name: str, role: str, written: str) -> None:
+    """A role that the template has a branch for stays, as servers hand it over. Others are what the table says."""
+    source = for_template(PromptSource(path="p"), TemplateNames((OWN_WORDS,)).own_roles)
+    text = {"role": "content", "from": "value"}[name]
+    given = [{name: one, text: what} for one, what in (("human", "Why?"), (role, "4"), ("human", "And?"), ("gpt", "5"))]
+    assert f"<user>Why?{written}<user>And?" == _rendered(OWN_WORDS, *given, source=source)
+    found, mapped = (parse_row({"messages": given}, one) for one in (source, PromptSource(path="p")))
+    assert (1, mapped.text_id, mapped.conversation) == (found.dropped_answers, found.text_id, found.conversation)
+
+
+def test_turns_end_at_results_of_tools_by_any_name() -> None:
+    """And an answer is one by any name."""
+    source = for_template(PromptSource(path="p", every_turn=True), {"observation": "observation", "bot": "bot"})
+    said, result = _SAID | {"role": "bot"}, {"role": "observation", "content": "4"}
+    found = parse_row({"messages": [_ASKED, said, _ASKED, said, result, said, _ASKED]}, source)
+    assert (1, 2, 3) == (len(found.follow_ups), found.dropped_turns, found.dropped_answers)
+
+
 @pytest.mark.parametrize(("role", "read"), [("human", "user"), ("GPT", "assistant"), ("prompter", "user")])
 def test_other_names_of_a_role_are_read(role: str, read: str) -> None:
     """As `from` has them too."""
@@ -127,6 +157,42 @@ def test_templates_of_families_lose_no_message(path: Path) -> None:
         except BadRow:
             continue
         assert all(one in text for one in texts)
+
+
+_PARALLEL = [_CALL, _CALL | {"id": "987654321", "function": {"name": "g", "arguments": {}}}]
+
+
+def test_each_of_parallel_calls_leaves_a_trace() -> None:
+    """A template that writes the first call only drops the second; one call alone decides nothing about two."""
+    one = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ m.tool_calls[0].function.name if m.tool_calls }}{% endfor %}"
+    every = one.replace(
+        "m.tool_calls[0].function.name if m.tool_calls", "m.tool_calls | map(attribute='function.name') | join"
+    )
+    renderer, source = Renderer(bpe_tokenizer(template=one), None, {}), PromptSource(path="p")
+    single, double = (
+        parse_row({"messages": [_ASKED, _CALLED | {"tool_calls": calls}, _RESULT]}, source)
+        for calls in ([_CALL], _PARALLEL)
+    )
+    assert "<assistant>f<tool>4" in renderer.text(single)[0]
+    with pytest.raises(BadRow, match="assistant message that the chat template does not write: message 2 of 3"):
+        renderer.text(double)
+    assert "<assistant>fg<tool>4" in _rendered(every, *double.messages)
+
+
+@pytest.mark.parametrize("content", [None, [], ""])
+@pytest.mark.parametrize("message", [_CALLED, _SAID | {"reasoning_content": "They ask."}, _RESULT, _SYSTEM])
+def test_a_message_may_have_no_text(message: dict[str, Any], content: Any) -> None:
+    """Such as a call alone, thinking that was cut off, or a tool that returned nothing: it is empty, as in servers."""
+    found = parse_row({"messages": [_ASKED, message | {"content": content}, _ASKED]}, PromptSource(path="p"))
+    assert "" == found.messages[1]["content"]
+    with pytest.raises(BadRow, match=r"bad messages: the content of 'messages.2.' is null, not text"):
+        parse_row({"messages": [_ASKED, {"role": "assistant", "text": "Sure."}, _ASKED]}, PromptSource(path="p"))
+
+
+@pytest.mark.parametrize("content", [None, []])
+def test_a_question_needs_a_text(content: Any) -> None:
+    with pytest.raises(BadRow, match=r"empty prompt: the content of 'messages.1.' is"):
+        parse_row({"messages": [_ASKED | {"content": content}]}, PromptSource(path="p"))
 
 
 def test_a_template_that_fails_is_told_from_one_that_drops() -> None:
