@@ -13,6 +13,7 @@ from pipeline.canary.examined import Examined, Known
 from pipeline.canary.schema import Divergence
 from pipeline.engines.counts import Counts
 from pipeline.errors import UsageError
+from pipeline.generation.completion_store import StoredCompletion
 from pipeline.servers.api import GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.retries import retried
@@ -37,17 +38,27 @@ class Emitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What one engine answered. `emitted`: in the order of the prompts. `difference`: mean absolute difference of log p of
-    `scored` known tokens; None with `problem`. `counters`: what the engine counted while the prompts were answered; None
+    """What one engine answered. `emitted`: in the order of the prompts. `off_N`: (N,), absolute difference of log p of each known
+    token from its record, in nats, beyond the bound of the record; empty with `problem`. `text_tokens`: of the stored
+    completions, up to the first that was not emitted. `counters`: what the engine counted while the prompts were answered; None
     where nobody looked."""
 
     model: ServedModel
     emitted: list[Emitted]
-    scored: int
-    difference: float | None
+    off_N: NDArray[np.float64]
     problem: str
     divergences: list[Divergence]
+    text_tokens: int
     counters: Observation | None
+
+    @property
+    def scored(self) -> int:
+        return len(self.off_N)
+
+    @property
+    def difference(self) -> float | None:
+        """The mean of `off_N`; None where it is empty."""
+        return float(self.off_N.mean()) if len(self.off_N) else None
 
 
 @dataclass(frozen=True)
@@ -78,18 +89,20 @@ async def ask(
         *(_completion(engine, item.prompt.tolist(), examined.max_tokens, stop_tokens) for item in examined.completions)
     )
     counters = await look() if look is not None else None
-    problem, difference, scored = "", None, 0
+    problem, off_N = "", np.zeros(0)
     try:
-        difference, scored = await _difference(engine, _affordable(examined.known, engine.asking))
+        off_N = await _off(engine, _affordable(examined.known, engine.asking))
     except UsageError as error:  # this engine gives none
         problem = str(error)
+    divergences = await _divergences(engine, examined, emitted)
+    places = {one.prompt: one.position + 1 for one in divergences}
     return Asked(
         model=model,
         emitted=list(emitted),
-        scored=scored,
-        difference=difference,
+        off_N=off_N,
         problem=problem,
-        divergences=await _divergences(engine, examined, emitted),
+        divergences=divergences,
+        text_tokens=sum(places.get(item.id, len(_stored(examined, item))) for item in examined.completions),
         counters=counters,
     )
 
@@ -109,8 +122,8 @@ def _affordable(known: Sequence[Known], asking: Asking) -> list[Known]:
     ]
 
 
-async def _difference(engine: Engine, known: Sequence[Known]) -> tuple[float | None, int]:
-    """Mean absolute difference of log p over all tokens whose record has a bound, beyond that bound; and their number."""
+async def _off(engine: Engine, known: Sequence[Known]) -> NDArray[np.float64]:
+    """Absolute difference of log p of all tokens whose record has a bound, beyond that bound."""
 
     async def one(item: Known) -> NDArray[np.float64]:
         request = ScoreRequest(ids=item.ids, start=item.start, kept=1)
@@ -121,8 +134,7 @@ async def _difference(engine: Engine, known: Sequence[Known]) -> tuple[float | N
         return found_N
 
     parts = await asyncio.gather(*(one(item) for item in known))
-    all_N = np.concatenate(parts) if parts else np.zeros(0)
-    return (float(all_N.mean()) if len(all_N) else None), len(all_N)
+    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 async def _divergences(engine: Engine, examined: Examined, emitted: Sequence[Emitted]) -> list[Divergence]:
@@ -135,7 +147,7 @@ async def _divergences(engine: Engine, examined: Examined, emitted: Sequence[Emi
 
     work = []
     for item, answer in zip(examined.completions, emitted, strict=True):
-        stored = item.tokens[: min(item.length, examined.max_tokens)].tolist()
+        stored = _stored(examined, item)
         if answer.tokens == stored:
             continue
         pairs = zip(answer.tokens, stored, strict=False)
@@ -144,6 +156,12 @@ async def _divergences(engine: Engine, examined: Examined, emitted: Sequence[Emi
         own, other = (tokens[position] if position < len(tokens) else None for tokens in (answer.tokens, stored))
         work.append(one(item.id, [*item.prompt.tolist(), *stored[:position]], position, own, other))
     return list(await asyncio.gather(*work))
+
+
+def _stored(examined: Examined, item: StoredCompletion) -> list[int]:
+    """The stored tokens that the engine is asked for."""
+    found: list[int] = item.tokens[: min(item.length, examined.max_tokens)].tolist()
+    return found
 
 
 async def _lead(engine: Engine, before: list[int], own: int, stored: int) -> float | None:

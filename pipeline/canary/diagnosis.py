@@ -3,22 +3,36 @@
 Text that differs is evidence about the target or its arithmetic, never about the draft: the target alone decides what is emitted.
 The draft is judged by counts on the emitted tokens, whatever they are, so the two answers do not depend on each other.
 The target is judged by two kinds of evidence, log p of known tokens and greedy text. Where they exclude each other, no target
-explains them: the engine is at fault, and the answer is "contradictory".
+explains them: the engine is at fault, and the answer is "contradictory". Both are judged token by token: a target may have
+changed much at few tokens and nothing at all others, of which a mean says nothing.
 """
 
 from collections.abc import Sequence
 
-from pipeline.canary.arithmetic import most_beyond, near_tie
-from pipeline.canary.schema import BAD, Answer, Divergence, DraftEvidence, RequestEvidence, TargetEvidence, Verdict
+from scipy.stats import binom
+
+from pipeline.canary.arithmetic import most_beyond, most_of_token, near_tie
+from pipeline.canary.schema import (
+    BAD,
+    LARGEST,
+    Answer,
+    Divergence,
+    DraftEvidence,
+    RequestEvidence,
+    TargetEvidence,
+    Verdict,
+)
 from pipeline.engines.counts import Counts
-from pipeline.servers.identity import is_rounding, most_rounding
+from pipeline.servers.identity import is_rounding
 
 _LISTED = 3
 _WORST: tuple[Verdict, ...] = (*BAD, "inconclusive", "as_examined")
-# Two tokens that a change of the target has reordered may be so many times as far apart as log p of known tokens has moved on
-# average, or as rounding may move it. An assumption, and a wide one.
-_MOST_TIMES = 100
-_SHOWN_IN_TEXT, _COMPLETIONS = 0.25, 4  # a mean difference, in nats, that so many greedy completions cannot hide
+# A change of the target that swaps two tokens moves log p of at least one of them by half of what they are then apart, or by less
+# where the rest of the distribution pays for it. Two assumptions, both wide: a quarter, and that tokens of the text are not moved
+# ten times as far as the known token that is moved most.
+_OF_GAP, _MOST_TIMES = 4, 10
+_CHANCE = 1e-4  # of such a text, by the share of known tokens that were moved so far
+_MOVED, _SHOWN_IN_TEXT = 0.25, 50  # of so many tokens that were moved by so many nats, one is another greedy token
 
 
 def about_target(found: TargetEvidence) -> Answer:
@@ -28,6 +42,7 @@ def about_target(found: TargetEvidence) -> Answer:
         f"log p of known tokens is not given ({found.problem})"
         if difference is None
         else f"log p of {found.log_p_tokens} known tokens differs by {difference:.2g} on average"
+        + (f", by {found.log_p_largest[0]:.2g} at most" if found.log_p_largest else "")
     )
     if contradiction := _contradiction(found, scored):
         return Answer("contradictory", contradiction)
@@ -35,6 +50,10 @@ def about_target(found: TargetEvidence) -> Answer:
         coarser = found.dtype == "float32" and is_rounding(difference, "bfloat16")
         hint = "; a coarser number format than float32 would explain it" if coarser else ""
         return Answer("changed", f"{scored}, more than rounding in {found.dtype}{hint}")
+    bound = most_of_token(found.dtype)
+    if _moved(found, bound) > most_beyond(found.dtype == "float32", found.log_p_tokens):
+        tokens = f"by more than {bound:g} at {_moved(found, bound)} of them"
+        return Answer("changed", f"{scored}, {tokens}, more than rounding in {found.dtype}")
     unknown = [one for one in found.divergences if one.gap is None]
     clear = _clear(found)
     if clear:
@@ -61,16 +80,39 @@ def _contradiction(found: TargetEvidence, scored: str) -> str:
         return f"the engine does not emit what its own log p say: {said}; {scored}"
     if difference is None:
         return ""
-    most = _MOST_TIMES * max(difference, most_rounding(found.dtype))
-    if far := [one for one in clear if (one.gap or 0.0) > most]:
-        said = _other_text(found, far, "more than any change that the known tokens allow")
+    if far := _not_of_one_target(found, clear):
+        said = _other_text(found, far, "more than known tokens allow")
         return f"the engine's log p and its text are not of one target: {scored}, and {said}"
-    if difference > _SHOWN_IN_TEXT and found.completions >= _COMPLETIONS and not found.divergences:
+    moved = _moved(found, _MOVED)
+    if not found.divergences and moved * found.text_tokens > _SHOWN_IN_TEXT * found.log_p_tokens:
         return (
-            f"the engine's log p are not those of what it emits: {scored}, and all {found.completions} greedy completions are "
-            "the stored ones; they may be processed (vLLM's --logprobs-mode), or of another temperature"
+            f"the engine's log p are not those of what it emits: {scored}, by more than {_MOVED:g} at {moved} of them, and all "
+            f"{found.text_tokens} greedy tokens are the stored ones; they may be processed (vLLM's --logprobs-mode), or of "
+            "another temperature"
         )
     return ""
+
+
+def _moved(found: TargetEvidence, least: float) -> int:
+    """Known tokens whose log p differs by more than `least`: `LARGEST` or more are counted as so many."""
+    return sum(one > least for one in found.log_p_largest)
+
+
+def _not_of_one_target(found: TargetEvidence, clear: Sequence[Divergence]) -> list[Divergence]:
+    """The divergences that are further from the record than known tokens are, or more than those that were moved as far allow."""
+    largest = max(found.log_p_largest, default=0.0)
+    most = max(_MOST_TIMES * largest, 2 * most_of_token(found.dtype))
+    if far := [one for one in clear if (one.gap or 0.0) > most]:
+        return far
+    by_gap = sorted(clear, key=lambda one: -(one.gap or 0.0))
+    for count, one in enumerate(by_gap, start=1):
+        moved = _moved(found, (one.gap or 0.0) / _OF_GAP)
+        if moved >= LARGEST:
+            return []
+        share = (moved + 1) / (found.log_p_tokens + 1)
+        if found.text_tokens and binom.sf(count - 1, found.text_tokens, share) < _CHANCE:
+            return list(clear)
+    return []
 
 
 def _clear(found: TargetEvidence) -> list[Divergence]:

@@ -10,7 +10,7 @@ from pipeline.canary.asking import Asked, Engine, Look, ask
 from pipeline.canary.diagnosis import about_draft, about_target, about_traffic, over_all
 from pipeline.canary.examined import Examined, examined_slice
 from pipeline.canary.lengths import Lengths, exported_lengths
-from pipeline.canary.schema import CANARY, CanaryResult, EndpointResult, TargetEvidence
+from pipeline.canary.schema import CANARY, LARGEST, CanaryResult, EndpointResult, TargetEvidence
 from pipeline.config.root import Config
 from pipeline.config.server import Api, EndpointConfig, ServerConfig
 from pipeline.errors import UnderstudyError, UsageError
@@ -192,6 +192,8 @@ def _endpoint(asked: Question, url: str, found: Asked, draft: "DraftEvidence") -
         completions=len(found.emitted),
         equal=len(found.emitted) - len(found.divergences),
         divergences=found.divergences,
+        log_p_largest=sorted(found.off_N.tolist(), reverse=True)[:LARGEST],
+        text_tokens=found.text_tokens,
     )
     return EndpointResult(
         url=url,

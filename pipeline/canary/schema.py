@@ -11,6 +11,7 @@ from pipeline.store.state_files import StateFile
 
 # "contradictory": two kinds of evidence exclude each other, so neither gives its verdict.
 Verdict = Literal["as_examined", "changed", "not_as_examined", "contradictory", "inconclusive"]
+LARGEST = 100
 BAD: tuple[Verdict, ...] = ("contradictory", "changed", "not_as_examined")  # the worst first
 
 
@@ -43,7 +44,8 @@ class Divergence:
 @stored
 class TargetEvidence:
     """Is it the target that was examined? `log_p_difference`: mean absolute difference of log p of known tokens from what was
-    recorded, in nats; None with `problem` where the engine does not give it."""
+    recorded, in nats; None with `problem` where the engine does not give it. `log_p_largest`: the largest of these differences,
+    descending, at most `LARGEST`. `text_tokens`: of the stored completions, up to the first that was not emitted."""
 
     dtype: NumberFormat  # that the target was examined in
     log_p_tokens: Count
@@ -52,6 +54,8 @@ class TargetEvidence:
     completions: Count
     equal: Count  # of them, to the stored greedy ones
     divergences: list[Divergence]
+    log_p_largest: list[Number] = field(default_factory=list)
+    text_tokens: Count = 0
 
 
 @stored

@@ -4,6 +4,7 @@ from typing import Any
 
 from pipeline.canary.production import Production
 from pipeline.canary.schema import (
+    LARGEST,
     Answer,
     CanaryResult,
     Divergence,
@@ -32,7 +33,13 @@ def of_target(**changes: Any) -> TargetEvidence:
         "equal": 10,
         "divergences": [],
     }
-    return TargetEvidence(**(known | changes))
+    known |= changes
+    difference, tokens = known["log_p_difference"], known["log_p_tokens"]
+    alike = {
+        "log_p_largest": [] if difference is None else [difference] * min(tokens, LARGEST),
+        "text_tokens": 12 * known["completions"],
+    }
+    return TargetEvidence(**(alike | known))
 
 
 def of_request(beyond: list[int] | None, ties: int = 0, prompt: str = "p") -> RequestEvidence:

@@ -1,9 +1,11 @@
 """Which evidence says what: the target, the traffic, or the engine and its draft."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pipeline.acceptance.explained_counts import Drafted
 from pipeline.canary.arithmetic import is_exact, most_beyond, near_tie, near_ties
@@ -15,6 +17,11 @@ from tests.unit.canary.evidence import FINE, divergence, of_draft, of_request, o
 CHANGED, OTHER = Answer("changed", "other weights"), Answer("not_as_examined", "another draft")
 TORN = Answer("contradictory", "not what its log p say")
 OPEN = Answer("inconclusive", "no counts")
+SPARSE: dict[str, Any] = {
+    "log_p_tokens": 2000,
+    "log_p_difference": 7e-4,
+    "log_p_largest": [0.6, 0.5, 0.3, *[1e-5] * 97],
+}
 
 
 @pytest.mark.parametrize(
@@ -47,10 +54,47 @@ OPEN = Answer("inconclusive", "no counts")
         (of_target(dtype="bfloat16", divergences=[divergence(0.3, against=True)]), "contradictory", "its own log p"),
         (of_target(equal=9, divergences=[divergence(1e-5, against=True)]), "as_examined", "near-tie"),
         (of_target(log_p_difference=8.8e-7, divergences=[divergence(0.2)]), "contradictory", "are not of one target"),
-        (of_target(log_p_difference=5e-3, divergences=[divergence(0.2)]), "changed", "more than rounding"),
+        (
+            of_target(log_p_difference=5e-3, log_p_largest=[0.03], divergences=[divergence(0.2)]),
+            "changed",
+            "more than rounding",
+        ),
         (of_target(dtype="bfloat16", log_p_difference=0.0, divergences=[divergence(2.0)]), "changed", "not the stored"),
         (of_target(log_p_difference=0.5), "contradictory", "log p are not those of what it emits"),
         (of_target(log_p_difference=0.5, completions=3, equal=3), "changed", "more than rounding"),
+        # Few large differences among many tiny ones: the target changed at few tokens, and both kinds of evidence show it.
+        (of_target(**SPARSE), "changed", "by more than 0.05 at 3 of them, more than rounding in float32"),
+        (of_target(**SPARSE, equal=9, divergences=[divergence(0.4)]), "changed", "by 0.6 at most"),
+        (of_target(**SPARSE | {"log_p_largest": [900.0], "log_p_difference": 0.45}), "changed", "more than rounding"),
+        (
+            of_target(**SPARSE, text_tokens=300, completions=32, equal=14, divergences=[divergence(0.4)] * 18),
+            "contradictory",
+            "18 of 32 greedy completions are not the stored ones",
+        ),
+        (
+            of_target(
+                log_p_difference=8.8e-7, log_p_tokens=2000, completions=32, equal=29, divergences=[divergence(0.01)] * 3
+            ),
+            "changed",
+            "not the stored ones",
+        ),
+        (
+            of_target(
+                log_p_difference=8.8e-7,
+                log_p_tokens=2000,
+                completions=32,
+                equal=22,
+                divergences=[divergence(0.01)] * 10,
+            ),
+            "contradictory",
+            "more than known tokens allow",
+        ),
+        (of_target(dtype="bfloat16", log_p_tokens=2000, log_p_largest=[2.0] * 5), "as_examined", "by 2 at most"),
+        (
+            of_target(dtype="bfloat16", log_p_tokens=2000, log_p_largest=[2.0] * 6),
+            "changed",
+            "by more than 1.5 at 6 of them",
+        ),
         (of_target(divergences=[divergence(None)]), "inconclusive", "whose log p is not known"),
         (of_target(log_p_difference=None, problem="refused"), "as_examined", "not given (refused)"),
         (of_target(log_p_difference=None, completions=0, equal=0), "inconclusive", "not given"),
@@ -60,6 +104,64 @@ def test_the_target(found: TargetEvidence, verdict: Verdict, said: str) -> None:
     """By log p of known tokens first; then by the text, where near-ties are no change."""
     answer = about_target(found)
     assert (verdict, True) == (answer.verdict, said in answer.why), answer.why
+
+
+def _asked(seed: int, of_log_p: tuple[float, float], of_text: tuple[float, float]) -> TargetEvidence:
+    """1,000 known tokens, and 32 greedy completions of 24. Of log p and of the text: at which share of the places the logits are
+    others, and by how much; elsewhere by 1e-6."""
+    rng, places, vocabulary = np.random.default_rng(seed), 1000 + 32 * 24, 40
+
+    def log_softmax(logits_NV: NDArray[np.float64]) -> NDArray[np.float64]:
+        shifted_NV: NDArray[np.float64] = logits_NV - np.log(np.exp(logits_NV).sum(-1, keepdims=True))
+        return shifted_NV
+
+    before_NV = log_softmax(rng.normal(0, 2, (places, vocabulary)))
+    share_N, size_N = (
+        np.repeat([one[index] for one in (of_log_p, of_text)], (1000, places - 1000)) for index in (0, 1)
+    )
+    size_N = np.where(rng.random(places) < share_N, size_N, 1e-6)
+    now_NV = log_softmax(before_NV + size_N[:, None] * rng.normal(0, 1, before_NV.shape))
+    token_N = (before_NV[:1000] + rng.gumbel(size=(1000, vocabulary))).argmax(-1)
+    off_N = np.abs(now_NV - before_NV)[np.arange(1000), token_N]
+    stored_NT, now_NTV = before_NV[1000:].argmax(-1).reshape(32, 24), now_NV[1000:].reshape(32, 24, -1)
+    emitted_NT = now_NTV.argmax(-1)
+    divergences, tokens = [], 0
+    for stored_T, emitted_T, now_TV in zip(stored_NT, emitted_NT, now_NTV, strict=True):
+        at = next((place for place in range(24) if stored_T[place] != emitted_T[place]), None)
+        tokens += 24 if at is None else at + 1
+        if at is not None:
+            divergences.append(divergence(float(now_TV[at, emitted_T[at]] - now_TV[at, stored_T[at]])))
+    return of_target(
+        log_p_tokens=1000,
+        log_p_difference=float(off_N.mean()),
+        log_p_largest=sorted(off_N.tolist(), reverse=True)[:100],
+        completions=32,
+        equal=32 - len(divergences),
+        divergences=divergences,
+        text_tokens=tokens,
+    )
+
+
+@pytest.mark.parametrize("size", [0.003, 0.03, 0.3, 3.0])
+@pytest.mark.parametrize("share", [0.01, 0.1, 1.0])
+def test_a_changed_target_never_contradicts_itself(share: float, size: float) -> None:
+    """Whether at few places or at all, by little or much. By chance once in 10,000 for each of the 36."""
+    for seed in range(3):
+        answer = about_target(_asked(seed, (share, size), (share, size)))
+        assert answer.verdict in ("changed", "as_examined"), answer.why
+        assert "changed" == answer.verdict or share * size < 0.01, answer.why
+
+
+@pytest.mark.parametrize("size", [0.3, 3.0])
+@pytest.mark.parametrize("share", [0.05, 1.0])
+def test_a_text_of_another_target_than_log_p_contradicts(share: float, size: float) -> None:
+    """And the reverse: log p that are not of the text."""
+    for seed in range(3):
+        for of_log_p, of_text in (((0.0, 0.0), (share, size)), ((0.004, size), (1.0, size))):
+            answer = about_target(_asked(seed, of_log_p, of_text))
+            assert "contradictory" == answer.verdict, answer.why
+        if size > 1:
+            assert "contradictory" == about_target(_asked(seed, (share, size), (0.0, 0.0))).verdict or share < 1
 
 
 @pytest.mark.parametrize(

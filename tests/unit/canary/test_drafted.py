@@ -45,10 +45,10 @@ def _evidence(
     asked = Asked(
         model=ServedModel("target", "/t", None, None),
         emitted=[Emitted(list(range(length)), one) for length, one in zip(lengths, counts, strict=True)],
-        scored=0,
-        difference=None,
+        off_N=np.zeros(0),
         problem="",
         divergences=[],
+        text_tokens=0,
         counters=None if pooled is None else Observation(time=0.0, seconds=1.0, counts=pooled),
     )
     does = [Drafted(np.ones(one, bool), np.full(one, margin), np.full(one, 9.0)) for one in lengths]
