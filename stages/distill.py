@@ -18,7 +18,7 @@ from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.stored_completions import column, distinct
 from pipeline.models.files import model_digest
 from pipeline.models.loading import choose_device, load_tokenizer
-from pipeline.models.saving import save_model
+from pipeline.models.saving import save_model, save_tokenizer
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import DistillSettings
@@ -134,5 +134,5 @@ def _save(context: StageContext[DistillSettings], model: Any, pair: Pair, traine
         )
     model.to(getattr(torch, context.settings.training.dtype))
     save_model(model, out, pair.stop_tokens, tokenizer.pad_token_id)
-    tokenizer.save_pretrained(out)
+    save_tokenizer(tokenizer, out)
     trained_on.write(out)

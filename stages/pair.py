@@ -20,6 +20,7 @@ from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.listed_files import not_applied
 from pipeline.models.loading import check_finite, choose_device, load_model, load_tokenizer
 from pipeline.models.pair_facts import check_sizes, check_widths, model_facts, serving_memory
+from pipeline.models.saving import save_tokenizer
 from pipeline.models.segmenter import chat_templates
 from pipeline.models.shape import find_width
 from pipeline.models.stored_pair import PAIR_FILE
@@ -76,7 +77,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         described[role]["forward"] = _prove_forward(context, role, path, vocabulary)
     if settings.server:
         described["target"]["log_probabilities"] = _ask_servers(context, vocabulary)
-    target.save_pretrained(context.out / "tokenizer")
+    save_tokenizer(target, context.out / "tokenizer")
     facts = {
         **described,
         "vocabulary": vocabulary,

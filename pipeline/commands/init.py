@@ -11,6 +11,7 @@ from pipeline.commands.options import (
     MessagesFieldOption,
     PromptFieldOption,
     PromptFormatOption,
+    TrustOption,
 )
 from pipeline.progress import say_block
 
@@ -49,6 +50,7 @@ def init(
     prompt_field: PromptFieldOption = None,
     messages_field: MessagesFieldOption = None,
     domain_field: DomainFieldOption = None,
+    trust_remote_code: TrustOption = False,
 ) -> None:
     """Print a commented config for your models and prompts.
 
@@ -62,4 +64,4 @@ def init(
         "messages_field": messages_field,
         "domain_field": domain_field,
     }
-    say_block(starting_config(target, draft, prompts, tokenizer, columns))
+    say_block(starting_config(target, draft, prompts, tokenizer, columns, trust_remote_code))

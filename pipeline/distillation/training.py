@@ -57,7 +57,7 @@ class Training:
         settings, device = self.settings.distill, choose_device(self.device)
         if settings.lora is None:
             parts = count() if self.shard else 1
-            require_training_memory(self.pair.path("draft"), device, settings.optimizer, parts)
+            require_training_memory(self.pair.path("draft"), device, settings.optimizer, parts, self.trust_remote_code)
 
     def run_phases(self, rows: Sequence[StoredCompletion], weights: Mapping[str, float], work: Path) -> tuple[Any, Log]:
         """The same, but for adapters, which stay beside the weights."""

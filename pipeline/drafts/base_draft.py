@@ -14,7 +14,7 @@ from pipeline.errors import UsageError
 from pipeline.models.derived import check_derived, few_logits
 from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.model_json import read_config
-from pipeline.models.saving import save_model
+from pipeline.models.saving import save_model, save_tokenizer
 from pipeline.models.tokenizers import check_same_family, legal_differences
 
 _CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ def draft_of_layers(
     whole = load_model(target, dtype, _CPU, trust_remote_code)
     model, chosen = prune_layers(whole, layers)
     save_model(model, out)
-    tokenizer.save_pretrained(out)
+    save_tokenizer(tokenizer, out)
     check_derived(few_logits(model), out, dtype, _CPU, trust_remote_code, f"pair.draft.layers of {target}")
     return [
         f"the draft is the target's layers {', '.join(map(str, chosen))} of {whole.config.get_text_config().num_hidden_layers}"
@@ -59,7 +59,7 @@ def fitting_draft(
     if (trained_on := given / TRAINED_ON).exists():
         shutil.copyfile(trained_on, out / TRAINED_ON)
     save_model(model, out)
-    tokenizer.save_pretrained(out)
+    save_tokenizer(tokenizer, out)
     known_TV = before_TV[:, : gained[0]]
     check_derived(known_TV, out, dtype, _CPU, trust_remote_code, f"pair.draft with rows for {len(gained)} more tokens")
     return out, [

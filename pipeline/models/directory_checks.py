@@ -30,10 +30,7 @@ def unsupported(directory: Path, error: Exception, trust_remote_code: bool) -> U
     """The error for a model of which transformers, by `error`, makes nothing."""
     file, config = directory / CONFIG, read_config(directory)
     if config.auto_map and not trust_remote_code:
-        return UsageError(
-            f"{file}: the model is computed by code that ships with it (auto_map), and no such code is run unless you allow it; "
-            "read the code, then set pair.trust_remote_code to true (--trust-remote-code), or use another model"
-        )
+        return not_allowed(file, "the model is computed by code that ships with it (auto_map)")
     why = " ".join(str(error).split())[:300] or type(error).__name__
     if isinstance(error, KeyError):  # its text is the key alone
         named = [name for name, value in config.model_dump(exclude_unset=True).items() if error.args == (value,)]
@@ -41,6 +38,14 @@ def unsupported(directory: Path, error: Exception, trust_remote_code: bool) -> U
     if why.startswith("Unrecognized configuration class"):  # and then the names of all that there are
         why = f"models of type {config.model_type} are no causal language models"
     return UsageError(f"{file}: unsupported model: {why}; use another one")
+
+
+def not_allowed(file: Path, what: str) -> UsageError:
+    """The error for a model or tokenizer that needs its own code."""
+    return UsageError(
+        f"{file}: {what}, and no such code is run unless you allow it; read the code, then set pair.trust_remote_code to true "
+        "(--trust-remote-code), or use another model"
+    )
 
 
 def _compare(directory: Path, config: ModelConfig) -> None:

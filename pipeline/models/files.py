@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pipeline.errors import UnderstudyError
-from pipeline.models.model_json import CONFIG, GENERATION_CONFIG, INDEX, INDEX_FORMAT
+from pipeline.models.model_json import CONFIG, GENERATION_CONFIG, INDEX, INDEX_FORMAT, TOKENIZER_CONFIG, code_named_in
 from pipeline.store.files import content_key, file_sha256
 
 _TOKENIZERS = (  # one of them makes a tokenizer
-    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt"),
+    *("tokenizer.json", TOKENIZER_CONFIG, "tokenizer.model", "vocab.json", "vocab.txt"),
     *("spiece.model", "sentencepiece.bpe.model", "tekken.json"),
 )
 _TOKENIZER_FILES = (
@@ -23,9 +23,12 @@ _CONFIG_FILES = (CONFIG, GENERATION_CONFIG, INDEX)
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
-    """The tokenizer files, sorted. Chat templates beside the default one are in a directory of their own."""
+    """The tokenizer files, sorted. Chat templates beside the default one are in a directory of their own. Code, if the tokenizer
+    names any."""
     named = [directory / name for name in _TOKENIZER_FILES]
     found = [path for pattern in _TOKENIZER_GLOBS for path in directory.glob(pattern)]
+    if directory / TOKENIZER_CONFIG in code_named_in(directory):
+        found += code_files(directory)
     return sorted(path for path in (*named, *found) if path.is_file())
 
 
@@ -69,7 +72,7 @@ def model_files(directory: Path) -> list[Path]:
     Raises UnderstudyError as `weight_files` does.
     """
     weights = weight_files(directory)
-    return sorted([*weights, *config_files(directory), *tokenizer_files(directory), *code_files(directory)])
+    return sorted({*weights, *config_files(directory), *tokenizer_files(directory), *code_files(directory)})
 
 
 def copy_files(files: Iterable[Path], source: Path, out: Path) -> None:

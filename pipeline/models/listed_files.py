@@ -6,13 +6,12 @@ checkpoints of distributed trainings, code of other repositories. They would cha
 
 import json
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.models.files import code_files, config_files, weight_files
-from pipeline.models.model_json import ADAPTER, CONFIG, config_values
+from pipeline.models.model_json import ADAPTER, CONFIG, code_named_in, config_values
 
 # Keys of config.json that say how a model was computed, not what it computes, or name further files.
 _LEFT_OUT = frozenset(
@@ -31,7 +30,7 @@ class ListedFiles:
     def __init__(self, model: Path, weights: bool, trust_remote_code: bool) -> None:
         config = config_values(model)
         if trust_remote_code:
-            _check_code(model / CONFIG, config.get("auto_map") or {})
+            check_own_code(model)
         self._scratch = tempfile.TemporaryDirectory(prefix="understudy-model-")
         # transformers names the module of a model's code after the directory.
         self.scratch = Path(self._scratch.name)
@@ -63,15 +62,14 @@ def not_applied(model: Path) -> list[str]:
     ]
 
 
-def _check_code(file: Path, auto_map: Mapping[str, Any]) -> None:
-    """UsageError where the code of the model lies in another repository."""
-    for value in auto_map.values():
-        for name in value if isinstance(value, list) else [value]:
-            if isinstance(name, str) and "--" in name:
-                raise UsageError(
-                    f"{file}: auto_map names code of another repository ({name}), which no digest covers; copy its *.py files "
-                    "into the directory and write their names without the repository"
-                )
+def check_own_code(directory: Path) -> None:
+    """UsageError where the code of a model or of its tokenizer lies in another repository."""
+    for file, names in code_named_in(directory).items():
+        if other := [name for name in names if "--" in name]:
+            raise UsageError(
+                f"{file}: auto_map names code of another repository ({other[0]}), which no digest covers; copy its *.py files "
+                "into the directory and write their names without the repository"
+            )
 
 
 def _without(config: dict[str, Any]) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from transformers.utils import logging as transformers_logging
 from pipeline.config.pair import DeviceMap
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.built import empty_model, load_config, require_known_quantization, state_tied
-from pipeline.models.directory_checks import check_directory
+from pipeline.models.directory_checks import check_directory, not_allowed
 from pipeline.models.files import has_tokenizer, tokenizer_files
 from pipeline.models.fixed_rope import fix_rope
-from pipeline.models.listed_files import ListedFiles
+from pipeline.models.listed_files import ListedFiles, check_own_code
 from pipeline.models.memory_plan import require_memory
-from pipeline.models.model_json import CONFIG, ModelConfig, read_config
+from pipeline.models.model_json import CONFIG, ModelConfig, code_named_in, read_config
 from pipeline.models.out_of_memory import is_out_of_memory
 from pipeline.models.placement import check_covers, is_dispatched
 from pipeline.models.reported_in_full import reported_in_full
@@ -198,11 +198,15 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
         # transformers makes an empty tokenizer of the model's kind instead
         raise UnderstudyError(f"{path}: no tokenizer files; copy the tokenizer of the model that it belongs to")
     check_directory(path)  # the config too is read for a tokenizer
+    if trust_remote_code:
+        check_own_code(path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
     except Exception as error:  # the tokenizers library raises bare exceptions for damaged files
         if (path / CONFIG).is_file():
             load_config(path, trust_remote_code)  # whose fault it may be
+        if not trust_remote_code and (named := code_named_in(path)):
+            raise not_allowed(max(named), "the tokenizer is code that ships with it (auto_map)") from error
         raise UnderstudyError(f"{path}: no usable tokenizer: {_brief(error)}; download or copy it again") from error
     _check_listed(path, tokenizer)
     return tokenizer

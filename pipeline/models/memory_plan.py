@@ -64,11 +64,13 @@ def require_memory(
         )
 
 
-def require_training_memory(path: Path, device: torch.device, optimizer: Literal["adamw", "muon"], parts: int) -> None:
+def require_training_memory(
+    path: Path, device: torch.device, optimizer: Literal["adamw", "muon"], parts: int, trusted: bool
+) -> None:
     """UsageError with the numbers where a training of all weights of the model in `path` cannot fit on `device`. `parts`: of the
     processes that divide it; 1: each holds all of it. Reads headers only."""
     free = _free([str(device)])
-    parameters = measure_weights(path).parameters
+    parameters = measure_weights(path, trusted).parameters
     needed = round(training_bytes(parameters, optimizer, parts))
     if free is None or needed <= free:
         return

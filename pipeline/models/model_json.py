@@ -1,9 +1,11 @@
-"""The JSON files of a model directory, which strangers write: config.json, generation_config.json, the index of the weights.
+"""The JSON files of a model directory, which strangers write: config.json, generation_config.json, tokenizer_config.json, the
+index of the weights.
 
 Checked here before transformers reads them: it takes some values as they are and fails far from the file, or never ends. Only
 the fields that Understudy or every decoder reads have types; all others are as they come. Torch-free.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +17,7 @@ from pipeline.store.parsing import Count, Format, Number, Text
 
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
-CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
 _MOST_LAYERS = 10_000  # the deepest decoders have a few hundred
 _MOST_LABELS = 100_000  # of a classifier; transformers names each of them
 _MOST_SIZE = 1 << 31
@@ -124,6 +126,12 @@ class GenerationConfig(_Foreign):
         return _as_list(self.eos_token_id)
 
 
+class TokenizerConfig(_Foreign):
+    """`tokenizer_config.json`."""
+
+    auto_map: Any = None  # classes of code that ships with the tokenizer: names, by kind or alone
+
+
 def _as_list(tokens: int | list[int] | None) -> list[int]:
     return [] if tokens is None else tokens if isinstance(tokens, list) else [tokens]
 
@@ -167,6 +175,9 @@ CONFIG_FORMAT = Format(
 GENERATION_FORMAT = Format(
     name="generation config", content=GenerationConfig, remedy=_REMEDY, foreign=True, error=UsageError
 )
+TOKENIZER_FORMAT = Format(
+    name="config of a tokenizer", content=TokenizerConfig, remedy=_REMEDY, foreign=True, error=UsageError
+)
 INDEX_FORMAT = Format(
     name="index of weights, which lists the file of each tensor in `weight_map`",
     content=WeightIndex,
@@ -184,6 +195,21 @@ def read_config(directory: Path) -> ModelConfig:
             "trained on (peft: merge_and_unload, then save_pretrained), and name that directory"
         )
     return CONFIG_FORMAT.read(directory / CONFIG)
+
+
+def code_named_in(directory: Path) -> dict[Path, list[str]]:
+    """By file, the classes of code that it names (`auto_map`): `module.Class`, or `org/name--module.Class` of another
+    repository. UnderstudyError as `read_config`."""
+    config, tokenizer = directory / CONFIG, directory / TOKENIZER_CONFIG
+    found = {config: CONFIG_FORMAT.find(config), tokenizer: TOKENIZER_FORMAT.find(tokenizer)}
+    return {file: sorted(_texts(one.auto_map)) for file, one in found.items() if one is not None and one.auto_map}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(inner)
 
 
 def config_values(directory: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Writes a model that was made here: the only place that does.
+"""Writes a model or a tokenizer that was made here: the only place that does.
 
 Its generation config is written anew from stop tokens: that with which it was loaded may hold settings of sampling that
 transformers loads and refuses to save, and no draft needs them.
@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from transformers import GenerationConfig
+
+from pipeline.models.model_json import TOKENIZER_CONFIG, TOKENIZER_FORMAT, code_named_in
+from pipeline.store.files import write_json
 
 _KEPT = (
     *("bos_token_id", "eos_token_id", "pad_token_id"),
@@ -21,6 +24,18 @@ def save_model(model: Any, out: Path, stop_tokens: Sequence[int] | None = None, 
     its own. The generation config has nothing but these and the first token of a text."""
     own_generation_config(model, stop_tokens, pad_token)
     model.save_pretrained(out)
+
+
+def save_tokenizer(tokenizer: Any, out: Path) -> None:
+    """Write the files of `tokenizer` to `out`, and its code, if it ships with any: transformers writes the name of its class in
+    a form that it does not read."""
+    tokenizer.save_pretrained(out)
+    file = out / TOKENIZER_CONFIG
+    named = code_named_in(out).get(file, [])
+    if len(named) == 1:
+        values = TOKENIZER_FORMAT.read(file).model_dump(exclude_unset=True)
+        slow_and_fast = [None, *named] if tokenizer.is_fast else [*named, None]
+        write_json(file, values | {"auto_map": {"AutoTokenizer": slow_and_fast}})
 
 
 def own_generation_config(model: Any, stop_tokens: Sequence[int] | None = None, pad_token: int | None = None) -> None:

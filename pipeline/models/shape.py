@@ -1,20 +1,21 @@
-"""Sizes of a model, read from its config and from the headers of its weights. No tensor is loaded."""
+"""Sizes of a model as transformers builds it, and of the files of its weights. No tensor is loaded."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.models.attention_layers import AttentionLayers, attention_layers
-from pipeline.models.built import empty_model, load_config
+from pipeline.models.built import empty_model, is_tied, load_config, name_of_head
 from pipeline.models.directory_checks import check_directory, unsupported
 from pipeline.models.files import weight_files
-from pipeline.models.model_json import CONFIG, read_config
+from pipeline.models.model_json import CONFIG
 from pipeline.models.safetensors_header import read_header
+from pipeline.models.tensor_ledger import stored_tensors
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Sizes from the headers of the safetensors files. `parameters`: those of the model, however they are stored; `bytes`: of
+    """`parameters`: those of the loaded model, however they are stored and whatever stands beside them in the files; `bytes`: of
     all that is stored."""
 
     parameters: int
@@ -22,14 +23,24 @@ class Weights:
 
 
 def measure_weights(path: Path, trust_remote_code: bool = False) -> Weights:
-    """Count parameters and bytes of the files that are loaded, without loading a tensor. Where they are quantized, an element may
-    hold several weights, or a scale: then the parameters of the built model are counted."""
-    entries = [entry for file in weight_files(path) for entry in read_header(file).values()]
-    parameters = sum(entry.elements for entry in entries)
-    if (path / CONFIG).is_file() and read_config(path).is_quantized:
-        built = empty_model(path, trust_remote_code)
-        parameters = sum(weight.numel() for weight in built.parameters())
-    return Weights(parameters, sum(entry.bytes for entry in entries))
+    """Count parameters and bytes without loading a tensor. UsageError for a model that transformers does not build."""
+    sizes = [entry.bytes for file in weight_files(path) for entry in read_header(file).values()]
+    built = empty_model(path, trust_remote_code)
+    parameters = sum(weight.numel() for weight in built.parameters())
+    if is_tied(built) and _has_own_head(path, built):
+        parameters += built.get_output_embeddings().weight.numel()
+    return Weights(parameters, sum(sizes))
+
+
+def _has_own_head(path: Path, built: Any) -> bool:
+    """Whether the files of a model that its config ties have a head of other numbers: then transformers does not tie it."""
+    stored, embedding = stored_tensors(path), built.get_input_embeddings()
+    names = [
+        f"{name_of_head(built)}.weight",
+        *(f"{name}.weight" for name, one in built.named_modules() if one is embedding),
+    ]
+    head, *rows = (next((name for name in stored if name.endswith(wanted)), None) for wanted in names)
+    return head is not None and all(row is not None and not stored.are_equal(head, row) for row in rows)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class Model:
     url: str | None = None  # of the server that runs it
     served_name: str | None = None
     api: str = "vllm"
+    trusted: bool = False  # whether code that ships with it may run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,20 +78,22 @@ class Prompts:
     domain_field: str
 
 
-def named_model(name: str, role: str) -> Model:
+def named_model(name: str, role: str, trusted: bool) -> Model:
     """A local directory, or a model of the hub, which is asked for its commit; nothing is fetched. `role`: target or draft, named
     in errors."""
     directory = local_directory(name, role)
     if directory is None:
         source, commit = pinned_name(name, role)
-        return Model(source=source, revision=commit, dtype="bfloat16", asked=not name.endswith(f"@{commit}"))
+        asked = not name.endswith(f"@{commit}")
+        return Model(source=source, revision=commit, dtype="bfloat16", asked=asked, trusted=trusted)
     return Model(
         source=str(directory.resolve()),
         revision=None,
         dtype=saved_dtype(directory),
         directory=directory,
-        context=read_shape(directory).context,
-        chat_template=bool(load_tokenizer(directory).chat_template),
+        context=read_shape(directory, trusted).context,
+        chat_template=bool(load_tokenizer(directory, trusted).chat_template),
+        trusted=trusted,
     )
 
 
@@ -118,7 +121,7 @@ def _sizes(directory: Path) -> list[int]:
     return sorted(file.stat().st_size for file in model_files(directory))
 
 
-def served_model(url: str, tokenizer: str) -> Model:
+def served_model(url: str, tokenizer: str, trusted: bool) -> Model:
     """The target that the server at `url` runs, with the tokenizer in a directory or on the hub."""
     settings = _server_config(url)
     model = asyncio.run(served_model_of(settings, Progress()))
@@ -136,7 +139,8 @@ def served_model(url: str, tokenizer: str) -> Model:
         dtype=saved_dtype(directory) if directory and (directory / "config.json").is_file() else "bfloat16",
         directory=directory,
         context=None if model.context is None else model.context - SCORING_TOKENS,
-        chat_template=bool(load_tokenizer(directory).chat_template) if directory else None,
+        chat_template=bool(load_tokenizer(directory, trusted).chat_template) if directory else None,
+        trusted=trusted,
         url=settings.endpoints[0].url,
         served_name=model.name,
         api=_APIS.get(model.owner or "", "vllm"),

@@ -47,6 +47,7 @@ def starting_config(
     prompts_path: Path,
     tokenizer: str | None = None,
     columns: Mapping[str, str | None] = MappingProxyType({}),
+    trust_remote_code: bool = False,
 ) -> str:
     """The YAML text. `target_name` may be the URL of a server; then `tokenizer` names the target's tokenizer. `columns`: of the
     prompts, by the key of a source; None, or no key: what is recognised.
@@ -60,15 +61,18 @@ def starting_config(
             "--tokenizer: it names the tokenizer of a target that runs on a server; give it with the server's URL as --target, "
             "and only then"
         )
-    target = served_model(target_name, tokenizer) if tokenizer is not None else named_model(target_name, "target")
+    if tokenizer is not None:
+        target = served_model(target_name, tokenizer, trust_remote_code)
+    else:
+        target = named_model(target_name, "target", trust_remote_code)
     if draft_name == TARGET and target.url is None:
         draft = draft_of_target(target)
     else:
-        draft = named_model(draft_name, "draft")
+        draft = named_model(draft_name, "draft", trust_remote_code)
     require_two_models(target, draft, draft_name)
     if target.directory and draft.directory:
-        width = find_width(target.directory)
-        gained_tokens(load_tokenizer(target.directory), load_tokenizer(draft.directory), width)
+        width = find_width(target.directory, trust_remote_code)
+        gained_tokens(_tokenizer(target), _tokenizer(draft), width)
     if target.chat_template is False and (chats := prompts.chats):
         raise UsageError(
             f"--prompts {prompts_path}: {chats:,} rows are chats, and the target's tokenizer has no chat template; "
@@ -81,6 +85,11 @@ def starting_config(
     except UnicodeEncodeError:
         raise UsageError("a path is not UTF-8 text; rename it") from None
     return text
+
+
+def _tokenizer(model: Model) -> Any:
+    assert model.directory is not None  # it is on this machine
+    return load_tokenizer(model.directory, model.trusted)
 
 
 def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
@@ -104,6 +113,8 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
             "as it was saved" if model.directory else "not on this machine; float32 is faster on a CPU without bfloat16"
         )
         yield f"    dtype: {model.dtype}  # {why}"
+    if target.trusted:
+        yield "  trust_remote_code: true  # code that ships with a model runs, as --trust-remote-code allowed"
     yield ""
     yield "corpus:"
     yield "  sources:"
@@ -203,7 +214,7 @@ def _lengths(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
         else "a model is not on this machine: check its context"
     )
     yield f"  max_prompt_tokens: {prompt}  # longer prompts are rejected; {known}"
-    rendered = prompts.log.has_template(load_tokenizer(target.directory)) if target.directory else None
+    rendered = prompts.log.has_template(_tokenizer(target)) if target.directory else None
     if target.chat_template is None:
         yield "  chat_template: null  # apply the chat template if the target's tokenizer has one"
     elif rendered is not None:
@@ -253,7 +264,7 @@ def _training(prompts: Prompts, draft: Model) -> Iterator[str]:
     yield "distill:"
     yield f"  max_steps: {steps}  # about {_EPOCHS} epochs of {train:,.0f} train prompts, within 100 to 3,000 steps"
     yield f"  batch: {_BATCH}  # sequences; with less memory use `accumulation` and a smaller batch"
-    small = draft.directory is not None and measure_weights(draft.directory).parameters < _SMALL
+    small = draft.directory is not None and measure_weights(draft.directory, draft.trusted).parameters < _SMALL
     rate, size = (
         ("1.0e-3", "few million parameters; a larger one needs about 2.0e-5")
         if small

@@ -227,11 +227,11 @@ def test_a_training_that_does_not_fit_is_refused(
     weights beside it."""
     needed = _weights(saved, "float32") // 4 * a_parameter
     free["cpu"] = needed
-    require_training_memory(saved, CPU, optimizer, parts)
+    require_training_memory(saved, CPU, optimizer, parts, trusted=False)
     free["cpu"] = needed - 1
     said = (
         r"a training of its 4,\d+,\d+ parameters takes \d+\.\d MiB( in each of \d processes that divide it)? \(float32 "
     )
     with pytest.raises(UsageError, match=said) as refused:
-        require_training_memory(saved, CPU, optimizer, parts)
+        require_training_memory(saved, CPU, optimizer, parts, trusted=False)
     assert ("divide it among several GPUs (distill.shard)" in str(refused.value)) == (parts == 1)

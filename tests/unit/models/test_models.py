@@ -89,6 +89,26 @@ def test_weights_are_counted_from_headers(directory: Path) -> None:
     assert Weights(parameters, 2 * parameters) == measure_weights(directory)
 
 
+@pytest.mark.parametrize("stored", ["masks and towers", "another head", "the same head"])
+def test_what_is_counted_is_what_is_loaded(stored: str, tmp_path: Path) -> None:
+    """Not tensors that stand beside it. A head of its own counts where the config ties it too, unless it equals the embedding."""
+    tiny_llama(1, dtype=torch.float32).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    if stored == "masks and towers":
+        tensors |= {
+            "model.visual.blocks.0.weight": torch.ones(64, 64),
+            "mtp.layers.0.mlp.up_proj.weight": torch.ones(8, 8),
+        }
+    else:
+        settings = json.loads((tmp_path / "config.json").read_text()) | {"tie_word_embeddings": True}
+        (tmp_path / "config.json").write_text(json.dumps(settings))
+        tensors |= {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()} if stored == "the same head" else {}
+    save_file(tensors, file, {"format": "pt"})
+    loaded = load_model(tmp_path, "float32", torch.device("cpu"))
+    assert sum(weight.numel() for weight in loaded.parameters()) == measure_weights(tmp_path).parameters
+
+
 def test_weights_in_several_files_are_added(tmp_path: Path) -> None:
     """A sharded model counts as its unsharded self."""
     tiny_llama(1, dtype=torch.float32).save_pretrained(tmp_path, max_shard_size="4KB")

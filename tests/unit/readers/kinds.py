@@ -47,6 +47,7 @@ from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.load.output_lengths import parse_output_lengths
 from pipeline.latency.load.workload import read_workload
 from pipeline.models.directory_checks import check_directory
+from pipeline.models.files import tokenizer_files
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.shape import measure_weights, read_shape
@@ -372,6 +373,10 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="generation config", file="generation_config.json", valid=GENERATION, prepare=_model, read=_read_model,
         covers=("pipeline/models/model_json:GENERATION_FORMAT",),
+    ),
+    Kind(
+        name="config of a tokenizer", file="tokenizer_config.json", valid={"auto_map": {"AutoTokenizer": ["a.B", None]}},
+        read=lambda place: tokenizer_files(place), covers=("pipeline/models/model_json:TOKENIZER_FORMAT",),
     ),
     Kind(
         name="index of weights", file="model.safetensors.index.json",
