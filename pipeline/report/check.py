@@ -18,7 +18,7 @@ from pipeline.judgement.headline import NO_POWER
 from pipeline.judgement.regression import Comparison, SegmentComparison
 from pipeline.judgement.rule_result import Power
 
-SCHEMA = 1
+SCHEMA = 2
 Verdict = Literal["passed", "regression", "undecided", "refused", "error"]
 _TITLES: dict[Verdict, str] = {
     "passed": "no regression",

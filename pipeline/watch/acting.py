@@ -22,6 +22,7 @@ from pipeline.watch.counts import Observation
 from pipeline.watch.drift_notice import drift_notice
 from pipeline.watch.findings import Findings
 from pipeline.watch.lines import clock, compared_text, paying_line, reference_line, state_line
+from pipeline.watch.log_counts import source_of
 from pipeline.watch.prediction import Served, check_countable, served
 from pipeline.watch.reading import Reader
 from pipeline.watch.share import short
@@ -53,7 +54,9 @@ class Watch:
         costs = self._costs(found)  # before counters are read: what an error has read is lost
         before = self.findings
         if self._reader is None:
-            self._reader = Reader(self.config.watch, found.engine, before.own.reader)
+            log, sources = self.config.watch.log, self.config.corpus.sources
+            logged = None if log is None else source_of(Path(log), sources)
+            self._reader = Reader(self.config.watch, found.engine, before.own.reader, logged)
         observation, reader = self._reader.read(now)
         if self.store.is_locked(lock_name(self.name)):  # replicas load another draft, one after another
             observation = replace(observation, counts=None, by_domain={})

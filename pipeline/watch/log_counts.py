@@ -1,11 +1,16 @@
-"""What the rows of a log counted of speculation, by domain. Pure, and never an error."""
+"""What the rows of a log counted of speculation, by domain. Pure, and never an error.
 
-from collections.abc import Mapping
+The columns are those of the source of prompts that reads the same log; a corpus and the watch then name the same domains.
+"""
+
+import fnmatch
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.logged_requests import REQUEST, with_request
+from pipeline.corpus.logged_requests import request_column, with_request
 from pipeline.corpus.request_counts import has_impossible_counts, request_counts
 from pipeline.corpus.rows import BadRow, prompt_columns, row_domain
 from pipeline.engines.counts import Counts
@@ -16,12 +21,27 @@ _OTHERS = "other domains"
 _Kind = tuple[str, ...]  # the counts that a row has
 
 
-class LogCounts:
-    """Adds up rows. `by_request`: what makes the engine state the counts of a request, for the message."""
+def source_of(log: Path, sources: Sequence[PromptSource]) -> PromptSource:
+    """The source of prompts that says which columns the rows of `log` have: the one that reads these files, else the only one
+    that uses recorded answers (the log of before, archived), else the default columns."""
+    reading = [one for one in sources if _reads(one.path, log)]
+    found = reading or [one for one in sources if one.use_answers]
+    return found[0] if len(found) == 1 or reading else PromptSource(path="log")
 
-    def __init__(self, by_request: str) -> None:
+
+def _reads(path: str, log: Path) -> bool:
+    """Whether a file, a directory or a glob of prompts is of the files of a log, or the reverse."""
+    files, name = Path(path).resolve(), str(log.resolve())
+    return files.is_relative_to(name) or Path(name).is_relative_to(files) or fnmatch.fnmatchcase(name, str(files))
+
+
+class LogCounts:
+    """Adds up rows. `by_request`: what makes the engine state the counts of a request, for the message. `source`: the columns."""
+
+    def __init__(self, by_request: str, source: PromptSource | None = None) -> None:
         self._by_request = by_request
-        self._source = PromptSource(path="log")  # the columns that a log has by default
+        self._source = source or PromptSource(path="log")
+        self._prompts = prompt_columns(self._source)
         self._sums: dict[_Kind, dict[str, Counts]] = {}
         self._rows: dict[_Kind, int] = {}
         self._domains: set[str] = set()
@@ -30,9 +50,9 @@ class LogCounts:
     def take(self, row: Any) -> None:
         """One row. Rows without counts are passed over."""
         self._all += 1
-        counts = request_counts(row)
+        counts = request_counts(row, self._source.answer_field)
         if counts is None:
-            self._impossible += has_impossible_counts(row)
+            self._impossible += has_impossible_counts(row, self._source.answer_field)
             return
         kind = tuple(one.name for one in fields(counts) if getattr(counts, one.name) is not None)
         domain, sums = self._domain(row), self._sums.setdefault(kind, {})
@@ -62,7 +82,8 @@ class LogCounts:
 
     def _domain(self, row: Mapping[str, Any]) -> str:
         try:
-            domain = row_domain(with_request(row, prompt_columns(self._source), REQUEST), self._source)
+            column = request_column([row], self._prompts, self._source.request_field)
+            domain = row_domain(with_request(row, self._prompts, column), self._source)
         except BadRow:
             return _OTHERS
         if len(self._domains) < _MOST_DOMAINS:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pipeline.config.corpus import PromptSource
 from pipeline.config.watch import WatchConfig
 from pipeline.engines.counts import Counts
 from pipeline.engines.facts import FACTS, WatchedEngine
@@ -33,13 +34,20 @@ class ReaderState:
 class Reader:
     """Reads production. What cannot be read is told in the observation, and never an exception.
 
-    Counts are those of the engines' counters; where no endpoints are configured, those of the log's rows.
+    Counts are those of the engines' counters; where no endpoints are configured, those of the log's rows, with the
+    columns of `logged`.
 
     UsageError when it is made: the environment variable of watch.key_variable is not set.
     """
 
-    def __init__(self, settings: WatchConfig, engine: WatchedEngine, state: ReaderState | None = None) -> None:
-        self._scraper, self._settings = Scraper(settings, engine), settings
+    def __init__(
+        self,
+        settings: WatchConfig,
+        engine: WatchedEngine,
+        state: ReaderState | None = None,
+        logged: PromptSource | None = None,
+    ) -> None:
+        self._scraper, self._settings, self._logged = Scraper(settings, engine), settings, logged
         self._engine, self._watched = engine, watched(engine, settings)
         state = state or ReaderState()
         self._state = state if state.watched == self._watched else replace(state, replicas={})
@@ -94,7 +102,7 @@ class Reader:
         """The counts of the rows that were written since the look before."""
         if self._settings.log is None:
             return {}, None
-        rows = LogCounts(FACTS[self._engine].counters.by_request)
+        rows = LogCounts(FACTS[self._engine].counters.by_request, self._logged)
         after, unread = follow(Path(self._settings.log), self._state.log, now, rows.take)
         problems += [*unread, *(f"{self._settings.log}: {problem}" for problem in rows.problems())]
         return rows.by_domain(), after

@@ -5,7 +5,7 @@ import math
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -14,7 +14,7 @@ from pipeline.acceptance.intervals import Interval
 from pipeline.errors import Refused, UnderstudyError, UsageError
 from pipeline.judgement.regression import Comparison, DomainComparison, SegmentComparison
 from pipeline.judgement.rule_result import Power
-from pipeline.report.check import CheckResult, check_json, check_markdown, compared, not_compared
+from pipeline.report.check import SCHEMA, CheckResult, Verdict, check_json, check_markdown, compared, not_compared
 from pipeline.report.check_files import check_files
 from pipeline.report.check_junit import check_junit
 
@@ -242,11 +242,16 @@ def test_the_summary_is_markdown() -> None:
     assert "### ✅ Draft model: no regression" == check_markdown(PASSED).splitlines()[0]
 
 
+def test_a_verdict_more_is_a_schema_more() -> None:
+    """A reader of one schema knows all its verdicts."""
+    assert {2: ("passed", "regression", "undecided", "refused", "error")} == {SCHEMA: get_args(Verdict)}
+
+
 def test_the_json_holds_what_was_compared() -> None:
     """Both rates, the difference with its interval, prompts, margin, conditions; an interval without bounds has nulls."""
     found = json.loads(json.dumps(check_json(REGRESSION), allow_nan=False))
 
-    assert (1, "regression", 3, LINE, 0.01, 0.95) == tuple(
+    assert (2, "regression", 3, LINE, 0.01, 0.95) == tuple(
         found[name] for name in ("schema", "verdict", "exit_code", "line", "margin", "confidence")
     )
     assert {"value": -0.01, "low": -0.012, "high": -0.008, "prompts": 300, "conversations": None} == found["difference"]

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.config.corpus import PromptSource
 from pipeline.engines.counts import Counts
 from pipeline.watch.followed_files import follow
-from pipeline.watch.log_counts import LogCounts
+from pipeline.watch.log_counts import LogCounts, source_of
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 NOW = 1.7956e9
@@ -44,6 +45,55 @@ def test_domains_are_those_of_a_corpus() -> None:
         "other domains": ONE,
     } == found.by_domain()
     assert [] == found.problems()
+
+
+def _lines_of(source: PromptSource, request: str, answer: str, domain: str) -> Any:
+    """What a log says whose columns are called so."""
+    row = _row()
+    inner = {
+        "messages": [{"role": "user", "content": "x"}],
+        "domain": "a client's",
+        "chat_template_kwargs": {"enable_thinking": True},
+    }
+    return {request: inner, answer: row["response"], domain: "chat"}
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_columns_are_those_of_the_source_that_reads_the_log(text: bool) -> None:
+    """Request, answer and domain under other names, also as JSON text; a client's own label is none."""
+    source = PromptSource(path="/l", request_field="call", answer_field="reply", domain_field="route")
+    for columns, used in ((("call", "reply", "route"), source), (("request", "response", "domain"), None)):
+        row = _lines_of(source, *columns)
+        found = LogCounts("", used)
+        found.take({name: json.dumps(value) if text and name != columns[2] else value for name, value in row.items()})
+        assert {"chat (enable_thinking=true)": ONE} == found.by_domain()
+    batch = LogCounts("")
+    batch.take(
+        {"body": {"messages": [{"role": "user", "content": "x"}], "domain": "no"}, "response": _row()["response"]}
+    )
+    assert {"default": ONE} == batch.by_domain()
+
+
+@pytest.mark.parametrize(
+    ("paths", "found"),
+    [
+        (["/other.jsonl", "/log"], 1),
+        (["/log/requests.jsonl", "/other"], 0),
+        (["/other", "/log/*.jsonl.gz"], 1),
+        (["/log/requests-2026.jsonl"], None),
+        (["/other"], None),
+        (["/answers", "/other"], 0),
+        (["/answers", "/answers2"], None),
+    ],
+)
+def test_the_source_of_a_log(paths: list[str], found: int | None) -> None:
+    """By its files, else the only log; of `/log/requests.jsonl`."""
+    sources = [PromptSource(path=path, use_answers="answers" in path) for path in paths]
+    of_directory = source_of(Path("/log"), sources)
+    of_file = source_of(Path("/log/requests.jsonl"), sources)
+    assert (sources[found] if found is not None else PromptSource(path="log")) in (of_file, of_directory)
+    if found is None:
+        assert "log" == of_file.path
 
 
 def test_there_are_a_few_domains_at_most() -> None:
