@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.corpus.foreign_texts import encoded
 from pipeline.corpus.json_values import decoded
 
 STOP, LENGTH, CALLS = "stop", "length", "tool_calls"
@@ -69,6 +70,8 @@ def read_answer(found: Any) -> Answered:
     if isinstance(value, str):
         if _OPENS.match(value):
             raise UnusableAnswer("an answer as text that is not JSON")
+        if found_form := encoded(value):
+            raise UnusableAnswer(f"an answer that is {found_form}")
         return Answered(value)
     if isinstance(found, str) and not _is_of_a_server(value):
         return Answered(found)  # the target has answered in JSON

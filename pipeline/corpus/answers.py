@@ -19,6 +19,7 @@ from pipeline.corpus.answer_forms import (
 )
 from pipeline.corpus.as_served import standard_role, with_arguments, with_thinking
 from pipeline.corpus.chats import as_list, as_message
+from pipeline.corpus.foreign_texts import is_cut
 from pipeline.corpus.json_values import decoded
 from pipeline.corpus.logged_requests import LIMITS, NEUTRAL, STATED
 
@@ -152,6 +153,8 @@ def _text(found: Any) -> str:
         raise UnusableAnswer("no text")
     if "\ufffd" in found:
         raise UnusableAnswer("characters that were cut off")
+    if is_cut(found):
+        raise UnusableAnswer("a text that a logger cut")
     return found
 
 

@@ -17,7 +17,8 @@ from pipeline.corpus.answer_store import StoredAnswer
 from pipeline.corpus.answers import LoggedAnswer, parse_answer
 from pipeline.corpus.readers import Row, SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
-from pipeline.corpus.rows import SPELLED, BadRow, ParsedPrompt, for_template, parse_row
+from pipeline.corpus.rendering import TRANSCRIPT
+from pipeline.corpus.rows import ENCODED, SPELLED, BadRow, ParsedPrompt, for_template, parse_row
 from pipeline.corpus.since_change import check_log, check_rows
 from pipeline.corpus.traces import UNKNOWN_ROLE, WITHOUT_TRACE
 from pipeline.corpus.traffic import Traffic
@@ -36,6 +37,8 @@ REMEDIES = {
     "bad messages": "set messages_field of {source} to the column of the chats",
     "chat template failed": "correct the template of the target's tokenizer, or set corpus.chat_template false for plain prompts",
     SPELLED: "write the column as JSON (json.dumps in Python)",
+    ENCODED: "decode the column: it must hold what was sent and answered",
+    TRANSCRIPT: "write the chats as messages, or set corpus.chat_template false if the target gets these texts as they are",
     UNKNOWN_ROLE: "say how the role is read, such as roles: {{developer: system}} of {source}",
     WITHOUT_TRACE: "the target's template drops such messages, as it does in a server: leave these rows out",
     "token that the models do not share": "take models with an embedding for this token, or leave out the prompts with it",

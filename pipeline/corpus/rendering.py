@@ -10,6 +10,7 @@ from pipeline.corpus.answer_forms import UnusableAnswer
 from pipeline.corpus.answer_store import StoredAnswer
 from pipeline.corpus.answers import LoggedAnswer
 from pipeline.corpus.as_served import with_parts
+from pipeline.corpus.foreign_texts import transcript
 from pipeline.corpus.parsed_parts import end_of_parts, spellings
 from pipeline.corpus.redaction import has_private
 from pipeline.corpus.rows import BadRow, ParsedPrompt
@@ -22,6 +23,7 @@ from pipeline.escaping.terminal import printable
 
 # Reasons for which an answer is not used: the deployment renders prompts otherwise than the config says.
 OTHER_PROMPT = "other prompt_token_ids"
+TRANSCRIPT = "chat with its roles in one text"
 NO_TIME = "without a time (time_field), and the chat template writes the date"
 COMPLETES = "of the completions API, which applies no chat template"
 
@@ -109,6 +111,8 @@ class Renderer:
             if prompt.tools:
                 raise BadRow("tools without a chat template", "tools are part of a rendered chat")
             return prompt.messages[0]["content"], True
+        if prompt.plain and (found := transcript(prompt.messages[0]["content"])):
+            raise BadRow(TRANSCRIPT, f"the prompt holds the assistant's part too, after '{found}'")
         if not self.has_template:
             raise UsageError(
                 "chats and turns need a chat template, and the target's tokenizer has none; use plain-text prompts "

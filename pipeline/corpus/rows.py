@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.config.corpus import PromptSource, label_mistake
 from pipeline.corpus.as_served import JoinedText, as_served, standard_role
 from pipeline.corpus.chats import as_list, as_message, is_chat, is_texts
+from pipeline.corpus.foreign_texts import encoded, is_cut
 from pipeline.corpus.json_values import MOST_LEVELS, decoded
 from pipeline.corpus.modes import domain_in_mode, mode_of, stated_arguments
 from pipeline.corpus.request_counts import request_counts
@@ -23,6 +24,8 @@ from pipeline.store.json_text import json_kind, parse_json
 
 MAX_CHARACTERS = 1_000_000
 SPELLED = "chat or list written as text"
+ENCODED = "encoded text"
+CUT = "text cut by a logger"
 
 _TEXT_PARTS = ("text", "input_text", "output_text")  # of messages
 _OTHER_TEXTS = ("text", "value", "parts", "message")  # where others have a text: without `content`, it is not empty
@@ -123,9 +126,11 @@ def row_domain(value: Mapping[str, Any], source: PromptSource) -> str:
 
 
 def _check_spelling(value: Any, what: str) -> None:
-    """Refuse a chat or a list that is a text, which tables hold where a program wrote lists into them."""
+    """Refuse a chat or a list that is a text, which tables hold where a program wrote lists into them, and encoded texts."""
     if not isinstance(value, str):
         return
+    if found := encoded(value):
+        raise BadRow(ENCODED, f"'{what}' is {found}")
     if spelled_chat(value):
         raise BadRow(SPELLED, f"'{what}' is a chat as a program printed it, and not the JSON of one")
     if spelled_texts(value):
@@ -211,8 +216,14 @@ def _text(value: Any, what: str) -> str:
         raise BadRow("empty prompt", f"'{what}' is empty")
     if "\0" in value:
         raise BadRow("NUL character", f"'{what}' at character {value.index(chr(0)) + 1}")
+    _check_whole(value, what)
     _check_unicode(value, what)
     return value
+
+
+def _check_whole(value: str, what: str) -> None:
+    if is_cut(value):
+        raise BadRow(CUT, f"'{what}'; log whole texts")
 
 
 def _check_unicode(value: str, what: str) -> None:
@@ -285,6 +296,8 @@ def _message(entry: Any, what: str, roles: Mapping[str, str]) -> Mapping[str, An
         _text(content, what)
     elif "\0" in content:
         raise BadRow("NUL character", f"'{what}'")
+    else:
+        _check_whole(content or "", what)
     try:
         spelled = canonical_json(message)
     except (TypeError, ValueError):
