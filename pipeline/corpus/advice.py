@@ -10,6 +10,9 @@ from itertools import islice
 from typing import Any
 
 _WORD = re.compile(r"[A-Za-z_]\w{0,40}")
+_NO_PROMPTS = re.compile(
+    r"system|header|metadata|column|schema|label|output|response|answer|completion", re.IGNORECASE
+)  # names of keys
 _DEEPEST = 3  # keys and lists on the way
 _MOST_KEYS = 16
 _MOST_ROWS = 256  # that a step keeps
@@ -42,7 +45,9 @@ def _steps(program: str, rows: Sequence[Any]) -> Iterator[tuple[str, Sequence[An
         yield _each(program), list(islice((item for row in rows for item in row.values()), _MOST_ROWS))
     if objects:
         for name in islice(rows[0], _MOST_KEYS):
-            if isinstance(rows[0][name], Mapping | list) and all(name in row for row in rows):
+            if not isinstance(rows[0][name], Mapping | list) or _NO_PROMPTS.search(name):
+                continue
+            if all(name in row for row in rows):
                 key = f".{name}" if _WORD.fullmatch(name) else f"{'' if program else '.'}[{json.dumps(name)}]"
                 yield program + key, [row[name] for row in rows]
 

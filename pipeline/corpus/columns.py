@@ -15,7 +15,8 @@ from pipeline.config.corpus import PromptSource
 from pipeline.corpus.advice import program_for
 from pipeline.corpus.answer_forms import UnusableAnswer, read_answer
 from pipeline.corpus.answers import ANSWER_COLUMNS
-from pipeline.corpus.chats import chat_form, is_texts
+from pipeline.corpus.as_served import role_of
+from pipeline.corpus.chats import as_list, chat_form, is_texts
 from pipeline.corpus.request_counts import COUNT_COLUMNS, request_counts
 from pipeline.corpus.rows import BadRow, parse_row, prompt_columns
 from pipeline.corpus.sources import jq_command
@@ -31,6 +32,8 @@ _TEXTS = (
 )
 _SYSTEMS = ("system", "system_prompt", "system_message", "system_instruction", "instructions")
 _INPUTS = ("context", "input", "passage", "document", "background")
+_SENDER_COLUMNS = ("role", "from", "sender", "speaker", "author", "type")
+_FEW = 3  # rows that may ask the same
 _OF_ROW = re.compile(r"(?:^|_)(?:id|uuid|hash|object|model|created|error)$", re.IGNORECASE)  # columns about a row
 _SHOWN = 12  # columns in a message
 
@@ -72,6 +75,7 @@ def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where:
         source, layout, foreign = _recognised(rows, names, source, where)(source)
     else:
         layout, foreign = _configured(rows, configured, source), None
+    _check_whole_chats(rows, source, where)
     used = {*prompt_columns(source), source.input_field, source.system_field, source.tools_field}
     used |= {source.domain_field, source.group_field, source.arguments_field}
     used |= {source.answer_field, *ANSWER_COLUMNS} if source.use_answers else set()
@@ -106,6 +110,19 @@ def hint(columns: Columns) -> str:
     hints = [f"system_field: {printable(system)} puts it before each prompt"] if system else []
     hints += [f"input_field: {printable(further)} puts it after each prompt"] if further else []
     return "; ".join(hints)
+
+
+def _check_whole_chats(rows: Sequence[Mapping[str, Any]], source: PromptSource, where: Where) -> None:
+    """UsageError for rows that are one message each, answers among them: they would be asked as prompts."""
+    texts = [row for row in rows if isinstance(row.get(source.prompt_field), str)]
+    for name in _SENDER_COLUMNS:
+        senders = [row[name] for row in texts if row.get(name) is not None]
+        said_by = {role_of(one, source.roles) if isinstance(one, str) else None for one in senders}
+        if {"user", "assistant"} <= said_by and None not in said_by:
+            raise UsageError(
+                f"{where.file}: {where.unit} {where.number}: each row is one message (`{name}` says whose), and answers are no "
+                "prompts; write the messages of each conversation as one row with `messages`"
+            )
 
 
 class _Found:
@@ -153,7 +170,8 @@ def _what_to_do(rows: Sequence[Mapping[str, Any]], source: PromptSource, where: 
         return where.remedy
     program = program_for(rows, lambda inner: holds_prompts(inner, source, where))
     if program is None and len(rows) == 1:  # of many rows, lists of texts are labels
-        program = program_for(rows, lambda inner: all(isinstance(one, str) for one in inner) and bool(inner))
+        program = program_for(rows, lambda inner: len(inner) > 1 and all(isinstance(one, str) for one in inner))
+        program = None if program is not None and program.count("[]") > 1 else program  # the cells of a table
     if program is not None and where.is_json:
         return f"take out the rows, for example with {jq_command(where.file, printable(program)[:80])}"
     if program is not None:
@@ -166,30 +184,55 @@ def _what_to_do(rows: Sequence[Mapping[str, Any]], source: PromptSource, where: 
                     f"`{printable(name)[:40]}` holds answers, and no column the requests that they answer: join them with the "
                     "file of the requests, such as by custom_id"
                 )
+    for name, value in rows[0].items():
+        if keys := _keys_of_messages(value):
+            return (
+                f"`{printable(name)[:40]}` holds messages of another form ({printable(', '.join(keys))[:80]}); write each as "
+                "{role, content}, with a text as content"
+            )
     if any(_can_be_named(rows, str(name), source) for name in rows[0]):
         return where.remedy
     return "write the prompts as rows with `prompt` (a text) or `messages` (a chat)"
 
 
 def holds_prompts(rows: Sequence[Any], source: PromptSource, where: Where) -> bool:
-    """Whether `rows` would be read as a source: chats, or objects whose columns are recognised and hold a prompt."""
-    if rows and all(isinstance(row, list) for row in rows):
-        return chat_form(rows[0]) is not None
-    if not rows or not all(isinstance(row, Mapping) for row in rows):
+    """Whether `rows` would be read as a source of prompts: chats, or objects whose columns are recognised; most of them have one,
+    and not all the same; none is a server's answer."""
+    if not rows or not all(isinstance(row, list if isinstance(rows[0], list) else Mapping) for row in rows):
+        return False
+    rows = [{source.messages_field: row} if isinstance(row, list) else row for row in rows]
+    if any(_is_answer(row) for row in rows):
         return False
     try:
         found = find_columns(rows, source, replace(where, tries=False))
     except UsageError:
         return False
-    return found is not None and any(_is_prompt(row, found.source) for row in rows)
+    asked = [one for row in rows if (one := _prompt_of(row, found.source)) is not None]
+    return 2 * len(asked) > len(rows) and (len(set(asked)) > 1 or len(rows) <= _FEW)
 
 
-def _is_prompt(row: Mapping[str, Any], source: PromptSource) -> bool:
+def _is_answer(row: Mapping[str, Any]) -> bool:
+    """Whether a row says how a server ended it."""
     try:
-        parse_row(row, source)
-    except BadRow:
+        return read_answer(row).reason is not None
+    except UnusableAnswer:
         return False
-    return True
+
+
+def _prompt_of(row: Mapping[str, Any], source: PromptSource) -> str | None:
+    """The text id of a row's prompt; None for a row without one."""
+    try:
+        return parse_row(row, source).text_id
+    except BadRow:
+        return None
+
+
+def _keys_of_messages(value: Any) -> list[str]:
+    """The keys of messages in a list that names their senders; empty for another value."""
+    value = as_list(value)
+    if not isinstance(value, list) or not value or not isinstance(value[0], Mapping):
+        return []
+    return list(map(str, value[0])) if any(isinstance(value[0].get(name), str) for name in _SENDER_COLUMNS) else []
 
 
 def _can_be_named(rows: Sequence[Mapping[str, Any]], name: str, source: PromptSource) -> bool:
@@ -197,7 +240,7 @@ def _can_be_named(rows: Sequence[Mapping[str, Any]], name: str, source: PromptSo
     if _OF_ROW.search(name):
         return False
     named = source.model_copy(update={"prompt_field": name})
-    return any(_is_prompt(row, named) for row in rows)
+    return any(_prompt_of(row, named) is not None for row in rows)
 
 
 def _only(found: Sequence[str], names: Sequence[str], where: Where, inner: str = "") -> str:

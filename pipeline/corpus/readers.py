@@ -218,10 +218,10 @@ def _check_lines(
             f"{'give --prompt-format json' if option else 'set `format: json` of the source'}"
         )
     broken = sum(isinstance(value, BadRow) and value.kind == "broken JSON" for _, value in sample)
-    if (
-        isinstance(first, BadRow) and 1 < len(sample) < 2 * broken
-    ):  # the last element of a list may be alone on its line
+    if isinstance(first, BadRow) and len(sample) < 2 * broken:  # the last element of a list may be alone on its line
         found = text_files.first_values(file, SAMPLE)
+        if len(sample) == 1 and len(found) < 2:  # a bad row like others
+            return
         program = program_for(found, lambda rows: holds_prompts(rows, source, where), as_they_are=True)
         command = f", for example with {jq_command(str(file), printable(program)[:80])}" if program else ""
         raise UsageError(

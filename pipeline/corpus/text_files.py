@@ -30,6 +30,8 @@ MAX_LINE_BYTES = 16 << 20  # the longest prompt with every character escaped, an
 _CHUNK = 1 << 20
 _SPACES = re.compile(r"[ \t\r\n]*")
 _DELIMITERS = ",;\t|"
+_SEPARATOR = re.compile(r"sep=(.)\r?\n?")
+_START = 64  # bytes by which UTF-16 is known
 _BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 Rows = Iterator[tuple[int, Any]]  # 1-based line or row number, and the value
@@ -43,12 +45,17 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
         with regular_file(path) as raw:  # no FIFO, which would block, and no device, which has no end
             check_start(path, raw.read(LENGTH), packed)
         with _open(path, packed) as raw, io.BufferedReader(raw, _CHUNK) as stream:
-            if stream.peek(2)[:2] in _BOMS:
+            if _is_utf16(stream.peek(_START)[:_START]):
                 raise UsageError(f"{path}: UTF-16 text; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")
             yield stream
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         how = f" as {packed}" if packed else ""
         raise UsageError(f"{path}: not readable{how}: {printable(' '.join(str(error).split())[:200])}") from None
+
+
+def _is_utf16(start: bytes) -> bool:
+    """By its mark, or by every second byte of Latin text, which is 0."""
+    return start[:2] in _BOMS or (any(start) and max(start[0::2].count(0), start[1::2].count(0)) > len(start) // 3)
 
 
 def _open(path: Path, packed: str | None) -> Any:
@@ -136,8 +143,8 @@ def read_json(path: Path) -> Rows:
 
 
 def first_values(path: Path, most: int) -> list[Any]:
-    """The first JSON values of a text in which they follow each other, whatever is between the lines; those within its first
-    16 MiB."""
+    """The first JSON values of a text in which they follow each other with nothing but white space between them, as jq reads
+    them; those within its first 16 MiB. None of a text with anything else between them."""
     with opened(path) as stream:
         text = stream.read(MAX_LINE_BYTES).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     values, place = list[Any](), 0
@@ -147,7 +154,9 @@ def first_values(path: Path, most: int) -> list[Any]:
         try:
             value, place = parse_element(text, place)
         except ValueError:
-            break
+            return (
+                values if text[place : place + 1] in ("", "{", "[", '"') else []
+            )  # a value that is cut off, or broken
         values.append(value)
     return values
 
@@ -237,13 +246,15 @@ def read_table(path: Path, delimiter: str | None) -> Rows:
 def _table(path: Path, text: io.TextIOWrapper, delimiter: str | None) -> Rows:
     lines = _Lines(path, text)
     first = next(lines, "")
+    if stated := _SEPARATOR.fullmatch(first):  # Excel's own line
+        delimiter, first = stated.group(1), next(lines, "")
     lines.again(first)
     delimiter = delimiter or max(_DELIMITERS, key=first.count)
     spaced = 0 < first.count(delimiter) == first.count(f"{delimiter} ")  # a space after each belongs to no cell
     reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=spaced, strict=True)
     header: list[str] | None = None
     while True:
-        number = reader.line_num + 1
+        number = reader.line_num + (2 if stated else 1)
         try:
             cells = next(reader, None)
         except csv.Error as error:

@@ -98,3 +98,59 @@ def test_labels_are_no_prompts(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text('{"id": "a", "tags": ["x", "y"]}\n{"id": "b", "tags": ["z"]}\n')
     assert "jq" not in _refused(path)
+
+
+_SAID = {"role": "assistant", "content": "b"}
+
+
+def _ended(text: str) -> Any:
+    return {"text": text, "meta_info": {"finish_reason": {"type": "stop"}}}
+
+
+def _in_body(messages: Any) -> Any:
+    return {"input": {"inputBody": {"messages": messages}}}
+
+
+_TEXTS = ["1", "2", "3", "4"]
+NO_PROMPTS: dict[str, list[Any]] = {
+    "one text of all rows": [{"a": {"b": ["Be brief."]}, "n": text} for text in _TEXTS],
+    "system messages": [{"systemInstruction": {"parts": [{"text": text}]}, "contents": []} for text in _TEXTS],
+    "headers": [{"request": {"headers": {"authorization": text}, "body": None}} for text in _TEXTS],
+    "answers": [{"obj": {"input_ids": [1]}, "out": _ended(text)} for text in _TEXTS],
+    "answers under another name": [{"sent": [1], "came": _ended(text)} for text in _TEXTS],
+    "single messages": [{"thread": [{"role": "prompter", "text": text}, _SAID]} for text in _TEXTS],
+    "speakers": [{"talk": [{"speaker": "user", "text": text}, {"speaker": "bot", "text": "b"}]} for text in _TEXTS],
+    "parts of another form": [_in_body([{"role": "user", "content": [{"text": text}]}]) for text in _TEXTS],
+    "names of columns": [{"columns": ["prompt"], "index": [0, 1], "data": [["a"], ["b"]]}],
+    "cells of a table": [{"columns": ["prompt", "label"], "data": [["a", "x"], ["b", "x"]]}],
+}
+
+
+@pytest.mark.parametrize("rows", NO_PROMPTS.values(), ids=NO_PROMPTS)
+def test_what_holds_no_prompts_is_not_advised(tmp_path: Path, rows: list[Any]) -> None:
+    """Rows that a program makes are read, and yet they are not what was asked."""
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "for example" not in _refused(path)
+
+
+def test_messages_of_another_form_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps(NO_PROMPTS["single messages"][0]) + "\n")
+    assert "`thread` holds messages of another form (role, text); write each as {role, content}" in _refused(path)
+
+
+@pytest.mark.parametrize("text", ['{"prompt": "a"},\n{"prompt": "b"},\n', '{"prompt": "a"};\n{"prompt": "b"};\n'])
+def test_lines_that_jq_does_not_read_are_not_advised_to_it(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(text)
+    assert "for example" not in _refused(path)
+
+
+@pytest.mark.parametrize("between", ["\r", "", " "])
+def test_values_of_one_line_are_advised_as_rows(tmp_path: Path, between: str) -> None:
+    """Such as old Macintosh line ends."""
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(between.join(['{"prompt": "a"}', '{"prompt": "b"}']).encode())
+    command = shlex.split(_refused(path).partition("for example with ")[2])
+    assert ["jq", "-c", ".", str(path)] == command

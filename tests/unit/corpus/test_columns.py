@@ -236,3 +236,26 @@ def test_answers_of_a_log_in_share_gpt() -> None:
     assert "a" == parse_answer(SHARE_GPT, source).text
     with pytest.raises(UnusableAnswer, match="no answer"):
         parse_answer({"conversations": SHARE_GPT["conversations"][:2]}, source)
+
+
+@pytest.mark.parametrize(
+    ("name", "asks", "answers"),
+    [("role", "prompter", "assistant"), ("from", "human", "gpt"), ("speaker", "User", "Bot")],
+)
+@pytest.mark.parametrize("column", ["text", "prompt", "content"])
+def test_rows_that_are_one_message_each_are_refused(
+    tmp_path: Path, name: str, asks: str, answers: str, column: str
+) -> None:
+    """Answers would be asked as prompts. Also where the column is named."""
+    rows = [{column: f"text {n}", name: (asks, answers)[n % 2], "parent_id": n} for n in range(6)]
+    for named in ({}, {"prompt_field": column}):
+        with pytest.raises(UsageError, match=f"each row is one message \\(`{name}` says whose\\)"):
+            _reader(tmp_path, *rows, **named)
+
+
+@pytest.mark.parametrize(
+    "roles", [["user"] * 4, ["doctor", "assistant", "user", "nurse"], [None] * 4, ["assistant"] * 4, [1, 2, 3, 4]]
+)
+def test_a_role_that_says_nothing_of_the_sender_is_a_column_like_others(tmp_path: Path, roles: list[Any]) -> None:
+    reader = _reader(tmp_path, *({"prompt": f"text {n}", "role": role} for n, role in enumerate(roles)))
+    assert 4 == len(_prompts(reader))

@@ -140,6 +140,8 @@ def test_text_that_is_not_utf8_costs_one_row(tmp_path: Path) -> None:
         ),
         ("p.csv", b"prompt" + b",x" * 300_000 + b"\na\n", "line 1, the header: the column 'x' is there twice"),
         ("p.csv", "prompt\nä\n".encode("utf-16"), "UTF-16 text; convert it to UTF-8"),
+        ("p.jsonl", LINES.encode("utf-16-le"), "UTF-16 text; convert it to UTF-8"),
+        ("p.txt", LINES.encode("utf-16-be"), "UTF-16 text; convert it to UTF-8"),
         ("p.jsonl.gz", b"no gzip", "not readable as gzip"),
         ("p.jsonl.zst", b"no zstd", "not readable as zstd"),
         ("p.jsonl", gzip.compress(b"{}", mtime=0), r"gzip data, by its first bytes; give its name the extension \.gz"),
@@ -340,3 +342,19 @@ def test_a_shard_that_is_added_changes_the_digest(
         change()
         found.add(_digest(tmp_path, shards / pattern))
     assert 4 == len(found)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_excels_line_of_the_separator_is_read(tmp_path: Path, end: str) -> None:
+    """It stands before the header, and rows keep the numbers of their lines."""
+    path = tmp_path / "p.csv"
+    path.write_bytes(end.join(["sep=;", "prompt;topic", "a, b;x", "c;y", ""]).encode())
+    assert [(3, "a, b"), (4, "c")] == [(row.number, row.value["prompt"]) for row in _reader(path)]
+
+
+def test_zeros_at_the_end_of_a_file_are_one_bad_row(tmp_path: Path) -> None:
+    """As of a machine that stopped while it wrote."""
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(LINES.encode() + bytes(4096))
+    *rows, last = _read(path)
+    assert (ROWS, True) == (rows, isinstance(last, BadRow))
