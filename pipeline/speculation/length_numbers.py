@@ -9,7 +9,7 @@ import torch
 
 from pipeline.models.out_of_memory import is_out_of_memory
 from pipeline.models.placement import input_device
-from pipeline.speculation.proof import plain_pass
+from pipeline.speculation.proof import changes, plain_pass
 
 # The context before RoPE was scaled (in code that ships with a model), how many tokens sparse attention chooses, and the length
 # from which attention is scaled.
@@ -33,18 +33,19 @@ def short_lengths(model: Any, vocabulary: int) -> Iterator[list[str]]:
     @torch.inference_mode()
     def logits(offset: int = 0) -> torch.Tensor:
         if not offset:
-            return plain_pass(model, [row], vocabulary)
+            return plain_pass(model, [row], vocabulary)[0]
         places_1T = torch.arange(offset, offset + len(row), device=input_device(model))[None]
         ids_1T = torch.tensor([row], device=input_device(model))
         found: torch.Tensor = model(input_ids=ids_1T, position_ids=places_1T, use_cache=False).logits
-        return found[..., :vocabulary]
+        return found[0, :, :vocabulary]
 
     with ExitStack() as stack:
         found = []
         for name in _NAMES:
             places = [place for place in _places(model, text, name) if _get(place) > SHORT]
             if places and _changes(places, logits):
-                follows = _follows(places, logits)
+                later = _later_position(model, text)
+                follows = later is not None and _follows(places, logits, later)
                 stack.enter_context(_set(places))
                 found += [] if follows else [name]
         yield found
@@ -68,23 +69,29 @@ def _get(place: Place) -> Any:
 
 def _changes(places: list[Place], logits: Callable[[], torch.Tensor]) -> bool:
     try:
-        before = logits()
-        with _set(places):
-            return not torch.equal(before, logits())
-    except (
-        Exception
-    ) as error:  # a number that tensors were sized by, of which nothing is known; or a model that computes nothing
+        return changes(logits, _set(places))
+    except Exception as error:  # a number that tensors were sized by; or a model that computes nothing
         if is_out_of_memory(error):
             raise
         return False
 
 
-def _follows(places: list[Place], logits: Callable[[int], torch.Tensor]) -> bool:
+def _later_position(model: Any, config: Any) -> int | None:
+    """A position far behind the first, at which the model can begin a row. None where that is not known: a table that is read
+    behind its end leaves a GPU unusable, and a model's own code may have tables of any size."""
+    context = getattr(config, "max_position_embeddings", None)
+    if not isinstance(context, int) or type(model).__module__.partition(".")[0] != "transformers":
+        return None
+    later = min(_LATER, context - _LONGER)
+    return later if later > SHORT else None
+
+
+def _follows(places: list[Place], logits: Callable[[int], torch.Tensor], later: int) -> bool:
     """Whether a row that begins at a later position has other logits because of the number, and not because of rounding."""
     try:
-        rounding = (logits(0) - logits(_LATER)).float().abs().mean()
+        rounding = (logits(0) - logits(later)).float().abs().mean()
         with _set(places):
-            moved = (logits(0) - logits(_LATER)).float().abs().mean()
+            moved = (logits(0) - logits(later)).float().abs().mean()
     except Exception:  # a model that takes no positions
         return False
     return bool(moved > _CLEAR * rounding)

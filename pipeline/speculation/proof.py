@@ -7,8 +7,8 @@ row alone, without a cache, a mask or a batch. Rows reach past every window that
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -189,9 +189,22 @@ def _shortens(model: Any, config: Any, name: str, vocabulary: int) -> bool:
     """Whether the model reads its window from the config at every pass: then a shorter one changes its logits."""
     size = getattr(config, name)
     row = [torch.randint(vocabulary, (3 * _SHORT_WINDOW,), generator=torch.Generator().manual_seed(0)).tolist()]
-    before = plain_pass(model, row, vocabulary)
-    setattr(config, name, _SHORT_WINDOW)
-    try:
-        return not torch.equal(before, plain_pass(model, row, vocabulary))
-    finally:
-        setattr(config, name, size)
+
+    @contextmanager
+    def short() -> Iterator[None]:
+        setattr(config, name, _SHORT_WINDOW)
+        try:
+            yield
+        finally:
+            setattr(config, name, size)
+
+    return changes(lambda: plain_pass(model, row, vocabulary)[0], short())
+
+
+def changes(logits: Callable[[], torch.Tensor], altered: AbstractContextManager[object]) -> bool:
+    """Whether the logits (T, V) of a row are others within `altered`: by more than those of two equal passes, which differ where
+    a GPU adds in any order."""
+    before_TV = logits()
+    noise = _mean_distance(before_TV, logits())
+    with altered:
+        return _mean_distance(before_TV, logits()) > _NOISE * noise

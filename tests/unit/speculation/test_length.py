@@ -12,7 +12,7 @@ from pipeline.speculation.batch import Request
 from pipeline.speculation.choice import proved_way
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.length_numbers import short_lengths
-from pipeline.speculation.proof import plain_pass
+from pipeline.speculation.proof import plain_pass, short_windows
 from pipeline.speculation.settings import GREEDY
 from tests.architectures import VOCABULARY, tiny_model
 
@@ -114,16 +114,65 @@ def test_attention_that_is_scaled_by_the_length_goes_one_row_at_a_time(dtype: to
     assert "rows" == proved_way(tiny_model("Llama 4", dtype), VOCABULARY)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_scale_by_the_rows_own_positions_is_right_in_a_batch(dtype: torch.dtype) -> None:
-    """Ministral 3 has the same scale, by positions that it is told."""
+def test_passes_that_differ_by_rounding_are_not_a_change() -> None:
+    """A GPU that adds in any order: Llama 3, whose number changes nothing, stays in batches; a window that matters is seen."""
+    scaling = {
+        "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+
+    def inexact(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
+        return output + 1e-6 * torch.randn(output.shape, generator=generator)
+
+    for family, changed in (({"rope_parameters": scaling}, "Llama"), ({"sliding_window": 12}, "Mistral")):
+        model = tiny_model(changed, **family)
+        model.lm_head.register_forward_hook(inexact)
+        with short_lengths(model, VOCABULARY) as names, short_windows(model, VOCABULARY):
+            assert [] == names
+            assert getattr(model.config, "sliding_window", None) in (None, 8)
+            number = model.config.rope_parameters.get("original_max_position_embeddings")
+            assert number in (None, 64)
+
+
+@pytest.mark.parametrize("context", [64, 512])
+def test_no_position_behind_the_context_is_asked(context: int) -> None:
+    """A learnt table ends there, and a GPU that reads behind it is lost for the process."""
+    model, asked = _ministral(torch.float32, context), list[int]()
+
+    def see(_: Any, __: Any, given: dict[str, Any]) -> None:
+        if given.get("position_ids") is not None:
+            asked.append(int(given["position_ids"].max()))
+
+    model.register_forward_pre_hook(see, with_kwargs=True)
+    with short_lengths(model, VOCABULARY) as names:
+        assert [] == names
+    assert context - 1 == max(asked)
+
+
+def test_code_of_a_model_is_not_asked_for_later_positions() -> None:
+    """Its tables may have any size: such a model goes one row at a time."""
+    model = _ministral(torch.float32, 512)
+    model.__class__ = type("Own", (type(model),), {"__module__": "transformers_modules.x"})
+    with short_lengths(model, VOCABULARY) as names:
+        assert ["original_max_position_embeddings"] == names
+
+
+def _ministral(dtype: torch.dtype, context: int) -> Any:
+    """Attention is scaled by the positions that the model is told."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         config = Ministral3Config(
             vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, head_dim=8, max_position_embeddings=8192, initializer_range=0.2,
+            num_key_value_heads=2, head_dim=8, max_position_embeddings=context, initializer_range=0.2,
         )  # fmt: skip
-        model = Ministral3ForCausalLM(config).to(dtype).eval()
+        return Ministral3ForCausalLM(config).to(dtype).eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_scale_by_the_rows_own_positions_is_right_in_a_batch(dtype: torch.dtype) -> None:
+    """Ministral 3 has the same scale, by positions that it is told."""
+    model = _ministral(dtype, 8192)
     with short_lengths(model, VOCABULARY) as names:
         assert 16 == model.config.rope_parameters["original_max_position_embeddings"]
         assert [] == names
