@@ -15,6 +15,8 @@ from pipeline.store.json_text import parse_json, read_text
 
 _JSON = (".json", ".jsonl")
 _SHOWN = 80  # characters of a header in a message
+_MOST_FAILED = 0.05  # of the requests of a test
+_SAME_TOKENS = 1.5  # ratio of two counts of the same output tokens from which one has counted something else
 _UNLIMITED = (None, "inf", float("inf"))  # request rates of a closed loop
 
 
@@ -73,9 +75,10 @@ def _results(path: Path, text: str) -> Iterator[tuple[dict[str, Any], dict[str, 
     if isinstance(found, Mapping) and isinstance(found.get("benchmarks"), Sequence):
         yield from ((_guidellm(path, number, item), {}) for number, item in enumerate(found["benchmarks"], 1))
         return
-    for item in found if isinstance(found, list) else [found]:
+    for number, item in enumerate(found if isinstance(found, list) else [found], 1):
         if not isinstance(item, Mapping) or "completed" not in item:
             raise UsageError(f"{path}: neither a result of `vllm bench serve` nor a GuideLLM report; convert it to CSV")
+        _check_result(f"{path}: result {number}", item)
         yield _bench_serve(path, dict(item))
 
 
@@ -85,6 +88,38 @@ def _json(text: str) -> Any:
         return parse_json(text, foreign=True)
     except ValueError:
         return [parse_json(line, foreign=True) for line in text.splitlines() if line.strip()]
+
+
+def _check_result(where: str, result: Mapping[str, Any]) -> None:
+    """UsageError for a result that says itself that it is none: most of its requests failed, or its output tokens are not the
+    tokens of its answers."""
+    completed, failed = _count(result, "completed"), _count(result, "failed")
+    _check_failed(where, completed, failed or max(0.0, _count(result, "num_prompts") - completed))
+    tokens = _count(result, "total_output_tokens")
+    if tokens > completed and not any(_count(result, name) for name in ("mean_tpot_ms", "mean_itl_ms")):
+        raise UsageError(f"{where}: no time per token: the answers were not streamed; run the benchmark with streaming")
+    texts = _count(result, "total_output_tokens_retokenized")
+    counters = _count(result, "spec_decode_num_drafts") + _count(result, "spec_decode_accepted_tokens")
+    for other, what in ((texts, "its texts have"), (counters, "the server's counters say")):
+        if tokens and other > _SAME_TOKENS * tokens:
+            raise UsageError(
+                f"{where}: {tokens:,.0f} output tokens, and {what} {other:,.0f}: the benchmark counted the chunks of streams, "
+                "which hold several tokens each, so times per token are too long; count by `usage`, or use a later version"
+            )
+
+
+def _check_failed(where: str, completed: float, failed: float) -> None:
+    if failed > _MOST_FAILED * (completed + failed):
+        raise UsageError(
+            f"{where}: {failed:,.0f} of {completed + failed:,.0f} requests failed, so the times are not those of this load; mend "
+            "the test, or remove the result"
+        )
+
+
+def _count(result: Mapping[str, Any], name: str) -> float:
+    """A number of requests or tokens; 0 where it is not stated."""
+    found = result.get(name)
+    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) and found > 0 else 0.0
 
 
 def _bench_serve(path: Path, result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
@@ -127,9 +162,11 @@ def _guidellm(path: Path, number: int, benchmark: Any) -> dict[str, Any]:
     """Means over successful requests; concurrency is over all requests. GuideLLM reports have no drafts."""
     try:
         metrics = benchmark["metrics"]
+        totals = metrics.get("request_totals") or {}
+        _check_failed(f"{path}: result {number}", _count(totals, "successful"), _count(totals, "errored"))
         return {
             ours: metrics[theirs]["total" if ours == "concurrency" else "successful"]["mean"]
             for ours, theirs in GUIDELLM.items()
         }
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         raise UsageError(f"{path}: result {number}: unsupported GuideLLM schema; convert it to CSV") from None
