@@ -4,9 +4,11 @@ In one process every function does what its name says of one process, without to
 functions that exchange something in the same order.
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -16,14 +18,24 @@ from pipeline.distillation.launchers import Launch
 from pipeline.errors import UnderstudyError
 
 T = TypeVar("T")
+MEETING = "UNDERSTUDY_MEETING"  # the file at which the processes of one machine meet
 _NEVER = timedelta(days=30)  # a process that has died is noticed by whoever started it, not by a time limit
 _LOOK, _MEET_SECONDS, _LEAVE_SECONDS = timedelta(seconds=60), 300.0, 10.0
 
 
 def join(device: str) -> torch.device:
-    """Join the processes that the environment names; `device`: cpu or cuda. Returns this process's device."""
+    """Join the processes that the environment names; `device`: cpu or cuda. Returns this process's device. On one machine they
+    meet at a file, and with a launcher at its MASTER_ADDR, a port that takes everybody."""
     from accelerate import PartialState
 
+    if meeting := os.environ.get(MEETING):
+        dist.init_process_group(
+            "gloo" if device == "cpu" else "nccl",
+            init_method=Path(meeting).as_uri(),
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            timeout=_NEVER,
+        )
     device_of: torch.device = PartialState(cpu=device == "cpu", timeout=_NEVER).device
     return device_of
 

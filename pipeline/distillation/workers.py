@@ -13,13 +13,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
 from pipeline.distillation import launchers
-from pipeline.distillation.processes import Control
+from pipeline.distillation.processes import MEETING, Control
 from pipeline.distillation.training_task import FILE, TrainingTask
 from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress
@@ -29,7 +30,8 @@ ALL_WORKERS = "pipeline.commands.training_processes"
 SAID = "understudy: "  # begins a line of stderr that says why a worker ends
 _TRAINED = "trained"  # in the training's directory: the workers have finished it
 _ROOT = Path(__file__).parents[2]
-_LOOK_SECONDS, _END_SECONDS, _LAST_LINES = 0.3, 10.0, 30
+_LOOK_SECONDS, _POLL_SECONDS, _END_SECONDS, _LAST_LINES = 0.3, 0.05, 10.0, 30
+_WITHOUT_REASON = "has ended with exit code"  # said of a worker by whoever started it
 _controls: list[Control] = []
 
 
@@ -137,7 +139,7 @@ def _run(command: list[str], environment: Mapping[str, str], control: Control | 
             reader.join(_END_SECONDS)
     if elsewhere is None and process.returncode == 0:
         return
-    if not reasons and elsewhere is None:
+    if elsewhere is None and (not reasons or _WITHOUT_REASON in reasons[0]):
         for line in last:
             progress.line(line)
     raise UnderstudyError(
@@ -183,37 +185,41 @@ def _collect(stream: IO[str], last: deque[str], reasons: list[str]) -> None:
 
 
 def launch_all(processes: int, task: Path) -> None:
-    """Start the workers of one machine through accelerate, and wait for their end. Run in a process of its own: the launcher
-    takes over signals and writes to stderr. UnderstudyError naming the process that ended first, if one failed."""
-    from accelerate.commands.launch import launch_command, launch_command_parser
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
+    """Start the workers of one machine, and wait for their end. Run in a process of its own: what is started here ends with its
+    process group, and each worker with its input. UnderstudyError naming the process that ended first, if one failed."""
     with tempfile.TemporaryDirectory() as place:
-        # Nothing of the user's own file for accelerate: it may ask for another kind of training.
-        config = Path(place, "accelerate.json")
-        config.write_text('{"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU", "use_cpu": false}')
-        given = {
-            "config_file": config,
-            "num_processes": processes,
-            "num_machines": 1,
-            "main_process_port": 0,
-            "mixed_precision": "no",
-            "gpu_ids": "all",
-        }
-        arguments = [part for name, value in given.items() for part in (f"--{name}", str(value))]
-        try:
-            launch_command(
-                launch_command_parser().parse_args(["--multi_gpu", *arguments, "--module", WORKER, str(task)])
+        # They meet at a file, and talk over the loopback interface: nothing of theirs can be reached from another machine.
+        size = {name: str(processes) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
+        shared = {MEETING: str(Path(place, "meeting")), "MASTER_ADDR": "127.0.0.1"} | size | _loopback()
+        workers = [
+            subprocess.Popen(
+                [*_python(WORKER), str(task)],
+                env=dict(os.environ) | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdin=subprocess.PIPE,
             )
-        except ChildFailedError as error:
-            raise UnderstudyError(
-                _first_end({rank: one.exitcode for rank, one in error.failures.items()}, processes)
-            ) from None
+            for rank in range(processes)
+        ]
+        codes = dict[int, int]()
+        while len(codes) < processes and not any(codes.values()):
+            time.sleep(_POLL_SECONDS)
+            codes = {rank: code for rank, one in enumerate(workers) if (code := one.poll()) is not None}
+        for one in workers:
+            one.terminate()
+        for one in workers:
+            one.wait(_END_SECONDS)
+    if any(codes.values()):
+        raise UnderstudyError(_first_end({rank: code for rank, code in codes.items() if code}, processes))
+
+
+def _loopback() -> dict[str, str]:
+    """Where the processes of one machine listen for each other. A user's own choice stands."""
+    name = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
+    return {key: os.environ.get(key, name) for key in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
 
 
 def _first_end(codes: Mapping[int, int], processes: int) -> str:
-    """Which process ended. One that was killed makes others fail, whose connections it breaks; and the launcher ends those that
-    are left with SIGTERM."""
+    """Which process ended. One that was killed makes others fail, whose connections it breaks; SIGTERM is for all of them, from
+    whoever ends the training."""
     rank, code = min(codes.items(), key=lambda one: (one[1] == -signal.SIGTERM, one[1] >= 0, one[0]))
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"has ended with exit code {code}"
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"{_WITHOUT_REASON} {code}"
     return f"distill: training process {rank + 1} of {processes} {how}; checkpoints are kept, run again to resume"

@@ -198,7 +198,8 @@ _TINY_WORKER = """
 import os, pathlib, sys
 place = pathlib.Path(sys.argv[1])
 rank = os.environ["RANK"]
-given = [os.environ[name] for name in ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")]
+given = [os.environ[name] for name in ("WORLD_SIZE", "LOCAL_RANK", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")]
+assert not pathlib.Path(os.environ["UNDERSTUDY_MEETING"]).exists()
 (place.parent / rank).write_text(" ".join(given))
 sys.exit(int(place.read_text()) if rank == "1" else 0)
 """
@@ -226,7 +227,7 @@ def test_the_launcher_starts_a_process_for_each(
     assert [0] == in_processes(1, launch, tmp_path / "said.json")
     found = json.loads((tmp_path / "said.json").read_text())
     assert found is None if said is None else found.startswith(said)
-    assert ["2 0 127.0.0.1", "2 1 127.0.0.1"] == [(tmp_path / rank).read_text() for rank in ("0", "1")]
+    assert ["2 0 lo lo", "2 1 lo lo"] == [(tmp_path / rank).read_text() for rank in ("0", "1")]
 
 
 def test_the_command_trains_in_two_processes(loop: Place, monkeypatch: pytest.MonkeyPatch) -> None:
