@@ -172,7 +172,7 @@ def _prove_forward(context: StageContext[PairSettings], role: str, path: Path, v
         way = proved_way(model, vocabulary)
         check_logits(model, vocabulary)
         if role == "draft":
-            prove_saving(model, dtype, resources.trust_remote_code, str(path))
+            prove_saving(model, dtype, resources.trust_remote_code, str(path), context.out)
             prove_training(model, path, resources.trust_remote_code, str(path))
         return way
     except UnderstudyError as error:

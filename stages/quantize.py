@@ -26,6 +26,8 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import QuantizeSettings
 from pipeline.speculation.settings import Sampling
 
+_TEXT = 256  # tokens of a dev prompt and its completion, on which a variant is compared with the draft
+
 
 def run(context: StageContext[QuantizeSettings]) -> Outcome:
     """Write the variant of the task to `draft/`.
@@ -45,7 +47,7 @@ def _made(context: StageContext[QuantizeSettings], variant: QuantizedVariant) ->
     dev = StoredCompletions.open(completions, {"dev"}, Sampling.from_config(settings.training.sampling))
     pair = read_pair(context.inputs["shared"], resources.models)
     training = Training(settings.training, pair, dev, context.progress, resources.device, resources.trust_remote_code)
-    made = _quantize(context, variant, source, out)
+    made = _quantize(context, variant, source, out, dev)
     context.progress.line(
         f"quantize/{variant}: {made.sizes['quantized_share']:.0%} of the parameters are quantized, the others stay in bf16"
     )
@@ -53,7 +55,7 @@ def _made(context: StageContext[QuantizeSettings], variant: QuantizedVariant) ->
     figures = {"dev_acceptance_rate_before": before, "dev_acceptance_rate_quantized": after}
     if before - after > settings.recovery.max_acceptance_loss:
         recovered = context.out / "recovered"
-        made_again = _recover(context, variant, training, made.layers, recovered)
+        made_again = _recover(context, variant, training, made.layers, recovered, dev)
         figures["dev_acceptance_rate_recovered"] = again = _acceptance(context, training, recovered / variant)
         context.progress.line(
             f"{variant}: acceptance rate on dev prompts {before:.3f}, quantized {after:.3f}, after recovery {again:.3f}"
@@ -68,10 +70,13 @@ def _made(context: StageContext[QuantizeSettings], variant: QuantizedVariant) ->
     return Outcome(made.sizes | figures | {"dev_acceptance_rate": after}, {"draft": model_digest(out)})
 
 
-def _quantize(context: StageContext[QuantizeSettings], variant: QuantizedVariant, source: Path, out: Path) -> Quantized:
+def _quantize(
+    context: StageContext[QuantizeSettings], variant: QuantizedVariant, source: Path, out: Path, dev: StoredCompletions
+) -> Quantized:
     resources = context.resources
-    device = choose_device(resources.device)
-    return quantize(source, variant, out, device, resources.trust_remote_code, context.settings.head)
+    device, trusted, head = choose_device(resources.device), resources.trust_remote_code, context.settings.head
+    text = [int(token) for row in dev[:1] for token in (*row.prompt, *row.tokens[: row.length])][:_TEXT]
+    return quantize(source, variant, out, device, trusted, head, text)
 
 
 def _acceptance(context: StageContext[QuantizeSettings], training: Training, draft: Path) -> float:
@@ -88,6 +93,7 @@ def _recover(
     training: Training,
     layers: frozenset[str],
     work: Path,
+    dev: StoredCompletions,
 ) -> Quantized:
     """Train the candidate through rounded weights and quantize the result into `work`."""
     given, recovery = training.settings, context.settings.recovery
@@ -107,7 +113,7 @@ def _recover(
         weights = segment_weights(rows, given.distill.segment_shares)
         training.train(model, rows, weights, settings, given.seed, work / "checkpoints")
     save_model(model.bfloat16(), work / "draft")
-    return _quantize(context, variant, work / "draft", work / variant)
+    return _quantize(context, variant, work / "draft", work / variant, dev)
 
 
 def _load(context: StageContext[QuantizeSettings], path: Path, dtype: str) -> Any:

@@ -11,7 +11,7 @@ import torch
 from pipeline.drafts.directory import TRAINED_ON
 from pipeline.drafts.surgery import added_tokens, extend_vocabulary, prune_layers
 from pipeline.errors import UsageError
-from pipeline.models.derived import check_derived, few_logits
+from pipeline.models.derived import check_derived, computed
 from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.model_json import read_config
 from pipeline.models.saving import save_model, save_tokenizer
@@ -28,7 +28,7 @@ def draft_of_layers(
     model, chosen = prune_layers(whole, layers)
     save_model(model, out)
     save_tokenizer(tokenizer, out)
-    check_derived(few_logits(model), out, dtype, _CPU, trust_remote_code, f"pair.draft.layers of {target}")
+    check_derived(computed(model), out, dtype, _CPU, trust_remote_code, f"pair.draft.layers of {target}")
     return [
         f"the draft is the target's layers {', '.join(map(str, chosen))} of {whole.config.get_text_config().num_hidden_layers}"
     ]
@@ -53,15 +53,15 @@ def fitting_draft(
     if not gained:
         return given, check_same_family(tokenizer, own, width)
     model = load_model(given, dtype, _CPU, trust_remote_code)
-    before_TV = few_logits(model)
+    before = computed(model)
     extend_vocabulary(model, gained)
     out.mkdir(parents=True, exist_ok=True)
     if (trained_on := given / TRAINED_ON).exists():
         shutil.copyfile(trained_on, out / TRAINED_ON)
     save_model(model, out)
     save_tokenizer(tokenizer, out)
-    known_TV = before_TV[:, : gained[0]]
-    check_derived(known_TV, out, dtype, _CPU, trust_remote_code, f"pair.draft with rows for {len(gained)} more tokens")
+    what = f"pair.draft with rows for {len(gained)} more tokens"
+    check_derived(before, out, dtype, _CPU, trust_remote_code, what, columns=gained[0])
     return out, [
         f"the draft lacked {len(gained)} tokens of the target, such as {_token(tokenizer, gained)}: rows for them were "
         "added, which the draft can use only after training",

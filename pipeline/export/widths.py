@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from pipeline.errors import UsageError
 from pipeline.models.built import empty_model
-from pipeline.models.derived import check_derived, few_logits
+from pipeline.models.derived import check_derived, computed
 from pipeline.models.files import weight_files
 from pipeline.models.loading import load_model
 from pipeline.models.model_json import INDEX, INDEX_FORMAT, config_values
@@ -24,6 +24,7 @@ from pipeline.store.files import write_json
 from pipeline.store.own_files import reads_own_files
 
 _DTYPE = "bfloat16"  # in which logits are compared
+_COMPARED = 64  # tokens
 _NEVER = -1e4  # a bias; float16 holds it
 
 
@@ -39,7 +40,8 @@ def resize_rows(directory: Path, tokens: int, width: int, trust_remote_code: boo
     known, device = int(text["vocab_size"]), torch.device("cpu")
     names = _vocabulary_tensors(directory, trust_remote_code)
     _check_rows(directory, names, known, width)
-    before_TV = few_logits(load_model(directory, _DTYPE, device, trust_remote_code))[:, : min(tokens, width)]
+    kept = min(tokens, width)
+    before = computed(load_model(directory, _DTYPE, device, trust_remote_code), _ids_below(kept))
     for path in weight_files(directory):
         _resize_file(path, names, tokens, width)
     text["vocab_size"] = width
@@ -50,8 +52,14 @@ def resize_rows(directory: Path, tokens: int, width: int, trust_remote_code: boo
         index = INDEX_FORMAT.read(directory / INDEX).model_dump(exclude_unset=True)
         total = sum(path.stat().st_size for path in weight_files(directory))
         write_json(directory / INDEX, index | {"metadata": {**(index.get("metadata") or {}), "total_size": total}})
-    check_derived(before_TV, directory, _DTYPE, device, trust_remote_code, f"the draft with {width} columns of logits")
+    what = f"the draft with {width} columns of logits"
+    check_derived(before, directory, _DTYPE, device, trust_remote_code, what, columns=kept)
     return True
+
+
+def _ids_below(tokens: int) -> list[int]:
+    """Some, which the model has before and after."""
+    return [number * tokens // _COMPARED for number in range(_COMPARED)]
 
 
 def padding_rows(rows_VH: torch.Tensor, tokens: int, count: int) -> torch.Tensor:

@@ -1,6 +1,7 @@
-"""What is made out of a model is compared with it: logits of a few tokens, before, and after the saved files are loaded again."""
+"""What is made out of a model is compared with it: logits of some tokens, before, and after the saved files are loaded again."""
 
-import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,32 @@ from pipeline.models.fixed_rope import fix_rope
 from pipeline.models.loading import load_model
 from pipeline.models.placement import input_device
 from pipeline.models.saving import own_generation_config, save_model
+from pipeline.store.atomic import temporary_directory
 
-_TOKENS = 16
+_TOKENS = 64
 # Largest relative distance of logits where nothing but rounding may differ.
 _EQUAL = {"float32": 1e-3}
 _ROUNDED = 0.05
 _MOST_BYTES = 2 << 30  # of a model that is written for a trial
 
 
+@dataclass(frozen=True)
+class Computed:
+    """What a model computes: logits (T, V) of a row of T token ids, as fp32 in host memory."""
+
+    ids: Sequence[int]
+    logits_TV: torch.Tensor
+
+
 @torch.inference_mode()
-def few_logits(model: Any) -> torch.Tensor:
-    """Logits (T, V) of the first tokens of the vocabulary, as fp32 in host memory."""
+def computed(model: Any, ids: Sequence[int] = ()) -> Computed:
+    """Of `ids`; without any, of 64 from the whole vocabulary, because the first ids of many are in no text."""
     fix_rope(model)  # of a model that was made and not loaded
-    count = min(_TOKENS, model.get_input_embeddings().num_embeddings)
-    ids_BT = torch.arange(count, device=input_device(model))[None]
-    logits_TV: torch.Tensor = model(input_ids=ids_BT, use_cache=False).logits[0].float().cpu()
-    return logits_TV
+    if not ids:
+        count = model.get_input_embeddings().num_embeddings
+        ids = torch.randint(count, (_TOKENS,), generator=torch.Generator().manual_seed(0)).tolist()
+    ids_BT = torch.tensor([list(ids)], device=input_device(model))
+    return Computed(ids, model(input_ids=ids_BT, use_cache=False).logits[0].float().cpu())
 
 
 def distance(expected_TV: torch.Tensor, found_TV: torch.Tensor) -> float:
@@ -39,21 +50,24 @@ def distance(expected_TV: torch.Tensor, found_TV: torch.Tensor) -> float:
 
 
 def check_derived(
-    expected_TV: torch.Tensor,
+    expected: Computed,
     out: Path,
     dtype: str,
     device: torch.device,
     trust_remote_code: bool,
     what: str,
     within: float | None = None,
+    columns: int | None = None,
 ) -> None:
     """UnderstudyError where the model in `out`, loaded in `dtype`, does not have the logits of what it was made of.
 
-    `what`: names it in the error; `within`: the largest `distance` that is its nature, None: only rounding.
+    `what`: names it in the error; `within`: the largest `distance` that is its nature, None: only rounding; `columns`: of the
+    logits that are compared, None: all that both have.
     """
+    expected_TV = expected.logits_TV[:, :columns]
     if not bool(torch.isfinite(expected_TV).all()):  # whoever examines the model says so
         return
-    found = distance(expected_TV, few_logits(load_model(out, dtype, device, trust_remote_code)))
+    found = distance(expected_TV, computed(load_model(out, dtype, device, trust_remote_code), expected.ids).logits_TV)
     allowed = _EQUAL.get(dtype, _ROUNDED) if within is None else within
     if not found <= allowed:  # also NaN
         raise UnderstudyError(
@@ -62,12 +76,12 @@ def check_derived(
         )
 
 
-def prove_saving(model: Any, dtype: str, trust_remote_code: bool, what: str) -> None:
+def prove_saving(model: Any, dtype: str, trust_remote_code: bool, what: str, work: Path) -> None:
     """UnderstudyError where a model that is to be trained cannot be saved, or is another one once it is loaded again: found
-    before anything is paid. Of a large model only what decides it without weights is written: its configs."""
+    before anything is paid. Of a large model only what decides it without weights is written: its configs. `work`: the directory
+    in which it is written, and removed."""
     own_generation_config(model)
-    with tempfile.TemporaryDirectory(prefix="understudy-saving-") as scratch:
-        out = Path(scratch)
+    with temporary_directory(work / "saving") as out:
         try:
             if sum(weight.nbytes for weight in model.parameters()) > _MOST_BYTES:
                 model.config.save_pretrained(out)
@@ -82,4 +96,4 @@ def prove_saving(model: Any, dtype: str, trust_remote_code: bool, what: str) -> 
                 f"{what}: it is loaded and cannot be saved, so no trained draft could be: {reason}; correct its config.json, or "
                 "use another draft"
             ) from error
-        check_derived(few_logits(model), out, dtype, input_device(model), trust_remote_code, what)
+        check_derived(computed(model), out, dtype, input_device(model), trust_remote_code, what)

@@ -6,12 +6,14 @@ checkpoints of distributed trainings, code of other repositories. They would cha
 
 import json
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.models.files import code_files, config_files, weight_files
 from pipeline.models.model_json import ADAPTER, CONFIG, code_named_in, config_values
+from pipeline.store.atomic import temporary_directory
 
 # Keys of config.json that say how a model was computed, not what it computes, or name further files.
 _LEFT_OUT = frozenset(
@@ -31,9 +33,10 @@ class ListedFiles:
         config = config_values(model)
         if trust_remote_code:
             check_own_code(model)
-        self._scratch = tempfile.TemporaryDirectory(prefix="understudy-model-")
+        self._open = ExitStack()
+        # What a killed process left there, which may be layers on disk, is removed with it.
+        self.scratch = self._open.enter_context(temporary_directory(Path(tempfile.gettempdir(), "understudy-model")))
         # transformers names the module of a model's code after the directory.
-        self.scratch = Path(self._scratch.name)
         self.directory = self.scratch / (model.resolve().name or "model")
         self.directory.mkdir()
         for file in (*config_files(model), *code_files(model), *(weight_files(model) if weights else ())):
@@ -49,7 +52,7 @@ class ListedFiles:
         self.close()
 
     def close(self) -> None:
-        self._scratch.cleanup()
+        self._open.close()
 
 
 def not_applied(model: Path) -> list[str]:

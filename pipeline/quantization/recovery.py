@@ -4,7 +4,7 @@ Does not depend on stages. The forward pass uses the rounded weights of the vari
 weights (straight-through estimator, Bengio et al. 2013). It starts from the trained draft.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,6 +40,14 @@ def fake_quantization(model: Any, variant: str, names: frozenset[str]) -> Iterat
     finally:
         for layer in layers:
             parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
+
+
+@torch.no_grad()
+def round_weights(model: Any, variant: str, names: Collection[str]) -> None:
+    """Round the weights of the linear layers `names` of `model` as `variant` does, in place."""
+    for name, module in model.named_modules():
+        if name in names:
+            module.weight.copy_(_QUANTIZERS[variant](module.weight.float()))
 
 
 def _fake_int8(weight_OI: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ On CPUs with AVX512-BF16 bitsandbytes repacks 4-bit weights in place at the firs
 is silently wrong. Therefore: quantize, save, reload, and only then run a forward pass.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,17 +15,18 @@ from transformers import BitsAndBytesConfig
 from pipeline.config.quantize import QuantizedVariant
 from pipeline.errors import UnderstudyError
 from pipeline.models.built import is_tied
-from pipeline.models.derived import check_derived, few_logits
+from pipeline.models.derived import check_derived, computed
 from pipeline.models.loading import load_listed, load_model
 from pipeline.models.model_json import read_config
 from pipeline.models.saving import own_generation_config, save_model
 from pipeline.quantization.block_sizes import reason_against, sizes_fit
 from pipeline.quantization.fp8 import quantizable_layers, save
+from pipeline.quantization.recovery import round_weights
 from pipeline.store.own_files import reads_own_files
 
-# Largest relative distance of logits from those of the draft: far above what rounding costs (0.01 to 0.3), and below what is left
-# where a matrix is another one (1.4).
-_WITHIN: Mapping[QuantizedVariant, float] = {"int8": 0.5, "int4": 1.0, "fp8": 0.7}
+# Largest relative distance of logits from those of the draft with rounded weights: far above what other kernels cost (0.02), and
+# below what is left where a matrix is another one (1.4). int8 rounds activations too.
+_WITHIN: Mapping[QuantizedVariant, float] = {"int8": 0.8, "int4": 0.2, "fp8": 0.2}
 
 
 class Quantized(NamedTuple):
@@ -44,27 +45,22 @@ def quantize(
     device: torch.device,
     trust_remote_code: bool = False,
     head: bool = True,
+    text: Sequence[int] = (),
 ) -> Quantized:
     """Write the `variant` ("int8", "int4" or "fp8") of the model in `source` to `out`.
 
     `head`: also quantize the output head, unless it is tied to the embedding or, for int4, its sizes do not fit; never for fp8.
-    Embeddings are not quantized. The caller examines the checkpoint reloaded from `out`, never the model in memory.
-    UnderstudyError where the model has no such variant, or where what is loaded from `out` has other logits than rounding gives.
+    Embeddings are not quantized. The caller examines the checkpoint reloaded from `out`, never the model in memory. `text`:
+    token ids on which it is compared; none: ids of the whole vocabulary. One model at a time is on the device. UnderstudyError
+    where the model has no such variant, or where what is loaded from `out` has other logits than rounded weights give.
     """
-    whole = load_model(source, "bfloat16", device, trust_remote_code)
-    if reason := reason_against(variant, whole):
-        raise UnderstudyError(f"{source}: {reason}; remove {variant} from quantize.variants")
-    expected_TV, parameters = few_logits(whole), sum(weight.numel() for weight in whole.parameters())
-    if variant == "fp8":
-        modules: Mapping[str, Any] = quantizable_layers(whole)
-        own_generation_config(whole)
-        save(whole, modules, out)
-    else:
-        settings, config = _bitsandbytes_config(variant, head and _head_fits(whole, variant)), whole.config
-        del whole  # two at once may not fit
-        modules = _quantize_bitsandbytes(source, config, settings, out, device, trust_remote_code)
-    check_derived(expected_TV, out, "bfloat16", device, trust_remote_code, f"{variant} of {source}", _WITHIN[variant])
-    elements = sum(module.in_features * module.out_features for module in modules.values())
+    modules, parameters = _write(source, variant, out, device, trust_remote_code, head)
+    rounded = load_model(source, "bfloat16", device, trust_remote_code)
+    round_weights(rounded, variant, modules.keys())
+    expected = computed(rounded, text)
+    del rounded
+    check_derived(expected, out, "bfloat16", device, trust_remote_code, f"{variant} of {source}", _WITHIN[variant])
+    elements = sum(modules.values())
     return Quantized(
         frozenset(modules),
         {
@@ -77,9 +73,31 @@ def quantize(
     )
 
 
+def _write(
+    source: Path, variant: QuantizedVariant, out: Path, device: torch.device, trust_remote_code: bool, head: bool
+) -> tuple[dict[str, int], int]:
+    """Write the checkpoint; the weights of each layer that is quantized, and all parameters of the model."""
+    whole = load_model(source, "bfloat16", device, trust_remote_code)
+    if reason := reason_against(variant, whole):
+        raise UnderstudyError(f"{source}: {reason}; remove {variant} from quantize.variants")
+    parameters = sum(weight.numel() for weight in whole.parameters())
+    if variant == "fp8":
+        layers = quantizable_layers(whole)
+        own_generation_config(whole)
+        save(whole, layers, out)
+        return _elements(layers), parameters
+    settings, config = _bitsandbytes_config(variant, head and _head_fits(whole, variant)), whole.config
+    del whole  # two at once may not fit
+    return _quantize_bitsandbytes(source, config, settings, out, device, trust_remote_code), parameters
+
+
+def _elements(layers: Mapping[str, Any]) -> dict[str, int]:
+    return {name: layer.in_features * layer.out_features for name, layer in layers.items()}
+
+
 def _quantize_bitsandbytes(
     source: Path, config: Any, settings: Any, out: Path, device: torch.device, trust_remote_code: bool
-) -> dict[str, Any]:
+) -> dict[str, int]:
     options = {
         "config": config,  # that of the built model
         "quantization_config": settings,
@@ -93,7 +111,7 @@ def _quantize_bitsandbytes(
         if type(module).__name__ in ("Linear8bitLt", "Linear4bit")
     }
     save_model(model, out)
-    return modules
+    return _elements(modules)
 
 
 def _head_fits(model: Any, variant: QuantizedVariant) -> bool:
