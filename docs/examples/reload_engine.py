@@ -16,10 +16,11 @@ how long a replica may take to load; `health` is asked every POLL_SECONDS (1). K
 over all replicas.
 
 Exit code 0: every replica serves the champion. 1: one does not, the replicas after it are as before, and the notice is sent again
-by `understudy champion settle`. Notices arrive at least once: the number of the last change is kept in the file that STATE names.
-Notices of other kinds, such as of a drift, are accepted and restart nothing.
+by `understudy champion settle`. Notices arrive at least once: what was done is kept in the file STATE, and one call at a
+time works. Notices of other kinds, such as of a drift, are accepted and restart nothing.
 """
 
+import fcntl
 import json
 import os
 import subprocess
@@ -41,10 +42,21 @@ def main() -> None:
     if notice.get("action") not in CHANGES:
         print("not a change of the champion: nothing to reload")
         return
-    done = json.loads(STATE.read_text()) if STATE.exists() else {}
-    # `champion verify` sends a notice once more where an engine serves other weights.
-    number = [notice["change"], notice.get("repeated", "")]
-    if number <= done.get(notice["name"], [0, ""]):
+    STATE.parent.mkdir(parents=True, exist_ok=True)
+    with STATE.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two notices at once would drain two replicas
+        reload_all(notice)
+
+
+def reload_all(notice: dict[str, Any]) -> None:
+    """Restart every replica, unless an earlier call has done so for this change."""
+    done = state()
+    # Whether it was seen, not whether it is later: the numbers of a registry that was made anew begin again. `champion verify`
+    # sends a notice once more, as `repeated`, where an engine serves other weights.
+    this = [notice["change"], notice.get("repeated", ""), (notice["champion"] or {}).get("digest", "")]
+    seen = done.get(notice["name"])
+    seen = seen if isinstance(seen, list) else []
+    if this in seen:
         print(f"change {notice['change']} of {notice['name']}: reloaded before")
         return
     if notice["champion"] is None:
@@ -54,10 +66,18 @@ def main() -> None:
         for replica in settings["replicas"]:
             reload(replica, settings.get("seconds", 900))
         print(f"{notice['name']}: {len(settings['replicas'])} replicas serve version {notice['champion']['version']}")
-    STATE.parent.mkdir(parents=True, exist_ok=True)
     beside = STATE.with_suffix(".new")
-    beside.write_text(json.dumps(done | {notice["name"]: number}))
+    beside.write_text(json.dumps(done | {notice["name"]: [*seen, this][-100:]}))
     beside.replace(STATE)
+
+
+def state() -> dict[str, Any]:
+    """What was done, by name; nothing where the file is damaged: a restart too many is better than none."""
+    try:
+        found = json.loads(STATE.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def reload(replica: dict[str, Any], seconds: float) -> None:

@@ -8,6 +8,7 @@ Copy this file and change what you need; docs/logs.md explains it. `LoggedReques
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
@@ -142,7 +143,7 @@ class LoggedRequests:
     """ASGI middleware that asks vLLM for token ids and logs each request that is answered, to the directory in REQUEST_LOG."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
-        self._app, self._log = app, RequestLog(os.environ["REQUEST_LOG"])
+        self._app, self._log, self._said = app, RequestLog(os.environ["REQUEST_LOG"]), ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] not in PATHS:
@@ -167,10 +168,20 @@ class LoggedRequests:
             await send(message)
 
         await self._app(scope, body, kept_and_sent)
-        if status[0] == 200:
+        if status[0] != 200:
+            return
+        try:  # the client has its answer: whatever is wrong with a request, an answer or the disk costs a row, and no more
             asked = json.loads(request)
             streamed = first[0] if asked.get("stream") else None
             self._log.write(asked, answer_of(b"".join(parts)), begun, streamed, time.time(), headers.get(SESSION))
+        except Exception as error:
+            self._say(f"request_log: a request is not logged: {type(error).__name__}: {error}")
+
+    def _say(self, why: str) -> None:
+        """Once in a row: a full disk is no line for each request."""
+        if why != self._said:
+            print(why[:500], file=sys.stderr, flush=True)
+        self._said = why
 
 
 async def _body(receive: Receive) -> bytes:
@@ -183,14 +194,13 @@ async def _body(receive: Receive) -> bytes:
 
 
 def _with_ids(body: bytes) -> bytes:
-    """The request with `return_token_ids`, and with the usage at the end of a stream; unchanged if it is no JSON object."""
+    """The request with `return_token_ids`, and with the usage at the end of a stream; unchanged if it is no JSON object, or one
+    whose answer is the server's to say."""
     try:
         request = json.loads(body)
-    except ValueError:
+        request["return_token_ids"] = True
+        if request.get("stream"):
+            request["stream_options"] = {**(request.get("stream_options") or {}), "include_usage": True}
+        return json.dumps(request).encode()
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return body
-    if not isinstance(request, dict):
-        return body
-    request["return_token_ids"] = True
-    if request.get("stream"):
-        request["stream_options"] = {**(request.get("stream_options") or {}), "include_usage": True}
-    return json.dumps(request).encode()

@@ -1,11 +1,14 @@
 """Completions of a shard that is not finished yet, in the order they came in, so that a killed run keeps what it has paid for.
 
-A record is its length, its CRC-32 and an uncompressed `npz`. A record that was not written completely is dropped.
+A record is its length, its CRC-32 and an uncompressed `npz`. The file ends at a record that was not written whole, and where a
+length is 0: a file system that lost its power may leave zeros in place of what was written last.
 """
 
 import io
 import json
+import os
 import struct
+import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -22,6 +25,7 @@ from pipeline.store.json_text import parse_json, regular_file
 
 _HEADER = struct.Struct("<II")  # bytes of the record, CRC-32
 _FACTS = "facts"
+_SYNC_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,14 @@ class Record:
 
 
 class Journal:
-    """An append-only file of records."""
+    """An append-only file of records. After a loss of power the records of the last seconds may be missing."""
 
     def __init__(self, path: Path) -> None:
         """Open `path` or make it. What follows its last whole record is cut off."""
         self.path = path
         self._file = path.open("ab")
         self._file.truncate(sum(size for _, size in _records(path)))
+        self._synced = time.monotonic()
 
     def append(self, record: Record) -> None:
         """The record is in the file when this returns; a killed process does not lose it."""
@@ -51,6 +56,9 @@ class Journal:
         raw = body.getvalue()
         self._file.write(_HEADER.pack(len(raw), zlib.crc32(raw)) + raw)
         self._file.flush()
+        if time.monotonic() - self._synced > _SYNC_SECONDS:  # each record would cost more than an answer
+            os.fsync(self._file.fileno())
+            self._synced = time.monotonic()
 
     def close(self) -> None:
         self._file.close()
@@ -77,7 +85,7 @@ def _records(path: Path) -> Iterator[tuple[Record, int]]:
             while len(header := file.read(_HEADER.size)) == _HEADER.size:
                 length, checksum = _HEADER.unpack(header)
                 raw = file.read(length)
-                if len(raw) < length or zlib.crc32(raw) != checksum:
+                if not length or len(raw) < length or zlib.crc32(raw) != checksum:
                     return
                 yield _record(path, raw), _HEADER.size + length
     except OSError as error:

@@ -1,7 +1,7 @@
 """Tells a webhook or a program what has happened: that the champion has changed, so that it can reload the servers, or a drift.
 
-A notice of the champion states which version it is and which change made it so. It is sent at least once: a receiver drops a
-notice whose number it has seen, or a lower one. Does not decide when a notice is due.
+A notice of the champion states which version it is and which change made it so. It is sent at least once: a receiver drops what
+it has seen, by name, change and digest. Does not decide when a notice is due.
 """
 
 import asyncio

@@ -19,7 +19,7 @@ def watch_forever(watch: Watch) -> NoReturn:
         metrics.serve(settings.metrics)
     failed, looks, said = "", 0, 0.0
     while True:
-        began = time.time()
+        began, next_look = time.time(), time.monotonic() + settings.interval_seconds
         try:
             observation = watch.look(began)
             metrics.show(watch.findings, observation, settings)
@@ -32,4 +32,5 @@ def watch_forever(watch: Watch) -> NoReturn:
             if str(error) != failed:
                 watch.progress.warn(str(error))
             failed = str(error)
-        time.sleep(max(0.0, settings.interval_seconds - (time.time() - began)))
+        # By a clock that nobody sets: one that is put back by an hour would let the watch sleep for it.
+        time.sleep(max(0.0, next_look - time.monotonic()))

@@ -195,6 +195,50 @@ def test_other_paths_and_bad_requests_pass(examples: Any, tmp_path: Path) -> Non
     assert [] == _rows(tmp_path / "log")
 
 
+_ODD_REQUESTS = (
+    b"[]",
+    b"7",
+    b"null",
+    b"[" * 5000,
+    b'{"stream": true, "stream_options": 7}',
+    b'{"messages": "\\ud800"}',
+    b"\xff",
+)
+_ODD_ANSWERS = (
+    b"[]",
+    b"{",
+    b'{"choices": 7}',
+    b'{"choices": [7]}',
+    b'data: {"choices": [{"delta": 7}]}\n',
+    b"[" * 5000,
+)
+
+
+@pytest.mark.parametrize("answer", _ODD_ANSWERS)
+@pytest.mark.parametrize("request_", [*_ODD_REQUESTS, json.dumps(ASKED).encode()])
+def test_nothing_that_a_client_or_an_engine_sends_raises_in_the_middleware(
+    examples: Any, tmp_path: Path, request_: bytes, answer: bytes
+) -> None:
+    """The server would end the connection with a traceback, for an answer that the client had."""
+    seen, sent = _served(examples, request_, [answer])
+    assert answer in sent
+    assert seen == request_ or json.loads(seen)["return_token_ids"]
+    assert [] == _rows(tmp_path / "log")
+
+
+def test_a_full_disk_costs_rows_and_is_said_once(
+    examples: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(examples.RequestLog, "_append", full)
+    assert (
+        json.dumps(ANSWER).encode() in _served(examples, json.dumps(ASKED).encode(), [json.dumps(ANSWER).encode()])[1]
+    )
+    assert "request_log: a request is not logged: OSError: [Errno 28] No space left" in capsys.readouterr().err
+
+
 def test_the_callback_of_litellm_logs(examples: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server's own answer; of a stream, what LiteLLM joined."""
     module = types.ModuleType("litellm.integrations.custom_logger")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -118,8 +119,28 @@ def test_replicas_are_restarted_one_after_another(service: Service) -> None:
     assert (0, "t-draft: 2 replicas serve version 7") == service.notify(3, replicas)
     assert [*_whole("a"), *_whole("b")] == service.done
     assert (0, "change 3 of t-draft: reloaded before") == service.notify(3, replicas)
-    assert (0, "change 2 of t-draft: reloaded before") == service.notify(2, replicas)
     assert [*_whole("a"), *_whole("b")] == service.done
+
+
+@pytest.mark.parametrize("state", ["", "{", "[]", '{"t-draft": [3, ""]}', '{"t-draft": 3}', "\x00" * 40])
+def test_a_damaged_state_is_no_state(service: Service, state: str) -> None:
+    """Nor is that of an earlier version of the program: a restart too many is better than none."""
+    (service.place / "state").mkdir()
+    (service.place / "state" / "reloaded.json").write_text(state)
+    assert (0, "t-draft: 1 replicas serve version 7") == service.notify(3, [service.replica("a")])
+    assert (0, "change 3 of t-draft: reloaded before") == service.notify(3, [service.replica("a")])
+
+
+def test_a_registry_that_was_made_anew_counts_from_one(service: Service) -> None:
+    """Its first change is lower than the last one that was seen."""
+    for change in (5, 1):
+        assert (0, "t-draft: 1 replicas serve version 7") == service.notify(change, [service.replica("a")])
+
+
+def test_two_notices_at_once_restart_one_after_another(service: Service) -> None:
+    with ThreadPoolExecutor(2) as both:
+        assert [0, 0] == [code for code, _ in both.map(lambda n: service.notify(n, [service.replica("a")]), (3, 4))]
+    assert _whole("a") * 2 == service.done
 
 
 def test_a_notice_that_is_sent_again_restarts_again(service: Service) -> None:

@@ -49,6 +49,19 @@ def test_a_file_cut_at_any_byte_keeps_its_whole_records(tmp_path: Path) -> None:
         assert [*kept, 9] == _numbers(path)
 
 
+@pytest.mark.parametrize("zeros", [1, 7, 8, 9, 4096])
+def test_zeros_at_the_end_are_no_records(tmp_path: Path, zeros: int) -> None:
+    """A file system that lost its power leaves them in place of what was written last: a length of 0 with a right checksum."""
+    path = tmp_path / "j"
+    write_journal(path, [_record(1), _record(2)])
+    path.write_bytes(path.read_bytes() + bytes(zeros))
+    assert [1, 2] == _numbers(path)
+    journal = Journal(path)
+    journal.append(_record(3))
+    journal.close()
+    assert [1, 2, 3] == _numbers(path)
+
+
 @pytest.mark.parametrize("place", [0, 4, 8, 100])
 def test_a_changed_byte_ends_the_journal(tmp_path: Path, place: int) -> None:
     """A record whose checksum is wrong is not used, nor what follows it."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -192,12 +193,16 @@ class _Stopped(BaseException):
 
 
 def _forever(
-    site: Site, monkeypatch: pytest.MonkeyPatch, looks: list[Callable[[], None]], took: float = 0.0
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    looks: list[Callable[[], None]],
+    took: float = 0.0,
+    put_back: float = 0.0,
 ) -> list[float]:
-    """As many looks as there are steps before them; how long it slept after each. A look takes `took` seconds."""
-    clock, slept = [BEGIN], list[float]()
+    """As many looks as there are steps before them; how long it slept after each. A look takes `took` seconds, in which the clock
+    of the machine is put back by `put_back`."""
+    clock, back, slept = [BEGIN], [0.0], list[float]()
     watch = site.watch()
-    monkeypatch.setattr(forever.time, "time", lambda: clock[0])
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
@@ -208,10 +213,12 @@ def _forever(
 
     def look(now: float) -> Observation:
         clock[0] += took
+        back[0] += put_back
         return Watch.look(watch, now)
 
+    clocks = SimpleNamespace(time=lambda: clock[0] - back[0], monotonic=lambda: clock[0], sleep=sleep)
+    monkeypatch.setattr(forever, "time", clocks)
     monkeypatch.setattr(watch, "look", look)
-    monkeypatch.setattr(forever.time, "sleep", sleep)
     looks[0]()
     with pytest.raises(_Stopped):
         forever.watch_forever(watch)
@@ -225,6 +232,7 @@ def test_a_look_every_interval(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
         said for one in site.lines for said in ("nothing was counted yet", "no drift") if said in one
     ]
     assert [0.0] == _forever(site, monkeypatch, [lambda: None], took=400.0)
+    assert [260.0] == _forever(site, monkeypatch, [lambda: None], took=40.0, put_back=3600.0)
 
 
 def test_the_state_is_told_every_hour(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
