@@ -39,6 +39,7 @@ _ENVIRONMENT = {  # MLflow's own defaults retry for minutes; values set by the u
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout is for results
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
+_DATABASES = ("postgresql", "mysql", "mssql", "sqlite")  # that MLflow takes
 _TRUST_SECONDS = 10.0  # a server that answered this recently is not checked again
 _clients: dict[str, Any] = {}
 _answered: dict[str, float] = {}
@@ -101,11 +102,30 @@ def tracking_location(config: Config, store: Store) -> Location:
     return Location(uri, artifacts, config.tracking.experiment, store)
 
 
+def missing_driver(uri: str) -> str | None:
+    """Why the database at `uri` cannot be asked from this environment, and what to do; None for one that can, and for anything
+    else than a database. Contacts nothing."""
+    if uri.partition("://")[0].partition("+")[0] not in _DATABASES:
+        return None
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        make_url(uri).get_dialect().import_dbapi()
+    except ImportError as error:
+        return f"its driver, the Python module {error.name}, is not installed here; install it beside understudy"
+    except (SQLAlchemyError, ValueError) as error:
+        return f"no address of a database ({_first_line(error)}); correct it"
+    return None
+
+
 def client_for(location: Location) -> Any:
     """An MlflowClient whose server has just answered; one per URI and process.
 
-    Raises RegistryUnavailable, within seconds, where nothing answers.
+    Raises RegistryUnavailable, within seconds, where nothing answers; UsageError for a database whose driver is not installed.
     """
+    if wrong := missing_driver(location.uri):
+        raise UsageError(f"MLflow at {location.uri}: {wrong}")
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if location.is_server:

@@ -40,9 +40,14 @@ def credentials() -> list[Check]:
 
 def registry(uri: str) -> Check:
     """Whether the registry answers. What is shown never holds the user or password of the URI."""
+    from pipeline.registry.mlflow_client import missing_driver
+
     if uri.startswith(sqlite_file.PREFIX):
         return _database(sqlite_file.path_of(uri))
     parts = urlsplit(uri)
+    if wrong := missing_driver(uri):
+        scheme = parts.scheme.partition("+")[0]
+        return Check("registry", "missing", f"{scheme}: {wrong.partition('; ')[0]}", wrong.partition("; ")[2])
     if parts.scheme not in ("http", "https"):
         return Check("registry", "note", f"{parts.scheme or 'a path'}: not contacted; from MLFLOW_TRACKING_URI")
     shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()

@@ -16,12 +16,15 @@ import typer
 from typer.testing import CliRunner
 
 from pipeline.commands import doctor as module
+from pipeline.errors import UsageError
 from pipeline.models import host_memory
 from pipeline.native import build
 from pipeline.native.compiler import compiler
 from pipeline.planning.doctor import compiled, machine, services
 from pipeline.planning.doctor.check import Check
 from pipeline.planning.doctor.libraries import libraries as library_checks
+from pipeline.registry.mlflow_client import Location, client_for
+from pipeline.store.artifacts import Store
 
 APP = typer.Typer()
 APP.command()(module.doctor)
@@ -357,6 +360,22 @@ def test_no_secret_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             output = CliRunner().invoke(APP, ["--store", str(tmp_path), *format_]).output
             assert "HF_TOKEN is set" in output
             assert "sesame" not in output
+
+
+@pytest.mark.parametrize(
+    ("uri", "said", "todo"),
+    [
+        ("mysql+pymysql_of_ours://u@h/d", "no address of a database", "correct it"),
+        ("mssql+pyodbc://u@h/d", "the Python module pyodbc, is not installed here", "install it beside understudy"),
+    ],
+)
+def test_a_database_without_its_driver_is_missing(tmp_path: Path, uri: str, said: str, todo: str) -> None:
+    """It was "nothing is missing", and then a traceback of the first command that needs MLflow."""
+    check = services.registry(uri)
+    assert ("missing", todo) == (check.mark, check.remedy)
+    assert said in check.found
+    with pytest.raises(UsageError, match=said):
+        client_for(Location(uri, None, "e", Store(tmp_path)))
 
 
 def test_offline_hub_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
