@@ -58,8 +58,10 @@ class Watch:
             logged = None if log is None else source_of(Path(log), sources)
             self._reader = Reader(self.config.watch, found.engine, before.own.reader, logged)
         observation, reader = self._reader.read(now)
-        if self.store.is_locked(lock_name(self.name)):  # replicas load another draft, one after another
-            observation = replace(observation, counts=None, by_domain={})
+        if self.store.is_locked(lock := lock_name(self.name)):  # replicas load another draft, one after another
+            dropped = f"{self.name}: the champion is being changed ({self.store.holder(lock)}): this look is not tested"
+            problems = (*observation.problems, dropped)
+            observation = replace(observation, counts=None, by_domain={}, problems=problems)
         for note in observation.notes:
             self.progress.line(f"{self.name}: {note}")
         own = observed(before.own, observation, found, self.config.watch, costs)

@@ -144,8 +144,11 @@ def test_nothing_is_tested_while_the_engines_are_told(site: Site) -> None:
     with store.lock(lock_name("big-draft")):
         for _ in range(4):
             site.decode(0.2)
-            codes.append(site.place.understudy("watch", config, "--once").code)
-    assert [0] * 5 == codes
+            ended = site.place.understudy("watch", config, "--once")
+            codes.append(ended.code)
+            assert f"the champion is being changed (process {os.getpid()} on " in ended.complaint
+            assert "): this look is not tested" in ended.complaint
+    assert [0, 1, 1, 1, 1] == codes  # a look that tests nothing is no look without a drift
 
 
 def test_replicas_that_are_down(site: Site) -> None:
