@@ -60,8 +60,8 @@ class Watch:
         observation, reader = self._reader.read(now)
         if self.store.is_locked(lock := lock_name(self.name)):  # replicas load another draft, one after another
             dropped = f"{self.name}: the champion is being changed ({self.store.holder(lock)}): this look is not tested"
-            problems = (*observation.problems, dropped)
-            observation = replace(observation, counts=None, by_domain={}, problems=problems)
+            told = (*observation.problems, dropped)
+            observation = replace(observation, counts=None, by_domain={}, problems=told)
         for note in observation.notes:
             self.progress.line(f"{self.name}: {note}")
         own = observed(before.own, observation, found, self.config.watch, costs)
