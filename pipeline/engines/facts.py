@@ -99,6 +99,9 @@ class EngineFacts:
     convention: str = "user"  # by which its counters count (docs/examination.md)
     proven: bool = False  # whether a test compares target calls or counters of this engine with the examination
     counters: Counters = Counters()
+    model_query: str = (
+        ""  # parameter of a request for the page that names the model: without a label the page is of one model
+    )
     issues: tuple[Issue, ...] = ()
     notes: tuple[str, ...] = ()
     instead: str = ""  # why there is no export; two lines
@@ -311,7 +314,9 @@ FACTS: Mapping[str, EngineFacts] = {
             note="a request is counted when it ends; values are written with 6 digits, so a counter above a million grows in "
             "steps",
         ),
+        model_query="model",
         notes=(
+            "In router mode `/metrics` is of one model, which `watch.model` names; asking for it loads the model (issue 19346).",
             "The target must be a GGUF file too.",
             "The converter recognises BPE tokenizers by a hash of their output; a custom tokenizer needs an entry in it.",
             "A round drafts at most one token less than the request has left; an end of sequence limits nothing. "

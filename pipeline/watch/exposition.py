@@ -1,6 +1,7 @@
 """The counters of one engine in the text of its metrics page (Prometheus exposition format). Pure.
 
 Of a page only the lines of the engine's counters are parsed, by prometheus_client. The names come from the table of engine facts.
+What stands between (an OpenTelemetry collector, SGLang's router) writes `_` for their `:`, and Ray puts `ray_` before them.
 """
 
 import math
@@ -22,6 +23,7 @@ _MOST_SERIES = 4096  # of the counters that are read
 _MOST_VALUE = 2.0**53
 _FIRST = "0"  # the first draft position
 _SHOWN = 80  # characters of a line in a message
+_ALIKE = 3  # names that are shown
 
 
 class NotCounters(UnderstudyError):
@@ -60,7 +62,8 @@ def read_page(text: str, engine: WatchedEngine, model: str | None = None) -> Pag
     """The totals in a page. `model`: which of several served models; None: the only one. NotCounters says what is wrong."""
     names = FACTS[engine].counters
     _check_kind(text, engine)
-    samples = list(_parse(_lines(text, names)))
+    lines = list(_lines(text, names))
+    samples = list(_parse(lines))
     samples = _of_model(samples, names, model)
     created = {_identity(one, _CREATED): _checked(one) for one in samples if one.name.endswith(_CREATED)}
     engines: dict[str, dict[str, Total]] = {}
@@ -72,9 +75,9 @@ def read_page(text: str, engine: WatchedEngine, model: str | None = None) -> Pag
             total = Total(value=_checked(sample), created=created.get(_identity(sample, _TOTAL)))
             if engines.setdefault(rank, {}).setdefault(series, total) is not total:
                 raise NotCounters(f"{_shown(sample)} appears twice")
-    found = {rank: _complete(totals, engine) for rank, totals in engines.items()}
+    found = {rank: _complete(totals, text, engine) for rank, totals in engines.items()}
     if not found:
-        raise _missing(engine, set())
+        raise _missing(text, engine, set())
     return Page(engines=found, running=_running(samples, names))
 
 
@@ -89,24 +92,53 @@ def _check_kind(text: str, engine: WatchedEngine) -> None:
         raise NotCounters(f"it answers with {kind}, not with metrics; {title} has them at {names.path} ({names.needs})")
     if not text.endswith("\n"):
         raise NotCounters("the page is cut off: its last line does not end")
-    if names.tokens[: names.tokens.index("_" if ":" not in names.tokens else ":") + 1] not in text:
+    prefix = names.tokens[: names.tokens.index("_" if ":" not in names.tokens else ":") + 1]
+    if prefix not in text and _plain(prefix) not in text:
         raise NotCounters(f"no metrics of {title} are there; watch.engine says that it runs there ({names.needs})")
 
 
-def _lines(text: str, names: Counters) -> Iterator[str]:
-    """The samples of the engine's counters."""
+def _plain(name: str) -> str:
+    """A name in the spelling in which all are compared."""
+    return name.replace(":", "_").removeprefix("ray_")
+
+
+def _name(line: str) -> str:
+    end = line.find("{")
+    return (line[:end] if end >= 0 else line[:_MOST_LINE].partition(" ")[0]).strip()
+
+
+def _wanted(names: Counters) -> Mapping[str, str]:
+    """The names of the engine's counters, by their plain spelling."""
     counters = {name for name in _by_name(names) if name}
-    wanted = counters | {name.removesuffix(_TOTAL) + _CREATED for name in counters} | {names.running}
-    count = 0
+    return {
+        _plain(name): name
+        for name in counters | {name.removesuffix(_TOTAL) + _CREATED for name in counters} | {names.running}
+    }
+
+
+def _lines(text: str, names: Counters) -> Iterator[str]:
+    """The samples of the engine's counters, under its own names; where a page has them under these and others, once."""
+    wanted, count = _wanted(names), 0
+    found: dict[str, dict[bool, list[str]]] = {}
     for line in text.split("\n"):
-        end = line.find("{")
-        name = line[:end] if end >= 0 else line[:_MOST_LINE].partition(" ")[0]
-        if name.strip() not in wanted:
+        name = _name(line)
+        own = wanted.get(_plain(name))
+        if own is None:
             continue
         count += 1
         if len(line) > _MOST_LINE or count > _MOST_SERIES:
             raise NotCounters(f"more than {_MOST_SERIES:,} series, or a line of more than {_MOST_LINE:,} characters")
-        yield line
+        found.setdefault(own, {}).setdefault(name == own, []).append(own + line.lstrip()[len(name) :])
+    for spellings in found.values():
+        yield from spellings.get(True, spellings.get(False, []))
+
+
+def _alike(text: str, names: Counters) -> str:
+    """Names of a page that are of speculation too, as other versions have them; empty without any."""
+    wanted = _wanted(names)
+    seen = {name for line in text.split("\n") if "spec" in (name := _name(line)) and not name.startswith("#")}
+    seen = {name for name in seen if _plain(name) not in wanted and not name.endswith(("_bucket", _CREATED))}
+    return printable(", ".join(sorted(seen)[:_ALIKE])[: 3 * _SHOWN])
 
 
 def _parse(lines: Iterable[str]) -> Iterator[Sample]:
@@ -163,7 +195,7 @@ def _of_model(samples: list[Sample], names: Counters, model: str | None) -> list
     return [one for one in samples if model is None or one.labels.get(names.model, "") == model]
 
 
-def _complete(totals: dict[str, Total], engine: WatchedEngine) -> Totals:
+def _complete(totals: dict[str, Total], text: str, engine: WatchedEngine) -> Totals:
     """The totals of an engine that has all its counters. Counters by position replace those without, which may count other
     requests. NotCounters names what is missing."""
     names = FACTS[engine].counters
@@ -180,18 +212,24 @@ def _complete(totals: dict[str, Total], engine: WatchedEngine) -> Totals:
     if sum(total.value for one, total in totals.items() if counted(one) == "drafts") and names.per_position:
         needed.add("first")
     if needed - has:
-        raise _missing(engine, has & needed)
+        raise _missing(text, engine, has & needed)
     return totals
 
 
-def _missing(engine: WatchedEngine, has: set[str]) -> NotCounters:
-    names = FACTS[engine].counters
+def _missing(text: str, engine: WatchedEngine, has: set[str]) -> NotCounters:
+    names, facts = FACTS[engine].counters, FACTS[engine]
+    if alike := _alike(text, names):
+        wanted = ", ".join(filter(None, (names.drafts, names.draft_tokens, names.accepted)))
+        return NotCounters(
+            f"the page has {alike}, and not {wanted}: these are the names of {facts.title} {facts.checked}, or no draft was "
+            "counted yet"
+        )
     if not has or names.requests:
         return NotCounters(
             f"no speculative counters: the engine runs without a draft, or has served no request ({names.needs})"
         )
     return NotCounters(
-        f"only some counters of {FACTS[engine].title}: {', '.join(sorted(has))}; names are known of {FACTS[engine].checked}"
+        f"only some counters of {facts.title}: {', '.join(sorted(has))}; names are known of {facts.checked}"
     )
 
 

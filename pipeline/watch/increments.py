@@ -1,27 +1,43 @@
 """What was counted between two looks at counters that begin at 0 again whenever an engine starts. Pure.
 
 Each series is followed by itself. One that began again counts whole; Prometheus's `increase` does the same without extrapolation.
+Totals that counters left are remembered for some looks: behind a gateway they come back, and those of an engine that began again
+do not.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pipeline.engines.counts import Counts
 from pipeline.engines.facts import FACTS, Counters, WatchedEngine
-from pipeline.store.parsing import Number, Text
+from pipeline.store.parsing import Count, Flag, Number, Text
 from pipeline.watch.exposition import Page, Total, Totals, counted
 
 _SAME_SECONDS = 1.0  # by which the beginning of a series may differ and be the same
+_REMEMBERED, _MOST_LEFT = 12, 4  # looks for which totals that were left are remembered, and how many
+_NEAR = 0.03  # of the totals, which they may have grown by since they were left
 _STEPS = 200  # of a counter that grows in steps, so that their size is below 1% of an increment
 
 
 @dataclass(frozen=True, kw_only=True)
+class Left:
+    """Totals from which an engine's counters did not go on. `looks`: since then. `came_back`: they went on from others that had
+    been left before."""
+
+    totals: Mapping[Text, Total]
+    looks: Count = 0
+    came_back: Flag = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Replica:
-    """What the looks before have found at an endpoint. `seen`: when it last had counters, in Unix seconds."""
+    """What the looks before have found at an endpoint. `seen`: when it last had counters, in Unix seconds. `engines`, `left`: by
+    rank."""
 
     seen: Number
     engines: Mapping[Text, Mapping[Text, Total]]
+    left: Mapping[Text, tuple[Left, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +59,23 @@ def increment(page: Page, before: Replica | None, engine: WatchedEngine, now: fl
     """The sum over the engines of a page. An engine whose counters contradict each other is left out, and named in `problems`."""
     names = FACTS[engine].counters
     found, problems, after = list[Counts](), list[str](), dict[str, Totals]()
+    left = {} if before is None else {rank: _remembered(one) for rank, one in before.left.items()}
     for rank, totals in page.engines.items():
         past = None if before is None else before.engines.get(rank)
         after[rank] = totals
         if past is None:
             continue
+        others, goes_on = left.get(rank, ()), _follows(past, totals)
+        came_back = _came_back(past, others, totals)
+        if came_back is not None or not goes_on:
+            kept = [one for one in others if one is not came_back]
+            left[rank] = (*kept, Left(totals=past, came_back=came_back is not None))[-_MOST_LEFT:]
         try:
+            if (came_back is not None or not goes_on) and any(one.came_back for one in others):
+                raise _Contradiction(
+                    "its counters go back and forth between several totals, so several engines answer there; list each replica "
+                    "in watch.endpoints, not a gateway"
+                )
             grown = _grown(past, totals)
             if _is_coarse(totals, grown, names):
                 after[rank], grown = past, dict.fromkeys(grown, 0.0)
@@ -63,7 +90,36 @@ def increment(page: Page, before: Replica | None, engine: WatchedEngine, now: fl
     total = sum(found[1:], found[0]) if found else None
     known = {} if before is None else before.engines
     came = tuple(rank for rank in page.engines if rank not in known)
-    return Increment(counts=total, after=Replica(seen=now, engines=after), problems=tuple(problems), came=came)
+    replica = Replica(seen=now, engines=after, left={rank: one for rank, one in left.items() if one})
+    return Increment(counts=total, after=replica, problems=tuple(problems), came=came)
+
+
+def _remembered(left: Sequence[Left]) -> tuple[Left, ...]:
+    return tuple(replace(one, looks=one.looks + 1) for one in left if one.looks < _REMEMBERED)
+
+
+def _follows(past: Totals, totals: Totals) -> bool:
+    """Whether no series fell, and none began later."""
+    return all(
+        series in totals
+        and totals[series].value >= old.value
+        and abs((totals[series].created or 0.0) - (old.created or 0.0)) <= _SAME_SECONDS
+        for series, old in past.items()
+    )
+
+
+def _came_back(past: Totals, left: Sequence[Left], totals: Totals) -> Left | None:
+    """What was left and goes on here, nearer than what was there at the look before; an engine that began again may happen to do
+    so, and hardly twice in a row."""
+
+    def grown(old: Totals) -> float:
+        return sum(total.value - old[series].value for series, total in totals.items() if series in old)
+
+    whole = sum(total.value for total in totals.values())
+    found = min((one for one in left if _follows(one.totals, totals)), key=lambda one: grown(one.totals), default=None)
+    if found is None or grown(found.totals) > _NEAR * whole:
+        return None
+    return found if not _follows(past, totals) or grown(found.totals) < grown(past) else None
 
 
 def forget(replicas: Mapping[str, Replica], now: float, seconds: float, most: int) -> dict[str, Replica]:

@@ -5,8 +5,10 @@ import os
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import aiohttp
+from yarl import URL
 
 from pipeline.config.credentials import masked
 from pipeline.config.server import UNIX
@@ -39,6 +41,8 @@ class Scraper:
     def __init__(self, settings: WatchConfig, engine: WatchedEngine) -> None:
         self._urls = tuple(endpoint.url for endpoint in settings.endpoints)
         self._engine, self._model = engine, settings.model
+        path, query = FACTS[engine].counters.path, FACTS[engine].model_query
+        self._path = path if not query or settings.model is None else f"{path}?{query}={quote(settings.model, safe='')}"
         self._seconds, self._variable = settings.timeout_seconds, settings.key_variable
         self._token = _token(self._variable)
 
@@ -81,21 +85,26 @@ class Scraper:
         headers = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        path = FACTS[self._engine].counters.path
-        async with (
-            aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=False) as session,
-            session.get(("http://localhost" if is_unix else url) + path, allow_redirects=False) as answer,
-        ):
-            raw = await answer_bytes.read(answer, _MOST_BYTES)
-            if answer.status != 200:
-                raise _Refused(self._refusal(answer.status, path))
+        async with aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=False) as session:
+            raw = await self._raw(session, URL(("http://localhost" if is_unix else url) + self._path))
         try:
             return self._without_token(raw.decode("utf-8"))  # before any part of the page is cut for a message
         except UnicodeDecodeError as error:
             raise NotCounters(f"the page is not UTF-8 at byte {error.start + 1}") from None
 
-    def _refusal(self, status: int, path: str) -> str:
-        names = FACTS[self._engine].counters
+    async def _raw(self, session: aiohttp.ClientSession, url: URL, redirected: bool = False) -> bytes:
+        """The answer at `url`, and at the place to which the same server sends once, such as from /metrics to /metrics/."""
+        async with session.get(url, allow_redirects=False) as answer:
+            raw = await answer_bytes.read(answer, _MOST_BYTES)
+            if answer.status == 200:
+                return raw
+            place = url.join(URL(answer.headers.get("Location", "")))
+            if not 300 <= answer.status < 400 or redirected or place == url or place.origin() != url.origin():
+                raise _Refused(self._refusal(answer.status, raw))
+        return await self._raw(session, place, redirected=True)
+
+    def _refusal(self, status: int, raw: bytes) -> str:
+        names, path = FACTS[self._engine].counters, self._path
         if status in (401, 403):
             hint = f"the token in {self._variable} is not accepted" if self._variable else "set watch.key_variable"
             return f"HTTP {status}: {hint}"
@@ -103,7 +112,8 @@ class Scraper:
             return f"HTTP {status}: there is no {path} ({names.needs}; watch.engine is {self._engine})"
         if 300 <= status < 400:
             return f"HTTP {status}: it redirects {path}; write the URL of the server itself"
-        return f"HTTP {status}"
+        said = raw[: 4 * _QUOTED].decode(errors="replace").strip()
+        return f"HTTP {status}: {said}" if said and not said.startswith("<") else f"HTTP {status}"
 
     def _brief(self, text: str) -> str:
         """In one line. A server may repeat the token, and send elsewhere with another one in the URL."""

@@ -1,6 +1,7 @@
 """The counters in metrics pages: of real and simulated engines, and what is said of pages that have none."""
 
 import random
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -51,6 +52,46 @@ def test_pages_of_every_engine(kind: WatchedEngine) -> None:
         assert 2 == found["requests"]
     else:
         assert (30, 14, 7) == (found["draft_tokens"], found["accepted"], found["first"])
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("also", [False, True])
+def test_names_as_what_stands_between_writes_them(kind: WatchedEngine, also: bool) -> None:
+    """Underscores for colons (OpenTelemetry's collector, SGLang's router), and Ray's prefix; a counter under both names counts
+    once."""
+    engine = CountingEngine(kind, running=2.0)
+    engine.decode(10, (7, 5, 2), requests=2)
+    page = read_page(engine.page(), kind)
+    for between in (lambda text: text.replace(":", "_"), lambda text: re.sub(r"^(?=[a-z])", "ray_", text, flags=re.M)):
+        own = engine.page()
+        text = between(own) + (own if also and between(own) != own else "")
+        assert page == read_page(text, kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        (
+            "tensorrt-llm",
+            "trtllm_spec_decode_num_draft_tokens 30\n",
+            "the page has trtllm_spec_decode_num_draft_tokens, and not",
+        ),
+        (
+            "llama.cpp",
+            "llamacpp:spec_tokens_drafted_total 30\n",
+            "the page has llamacpp:spec_tokens_drafted_total, and not",
+        ),
+        (
+            "sglang",
+            'sglang:spec_accept_length{tp_rank="0"} 3.1\n',
+            "the page has sglang:spec_accept_length, and not",
+        ),
+        ("vllm", 'vllm:spec_decode_efficiency{model_name="m"} 0.5\n', "and not vllm:spec_decode_num_drafts_total, "),
+    ],
+)
+def test_names_of_another_version_are_shown(kind: WatchedEngine, text: str, said: str) -> None:
+    """A gauge of other versions is no counter, and an engine that speculates is not said to run without a draft."""
+    assert said in _refused(text, kind)
 
 
 def test_ranks_and_models() -> None:

@@ -202,6 +202,29 @@ def test_ranks_that_come_and_go() -> None:
     assert {"0"} == set(_look(engine, again.after).after.engines)
 
 
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_gateway_that_shows_one_replica_after_another(kind: WatchedEngine, count: int) -> None:
+    """Some looks are taken for restarts; from then on nothing counts and the line says why. One replica alone counts again."""
+    engines = [CountingEngine(kind, began=BEGAN + 100 * number) for number in range(count)]
+    for number, engine in enumerate(engines):
+        engine.decode(100_000 + 30_000 * number, (70_000, 50_000, 20_000), requests=900)
+    before, said, taken = _look_of(engines[0]), list[str](), 0
+    for step in range(1, 30):
+        for engine in engines:
+            engine.decode(300, (100, 50, 20), requests=3)
+        found = _look(engines[step % count], before)
+        before, taken = found.after, taken + (found.counts is not None)
+        said += [one for one in found.problems if "list each replica" in one]
+    assert taken <= 2 * count
+    assert len(said) >= 29 - 2 * count
+    engines[0].decode(300, (100, 50, 20), requests=3)
+    before = _look(engines[0], before).after
+    decoded = engines[0].decode(300, (100, 50, 20), requests=3)
+    assert _look(engines[0], before).counts == decoded
+    assert all(len(left) <= 4 for left in before.left.values())
+
+
 def test_what_is_remembered_is_bounded() -> None:
     """Replicas that were not seen for long are forgotten, and of the others the last are kept."""
     replicas = {f"http://{number}": Replica(seen=float(number), engines={}) for number in range(10)}

@@ -57,7 +57,14 @@ def test_every_replica_is_read_and_faults_are_told() -> None:
         ),
         (_always(401), "HTTP 401: set watch.key_variable"),
         (_always(302, Location="http://user:pw@elsewhere"), "it redirects /metrics"),
+        (_always(307, Location="/metrics"), "HTTP 307: it redirects"),
+        (_always(307, Location="/other"), "HTTP 307: it redirects"),
+        (_always(308, Location="//elsewhere/metrics/"), "HTTP 308: it redirects"),
         (_always(500, "<html>"), "HTTP 500"),
+        (
+            _always(400, '{"error":{"message":"model name is missing"}}'),
+            'HTTP 400: {"error":{"message":"model name is missing"}}',
+        ),
         (_always(body=b"\xff\xfe\n"), "not UTF-8 at byte 1"),
         (_always(body="x" * (9 << 20)), "larger than 8,388,608 bytes"),
         (_always(body=gzip.compress(bytes(1 << 25)), Content_Encoding="gzip"), "larger than 8,388,608 bytes"),
@@ -76,6 +83,31 @@ def test_faults(answer: Callable[[str, Mapping[str, str]], Answer | None], said:
     assert said.lower() in found.problem.lower()
     assert 1 == len(found.problem.splitlines())
     assert "pw" not in found.problem
+
+
+def test_a_redirect_of_the_server_to_itself_is_followed() -> None:
+    """Once, as from /metrics to /metrics/, which Starlette does for what is mounted there."""
+    with showing(
+        lambda path, asked: (
+            (200, {}, _page().encode()) if path == "/metrics/" else (307, {"Location": "/metrics/"}, b"")
+        )
+    ) as url:
+        assert _scrape(url)[0].page is not None
+
+
+def test_the_model_is_asked_for_where_no_label_has_it() -> None:
+    """llama.cpp's router has a page for each model."""
+    engine, paths = CountingEngine("llama.cpp"), list[str]()
+    engine.decode(10, (7, 5, 2))
+
+    def answer(path: str, asked: Mapping[str, str]) -> Answer:
+        paths.append(path)
+        return 200, {}, engine.page().encode()
+
+    with showing(answer) as url:
+        assert _scrape(url, engine="llama.cpp", model="a/b c")[0].page is not None
+        assert _scrape(url, engine="llama.cpp")[0].page is not None
+    assert ["/metrics?model=a/b%20c", "/metrics"] == paths
 
 
 def test_pages_packed_though_not_asked_for() -> None:
