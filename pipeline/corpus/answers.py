@@ -43,6 +43,7 @@ class LoggedAnswer:
         None  # where thinking or tool calls were parsed out of the text: the template's input
     )
     redacted: bool = False  # the row's texts were; its token ids cannot be
+    counted: int | None = None  # tokens of the answer, as the server counted them; None where it did not say
 
 
 def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
@@ -69,6 +70,7 @@ def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
         completes=answer.completes,
         message=message,
         redacted=source.redact,
+        counted=_tokens_used(answer.facts),
     )
 
 

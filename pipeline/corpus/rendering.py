@@ -25,8 +25,11 @@ from pipeline.escaping.terminal import printable
 OTHER_PROMPT = "other prompt_token_ids"
 TRANSCRIPT = "chat with its roles in one text"
 NO_TIME = "without a time (time_field), and the chat template writes the date"
+NOT_ALL = "a text of fewer tokens than usage.completion_tokens"
 COMPLETES = "of the completions API, which applies no chat template"
 
+# A target may write a text with more tokens than it is tokenised into, and some tokens have no text.
+_MOST_COUNTED, _FEW_COUNTED = 1.25, 8
 _TEMPLATE = "chat_template"  # an argument that transformers takes in place of the tokenizer's template
 _REMEDY = "correct the template, or set corpus.chat_template false for plain prompts"
 
@@ -159,6 +162,8 @@ class Renderer:
         tokens = found[len(ids) : -1] if answer.cut else found[len(ids) :]
         if not tokens:
             raise UnusableAnswer("no text")
+        if answer.counted is not None and answer.counted > _MOST_COUNTED * len(tokens) + _FEW_COUNTED:
+            raise UnusableAnswer(NOT_ALL)
         return StoredAnswer(tuple(tokens), answer.cut, answer.stated, exact=False)
 
     def _with_end(self, prompt: ParsedPrompt, text: str, answer: str) -> str:

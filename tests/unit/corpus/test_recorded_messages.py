@@ -181,3 +181,20 @@ def test_white_space_between_the_parts_of_a_cut_answer_counts() -> None:
     assert end_of_parts("a\nb", 0, message, cut=True) == 3
     with pytest.raises(UnusableAnswer, match="white space"):
         end_of_parts("ab", 0, message, cut=True)
+
+
+@pytest.mark.parametrize(("counted", "used"), [(None, True), (4, True), (9, True), (400, False)])
+@pytest.mark.parametrize("content", ["It rains.", ""])
+def test_a_text_that_is_not_all_of_the_answer_is_not_used(counted: int | None, used: bool, content: str) -> None:
+    """A gateway that does not know of thinking logs what comes after it, and the server's count of tokens."""
+    usage = None if counted is None else {"completion_tokens": counted}
+    row = {"response": {"choices": [{"message": {"content": content}, "finish_reason": "stop"}], "usage": usage}}
+    source = SOURCE.model_copy(update={"answer_field": "response"})
+    renderer = Renderer(bpe_tokenizer(_ADDED, _template()), None, {})
+    prompt = parse_row({"messages": [ASKED]}, source)
+    (ids,) = renderer.token_ids([renderer.text(prompt)])
+    if used:
+        assert renderer.answer_ids(prompt, ids, parse_answer(row, source)).tokens
+        return
+    with pytest.raises(UnusableAnswer, match=r"a text of fewer tokens than usage\.completion_tokens"):
+        renderer.answer_ids(prompt, ids, parse_answer(row, source))
