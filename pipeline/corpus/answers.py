@@ -23,6 +23,7 @@ from pipeline.corpus.foreign_texts import is_cut
 from pipeline.corpus.json_values import decoded
 from pipeline.corpus.logged_requests import LIMITS, NEUTRAL, STATED
 
+SEVERAL = "several answers"
 NO_REASON = "without a finish_reason, so that they may be cut off"
 _LARGEST = 2**31 - 1
 ANSWER_COLUMNS = ("finish_reason", "stop_reason", "matched_stop", *STATED, *NEUTRAL)
@@ -53,6 +54,8 @@ def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
     """
     found = row.get(source.answer_field)
     answer = read_answer(_last_message(row, source) if found is None else found)
+    if found is not None and _begun(row, source, answer.said):
+        raise UnusableAnswer("a request that ends with an assistant's message, which the answer may go on with")
     if changed := [name for name, values in NEUTRAL.items() if row.get(name) not in values]:
         raise UnusableAnswer(f"a request with {changed[0]}")
     tokens, prompt_tokens = _logged_ids(answer.facts)
@@ -111,8 +114,18 @@ def _last_message(row: Mapping[str, Any], source: PromptSource) -> Any:
     if not last or standard_role(last[-1]["role"]) != "assistant":
         raise UnusableAnswer("no answer")
     if len(last) > 1 and standard_role(last[0]["role"]) == "assistant":
-        raise UnusableAnswer("several answers")
+        raise UnusableAnswer(SEVERAL)
     return last[-1]
+
+
+def _begun(row: Mapping[str, Any], source: PromptSource, said: Any) -> bool:
+    """Whether the row's messages end with one of the assistant that is not the answer itself, which exports repeat there."""
+    try:
+        last = _last_message(row, source)
+    except UnusableAnswer as why:
+        return str(why) == SEVERAL
+    own = said.get("content") if isinstance(said, Mapping) else said
+    return bool(last.get("content")) and last.get("content") != own
 
 
 def _said(found: Any) -> tuple[str, Mapping[str, Any] | None]:

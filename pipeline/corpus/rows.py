@@ -15,6 +15,7 @@ from pipeline.corpus.chats import as_list, as_message, is_chat, is_texts
 from pipeline.corpus.foreign_texts import encoded, is_cut
 from pipeline.corpus.json_values import MOST_LEVELS, decoded
 from pipeline.corpus.modes import domain_in_mode, mode_of, stated_arguments
+from pipeline.corpus.other_requests import has_place, media_of, route_without_text
 from pipeline.corpus.request_counts import request_counts
 from pipeline.corpus.same_text import normalised, opening, text_id
 from pipeline.corpus.spelled_lists import spelled_chat, spelled_texts
@@ -109,7 +110,11 @@ def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:
         raise value
     if not isinstance(value, Mapping):
         raise BadRow("not an object", f"a row is a JSON object, not {json_kind(value)}")
+    if (route := route_without_text(value)) is not None:
+        raise BadRow("request for no text", route)
     prompt, arguments = _parse_prompt(value, source), _arguments(value, source)
+    if (beside := media_of(value)) and has_place(message.get("content") for message in prompt.messages):
+        raise BadRow("content is not text", f"a place for what is in '{beside}'")
     return replace(
         prompt,
         domain=domain_in_mode(prompt.domain, mode_of(arguments)),
@@ -281,6 +286,8 @@ def _message(entry: Any, what: str, roles: Mapping[str, str]) -> Mapping[str, An
         entry = as_message(entry, roles)
     except ValueError as why:
         raise BadRow("bad messages", f"'{what}' {why}") from None
+    if beside := media_of(entry):
+        raise BadRow("content is not text", f"'{what}' has `{beside}`")
     content = _content(entry.get("content"), what)
     if content in (None, []) and standard_role(entry["role"]) != "user" and not any(map(entry.get, _OTHER_TEXTS)):
         content = ""  # as servers read it

@@ -1,0 +1,37 @@
+"""Rows that ask for something else than an answer to a text: with images or sounds beside the text, or on a route that gives no
+text, such as that of embeddings. Pure.
+
+A column of images alone says nothing: tables have one for people. The text must have a place for it, or the message itself.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pipeline.escaping.terminal import printable
+
+MEDIA = ("images", "image", "videos", "video", "audios", "audio")  # beside a text: of exports, Ollama and data sets
+ROUTES = ("url", "path", "uri", "endpoint", "call_type")  # of batch files, gateways and LiteLLM
+_PLACE = re.compile(r"<(?:image|img|video|audio)>|<\|(?:image|image_pad|video_pad|audio)\|>")
+_WITHOUT_TEXT = re.compile(
+    r"(?:https?://[^/\s]{1,200})?(?:/[\w.-]{1,60}){0,4}/?(?:embeddings?|rerank|moderations?|images/generations|audio/\w{1,20}|score"
+    r"|classify|tokenize)(?:\?.{0,200})?|a?(?:embedding|moderation|rerank|transcription|speech|image_generation)"
+)
+
+
+def media_of(message: Mapping[str, Any]) -> str | None:
+    """The key of a message, or the column of a row, that holds images or sounds; None without one."""
+    return next((name for name in MEDIA if message.get(name)), None)
+
+
+def has_place(texts: Iterable[Any]) -> bool:
+    """Whether a text has a place for an image or a sound."""
+    return any(isinstance(text, str) and _PLACE.search(text) for text in texts)
+
+
+def route_without_text(row: Mapping[str, Any]) -> str | None:
+    """What a row says of its route, where that gives no text; None where it does, or where the row does not say."""
+    for name in ROUTES:
+        if isinstance(said := row.get(name), str) and _WITHOUT_TEXT.fullmatch(said.strip()):
+            return f"`{name}` is {printable(said.strip()[:60])}"
+    return None
