@@ -68,6 +68,11 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     local = {role: path for role, path in paths.items() if not (role == "target" and settings.server)}
     found = {role: note_on_rope(load_config(path, trusted), f"pair.{role}") for role, path in local.items()}
     ropes = [note for note in found.values() if note is not None]
+    if settings.rope_factors is not None and not ropes:
+        raise UsageError(
+            "pair.rope_factors: no model that is loaded here has two sets of factors (longrope), so there is nothing to choose; "
+            "remove the key"
+        )
     ignored += ropes
     for note in (*lacking, *ignored):
         context.progress.warn(f"pair: {note}")

@@ -221,6 +221,12 @@ class PairConfig(Section):
         "and SGLang use for requests that set none. ignore: the server does not use them (vLLM: --generation-config vllm; "
         "SGLang: --sampling-defaults openai), or every request sets its own.",
     )
+    rope_factors: Literal["short", "long"] | None = Field(
+        default=None,
+        description="For models whose RoPE has two sets of factors (longrope: Phi 3 and 4): which ones your engine uses. null: "
+        "the long ones where the model's context exceeds its original one, as vLLM does by default. short: it was started with a "
+        "lower limit (vLLM: --max-model-len), and no text is longer.",
+    )
     reference: ReferenceRecipe = Field(default=ReferenceRecipe(), description="The recipe of the reference pair.")
 
     @property
@@ -236,6 +242,8 @@ class PairConfig(Section):
             raise ValueError("`reference` is a pair: set both target.source and draft.source to it, or neither")
         if self.is_reference and (self.target.dtype, self.draft.dtype) != ("float32", "float32"):
             raise ValueError("the reference pair is made in float32; leave dtype out")
+        if self.rope_factors is not None and self.is_reference:
+            raise ValueError("the reference pair has one set of RoPE factors; leave rope_factors out")
         if self.target_before is not None and self.is_reference:
             raise ValueError("the reference pair has its own target_before; remove the key")
         if self.target.is_served and self.draft.is_of_target:

@@ -12,6 +12,7 @@ from pipeline.drafts.plain import PlainDraft
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
 from pipeline.models.model_json import read_config
 from pipeline.models.names import find_model
+from pipeline.models.rope_choice import choice_in, with_factors
 from pipeline.models.shape import read_shape
 from pipeline.models.tokenizers import check_columns, check_same_family, stop_token_ids
 
@@ -48,6 +49,12 @@ def load_named_pair(
     where = choose_device(device)  # before any download
     paths = {name: draft.directory for name, draft in drafts.items()}
     target_path = find_model(target, "target")
+    choices = [choice_in(path) for path in paths.values()]
+    if chosen := next(
+        (one for one in choices if one is not None), None
+    ):  # with which the draft was trained, and its target examined
+        target_path, *others = (with_factors(path, chosen) for path in (target_path, *paths.values()))
+        paths = dict(zip(paths, others, strict=True))
     tokenizer = load_tokenizer(target_path, trust_remote_code)
     shapes = {path: read_shape(path, trust_remote_code) for path in (target_path, *paths.values())}
     for path in paths.values():

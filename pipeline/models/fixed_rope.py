@@ -3,13 +3,16 @@
 longrope (Phi 3 and 4) takes the long factors for all rows once one of them is longer than the original context: the logits of a
 row then depend on the rows beside it, and a cache has keys of other frequencies than the text that goes on. vLLM 0.32 fixes the
 factors for all texts: the long ones where the longest sequence that is served exceeds the original context. So does this, by the
-context of the config. Dynamic NTK scaling changes only beyond the context: its frequencies are those within it.
+context of the config, or as `rope_factors` in the config says (`rope_choice.py`). Dynamic NTK scaling changes only beyond the
+context: its frequencies are those within it.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from pipeline.models.rope_choice import CHOICE
 
 _FIXED = "fixed"  # a type that transformers' `dynamic_rope_update` does not know, so that nothing is updated
 
@@ -18,7 +21,7 @@ _FIXED = "fixed"  # a type that transformers' `dynamic_rope_update` does not kno
 def fix_rope(model: Any) -> None:
     """Fix the frequencies of `model`, in place. What is fixed already stays as it is."""
     for module, layer_type, kind in _changing(model):
-        if kind == "longrope" and _exceeds(module.config, layer_type):
+        if kind == "longrope" and _are_long(module.config, layer_type):
             buffer = module.inv_freq if layer_type is None else getattr(module, f"{layer_type}_inv_freq")
             positions = torch.tensor([[_original(module.config, layer_type)]], device=buffer.device)
             named = {} if layer_type is None else {"layer_type": layer_type}
@@ -35,13 +38,21 @@ def note_on_rope(config: Any, whose: str) -> str | None:
     for layer_type, kind in _kinds_in(text):
         if kind == "longrope":
             limit = _original(text, layer_type)
-            which = "long" if _exceeds(text, layer_type) else "short"
+            which, other, reach = (
+                ("long", "short", "above") if _are_long(text, layer_type) else ("short", "long", "up to")
+            )
             return (
                 f"{whose}: its RoPE has two sets of factors (longrope), and the {which} ones are used for texts of every length, "
-                f"as vLLM does with a --max-model-len {'above' if which == 'long' else 'up to'} {limit}; with another the "
-                "others are used, and texts differ"
+                f"as vLLM does with a --max-model-len {reach} {limit}; if yours has another, its texts differ: set "
+                f"pair.rope_factors to {other}"
             )
     return None
+
+
+def longest_with_short_factors(text: Any) -> int | None:
+    """The longest text in tokens of a decoder, by its config, whose short factors were chosen; None for others."""
+    limits = [_original(text, layer_type) for layer_type, kind in _kinds_in(text) if kind == "longrope"]
+    return min(limits) if limits and getattr(text, CHOICE, None) == "short" else None
 
 
 def _changing(model: Any) -> Iterator[tuple[Any, str | None, str]]:
@@ -65,5 +76,9 @@ def _original(config: Any, layer_type: str | None) -> int:
     return int(parameters["original_max_position_embeddings"])
 
 
-def _exceeds(config: Any, layer_type: str | None) -> bool:
+def _are_long(config: Any, layer_type: str | None) -> bool:
+    """Whether the long factors are used."""
+    chosen = getattr(config, CHOICE, None)
+    if chosen in ("short", "long"):
+        return bool(chosen == "long")
     return int(config.max_position_embeddings) > _original(config, layer_type)

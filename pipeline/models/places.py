@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline.config.pair import ModelSource, PairConfig, TargetSource
 from pipeline.models.hub import fetch, fetch_tokenizer, find_cached
+from pipeline.models.rope_choice import Factors, with_factors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +17,7 @@ class ModelPlace:
     source: str  # a path, or org/name
     revision: str | None = None
     tokenizer: str | None = None  # of a served target: a directory, or org/name@revision
+    rope_factors: Factors | None = None  # chosen by the user, of a model with two sets
 
     @property
     def place(self) -> str:
@@ -28,7 +30,11 @@ class ModelPlace:
         return self.source.startswith((".", "/", "~"))
 
     def directory(self) -> Path:
-        """Where its files are, downloaded if needed."""
+        """Where its files are, downloaded if needed; where the user chooses RoPE factors, a directory that stands for that."""
+        found = self._directory()
+        return found if self.rope_factors is None else with_factors(found, self.rope_factors)
+
+    def _directory(self) -> Path:
         if self.tokenizer is not None:
             return fetch_tokenizer(self.tokenizer) if "@" in self.tokenizer else Path(self.tokenizer)
         if self.is_here:
@@ -39,7 +45,7 @@ class ModelPlace:
     def find(self) -> Path | None:
         """As `directory`, of a model that is on this machine: nothing is downloaded."""
         if self.revision is None or self.is_here:
-            return self.directory()
+            return self._directory()
         return find_cached(self.source, self.revision)
 
 
@@ -50,14 +56,15 @@ def model_places(pair: PairConfig) -> dict[str, ModelPlace]:
     """By role, the models that are not made in a run: none of the reference pair, no draft of the target's layers."""
     if pair.is_reference:
         return {}
-    found = {"target": _place(pair.target)}
+    found = {"target": _place(pair.target, pair)}
     if not pair.draft.is_of_target:
-        found["draft"] = _place(pair.draft)
+        found["draft"] = _place(pair.draft, pair)
     if pair.target_before is not None:
-        found["target_before"] = _place(pair.target_before)
+        found["target_before"] = _place(pair.target_before, pair)
     return found
 
 
-def _place(source: ModelSource | TargetSource) -> ModelPlace:
+def _place(source: ModelSource | TargetSource, pair: PairConfig) -> ModelPlace:
     tokenizer = source.tokenizer if isinstance(source, TargetSource) else None
-    return ModelPlace(source=source.source, revision=source.revision, tokenizer=tokenizer)
+    factors = pair.rope_factors if tokenizer is None else None
+    return ModelPlace(source=source.source, revision=source.revision, tokenizer=tokenizer, rope_factors=factors)

@@ -8,6 +8,7 @@ from pipeline.models.attention_layers import AttentionLayers, attention_layers
 from pipeline.models.built import empty_model, is_tied, load_config, name_of_head
 from pipeline.models.directory_checks import check_directory, unsupported
 from pipeline.models.files import weight_files
+from pipeline.models.fixed_rope import longest_with_short_factors
 from pipeline.models.model_json import CONFIG
 from pipeline.models.safetensors_header import read_header
 from pipeline.models.tensor_ledger import stored_tensors
@@ -74,6 +75,7 @@ def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
         attention = attention_layers(text)
         elements = int(2 * attention.count * _key_heads(text) * width)
         context = int(getattr(text, "max_position_embeddings", None) or 2**31)
+        context = min(context, longest_with_short_factors(text) or context)
         columns = int(text.vocab_size)
         is_latent = bool(getattr(text, "kv_lora_rank", None))
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon

@@ -121,6 +121,7 @@ def _pair(config: Config) -> Job:
         },
         layers=pair.draft.layers,
         server=_server_needs(config) if pair.target.is_served else None,
+        rope_factors=pair.rope_factors,
     )
     roles = [role for role in settings.roles if role != "draft" or not pair.draft.is_of_target]
     roles += ["tokenizer"] if pair.target.is_served else []

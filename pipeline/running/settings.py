@@ -21,6 +21,7 @@ from pipeline.config.segments import SegmentsConfig
 from pipeline.config.server import Api
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.judgement.schema import ChampionVersion
+from pipeline.models.rope_choice import Factors
 from pipeline.running.tasks import Examination, GenerateTask, QuantizeTask
 from pipeline.speculation.settings import GREEDY, Sampling
 
@@ -47,6 +48,7 @@ class PairSettings:
     revisions: Mapping[str, str | None]  # by role, as declared: a rule of the gate compares the target's
     layers: int | tuple[int, ...] | None = None  # of the target, of which the draft is made
     server: ServerNeeds | None = None  # None: the target is loaded here
+    rope_factors: Factors | None = None  # of models with two sets; None: by their contexts
 
     @property
     def roles(self) -> tuple[str, ...]:

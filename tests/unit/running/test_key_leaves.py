@@ -70,6 +70,7 @@ KNOWN_BY: dict[str, str] = {
     "pair.target_before": "pair generate evaluate",  # whether there is one
     "pair.trust_remote_code": "",
     "pair.generation_config": "",
+    "pair.rope_factors": "pair",  # and in the digests of the models, which have it in their configs
     "pair.reference": "",
     "corpus": "corpus",
     "corpus.sources.0.path": "",  # the digest of the file is an input
@@ -118,6 +119,7 @@ OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
         "pair.draft.revision": "",
         "pair.draft.dtype": "distill quantize evaluate speed",
         "pair.draft.layers": "",
+        "pair.rope_factors": "",  # its models have none
         "pair.target_before": "",  # it has its own
         "pair.reference": "pair",
         "corpus.sources.0.path": "corpus",  # as a file: another kind of source
