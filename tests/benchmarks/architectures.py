@@ -53,7 +53,7 @@ Other numbers at which a model changes with length are shortened too, and short 
 is decoded one row at a time (Llama 4 scales attention from 8,192 tokens on), or refused where its logits depend on the rows
 beside it. RoPE with two sets of factors (longrope: Phi 3 and 4) is fixed when a model is loaded, to the long factors where
 the context exceeds the original one, as vLLM fixes it, or to those that `pair.rope_factors` names; `pair` says which. Short ones
-bound a text to the original context. The choice is in the draft's config.json, and `probe` and `decode` use it for its target too.
+bound a text to the original context. The choice is in the draft's config.json; `probe` and `decode` use it for its target too.
 
 A model is loaded from the files that are in its digest, and every tensor of them must be used: as the parameter that it is,
 or by the quantizer of its `quant_method`. A checkpoint with scales that transformers does not apply (modelopt,
