@@ -12,6 +12,7 @@ from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import Profile, read_profile
 from pipeline.acceptance.step_times import StepTimes, decoding_speed, draft_speed, find_step_times
 from pipeline.config.quantize import UNQUANTIZED, Variant
+from pipeline.distillation.learning_curve import find_curve
 from pipeline.drafts.directory import seen_prompts
 from pipeline.judgement.at_load import StatedLoad, latency, mean_seconds
 from pipeline.judgement.benefit import benefit_at_load
@@ -29,6 +30,7 @@ from pipeline.judgement.evidence import (
 from pipeline.judgement.policy import Case, apply_rules, not_examined
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, REFUSE, Decision, Side, VariantFigures, brief
 from pipeline.judgement.speed import speed_warnings
+from pipeline.judgement.what_now import what_now
 from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.load.workload import examined_workload, read_workload
 from pipeline.models.stored_pair import Pair, read_pair
@@ -69,7 +71,9 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     candidate = digests[draft_input(variant)]
     is_champion = candidate == digests.get("champion")
     judgement = already_champion() if is_champion else judge(rules)
-    speed = _speed(context, None if is_champion else profiles[BASELINE])
+    examined = read_profile(inputs[examination_input(UNQUANTIZED)])
+    timed = _timed(context, {} if is_champion else {"speed_baseline": profiles[BASELINE]}, examined)
+    speed, curve = _speed(timed, confidence), find_curve(inputs["distilled"])
     evidence = gather(
         profiles,
         counts,
@@ -92,6 +96,12 @@ def run(context: StageContext[GateSettings]) -> Outcome:
         dropped_prompts=prompts - len(counts.get(CANDIDATE, ())),
         **vars(evidence),
         training=read_training(inputs["distilled"] / "training.json"),
+        what_now=what_now(
+            judgement.rules,
+            timed["speed"][0] if speed is not None and speed.candidate.speedup is not None else None,
+            examined.headline,
+            None if curve is None else curve.next_doubling,
+        ),
         provenance=provenance(pair.facts, read_manifest(inputs["completions"]), settings.sampling, settings.seed),
     )
     examples = {"examples": []} if is_champion or case is None else _examples(context, directories, case, pair)
@@ -105,22 +115,27 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     )
 
 
-def _speed(context: StageContext[GateSettings], baseline: Profile | None) -> DecodingSpeed | None:
-    """Tokens per second of the sides, from their step times and examined tokens per round; None where nothing was measured with
-    the candidate."""
-    examined = {"speed": read_profile(context.inputs[examination_input(UNQUANTIZED)])}
-    examined |= {} if baseline is None else {"speed_baseline": baseline}  # None: the candidate is the champion itself
+def _timed(
+    context: StageContext[GateSettings], others: Mapping[str, Profile], candidate: Profile
+) -> dict[str, tuple[StepTimes, DraftSpeed]]:
+    """By input, the step times with a draft and its speed, where they were measured and the draft was examined."""
     found: dict[str, tuple[StepTimes, DraftSpeed]] = {}
-    for name, profile in examined.items():
+    for name, profile in {"speed": candidate, **others}.items():
         times = find_step_times(context.inputs[name]) if name in context.inputs else None
         if times is not None and profile.headline is not None:
             per_round = profile.headline.mean_acceptance_length
             found[name] = (times, draft_speed(times, per_round, context.settings.confidence))
-    if "speed" not in found:
+    return found
+
+
+def _speed(timed: Mapping[str, tuple[StepTimes, DraftSpeed]], confidence: float) -> DecodingSpeed | None:
+    """Tokens per second of the sides, from their step times and examined tokens per round; None where nothing was measured with
+    the candidate."""
+    if "speed" not in timed:
         return None
-    times, candidate = found["speed"]
-    other = found["speed_baseline"][1] if "speed_baseline" in found else None
-    return decoding_speed(times, candidate, other, context.settings.confidence)
+    times, candidate = timed["speed"]
+    other = timed["speed_baseline"][1] if "speed_baseline" in timed else None
+    return decoding_speed(times, candidate, other, confidence)
 
 
 def _load(context: StageContext[GateSettings], variant: Variant) -> StatedLoad | None:

@@ -74,13 +74,14 @@ def compared(decision: BriefDecision) -> str:
 
 
 def headline(decision: Decision, promotion: Promotion = None) -> list[str]:
-    """What became of the candidate, with what it was compared, the reasons and the figures, one line each. `promotion`: as for
-    `mark`."""
+    """What became of the candidate, with what it was compared, the reasons, the figures and what to do, one line each.
+    `promotion`: as for `mark`."""
     return [
         _capital(outcome(decision, promotion)),
         _capital(compared(decision)),
         *reasons(decision),
         *figures(decision),
+        *(f"What now: {line}" for line in decision.what_now),
     ]
 
 

@@ -197,6 +197,9 @@ class BriefDecision:
     confidence: Number
     dropped_prompts: Count  # left out, because candidate or champion was trained on them
     speed: DecodingSpeed | None  # measured on the machine of the run; None where nothing was measured
+    what_now: list[Text] = field(
+        default_factory=list
+    )  # what can be done about it, in the order in which it should be read
 
 
 @stored(name="decision", schema=_SCHEMA, remedy=REMEDY)

@@ -173,6 +173,8 @@ def _print_verdict(out: Report, decision: BriefDecision, promotion: dict[str, An
     out.text(f"  {compared(decision)}{dropped}", indent=4)
     for reason in reasons(decision) if decision.verdict == REFUSE else ():
         out.text(f"  {reason}", indent=4)
+    for line in decision.what_now:
+        out.text(f"what now: {line}", indent=4)
     if promotion:
         out.line(f"promotion: {promotion['result']}, {promotion['name']} version {promotion['version']}")
         if "approve_with" in promotion:
