@@ -154,17 +154,17 @@ def columns_read(row: Mapping[str, Any], names: Iterable[str], given: Mapping[st
 
 
 def parse_row(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, float]:
-    """Numbers by quantity; times in seconds, shares from 0 to 1. UsageError for what is not a number. An unlimited request rate
-    is none; `completed` may be a flag."""
+    """Numbers by quantity; times in seconds, shares from 0 to 1. UsageError for what is not a number. A request rate may be
+    unlimited; `completed` may be a flag."""
     found = {}
     for name, column in columns.items():
         try:
             value = _parsed(name, row[column])
         except (TypeError, ValueError, OverflowError):
             value = math.nan
-        if (name == "completed" and math.isnan(value)) or (name == "rate" and value == math.inf):
+        if name == "completed" and math.isnan(value):
             continue
-        if not math.isfinite(value):
+        if not math.isfinite(value) and (name, value) != ("rate", math.inf):
             raise UsageError(f"{where}: {column} is {str(row[column])!r}, which is not a number; correct it")
         found[name] = value * (1.0 if str(row[column]).strip().endswith("%") else _scale(name, column))
     return found

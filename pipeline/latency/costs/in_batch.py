@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
+from pipeline.latency.costs.arrivals import BURST, left_at_end, mean_batch
 from pipeline.latency.costs.columns import UNCLEAR, ambiguous, is_median, missing_concurrency
 from pipeline.latency.costs.row import Row, derived_token_seconds, ratio
 
@@ -135,20 +136,20 @@ class Batch:
 
 def batch(row: Row, token_seconds: float, length: float, share: float) -> Batch:
     """`length`: tokens per step; `share`: the `decoding_share` of the table. By Little's law throughput times TPOT requests
-    decode at a time; where that is a far smaller share of the concurrency than at another load, it is the batch. For an open
-    loop it is rate times latency, plus the request itself (a Poisson arrival sees the mean)."""
+    decode at a time; where that is a far smaller share of the concurrency than at another load, it is the batch. Requests that
+    arrive at a rate are `arrivals.py`."""
     values = row.values
     if "running" in values:
         return Batch(values["running"], notes=_other_batch(values))
     decoding, concurrency = values.get("throughput", 0.0) * token_seconds, values.get("concurrency")
-    rate, latency = values.get("served_rate", values.get("rate")), _latency(row)
-    if rate is not None and latency is not None and ("rate" in values or concurrency is None):
-        return Batch(min(1 + rate * latency, concurrency or math.inf))
-    if concurrency is not None and "rate" in values:
+    if concurrency is None and (found := mean_batch(row, token_seconds)) is not None:
+        burst = [BURST] if values.get("rate") == math.inf else []
+        return Batch(found, notes=(*burst, *left_at_end(values, row.where)))
+    if "limit" in values:
         column = row.columns.get("concurrency", "concurrency")
         raise UsageError(
             f"{row.where}: with a request rate, {printable(column)} may be a limit that was not reached, and how many requests "
-            "ran is unknown; add their mean latency, or mean TPOT and TTFT and the output tokens. If so many ran, give "
+            "ran is unknown; add their mean latency, or mean TPOT and the output tokens. If so many ran, give "
             f"--column {shlex.quote(f'running={column}')}"
         )
     if concurrency is not None:
@@ -161,16 +162,6 @@ def batch(row: Row, token_seconds: float, length: float, share: float) -> Batch:
     if share and decoding > 0 and not ambiguous(row.given):
         return Batch(decoding, notes=("the number of requests in the batch is throughput times time per token",))
     raise missing_concurrency(row.given, row.where)
-
-
-def _latency(row: Row) -> float | None:
-    """Mean latency, from its parts if these are means."""
-    values = row.values
-    if "latency" in values or not {"ttft", "tpot", "tokens"} <= values.keys():
-        return values.get("latency")
-    if any(is_median(row.columns.get(name, "")) for name in ("ttft", "tpot")):
-        return None
-    return values["ttft"] + values["tpot"] * max(0.0, values["tokens"] - 1)
 
 
 def _few(waited: bool | None) -> str:
@@ -210,8 +201,7 @@ def _other_batch(values: Mapping[str, float]) -> tuple[str, ...]:
     return ("the number of running requests is far from the concurrency; the running ones were used",)
 
 
-def requests_per_place(values: Mapping[str, float]) -> float | None:
-    """Requests that each place of the batch served in a closed loop; None if unknown."""
-    if "completed" not in values or "concurrency" not in values:
-        return None
-    return max(1.0, values["completed"] / values["concurrency"])
+def requests_per_place(values: Mapping[str, float], batch: float) -> float | None:
+    """Requests that each place of the batch served in a closed loop or a burst, whose batch is given; None if unknown."""
+    places = batch if values.get("rate") == math.inf else values.get("concurrency")
+    return max(1.0, values["completed"] / places) if "completed" in values and places else None

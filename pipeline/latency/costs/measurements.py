@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UsageError
+from pipeline.latency.costs.arrivals import left_at_end, with_kind_of_load
 from pipeline.latency.costs.columns import (
     ABOVE_ZERO,
     COLUMNS,
@@ -28,13 +29,12 @@ from pipeline.latency.costs.in_batch import USUAL_TOKENS, batch, decoding_shares
 from pipeline.latency.costs.kind_of_throughput import check_throughput
 from pipeline.latency.costs.row import Row, check_token_seconds, counts_own_token, tokens_per_step
 from pipeline.latency.costs.step_time import step_seconds
-from pipeline.latency.costs.tables import is_table, read_rows
+from pipeline.latency.costs.tables import FROM_TOTALS, is_table, read_rows
 
 MOST_GAMMA, MOST_REQUESTS = 128, 100_000
 _LONG_TTFT = 5.0  # ratio to that of one request from which requests may have waited
 _TIMES_AGREE = 3.0  # ratio of latency and its parts above which a unit is assumed to be wrong
 _MAX_RATIO = 500.0  # of TTFT of one request to the time per token, and of a latency with unknown TTFT to its parts
-_MIN_SERVED = 0.95  # completed / offered load below which the server was overloaded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ def read_measurements(
         if other := next((name for name in values if parsed.get(name, values[name]) != values[name]), None):
             raise UsageError(f"{one.where}: the row has {other} {parsed[other]:g}; remove {other}={values[other]:g}")
         used = {name: column for name, column in read.items() if name not in values}
-        row = Row(one.where, {**one.computed, **parsed, **values}, used, one.cells)
+        row = Row(one.where, with_kind_of_load({**one.computed, **parsed, **values}), used, one.cells)
         _check(row)
         rows.append(row)
     check_throughput(rows, path, columns)
@@ -94,7 +94,7 @@ def read_measurements(
         [one for one, _ in found],
         [
             *_said_of_columns(rows, is_table(path)),
-            *_said_of_waiting([one for one, _ in found]),
+            *_said_of_waiting([one for row, (one, _) in zip(rows, found, strict=True) if "rate" not in row.values]),
             *_said_of_gaps(rows, any(shares)),
             *(note if times == len(rows) else f"{note} ({times} of {len(rows)} rows)" for note, times in said.items()),
         ],
@@ -105,7 +105,10 @@ def _said_of_columns(rows: Sequence[Row], table: bool) -> list[str]:
     """What was read as what in any row, and of a table, what was not read."""
     read = {name: column for row in rows for name, column in row.columns.items()}
     found = [f"read {told({name: read[name] for name in COLUMNS if name in read})}"] if read else []
-    ignored = list(dict.fromkeys(name for row in rows for name in unread(row.given, read)))
+    used = {name for row in rows if "most" in row.values for name in FROM_TOTALS}
+    ignored = [
+        name for name in dict.fromkeys(name for row in rows for name in unread(row.given, read)) if name not in used
+    ]
     if table and ignored:
         found.append(f"not read: {listed(ignored)}")
     return found + [f"'{name}' was not read: it can be how many were sent in all" for name in ambiguous(ignored)]
@@ -157,7 +160,7 @@ def _measurement(row: Row, share: float, own: bool, file: str) -> tuple[Measurem
         step_seconds=step,
         output_tokens=row.values.get("tokens"),
         ttft=row.values.get("ttft"),
-        requests_per_place=requests_per_place(row.values),
+        requests_per_place=requests_per_place(row.values, found.requests),
         in_batch=found.in_batch,
         throughput=row.values.get("throughput") if share else None,
         unread={"file": file, **{name: row.given[name] for name in unread(row.given, row.columns)}},
@@ -177,11 +180,7 @@ def _check(row: Row) -> None:
             raise UsageError(f"{where}: {name} is {values[name]:g}; give a value from 0 to 1 (70% is 0.7)")
     for name in ("running", "concurrency"):
         _check_requests(where, values.get(name, 1.0))
-    if (asked := values.get("rate")) and (served := values.get("served_rate")) and served < _MIN_SERVED * asked:
-        raise UsageError(
-            f"{where}: completed {served:.3g} of {asked:.3g} requests/s: offered load exceeds capacity, so latency depends on "
-            "the length of the test; remove this row"
-        )
+    left_at_end(values, where)
     _check_times(values, where)
     gamma = values.get("gamma", 0.0)
     if not 0 <= gamma <= MOST_GAMMA or gamma != int(gamma):

@@ -3,6 +3,7 @@
 What the columns mean is `columns.py`, how a CSV table is written `csv_rows.py`.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,8 @@ _JSON = (".json", ".jsonl")
 _SHOWN = 80  # characters of a header in a message
 _MOST_FAILED = 0.05  # of the requests of a test
 _SAME_TOKENS = 1.5  # ratio of two counts of the same output tokens from which one has counted something else
-_UNLIMITED = (None, "inf", float("inf"))  # request rates of a closed loop
+_TOTALS = ("completed", "duration", "total_output_tokens")  # of a result of `vllm bench serve`
+FROM_TOTALS = (*_TOTALS, "max_concurrent_requests", "burstiness", "spec_decode_num_drafts", "spec_decode_draft_tokens")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,11 @@ def _rows(path: Path) -> Iterator[Cells]:
             "or tabs"
         )
     for row in table.rows:
-        yield Cells(f"{path}: line {row.line}", row.cells, table.names)
+        where, cells = f"{path}: line {row.line}", dict(row.cells)
+        totals = set(_TOTALS) <= cells.keys()  # as `vllm bench` writes its results into a table
+        if totals:
+            _check_result(where, cells)
+        yield Cells(where, cells, table.names, _of_totals(where, cells) if totals else {})
 
 
 def _results(path: Path, text: str) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
@@ -78,8 +84,9 @@ def _results(path: Path, text: str) -> Iterator[tuple[dict[str, Any], dict[str, 
     for number, item in enumerate(found if isinstance(found, list) else [found], 1):
         if not isinstance(item, Mapping) or "completed" not in item:
             raise UsageError(f"{path}: neither a result of `vllm bench serve` nor a GuideLLM report; convert it to CSV")
-        _check_result(f"{path}: result {number}", item)
-        yield _bench_serve(path, dict(item))
+        where = f"{path}: result {number}"
+        _check_result(where, item)
+        yield _bench_serve(where, dict(item))
 
 
 def _json(text: str) -> Any:
@@ -117,35 +124,45 @@ def _check_failed(where: str, completed: float, failed: float) -> None:
 
 
 def _count(result: Mapping[str, Any], name: str) -> float:
-    """A number of requests or tokens; 0 where it is not stated."""
-    found = result.get(name)
-    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) and found > 0 else 0.0
-
-
-def _bench_serve(path: Path, result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
-    """Cells of a result of `vllm bench serve` or of SGLang's `bench_serving`, and what follows from the totals: mean output
-    length and latency, and the draft length by the counters unless `--metadata` states it. For an open loop, max_concurrency,
-    which is only a limit, is left out, and the throughput is that without the drain after the last arrival."""
+    """A number of requests, tokens or seconds; 0 where it is not stated."""
     try:
-        drafts, completed = result.get("spec_decode_num_drafts") or 0, max(1, result["completed"])
-        computed = {"tokens": result["total_output_tokens"] / completed}
+        return max(0.0, _number(result.get(name)))
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+
+
+def _number(found: Any) -> float:
+    """TypeError or ValueError for anything else."""
+    if isinstance(found, bool) or not math.isfinite(value := float(found)):
+        raise ValueError(f"{found!r} is not a number")
+    return value
+
+
+def _bench_serve(where: str, result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+    """Cells of a result of `vllm bench serve` or of SGLang's `bench_serving`, and what follows from its totals."""
+    return {name: value for name, value in result.items() if value is not None}, _of_totals(where, result)
+
+
+def _of_totals(where: str, result: Mapping[str, Any]) -> dict[str, float]:
+    """Quantities by the totals of a test: mean output length and latency, requests per second, the most requests at once
+    (`most`), the arrivals less those that bursts take off (`arrivals`), and the draft length by the counters."""
+    try:
+        tokens, completed = _number(result["total_output_tokens"]), _number(result["completed"])
+        drafts, drafted = (_count(result, f"spec_decode_{name}") for name in ("num_drafts", "draft_tokens"))
+        computed = {"tokens": tokens / max(1.0, completed)}
         if drafts:
-            computed["gamma"] = float(round(result["spec_decode_draft_tokens"] / drafts))
-        closed = result.get("request_rate") in _UNLIMITED
-        if not closed or {"mean_ttft_ms", "mean_tpot_ms"} <= result.keys():
-            decoding = result["mean_tpot_ms"] * (computed["tokens"] - 1)
-            computed["latency"] = (result["mean_ttft_ms"] + decoding) / 1e3
-        if closed:
-            result.pop("request_rate", None)
-        else:
-            computed["served_rate"] = completed / max(result["duration"] - computed["latency"], 1e-9)
-            for name in ("max_concurrency", "request_throughput", "output_throughput"):
-                result.pop(name, None)
+            computed["gamma"] = float(round(drafted / drafts))
+        if duration := _count(result, "duration"):
+            computed["served_rate"] = completed / duration
+            computed["most"] = min(completed, _count(result, "max_concurrent_requests") or completed)
+            computed["arrivals"] = completed * (_count(result, "burstiness") or 1.0)
+        if tpot := _count(result, "mean_tpot_ms"):
+            computed["latency"] = (_count(result, "mean_ttft_ms") + tpot * (computed["tokens"] - 1)) / 1e3
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(
-            f"{path}: incomplete result of `vllm bench serve` ({error}); run it again with --save-result"
+            f"{where}: incomplete result of `vllm bench serve` ({error}); run it again with --save-result"
         ) from None
-    return {name: value for name, value in result.items() if value is not None}, computed
+    return computed
 
 
 GUIDELLM = {  # our names to GuideLLM's keys under `metrics`

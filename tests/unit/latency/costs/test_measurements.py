@@ -48,7 +48,7 @@ def test_a_published_sweep_is_read_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "row", "requests", "step"),
     [
-        ("rate,gamma,latency,tokens,ttft,omega", "2,2,3.0,101,0.5,2", 7.0, 2 * 2.5 / 100),
+        ("rate,gamma,latency,tokens,ttft,omega", "2,2,3.0,101,0.5,2", 6.0, 2 * 2.5 / 100),
         ("concurrency,gamma,output_tok_s,alpha", "6,1,300,0.5", 6.0, 1.5 * 6 / 300),
         ("batch,k,tpot,draft_acceptance_rate", "6,4,0.01,0.25", 6.0, 2 * 0.01),
         ("request_rate,request_throughput,k,latency_ms,tokens", "3,2.9,0,1000,11", 3.9, 0.1),
@@ -149,7 +149,7 @@ def test_a_closed_loop_counts_the_requests_that_were_there(throughput: float, re
 
 
 def test_an_open_loop_of_vllm_bench_uses_its_throughput(tmp_path: Path) -> None:
-    """Not the concurrency limit; the drain after the last arrival is not taken for overload."""
+    """Not the concurrency limit; the drain after the last arrival is not taken for overload, and overload is said."""
     run = {
         "completed": 200,
         "duration": 110.0,
@@ -164,11 +164,12 @@ def test_an_open_loop_of_vllm_bench_uses_its_throughput(tmp_path: Path) -> None:
     path.write_text("\n".join(json.dumps(one) for one in (run, run)))  # as --append-result leaves it
     found, _ = read_measurements(path).measured
 
-    assert pytest.approx(1 + 200 / (110 - 10) * 10) == found.requests
+    assert pytest.approx(1 + 200 / 110 * 9.5) == found.requests
     assert pytest.approx(0.095) == found.step_seconds
-    path.write_text(json.dumps(run | {"duration": 160.0}))
-    with pytest.raises(UsageError, match="offered load exceeds capacity"):
-        read_measurements(path)
+    path.write_text(json.dumps(run | {"duration": 160.0, "request_throughput": 1.25}))
+    table = read_measurements(path)
+    assert pytest.approx(1 + 200 / 160 * 9.5) == table.measured[0].requests
+    assert any("were left when arrivals ended" in note for note in table.notes)
 
 
 def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
