@@ -78,6 +78,11 @@ class PromptSource(Section):
         description="The column of a row's tools: a list of function schemas, or its JSON text; the chat template gets them. "
         "null reads no tools.",
     )
+    tools_if_none: bool | None = Field(
+        default=None,
+        description="Whether the prompt of a request with `tool_choice: none` has its tools: true as in vLLM, false as in SGLang "
+        "(and vLLM's --exclude-tools-when-tool-choice-none). null: such rows are rejected.",
+    )
     request_field: str | None = Field(
         default="request",
         description="The column of a log's requests, where they are not in the row itself: an object, or its JSON text. Of it "

@@ -21,12 +21,12 @@ from pipeline.corpus.as_served import standard_role, with_arguments, with_thinki
 from pipeline.corpus.chats import as_list, as_message
 from pipeline.corpus.foreign_texts import is_cut
 from pipeline.corpus.json_values import decoded
-from pipeline.corpus.logged_requests import LIMITS, NEUTRAL, STATED
+from pipeline.corpus.request_fields import LIMITS, NEUTRAL, STATED
 
 SEVERAL = "several answers"
 NO_REASON = "without a finish_reason, so that they may be cut off"
 _LARGEST = 2**31 - 1
-ANSWER_COLUMNS = ("finish_reason", "stop_reason", "matched_stop", *STATED, *NEUTRAL)
+ANSWER_COLUMNS = ("finish_reason", "stop_reason", "matched_stop", *STATED, *LIMITS, *NEUTRAL)
 """Columns that are read beside the answer."""
 
 

@@ -63,6 +63,14 @@ def with_parts(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "content": [{"type": "text", "text": part} for part in content.parts]}
 
 
+def with_joined_parts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """What `with_parts` was made of."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return dict(message)
+    return {**message, "content": JoinedText(tuple(part["text"] for part in content))}
+
+
 def role_of(sender: str, roles: Mapping[str, str]) -> str | None:
     """The role of a sender: as `roles` have it, which are those of the source and the template's own, else by the table. None for
     one that neither knows."""

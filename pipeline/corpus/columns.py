@@ -17,7 +17,9 @@ from pipeline.corpus.answer_forms import UnusableAnswer, read_answer
 from pipeline.corpus.answers import ANSWER_COLUMNS
 from pipeline.corpus.as_served import role_of
 from pipeline.corpus.chats import as_list, chat_form, is_texts
+from pipeline.corpus.other_requests import MEDIA, ROUTES
 from pipeline.corpus.request_counts import COUNT_COLUMNS, request_counts
+from pipeline.corpus.request_fields import OF_ROWS
 from pipeline.corpus.rows import BadRow, parse_row, prompt_columns
 from pipeline.corpus.sources import jq_command
 from pipeline.errors import UsageError
@@ -45,6 +47,7 @@ class Columns:
     source: PromptSource  # with the names of the columns that are read
     layout: str  # what was recognised, for people
     unused: tuple[str, ...]  # other columns
+    read: tuple[str, ...] = ()  # whatever may be read of a row, those of prompts first
     foreign_answers: str | None = None  # the answers of other models or people that the rows hold, which nobody uses
     of_text: bool = False  # the prompts are texts and no chats
     has_times: bool = False  # rows have the column of the time, or have to
@@ -61,7 +64,6 @@ class Where:
     remedy: str  # which keys or options name columns
     has_header: bool  # names are the first line of a file
     is_json: bool  # a text of JSON, perhaps compressed
-    needs_time: bool = False  # the column of the time is read
     tries: bool = True  # whether what the message advises is tried; not within a try
 
 
@@ -76,20 +78,25 @@ def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where:
     else:
         layout, foreign = _configured(rows, configured, source), None
     _check_whole_chats(rows, source, where)
-    used = {*prompt_columns(source), source.input_field, source.system_field, source.tools_field}
-    used |= {source.domain_field, source.group_field, source.arguments_field}
-    used |= {source.answer_field, *ANSWER_COLUMNS} if source.use_answers else set()
-    used |= {source.time_field} if source.needs_time or where.needs_time else set()
     has_counts = any(request_counts(row, source.answer_field) is not None for row in rows)
-    used |= {source.answer_field, *COUNT_COLUMNS} if has_counts else set()
-    unused = tuple(name for name in names if name not in used)
+    used = _used(source, has_counts)
+    unused, read = tuple(name for name in names if name not in used), (*used, *ROUTES, *MEDIA)
     of_text = (
         source.prompt_field in names
         and _is_text(rows, source.prompt_field)
         and _form(rows, source.prompt_field) is None
     )
     has_times = source.needs_time or source.time_field in names
-    return Columns(source, layout, unused, foreign, of_text, has_times, has_counts)
+    return Columns(source, layout, unused, read, foreign, of_text, has_times, has_counts)
+
+
+def _used(source: PromptSource, has_counts: bool) -> tuple[str, ...]:
+    """One list for all formats: of Parquet files nothing else is read."""
+    further = [source.input_field, source.system_field, source.domain_field, source.group_field, source.tools_field]
+    further += [source.arguments_field, source.time_field, *OF_ROWS]
+    further += [source.answer_field, *ANSWER_COLUMNS] if source.use_answers else []
+    further += [source.answer_field, *COUNT_COLUMNS] if has_counts else []
+    return tuple(dict.fromkeys([*prompt_columns(source), *(name for name in further if name)]))
 
 
 def system_column(columns: Columns) -> str | None:

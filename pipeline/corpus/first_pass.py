@@ -18,11 +18,15 @@ from pipeline.corpus.answers import LoggedAnswer, parse_answer
 from pipeline.corpus.readers import Row, SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.rendering import TRANSCRIPT
-from pipeline.corpus.rows import ENCODED, SPELLED, BadRow, ParsedPrompt, for_template, parse_row
+from pipeline.corpus.request_fields import NO_CHOICE
+from pipeline.corpus.row_facts import RowFacts
+from pipeline.corpus.rows import ENCODED, SPELLED, BadRow, ParsedPrompt, parse_row
 from pipeline.corpus.since_change import check_log, check_rows
+from pipeline.corpus.template_names import TemplateNames
 from pipeline.corpus.traces import UNKNOWN_ROLE, WITHOUT_TRACE
 from pipeline.corpus.traffic import Traffic
 from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
 from pipeline.progress import Progress, Track
 
 _BATCH_ROWS = 256
@@ -36,6 +40,7 @@ REMEDIES = {
     "invalid unicode": "convert the file to UTF-8 (iconv -f LATIN1 -t UTF-8)",
     "bad messages": "set messages_field of {source} to the column of the chats",
     "chat template failed": "correct the template of the target's tokenizer, or set corpus.chat_template false for plain prompts",
+    NO_CHOICE: "say what the server does: {source}.tools_if_none",
     SPELLED: "write the column as JSON (json.dumps in Python)",
     ENCODED: "decode the column: it must hold what was sent and answered",
     TRANSCRIPT: "write the chats as messages, or set corpus.chat_template false if the target gets these texts as they are",
@@ -44,6 +49,7 @@ REMEDIES = {
     "token that the models do not share": "take models with an embedding for this token, or leave out the prompts with it",
     "not text": "set prompt_field of {source} to a column of texts",
 }
+_SHOWN = 8  # fields in a warning
 _NAMED = 3  # rejected rows of a source that are named in warnings
 
 
@@ -77,7 +83,7 @@ class Rendering(Protocol):
     """Prompts to token ids, as `Renderer` does it."""
 
     @property
-    def own_roles(self) -> Mapping[str, str]: ...
+    def names(self) -> TemplateNames | None: ...
 
     def check_arguments(self, arguments: Mapping[str, Any], key: str) -> None: ...
 
@@ -85,7 +91,7 @@ class Rendering(Protocol):
 
     def token_ids(self, texts: Sequence[tuple[str, bool]]) -> list[list[int]]: ...
 
-    def check_ids(self, ids: Sequence[int]) -> None: ...
+    def check_ids(self, ids: Sequence[int], facts: RowFacts) -> None: ...
 
     def bare_ids(self, texts: Sequence[str]) -> list[list[int]]: ...
 
@@ -167,8 +173,7 @@ class _SourcePass:
         buffer: Rows,
         rejects: TextIO,
     ) -> None:
-        self.number, self.reader, self.config = number, reader, config
-        self.source = for_template(reader.source, renderer.own_roles)
+        self.number, self.reader, self.source, self.config = number, reader, reader.source, config
         self.traffic = traffic
         self.renderer, self.buffer, self.rejects = renderer, buffer, rejects
         self.counts = RowCounts()
@@ -233,6 +238,13 @@ class _SourcePass:
         """Name the first malformed rows, which are not used, and a log that nobody has written since the change."""
         if not self.counts.rows:
             progress.warn(f"{self.reader.path}: no row is of corpus.since = {self.config.since} or later")
+        if unknown := self.reader.unknown:
+            names = ", ".join(f"{printable(name[:40])} ({count:,})" for name, count in unknown.most_common(_SHOWN))
+            others = ", ..." if len(unknown) > _SHOWN else ""
+            progress.warn(
+                f"{self.reader.path}: fields of requests that Understudy does not know, by rows: {names}{others}; if one changes "
+                "the prompt, these rows are rendered otherwise than the server did"
+            )
         for reject in self.first_rejects:
             progress.warn(f"{self.reader.path}: {reject}; the row is not used")
         if (more := self.counts.rejected - len(self.first_rejects)) > 0:
@@ -246,9 +258,9 @@ class _SourcePass:
         for row in self._rows(track):
             self.counts.rows += 1
             try:
-                prompt = replace(
-                    parse_row(row.value, self.source), of_log=self.reader.is_log, time=self.traffic.time_of(row)
-                )
+                prompt = parse_row(row.value, self.source, self.renderer.names)
+                facts = replace(prompt.facts, time=self.traffic.time_of(row))
+                prompt = replace(prompt, of_log=self.reader.is_log, facts=facts)
                 self._has_domains = self._has_domains or row.value.get(self.source.domain_field) is not None
                 text = self._text(prompt, row)
             except BadRow as bad:
@@ -280,7 +292,7 @@ class _SourcePass:
         prompts, kept, answers = [], [], []
         for (row, prompt, _), ids in zip(batch, tokens, strict=True):
             try:
-                self.renderer.check_ids(ids)
+                self.renderer.check_ids(ids, prompt.facts)
             except BadRow as bad:
                 self._reject(row, bad)
                 continue

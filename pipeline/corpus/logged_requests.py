@@ -3,49 +3,25 @@
 Under a key of its own a request says only what requests say: a client that sends `domain`, `group` or `created` labels nothing.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.corpus.json_values import decoded
+from pipeline.corpus.request_fields import (
+    DOCUMENTS,
+    EFFORT,
+    REFUSED_UNDER_KEY,
+    SYSTEMS,
+    TAKEN,
+    is_known,
+    refusal,
+)
+from pipeline.corpus.rows import BadRow
+from pipeline.store.json_text import json_kind
 
 REQUEST = "request"  # the column of the request, as docs/examples/request_log.py writes it
 _WRAPPERS = ("body", "params", "input")  # of batch files and exports, looked into where a file has no prompt column
-STATED = ("temperature", "top_k", "top_p", "min_p")
-# Settings of a request that change what is sampled, by the values that change nothing. The target is never asked with them.
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "presence_penalty": (None, 0),
-    "frequency_penalty": (None, 0),
-    "repetition_penalty": (None, 1),
-    "repeat_penalty": (None, 1),
-    "logit_bias": (None, {}, []),
-    "stop": (None, "", []),
-    # Engines sample under a grammar, as they do where a tool must be called.
-    "response_format": (None, {"type": "text"}),
-    "structured_outputs": (None,),
-    "guided_json": (None,),
-    "guided_regex": (None,),
-    "guided_grammar": (None,),
-    "json_schema": (None,),
-    "regex": (None,),
-    "ebnf": (None,),
-    "grammar": (None, ""),
-    "tool_choice": (None, "auto", "none"),
-    "parallel_tool_calls": (None, True),
-    "stop_token_ids": (None, []),
-    "ignore_eos": (None, False),
-    "min_tokens": (None, 0),
-    "bad_words": (None, []),
-    "allowed_token_ids": (None,),
-    "thinking_token_budget": (None,),
-    # The answer begins within a message.
-    "continue_final_message": (None, False),
-    "add_generation_prompt": (None, True),
-    # The target has thought, and the answer does not show it.
-    "include_reasoning": (None, True),
-}
-_FIELDS = ("messages", "prompt", "input", "tools", "chat_template_kwargs", "system", "instructions")
-LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-_TAKEN = (*_FIELDS, *LIMITS, *STATED, *NEUTRAL)
 
 
 def request_column(rows: Sequence[Any], prompts: Sequence[str], wanted: str | None) -> str | None:
@@ -59,16 +35,57 @@ def request_column(rows: Sequence[Any], prompts: Sequence[str], wanted: str | No
     return None
 
 
-def with_request(row: Any, prompts: Sequence[str], column: str | None) -> Any:
+def with_request(row: Any, prompts: Sequence[str], column: str | None, unknown: Counter[str] | None = None) -> Any:
     """`row` with the fields of the request in its `column`, in place of that column; rows that have a prompt themselves, or no
-    such request, as they are."""
+    such request, as they are. A BadRow where a field makes another prompt. `unknown` counts fields that are in no table."""
     if column is None or not isinstance(row, Mapping) or any(row.get(name) is not None for name in prompts):
         return row
     request = _request_of(row.get(column))
     if request is None:
         return row
+    if unknown is not None:
+        unknown.update(name for name, item in request.items() if item is not None and not is_known(name))
+    if (found := refusal(request, REFUSED_UNDER_KEY)) is not None:
+        return BadRow(f"request with {found[0]}", found[1])
     own = {name: item for name, item in row.items() if name != column}
-    return {**own, **{name: request[name] for name in _TAKEN if name in request}}
+    try:
+        request = _with_documents(_with_effort(_with_system(request)))
+    except ValueError as why:
+        return BadRow("bad request", str(why))
+    return {**own, **{name: request[name] for name in TAKEN if name in request}}
+
+
+def _with_system(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With Anthropic's `system`, or `instructions` of Responses, as the first message."""
+    for name in SYSTEMS:
+        column = "messages" if request.get("messages") else "input"
+        system, asked = decoded(request.get(name)), decoded(request.get(column))
+        if not system or not asked:
+            continue
+        if not isinstance(system, str | list):
+            raise ValueError(f"`{name}` is {json_kind(system)}, not text")
+        asked = asked if isinstance(asked, list) else [{"role": "user", "content": asked}]
+        request = {**request, column: [{"role": "system", "content": system}, *asked]}
+    return request
+
+
+def _with_effort(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the effort that Responses state in `reasoning`. Of chats, it is a field of one engine only."""
+    reasoning = decoded(request.get("reasoning"))
+    if "messages" in request or not isinstance(reasoning, Mapping) or reasoning.get("effort") is None:
+        return request
+    return {**request, EFFORT: reasoning["effort"]}
+
+
+def _with_documents(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With `documents` among the arguments of the chat template, as vLLM has them. The template may not read them."""
+    documents, stated = decoded(request.get(DOCUMENTS)), decoded(request.get("chat_template_kwargs"))
+    if not documents:
+        return request
+    if not isinstance(documents, list) or not all(isinstance(one, Mapping) for one in documents):
+        raise ValueError(f"`{DOCUMENTS}` is not a list of objects")
+    stated = stated if isinstance(stated, Mapping) else {}
+    return {**request, "chat_template_kwargs": {**stated, DOCUMENTS: documents}}
 
 
 def _request_of(value: Any) -> Mapping[str, Any] | None:

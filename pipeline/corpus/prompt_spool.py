@@ -1,6 +1,5 @@
 """Prompts that a stage makes, in a file: there may be as many later turns as there are chats, too many for memory."""
 
-import json
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.corpus.prompt_store import PROMPTS, SCHEMA, Prompt, StoredPrompts
+from pipeline.corpus.prompt_store import PROMPTS, SCHEMA, Prompt, StoredPrompts, chat_json
 from pipeline.store.atomic import temporary_name
 
 _BLOCK = 256  # prompts of a batch
@@ -28,4 +27,4 @@ def spooled(prompts: Iterable[Prompt], directory: Path) -> StoredPrompts:
 
 
 def _row(prompt: Prompt) -> dict[str, Any]:
-    return {**vars(prompt), "chat": None if prompt.chat is None else json.dumps(vars(prompt.chat))}
+    return {**vars(prompt), "chat": None if prompt.chat is None else chat_json(prompt.chat)}

@@ -6,7 +6,7 @@ An uncompressed Arrow IPC file, so that it can be memory-mapped.
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, overload
@@ -15,9 +15,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.corpus.as_served import with_joined_parts, with_parts
 from pipeline.corpus.near_duplicates import Clusters
+from pipeline.corpus.row_facts import NO_FACTS, RowFacts
 from pipeline.corpus.splits import SPLITS
 from pipeline.errors import UnderstudyError
+from pipeline.store.files import canonical_json
 from pipeline.store.json_text import parse_json
 from pipeline.store.own_files import reads_own_files
 
@@ -44,8 +47,7 @@ class Chat:
 
     messages: tuple[Mapping[str, Any], ...]
     follow_ups: tuple[tuple[Mapping[str, Any], ...], ...]
-    tools: tuple[Mapping[str, Any], ...] = ()
-    arguments: Mapping[str, Any] = field(default_factory=dict)  # of the chat template, its own
+    facts: RowFacts = NO_FACTS
 
     def with_answer(self, text: str) -> "Chat":
         """The chat extended by the target's answer and the next follow-up."""
@@ -283,9 +285,20 @@ def _prompts(batch: Any) -> Iterator[Prompt]:
         )
 
 
+def chat_json(chat: Chat) -> str:
+    """As it is stored: the facts beside the messages, and contents of several parts as parts."""
+    named = {one.name: getattr(chat.facts, one.name) for one in fields(RowFacts)}
+    follow_ups = [list(map(with_parts, part)) for part in chat.follow_ups]
+    return canonical_json({"messages": list(map(with_parts, chat.messages)), "follow_ups": follow_ups, **named})
+
+
 def _chat(raw: Mapping[str, Any]) -> Chat:
-    follow_ups = tuple(map(tuple, raw["follow_ups"]))
-    return Chat(tuple(raw["messages"]), follow_ups, tuple(raw["tools"]), raw["arguments"])
+    """Of versions before, facts are missing: the roles were checked, and are those of the messages."""
+    messages = tuple(map(with_joined_parts, raw["messages"]))
+    follow_ups = tuple(tuple(map(with_joined_parts, part)) for part in raw["follow_ups"])
+    roles = raw.get("roles", {message["role"] for part in (messages, *follow_ups) for message in part})
+    facts = RowFacts(tuple(raw["tools"]), raw["arguments"], raw.get("time"), tuple(sorted(roles)), raw.get("longest"))
+    return Chat(messages, follow_ups, facts)
 
 
 def _batches(reader: Any) -> Iterator[Any]:

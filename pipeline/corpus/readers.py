@@ -5,6 +5,7 @@ raises UsageError.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -14,11 +15,9 @@ from typing import Any
 from pipeline.config.corpus import PromptSource, SourceFormat
 from pipeline.corpus import tables, text_files
 from pipeline.corpus.advice import program_for
-from pipeline.corpus.answers import ANSWER_COLUMNS
 from pipeline.corpus.chats import is_chat
 from pipeline.corpus.columns import SAMPLE, Columns, Where, find_columns, hint, holds_prompts
 from pipeline.corpus.logged_requests import request_column, with_request
-from pipeline.corpus.request_counts import COUNT_COLUMNS
 from pipeline.corpus.rows import BadRow, prompt_columns
 from pipeline.corpus.sources import TITLES, SourceFiles, compression, find_files, jq_command
 from pipeline.errors import UsageError
@@ -57,7 +56,8 @@ class SourceReader:
         self.over_limit = 0  # rows that `limit` leaves out; known after `total`
         self._whole: str | None = None  # the column of rows that are no objects
         self._request: str | None = None  # the column of the requests, where they have one of their own
-        self.columns = self._columns(source, _remedy(key, option), option, since is not None)
+        self.unknown = Counter[str]()  # fields of requests that nothing is known of, by the rows of the last reading
+        self.columns = self._columns(source, _remedy(key, option), option)
         self.source = self.columns.source
         self.since = since if self.columns.has_times else None
         if source.use_answers and self.columns.foreign_answers:
@@ -121,6 +121,7 @@ class SourceReader:
     def __iter__(self) -> Iterator[Row]:
         """At most `limit` rows, in file order."""
         left = self.source.limit
+        self.unknown.clear()
         for file in self._found.files:
             name = self._found.name(file)
             for number, value in self._requests(self._read(file, self._wanted())):
@@ -132,25 +133,19 @@ class SourceReader:
     def _requests(self, rows: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         """Rows with the fields of their requests; also of those that come after the first rows, as logs change their form."""
         column, prompts = self._request or self.source.request_field, prompt_columns(self.source)
-        return ((number, with_request(value, prompts, column)) for number, value in rows)
+        return ((number, with_request(value, prompts, column, self.unknown)) for number, value in rows)
 
     def _wanted(self) -> list[str]:
         """Columns to read of columnar files, those of prompts first."""
-        source = self.source
-        further = [source.input_field, source.system_field, source.domain_field, source.group_field, source.tools_field]
-        further += [source.time_field] if source.needs_time or self.since is not None else []
-        further += [source.time_field, source.answer_field, *ANSWER_COLUMNS] if source.use_answers else []
-        further += [source.answer_field, *COUNT_COLUMNS] if self.columns.has_counts else []
-        first = [self._request] if self._request else []
-        return list(dict.fromkeys([*first, *prompt_columns(source), *(name for name in further if name)]))
+        return list(dict.fromkeys([*([self._request] if self._request else []), *self.columns.read]))
 
-    def _columns(self, source: PromptSource, remedy: str, option: str | None, needs_time: bool) -> Columns:
+    def _columns(self, source: PromptSource, remedy: str, option: str | None) -> Columns:
         """By the first rows of the first file that has some. Rows may be texts or chats instead of objects, then all are."""
         samples = ((file, list(islice(self._read(file, None), SAMPLE))) for file in self._found.files)
         first, sample = next((found for found in samples if found[1]), (self._found.files[0], []))
         values = [value for _, value in sample if not isinstance(value, BadRow)]
         is_json = self._found.format in ("jsonl", "json")
-        where = Where(str(first), self.unit, 1, remedy, self._has_header, is_json, needs_time)
+        where = Where(str(first), self.unit, 1, remedy, self._has_header, is_json)
         if is_json and sample and not self._is_array:
             _check_lines(first, sample, values, source, option, where)
         self._request = request_column(values, prompt_columns(source), source.request_field)

@@ -13,6 +13,8 @@ from pipeline.corpus.as_served import with_parts
 from pipeline.corpus.foreign_texts import transcript
 from pipeline.corpus.parsed_parts import end_of_parts, spellings
 from pipeline.corpus.redaction import has_private
+from pipeline.corpus.request_fields import LONGEST
+from pipeline.corpus.row_facts import RowFacts
 from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.corpus.template_clock import CALL, clock_at, install, moment_of, noon_of
 from pipeline.corpus.template_limits import CHARACTERS, TemplateLimits, TemplateStopped
@@ -71,8 +73,8 @@ class Renderer:
         self._tokenizer = tokenizer
         self._arguments, self._vocabulary = arguments, vocabulary
         self._limits = TemplateLimits()
-        self._names = TemplateNames(self._sources(arguments))
-        self._traces = Traces(self._rendered, self._names)
+        self.names = TemplateNames(self._sources(arguments))
+        self._traces = Traces(self._rendered, self.names)
         self.has_template = bool(tokenizer.chat_template)
         self.has_clock = any(CALL in source for source in self._sources(arguments))
         self._noon = None if day is None else noon_of(day)
@@ -94,11 +96,6 @@ class Renderer:
                     f"{key}.{name}: the target's chat template does not read this argument; correct or remove it"
                 )
 
-    @property
-    def own_roles(self) -> Mapping[str, str]:
-        """Other names of roles that the template has branches for: such messages keep them."""
-        return self._names.own_roles
-
     def _sources(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """The texts of the tokenizer's templates, and of one in `arguments`."""
         own = self._tokenizer.chat_template
@@ -111,7 +108,7 @@ class Renderer:
         BadRow if the template raises an error or does not write a message; UsageError for a chat without a template.
         """
         if prompt.plain and not self._template_for_plain:
-            if prompt.tools:
+            if prompt.facts.tools:
                 raise BadRow("tools without a chat template", "tools are part of a rendered chat")
             return prompt.messages[0]["content"], True
         if prompt.plain and (found := transcript(prompt.messages[0]["content"])):
@@ -121,8 +118,8 @@ class Renderer:
                 "chats and turns need a chat template, and the target's tokenizer has none; use plain-text prompts "
                 "(prompt_field)"
             )
-        arguments = {**self._arguments, **prompt.arguments}
-        if prompt.tools:
+        arguments = {**self._arguments, **prompt.facts.arguments}
+        if prompt.facts.tools:
             arguments.pop("tools", None)
         with self._clock(prompt):
             self._traces.check(prompt, arguments)
@@ -138,7 +135,7 @@ class Renderer:
             raise UnusableAnswer(OTHER_PROMPT)
         if answer.prompt_tokens is None and answer.completes and not special:
             raise UnusableAnswer(COMPLETES)
-        if answer.prompt_tokens is None and self.has_clock and prompt.time is None and not special:
+        if answer.prompt_tokens is None and self.has_clock and prompt.facts.time is None and not special:
             raise UnusableAnswer(NO_TIME)
         if answer.tokens is not None:
             if answer.redacted and has_private(self._tokenizer.decode(answer.tokens)):
@@ -194,7 +191,7 @@ class Renderer:
 
     def _answered(self, prompt: ParsedPrompt, message: Mapping[str, Any]) -> str:
         """The rendered prompt with an answer; empty where the template fails."""
-        arguments = _with_tools({**self._arguments, **prompt.arguments}, prompt)
+        arguments = _with_tools({**self._arguments, **prompt.facts.arguments}, prompt)
         try:
             with self._clock(prompt):
                 return self._rendered((*prompt.messages, message), arguments, open_answer=False)
@@ -203,7 +200,7 @@ class Renderer:
 
     def _clock(self, prompt: ParsedPrompt) -> AbstractContextManager[None]:
         """At the time of the prompt's row, as the server rendered it, or else on the stated day."""
-        own = None if prompt.time is None else moment_of(prompt.time)
+        own = None if prompt.facts.time is None else moment_of(prompt.facts.time)
         return clock_at(self._noon if own is None else own) if self.has_clock else nullcontext()
 
     def _rendered(
@@ -211,7 +208,7 @@ class Renderer:
     ) -> str:
         def render() -> str:
             return self._tokenizer.apply_chat_template(
-                [with_parts(message) if self._names.over_parts else dict(message) for message in messages],
+                [with_parts(message) if self.names.over_parts else dict(message) for message in messages],
                 tokenize=False,
                 add_generation_prompt=open_answer,
                 **arguments,
@@ -244,8 +241,11 @@ class Renderer:
                 ids[place] = found
         return ids
 
-    def check_ids(self, ids: Sequence[int]) -> None:
-        """BadRow for token ids of a prompt that a model of the pair cannot read, such as the token of an image."""
+    def check_ids(self, ids: Sequence[int], facts: RowFacts) -> None:
+        """BadRow for token ids of a prompt that a model of the pair cannot read, such as the token of an image, and for more of
+        them than the server has read."""
+        if facts.longest is not None and len(ids) > facts.longest:
+            raise BadRow(f"request with {LONGEST}", f"its prompt of {len(ids):,} tokens was cut to {facts.longest:,}")
         if self._vocabulary is not None and ids and (largest := max(ids)) >= self._vocabulary:
             token = str(self._tokenizer.convert_ids_to_tokens(largest))
             raise BadRow("token that the models do not share", f"id {largest}, '{printable(token[:40])}'")
@@ -262,4 +262,6 @@ class Renderer:
 
 
 def _with_tools(arguments: Mapping[str, Any], prompt: ParsedPrompt) -> dict[str, Any]:
-    return {**arguments, "tools": [dict(tool) for tool in prompt.tools]} if prompt.tools else dict(arguments)
+    return (
+        {**arguments, "tools": [dict(tool) for tool in prompt.facts.tools]} if prompt.facts.tools else dict(arguments)
+    )

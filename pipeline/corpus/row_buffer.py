@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pipeline.corpus.answer_store import ANSWER, StoredAnswer
 from pipeline.corpus.minhash import PERMUTATIONS, signatures
 from pipeline.corpus.modes import mode_of
+from pipeline.corpus.prompt_store import Chat, chat_json
 from pipeline.corpus.rows import ParsedPrompt
 from pipeline.store.files import canonical_json
 from pipeline.store.own_files import reads_own_files
@@ -57,11 +58,8 @@ def _hashes(prompt: ParsedPrompt, tokens: Sequence[int], source: int) -> tuple[i
 
 
 def _chat(prompt: ParsedPrompt) -> str | None:
-    """JSON of a multi-turn chat, as `prompt_store.Chat`; None for other prompts."""
-    if not prompt.follow_ups:
-        return None
-    names = ("messages", "follow_ups", "tools", "arguments")
-    return canonical_json({name: getattr(prompt, name) for name in names})
+    """Of a multi-turn chat, as it is stored; None for other prompts."""
+    return chat_json(Chat(prompt.messages, prompt.follow_ups, prompt.facts)) if prompt.follow_ups else None
 
 
 def _answer(answer: StoredAnswer | None) -> dict[str, Any] | None:
@@ -113,7 +111,7 @@ class RowBuffer:
         signatures(bare).tofile(self._signatures)
         columns = [
             pa.array([prompt.domain for prompt in prompts], pa.string()),
-            pa.array([mode_of({**self._arguments, **prompt.arguments}) for prompt in prompts], pa.string()),
+            pa.array([mode_of({**self._arguments, **prompt.facts.arguments}) for prompt in prompts], pa.string()),
             pa.array([prompt.log_mode for prompt in prompts], pa.string()),
             pa.array(tokens, ACCEPTED.field("tokens").type),
             pa.array([_chat(prompt) for prompt in prompts], pa.string()),

@@ -4,7 +4,7 @@ Knows the three kinds of rows (prompt, messages, turns) and which content is inv
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from typing import Any
@@ -17,8 +17,11 @@ from pipeline.corpus.json_values import MOST_LEVELS, decoded
 from pipeline.corpus.modes import domain_in_mode, mode_of, stated_arguments
 from pipeline.corpus.other_requests import has_place, media_of, route_without_text
 from pipeline.corpus.request_counts import request_counts
+from pipeline.corpus.request_fields import OtherPrompt, chosen_tools, effort_arguments, longest_prompt
+from pipeline.corpus.row_facts import NO_FACTS, RowFacts
 from pipeline.corpus.same_text import normalised, opening, text_id
 from pipeline.corpus.spelled_lists import spelled_chat, spelled_texts
+from pipeline.corpus.template_names import TemplateNames
 from pipeline.escaping.terminal import printable
 from pipeline.store.files import canonical_json
 from pipeline.store.json_text import json_kind, parse_json
@@ -56,14 +59,9 @@ class ParsedPrompt:
     dropped_turns: int = 0
     dropped_answers: int = 0
     follow_ups: tuple[tuple[Mapping[str, Any], ...], ...] = ()
-    tools: tuple[Mapping[str, Any], ...] = ()  # function schemas, which the chat template renders
-    arguments: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # of the chat template, which the source or the row states
+    facts: RowFacts = NO_FACTS
     acceptance: float | None = None  # of the row's request, by what its engine counted
-    time: float | None = None  # of the row, in seconds since 1970; where it is not known, or not asked for, None
     of_log: bool = False  # its domain is a client's label
-    roles: tuple[str, ...] = ()  # which the source says that the template knows
 
     @property
     def comparison_text(self) -> str:
@@ -79,12 +77,13 @@ class ParsedPrompt:
         """At which turn of a conversation and in which template mode it is asked: similar texts in other places are no
         duplicates. Empty for a first turn in the corpus's own mode."""
         answers = sum(standard_role(message["role"]) == "assistant" for message in self.messages)
-        return f"{answers} {canonical_json(dict(self.arguments))}" if answers or self.arguments else ""
+        arguments = self.facts.arguments
+        return f"{answers} {canonical_json(dict(arguments))}" if answers or arguments else ""
 
     @property
     def log_mode(self) -> str | None:
         """Of a prompt of a log: the template mode in the name of its domain."""
-        return mode_of(self.arguments) if self.of_log else None
+        return mode_of(self.facts.arguments) if self.of_log else None
 
     @cached_property
     def text_id(self) -> str:
@@ -98,36 +97,37 @@ class ParsedPrompt:
         return self.text_id if len(begun) == len(self.messages) else text_id(begun)
 
 
-def for_template(source: PromptSource, own_roles: Mapping[str, str]) -> PromptSource:
-    """`source` with the roles that a template has branches for, `Renderer.own_roles`; its own go before them."""
-    return source.model_copy(update={"roles": {**own_roles, **source.roles}}) if own_roles else source
-
-
-def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:
+def parse_row(value: Any, source: PromptSource, names: TemplateNames | None = None) -> ParsedPrompt:
     """The prompt in `value`, from the first of prompt, messages and turns that is not null, with its tools, template arguments
-    and the acceptance of its request. Raises BadRow."""
+    and the acceptance of its request. `names`: what the chat template knows; None where it is not at hand, and then senders are
+    read by the table alone, and a request's effort of thinking is no argument. Raises BadRow."""
     if isinstance(value, BadRow):
         raise value
     if not isinstance(value, Mapping):
         raise BadRow("not an object", f"a row is a JSON object, not {json_kind(value)}")
     if (route := route_without_text(value)) is not None:
         raise BadRow("request for no text", route)
-    prompt, arguments = _parse_prompt(value, source), _arguments(value, source)
+    if names is not None and names.own_roles:  # the source's own roles go before the template's
+        source = source.model_copy(update={"roles": {**names.own_roles, **source.roles}})
+    prompt = _parse_prompt(value, source)
     if (beside := media_of(value)) and has_place(message.get("content") for message in prompt.messages):
         raise BadRow("content is not text", f"a place for what is in '{beside}'")
+    try:
+        arguments, longest = _arguments(value, source, names), longest_prompt(value, prompt.plain)
+        tools = chosen_tools(value, _tools(value, source.tools_field), source.tools_if_none)
+    except OtherPrompt as reason:
+        raise BadRow(reason.kind, str(reason)) from None
     return replace(
         prompt,
         domain=domain_in_mode(prompt.domain, mode_of(arguments)),
-        tools=_tools(value, source.tools_field),
-        arguments=arguments,
+        facts=RowFacts(tools, arguments, None, tuple(sorted(set(source.roles.values()))), longest),
         acceptance=None if source.every_turn else _acceptance(value, source),
-        roles=tuple(sorted(set(source.roles.values()))),
     )
 
 
 def row_domain(value: Mapping[str, Any], source: PromptSource) -> str:
     """The domain of a row: the source's, else its own, in the template mode that it states. Raises BadRow."""
-    return domain_in_mode(_domain_label(value, source), mode_of(_arguments(value, source)))
+    return domain_in_mode(_domain_label(value, source), mode_of(_arguments(value, source, None)))
 
 
 def _check_spelling(value: Any, what: str) -> None:
@@ -351,13 +351,15 @@ def _tools(row: Mapping[str, Any], field: str | None) -> tuple[Mapping[str, Any]
     return tuple(tools)
 
 
-def _arguments(row: Mapping[str, Any], source: PromptSource) -> dict[str, Any]:
+def _arguments(row: Mapping[str, Any], source: PromptSource, names: TemplateNames | None) -> dict[str, Any]:
     """Of the chat template: the source's, and the row's own before them."""
     field = source.arguments_field
     try:
-        return {**source.chat_template_arguments, **stated_arguments(None if field is None else row.get(field))}
+        stated = stated_arguments(None if field is None else row.get(field))
     except ValueError as mistake:
         raise BadRow("bad template arguments", f"'{field}' {mistake}") from None
+    implied = {} if names is None else effort_arguments(row, stated, names.reads)
+    return {**source.chat_template_arguments, **implied, **stated}
 
 
 def _domain_label(row: Mapping[str, Any], source: PromptSource) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.corpus.json_values import MOST_LEVELS
+from pipeline.corpus.other_requests import MEDIA
 from pipeline.corpus.rows import BadRow
 from pipeline.corpus.signatures import LENGTH, check_start
 from pipeline.errors import UsageError
@@ -45,7 +46,7 @@ def read_parquet(path: Path, columns: list[str] | None) -> Iterator[tuple[int, A
         with pq.ParquetFile(path) as file:
             wanted = _present(path, file.schema_arrow.names, columns)
             _check_nesting(path, file.schema_arrow, wanted)
-            batch = _BATCH if columns is not None else _FEW
+            batch = _BATCH if columns is not None and set(MEDIA).isdisjoint(wanted) else _FEW
             yield from _numbered(file.iter_batches(batch_size=batch, columns=wanted))
     except _errors() as error:
         raise _unreadable(path, "Parquet", error) from None

@@ -45,8 +45,8 @@ class Traces:
         messages = [*prompt.messages]
         for part in prompt.follow_ups:
             messages += [{"role": "assistant", "content": "answer"}, *part]
-        tools = tuple(_tool_shape(tool) for tool in prompt.tools)
-        shape = (canonical_json(dict(arguments)), tools, prompt.roles, *map(_shape, messages))
+        tools = tuple(_tool_shape(tool) for tool in prompt.facts.tools)
+        shape = (canonical_json(dict(arguments)), tools, prompt.facts.roles, *map(_shape, messages))
         if shape not in self._found:
             if len(self._found) >= _MOST_SHAPES:
                 self._found.clear()
@@ -59,13 +59,13 @@ class Traces:
     ) -> tuple[str, str] | None:
         for number, message in enumerate(messages, start=1):
             role = message["role"]
-            if role not in ROLES and role not in prompt.roles and not self._names.quotes(role):
+            if role not in ROLES and role not in prompt.facts.roles and not self._names.quotes(role):
                 return UNKNOWN_ROLE, f"'{printable(role[:40])}' of message {number} is not in the chat template"
         numbers = count(_FIRST)
         marked, marks = zip(*(_marked(message, numbers) for message in messages), strict=True)
-        named = [_named(tool, f"t{_TOOLS + number}") for number, tool in enumerate(prompt.tools)]
+        named = [_named(tool, f"t{_TOOLS + number}") for number, tool in enumerate(prompt.facts.tools)]
         text = self._render(marked, {**arguments, "tools": named} if named else arguments)
-        for number, (tool, given) in enumerate(zip(prompt.tools, named, strict=True)):
+        for number, (tool, given) in enumerate(zip(prompt.facts.tools, named, strict=True)):
             if tool != given and str(_TOOLS + number) not in text:
                 return NO_TOOLS, f"it ignores tool {number + 1} of {len(named)}; {_OWN_TOOLS}"
         if named and text == self._render(marked, arguments):

@@ -166,9 +166,10 @@ def prompt_tokens(pair: NamedPair, text: str, chat: bool | None, new: int) -> li
         raise UsageError("--chat: the target's tokenizer has no chat template; leave the option out")
     renderer = Renderer(pair.tokenizer, chat, {}, pair.vocabulary)
     try:
-        rendered = renderer.text(ParsedPrompt(({"role": "user", "content": text},), True, "", None))
+        prompt = ParsedPrompt(({"role": "user", "content": text},), True, "", None)
+        rendered = renderer.text(prompt)
         tokens = renderer.token_ids([rendered])[0]
-        renderer.check_ids(tokens)
+        renderer.check_ids(tokens, prompt.facts)
     except BadRow as reason:
         raise UsageError(f"the prompt: {reason}; --no-chat leaves out the chat template") from None
     if not tokens:

@@ -15,7 +15,7 @@ from pipeline.corpus.prompt_store import Prompt
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import token_hash
-from pipeline.corpus.rows import BadRow, for_template, parse_row
+from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.drafts.kinds import LOOKUP, SUFFIX
 from pipeline.drafts.lookup import PromptLookup
 from pipeline.drafts.named_pair import NamedPair
@@ -83,14 +83,13 @@ def read_prompts(
     path = Path(source.path)
     reader = SourceReader(0, source, path, option="--prompts")
     renderer = Renderer(pair.tokenizer, chat, {}, pair.vocabulary)
-    source = for_template(reader.source, renderer.own_roles)
     found: dict[str, Prompt] = {}
     longer, bad = 0, list[str]()
     for row in reader:
         try:
-            request = parse_row(row.value, source)
+            request = parse_row(row.value, reader.source, renderer.names)
             tokens = renderer.token_ids([renderer.text(request)])[0]
-            renderer.check_ids(tokens)
+            renderer.check_ids(tokens, request.facts)
         except BadRow as reason:
             bad.append(f"{reader.unit} {row.number}: {reason}")
             continue

@@ -72,11 +72,10 @@ def _continued(
         stop_reasons.cut += 1
         return None
     chat = chat.with_answer(answer)
-    roles = tuple(sorted({message["role"] for message in chat.messages}))  # the corpus stage has checked them
-    parsed = ParsedPrompt(chat.messages, False, "", None, tools=chat.tools, arguments=chat.arguments, roles=roles)
+    parsed = ParsedPrompt(chat.messages, False, "", None, facts=chat.facts)
     try:
         (tokens,) = renderer.token_ids([renderer.text(parsed)])
-        renderer.check_ids(tokens)
+        renderer.check_ids(tokens, chat.facts)
     except BadRow:
         stop_reasons.refused += 1
         return None

@@ -24,6 +24,8 @@ from pipeline.running import certain_refusals
 if TYPE_CHECKING:  # both import pyarrow, which takes half a second; with the reference pair nothing is read
     from pipeline.corpus.answer_store import StoredAnswer
     from pipeline.corpus.rendering import Renderer
+    from pipeline.corpus.row_facts import RowFacts
+    from pipeline.corpus.template_names import TemplateNames
 
 _TOKENISED = 5_000  # rows; further ones only as long as none has a usable length
 _NOT_TOKENISED = ("", True)
@@ -118,8 +120,8 @@ class _Prefix:
         self._rendered, self._usable = 0, False
 
     @property
-    def own_roles(self) -> Mapping[str, str]:
-        return {} if self._renderer is None else self._renderer.own_roles
+    def names(self) -> "TemplateNames | None":
+        return None if self._renderer is None else self._renderer.names
 
     def check_arguments(self, arguments: Mapping[str, Any], key: str) -> None:
         if self._renderer is not None:
@@ -140,9 +142,9 @@ class _Prefix:
                 self._usable = self._usable or self._least <= len(ids) <= self._most
         return found
 
-    def check_ids(self, ids: Sequence[int]) -> None:
+    def check_ids(self, ids: Sequence[int], facts: "RowFacts") -> None:
         if self._renderer is not None:
-            self._renderer.check_ids(ids)
+            self._renderer.check_ids(ids, facts)
 
     def bare_ids(self, texts: Sequence[str]) -> list[list[int]]:
         return [[] for _ in texts]

@@ -93,6 +93,24 @@ FOREIGN_ROWS: list[Any] = [
     {"conversations": [{"from": one, "value": "Why?"} for one in ("system", "human", "gpt", "function_call", "human")]},
     {"instruction": "Translate.", "input": "Ja", "output": "Yes"},
     {"request": {"messages": [{"role": "user", "content": "Why?"}], "tools": []}, "response": "a", "created": 1.7e9},
+    {
+        "request": {
+            "messages": [
+                {"role": "bot", "content": None},
+                {"role": "user", "content": [{"type": "text", "text": "Why?"}] * 2},
+            ],
+            "reasoning_effort": "low",
+            "documents": [{"text": "a"}],
+            "system": "Be brief.",
+            "tools": [{"name": "f"}, {"name": "g"}],
+            "tool_choice": {"type": "function"},
+            "truncate_prompt_tokens": 9,
+            "add_special_tokens": False,
+            "reasoning": {},
+            "x": 1,
+        }
+    },
+    {"input": "Why?", "instructions": "Be brief.", "reasoning": {"effort": "low"}, "continue_final_message": False},
 ]
 LOGGED = [{"answer": given, "finish_reason": None, "usage": {"completion_tokens": 2}} for given, _ in FORMS.values()]
 EXAMINATION = json.loads(json.dumps(profile_json(COUNTS)))
@@ -332,6 +350,9 @@ def test_recorded_answers(row: Any) -> None:
 
 
 def _rows_are_sound(path: Path, source: PromptSource) -> None:
+    names = TemplateNames(
+        ("{{ reasoning_effort }}{{ 'critic' }}{% for m in messages %}{{ m.role == 'bot' }}{% endfor %}",)
+    )
     traces = Traces(
         lambda messages, arguments: canonical_json([*messages, dict(arguments)]), TemplateNames(("{{ 'critic' }}",))
     )
@@ -340,9 +361,9 @@ def _rows_are_sound(path: Path, source: PromptSource) -> None:
         reader.total()
         for row in reader:
             try:
-                prompt = parse_row(row.value, reader.source)
-                text = prompt.comparison_text + canonical_json([prompt.messages, prompt.tools])
-                traces.check(prompt, prompt.arguments)
+                prompt = parse_row(row.value, reader.source, names)
+                text = prompt.comparison_text + canonical_json([prompt.messages, *asdict(prompt.facts).values()])
+                traces.check(prompt, prompt.facts.arguments)
             except BadRow as bad:
                 text = str(bad)
                 assert len(text.splitlines()) == 1, text

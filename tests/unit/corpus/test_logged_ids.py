@@ -70,7 +70,7 @@ def test_tool_calls_at_the_limit_were_cut(reason: str) -> None:
         ({}, {"parallel_tool_calls": False}, "a request with parallel_tool_calls"),
         ({}, {"ignore_eos": True}, "a request with ignore_eos"),
         ({}, {"stop_token_ids": [3]}, "a request with stop_token_ids"),
-        ({}, {"continue_final_message": True}, "a request with continue_final_message"),
+        ({}, {"echo": True}, "a request with echo"),
         ({}, {"ebnf": "root ::= x"}, "a request with ebnf"),
     ],
 )

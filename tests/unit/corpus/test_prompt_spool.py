@@ -1,12 +1,18 @@
 """Prompts in a file that has no name."""
 
+import json
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from pipeline.corpus.as_served import JoinedText
 from pipeline.corpus.prompt_spool import spooled
-from pipeline.corpus.prompt_store import Chat, Prompt
+from pipeline.corpus.prompt_store import SCHEMA, Chat, Prompt
+from pipeline.corpus.prompt_store import _prompts as stored_prompts
+from pipeline.corpus.row_facts import NO_FACTS, RowFacts
 
 
 def _prompt(number: int, chat: Chat | None = None) -> Prompt:
@@ -26,15 +32,37 @@ def _prompt(number: int, chat: Chat | None = None) -> Prompt:
 
 
 def test_prompts_come_back_and_no_file_is_left(tmp_path: Path) -> None:
-    """Every field, over several batches; later messages of a chat with its tools and arguments."""
+    """Every field, over several batches; later messages of a chat, contents of several parts, and what its row states."""
     first = {"role": "user", "content": "é 🙂"}
-    chat = Chat((first, {"role": "assistant", "content": None}), ((first,), (first, first)), ({"name": "f"},), {"a": 1})
+    facts = RowFacts(({"name": "f"},), {"a": 1}, 7.5, ("critic",), 9)
+    assert all(getattr(facts, one.name) != getattr(NO_FACTS, one.name) for one in fields(RowFacts))
+    parts = {"role": "user", "content": JoinedText(("a", "b"))}
+    chat = Chat((first, {"role": "assistant", "content": None}), ((first,), (first, parts)), facts)
     prompts = [_prompt(number, chat if number == 1 else None) for number in range(600)]
     found = spooled(iter(prompts), tmp_path)
 
     assert [] == list(tmp_path.iterdir())
     assert prompts == list(found)
     assert found.has_chats
+    assert found[1].chat is not None
+    assert ("a", "b") == found[1].chat.follow_ups[1][1]["content"].parts
+
+
+def test_chats_of_versions_before_are_read() -> None:
+    """Without time, roles and limit; their roles were checked when they were written."""
+    said = {"role": "critic", "content": "No."}
+    raw = {
+        "messages": [said],
+        "follow_ups": [[{"role": "user", "content": "Why?"}]],
+        "tools": [],
+        "arguments": {"a": 1},
+    }
+    (batch,) = pa.Table.from_pylist(
+        [dict.fromkeys(SCHEMA.names) | {"tokens": [], "chat": json.dumps(raw)}], SCHEMA
+    ).to_batches()
+    (found,) = stored_prompts(batch)
+    assert found.chat is not None
+    assert RowFacts((), {"a": 1}, roles=("critic", "user")) == found.chat.facts
 
 
 def test_none_are_a_sequence(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pipeline.config.corpus import PromptSource
 from pipeline.corpus import text_files
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rendering import Renderer
+from pipeline.corpus.row_facts import RowFacts
 from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
 from pipeline.errors import UsageError
 
@@ -335,7 +336,7 @@ def test_tools_of_a_row_reach_the_template(tools: Any) -> None:
     found = parse_row({"messages": [{"role": "user", "content": "a b"}], "tools": tools}, SOURCE)
     renderer = Renderer(ToolTokenizer(), None, {"tools": [{"function": {"name": "shared"}}]})
 
-    assert (WEATHER,) == found.tools
+    assert (WEATHER,) == found.facts.tools
     assert "weather\n<user> a b\n<assistant>" == renderer.text(found)[0]
     assert "shared\n<user> a b\n<assistant>" == renderer.text(CHAT)[0]
 
@@ -344,15 +345,15 @@ def test_tools_that_cannot_be_rendered_are_refused() -> None:
     """A template that ignores tools, a plain prompt without a template, and what is not a list of schemas."""
     ignoring = WordTokenizer()
     ignoring.apply_chat_template = lambda conversation, **kw: "the same"  # type: ignore[method-assign]
-    with_tools = replace(CHAT, tools=(WEATHER,))
+    with_tools = replace(CHAT, facts=RowFacts((WEATHER,)))
     with pytest.raises(BadRow, match=r"chat template without tools: .* set tools_field to null"):
         Renderer(ignoring, None, {}).text(with_tools)
     with pytest.raises(BadRow, match="tools without a chat template"):
-        Renderer(WordTokenizer(None), None, {}).text(replace(PLAIN, tools=(WEATHER,)))
+        Renderer(WordTokenizer(None), None, {}).text(replace(PLAIN, facts=RowFacts((WEATHER,))))
     for tools in ("{", "3", 3, ["weather"], [{"a": {1}}]):
         with pytest.raises(BadRow, match="bad tools"):
             parse_row({"prompt": "a", "tools": tools}, SOURCE)
-    assert () == parse_row({"prompt": "a", "tools": 3}, PromptSource(path="p", tools_field=None)).tools
+    assert () == parse_row({"prompt": "a", "tools": 3}, PromptSource(path="p", tools_field=None)).facts.tools
 
 
 def test_a_reason_is_one_line_whatever_a_column_is_called() -> None:
@@ -446,7 +447,7 @@ def test_nulls_go_where_they_came_from(tmp_path: Path) -> None:
         reader = SourceReader(0, SOURCE, tmp_path / name)
         found = [parse_row(row.value, reader.source) for row in reader]
         assert calls == [prompt.messages[1]["tool_calls"] for prompt in found]
-        assert [(schema,)] * 2 == [prompt.tools for prompt in found]
+        assert [(schema,)] * 2 == [prompt.facts.tools for prompt in found]
 
 
 def test_times_within_messages_are_read(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_json_text_may_stand_wherever_an_object_may() -> None:
         for given in (chat, list(map(json.dumps, chat)), json.dumps(chat)):
             for tools in ([tool], [json.dumps(tool)], json.dumps([tool])):
                 found = parse_row({column: given, "tools": tools}, SOURCE)
-                assert ((*chat,), (tool,)) == (found.messages, found.tools)
+                assert ((*chat,), (tool,)) == (found.messages, found.facts.tools)
     for written in (json.dumps(calls), [json.dumps(calls[0])]):
         row = {"messages": [_SAID, called | {"tool_calls": written}, chat[2]]}
         assert calls == parse_row(row, SOURCE).messages[1]["tool_calls"]

@@ -11,6 +11,7 @@ from pipeline.config.corpus import CorpusConfig, PromptSource
 from pipeline.corpus.answers import UnusableAnswer, parse_answer
 from pipeline.corpus.first_pass import read_sources
 from pipeline.corpus.rendering import Renderer
+from pipeline.corpus.row_facts import RowFacts
 from pipeline.corpus.rows import ParsedPrompt
 from pipeline.progress import Progress
 from tests.unit.segments.texts import bpe_tokenizer
@@ -24,7 +25,9 @@ _THEN = datetime(2024, 3, 1, 23, 59, tzinfo=UTC).timestamp()
 
 
 def _prompt(time: float | None = None) -> ParsedPrompt:
-    return ParsedPrompt(({"role": "user", "content": "a"},), plain=False, domain="d", group=None, time=time)
+    return ParsedPrompt(
+        ({"role": "user", "content": "a"},), plain=False, domain="d", group=None, facts=RowFacts(time=time)
+    )
 
 
 @pytest.mark.parametrize(("time", "written"), [(_THEN, "01 Mar 2024"), (None, "26 Nov 2026"), (1e18, "26 Nov 2026")])
@@ -72,5 +75,5 @@ def test_rows_of_a_source_keep_their_times(tmp_path: Path) -> None:
     config = CorpusConfig(sources=(PromptSource(path=str(path), domain="d"),), min_prompt_tokens=1)
     renderer, found = Renderer(bpe_tokenizer((), _TEMPLATE), None, {}, day=date(2026, 11, 26)), _Kept()
     read_sources(config, [path], renderer, found, tmp_path / "rejects", Progress(False))
-    assert [_THEN, _THEN + 60, None] == [prompt.time for prompt in found]
+    assert [_THEN, _THEN + 60, None] == [prompt.facts.time for prompt in found]
     assert ["01 Mar", "02 Mar", "26 Nov"] == [renderer.text(prompt)[0][:6] for prompt in found]

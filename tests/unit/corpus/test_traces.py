@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.config.corpus import PromptSource
 from pipeline.corpus.rendering import Renderer
-from pipeline.corpus.rows import BadRow, for_template, parse_row
+from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.corpus.template_names import TemplateNames
 from tests.unit.segments.texts import bpe_tokenizer
 
@@ -28,7 +28,7 @@ ANY_ROLE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 def _rendered(template: str, *messages: dict[str, Any], source: PromptSource | None = None, **row: Any) -> str:
     source = source or PromptSource(path="p")
     renderer = Renderer(bpe_tokenizer(template=template), None, {})
-    return renderer.text(parse_row({"messages": list(messages), **row}, source))[0]
+    return renderer.text(parse_row({"messages": list(messages), **row}, source, renderer.names))[0]
 
 
 @pytest.mark.parametrize(
@@ -86,19 +86,21 @@ OWN_WORDS = (
 )
 def test_the_words_of_the_template_win(name: str, role: str, written: str) -> None:
     """A role that the template has a branch for stays, as servers hand it over. Others are what the table says."""
-    source = for_template(PromptSource(path="p"), TemplateNames((OWN_WORDS,)).own_roles)
+    source, names = PromptSource(path="p"), TemplateNames((OWN_WORDS,))
     text = {"role": "content", "from": "value"}[name]
     given = [{name: one, text: what} for one, what in (("human", "Why?"), (role, "4"), ("human", "And?"), ("gpt", "5"))]
-    assert f"<user>Why?{written}<user>And?" == _rendered(OWN_WORDS, *given, source=source)
-    found, mapped = (parse_row({"messages": given}, one) for one in (source, PromptSource(path="p")))
+    assert f"<user>Why?{written}<user>And?" == _rendered(OWN_WORDS, *given)
+    found, mapped = (parse_row({"messages": given}, source, one) for one in (names, None))
     assert (1, mapped.text_id, mapped.conversation) == (found.dropped_answers, found.text_id, found.conversation)
 
 
 def test_turns_end_at_results_of_tools_by_any_name() -> None:
     """And an answer is one by any name."""
-    source = for_template(PromptSource(path="p", every_turn=True), {"observation": "observation", "bot": "bot"})
+    source = PromptSource(path="p", every_turn=True)
     said, result = _SAID | {"role": "bot"}, {"role": "observation", "content": "4"}
-    found = parse_row({"messages": [_ASKED, said, _ASKED, said, result, said, _ASKED]}, source)
+    found = parse_row(
+        {"messages": [_ASKED, said, _ASKED, said, result, said, _ASKED]}, source, TemplateNames((OWN_WORDS,))
+    )
     assert (1, 2, 3) == (len(found.follow_ups), found.dropped_turns, found.dropped_answers)
 
 

@@ -2,15 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
+from pipeline.config.corpus import PromptSource
+from pipeline.corpus.prompt_spool import spooled
 from pipeline.corpus.prompt_store import Chat, Prompt
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import token_hash
+from pipeline.corpus.row_facts import RowFacts
+from pipeline.corpus.rows import parse_row
 from pipeline.generation.completion_plan import CompletionRequest
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.multi_turn import StopReasons, next_turn
@@ -46,10 +51,11 @@ def _next(
     most: int = 100,
     template: str = TEMPLATE,
     stop_tokens: Sequence[int] = (0,),
+    renderer: Renderer | None = None,
 ) -> tuple[list[CompletionRequest], StopReasons]:
     stop_reasons, tokenizer = StopReasons(), _tokenizer(template)
     with TemporaryDirectory() as place:
-        renderer = Renderer(tokenizer, True, {})
+        renderer = renderer or Renderer(tokenizer, True, {})
         found = next_turn(requests, said, tokenizer, renderer, stop_tokens, most, stop_reasons, Path(place))
         assert [] == list(Path(place).iterdir())
     return list(found), stop_reasons
@@ -137,21 +143,48 @@ def test_why_a_chat_ends_early_is_counted(
 def test_later_turns_are_rendered_with_the_tools_of_the_chat() -> None:
     """The prompt of every turn holds them, as in a deployment."""
     template = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}" + TEMPLATE
-    chat = replace(CHAT, tools=({"function": {"name": "w8"}},))
+    chat = replace(CHAT, facts=RowFacts(({"function": {"name": "w8"}},)))
     (found,), _ = _next([_request("a", chat=chat)], [_said(6, 7)], template=template)
 
     assert (8, 3, 6, 7, 4, 9) == found.prompt.tokens
     assert found.prompt.chat is not None
-    assert chat.tools == found.prompt.chat.tools
+    assert chat.facts == found.prompt.chat.facts
 
 
 def test_later_turns_are_in_the_mode_of_the_chat() -> None:
     """Rendered with its own arguments of the template, and named by their mode."""
-    chat = replace(CHAT, arguments={"short": True})
+    chat = replace(CHAT, facts=RowFacts(arguments={"short": True}))
     request = _request("a", chat=chat)
     request = replace(request, prompt=replace(request.prompt, mode="short=true"))
     (found,), _ = _next([request], [_said(6, 7)], template="{% if short %}w8 {% endif %}" + TEMPLATE)
 
     assert ((8, 3, 6, 7, 4, 9), "short=true") == (found.prompt.tokens, found.prompt.mode)
     assert found.prompt.chat is not None
-    assert chat.arguments == found.prompt.chat.arguments
+    assert chat.facts == found.prompt.chat.facts
+
+
+def test_later_turns_have_what_the_row_states(tmp_path: Path) -> None:
+    """Its time and the parts of its contents, as the first turn has them, after they were stored."""
+    template = (
+        "{{ strftime_now('%d') }} {% for m in messages %}{% if m.content is string %}{{ m.content }} {% else %}"
+        "{% for part in m.content %}w8 {{ part.text }} {% endfor %}{% endif %}{% endfor %}"
+    )
+    parts = [{"type": "text", "text": "w3"}, {"type": "text", "text": "w4"}]
+    row = {"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": ""}] * 2}
+    row["messages"].append({"role": "user", "content": parts})
+    read = parse_row(row, PromptSource(path="p", every_turn=True))
+    third = datetime(2026, 11, 3, tzinfo=UTC).timestamp()
+    prompt = _request("a", chat=Chat(read.messages, read.follow_ups, replace(read.facts, time=third))).prompt
+    renderer = Renderer(tokenizer := _tokenizer(template), True, {})
+    tokenizer.add_tokens(["03"])
+    for _ in range(2):
+        (prompt,) = spooled([prompt], tmp_path)
+        ((found,), stop_reasons) = _next([replace(_request("a"), prompt=prompt)], [_said(6)], renderer=renderer)
+        prompt = found.prompt
+    day, asked = tokenizer.convert_tokens_to_ids("03"), (8, 3, 8, 4)
+    assert ((day, *asked, 6, *asked, 6, *asked), StopReasons()) == (prompt.tokens, stop_reasons)
+
+
+def test_a_turn_that_the_server_would_have_cut_is_refused() -> None:
+    chat = replace(CHAT, facts=RowFacts(longest=4))
+    assert ([], StopReasons(refused=1)) == _next([_request("a", chat=chat)], [_said(6, 7)])
