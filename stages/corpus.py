@@ -39,7 +39,7 @@ def run(context: StageContext[CorpusSettings]) -> Outcome:
     )
     if template_day is not None:
         context.progress.line(
-            f"corpus: the chat template writes the date: that of a row with a time (in UTC), and else {template_day}"
+            f"corpus: the chat template asks for the date: it is that of a row with a time (in UTC), and else {template_day}"
         )
     paths = [context.inputs[f"prompts_{number}"] for number in range(len(config.sources))]
     scratch = (

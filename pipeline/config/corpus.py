@@ -262,8 +262,8 @@ class CorpusConfig(Section):
         default=200,
         ge=0,
         description="Domains of a log with fewer prompts (conversations) are one domain, `other`, or belong to the largest one "
-        "where they are too few together. Logs are sources without `domain` whose rows have times or a request of its own, or "
-        "whose answers are used. 0: every domain stays.",
+        "where they are too few together. Logs are sources without `domain` whose rows have a request of its own, or times and "
+        "settings of requests or an API's answers, or that use answers or choose rows by time. 0: every domain stays.",
     )
     min_prompt_tokens: int = Field(default=1, ge=1, description="Shorter prompts are rejected.")
     max_prompt_tokens: int | None = Field(

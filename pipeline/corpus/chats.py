@@ -30,6 +30,11 @@ def is_texts(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
 
 
+def is_spelled_texts(value: Any) -> bool:
+    """Whether `value` is the JSON text of a list of texts."""
+    return isinstance(value, str) and is_texts(decoded(value))
+
+
 def _is_message(entry: Mapping[str, Any]) -> bool:
     return is_share_gpt(entry) or ("role" in entry and ("content" in entry or "tool_calls" in entry))
 

@@ -16,10 +16,11 @@ from pipeline.corpus.advice import program_for
 from pipeline.corpus.answer_forms import UnusableAnswer, read_answer
 from pipeline.corpus.answers import ANSWER_COLUMNS
 from pipeline.corpus.as_served import role_of
-from pipeline.corpus.chats import as_list, chat_form, is_texts
+from pipeline.corpus.chats import as_list, chat_form, is_spelled_texts, is_texts
+from pipeline.corpus.json_values import decoded
 from pipeline.corpus.other_requests import MEDIA, ROUTES
-from pipeline.corpus.request_counts import COUNT_COLUMNS, request_counts
-from pipeline.corpus.request_fields import OF_ROWS
+from pipeline.corpus.request_counts import COUNT_COLUMNS, RESPONSE, request_counts
+from pipeline.corpus.request_fields import LIMITS, OF_ROWS, STATED
 from pipeline.corpus.rows import BadRow, parse_row, prompt_columns
 from pipeline.corpus.sources import jq_command
 from pipeline.errors import UsageError
@@ -37,6 +38,7 @@ _INPUTS = ("context", "input", "passage", "document", "background")
 _SENDER_COLUMNS = ("role", "from", "sender", "speaker", "author", "type")
 _FEW = 3  # rows that may ask the same
 _OF_ROW = re.compile(r"(?:^|_)(?:id|uuid|hash|object|model|created|error)$", re.IGNORECASE)  # columns about a row
+_OF_REQUESTS = (*STATED, *LIMITS, *OF_ROWS, "stream", RESPONSE)
 _SHOWN = 12  # columns in a message
 
 
@@ -52,6 +54,8 @@ class Columns:
     of_text: bool = False  # the prompts are texts and no chats
     has_times: bool = False  # rows have the column of the time, or have to
     has_counts: bool = False  # of speculation, by request
+    has_requests: bool = False  # rows state settings of requests, or have the answer of an API
+    lists_as_text: bool = False  # prompts that are the JSON text of a list of texts were written for one
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,18 @@ def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where:
         and _form(rows, source.prompt_field) is None
     )
     has_times = source.needs_time or source.time_field in names
-    return Columns(source, layout, unused, read, foreign, of_text, has_times, has_counts)
+    has_requests = has_counts or not set(_OF_REQUESTS).isdisjoint(names)
+    has_requests = has_requests or any(isinstance(decoded(row.get(source.answer_field)), Mapping) for row in rows)
+    lists = where.has_header or mostly_lists([row.get(source.prompt_field) for row in rows])
+    return Columns(
+        source, layout, unused, read, foreign, of_text, has_times, has_counts, has_requests, lists_as_text=lists
+    )
+
+
+def mostly_lists(values: Sequence[Any]) -> bool:
+    """Whether most texts of a column are the JSON text of a list of texts. A single one may be a prompt."""
+    texts = [value for value in values if isinstance(value, str)]
+    return 2 * sum(map(is_spelled_texts, texts)) > len(texts)
 
 
 def _used(source: PromptSource, has_counts: bool) -> tuple[str, ...]:

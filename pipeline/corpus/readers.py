@@ -15,10 +15,10 @@ from typing import Any
 from pipeline.config.corpus import PromptSource, SourceFormat
 from pipeline.corpus import tables, text_files
 from pipeline.corpus.advice import program_for
-from pipeline.corpus.chats import is_chat
-from pipeline.corpus.columns import SAMPLE, Columns, Where, find_columns, hint, holds_prompts
+from pipeline.corpus.chats import is_chat, is_spelled_texts
+from pipeline.corpus.columns import SAMPLE, Columns, Where, find_columns, hint, holds_prompts, mostly_lists
 from pipeline.corpus.logged_requests import request_column, with_request
-from pipeline.corpus.rows import BadRow, prompt_columns
+from pipeline.corpus.rows import LIST_AS_TEXT, SPELLED, BadRow, prompt_columns
 from pipeline.corpus.sources import TITLES, SourceFiles, compression, find_files, jq_command
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
@@ -82,7 +82,13 @@ class SourceReader:
     def is_log(self) -> bool:
         """Whether rows are requests of a deployment, whose labels clients give."""
         source = self.source
-        return source.domain is None and (source.use_answers or self.columns.has_times or self._request is not None)
+        return source.domain is None and (
+            source.use_answers
+            or source.needs_time
+            or self.since is not None
+            or self._request is not None
+            or (self.columns.has_times and self.columns.has_requests)
+        )
 
     @property
     def layout(self) -> str:
@@ -133,7 +139,16 @@ class SourceReader:
     def _requests(self, rows: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         """Rows with the fields of their requests; also of those that come after the first rows, as logs change their form."""
         column, prompts = self._request or self.source.request_field, prompt_columns(self.source)
-        return ((number, with_request(value, prompts, column, self.unknown)) for number, value in rows)
+        for number, value in rows:
+            value = with_request(value, prompts, column, self.unknown)
+            yield number, self._as_written(value) if self.columns.lists_as_text else value
+
+    def _as_written(self, row: Any) -> Any:
+        """A row of a column whose lists are written as text; a BadRow for such a list."""
+        name = self.source.prompt_field
+        if name == self.source.turns_field or not isinstance(row, Mapping) or not is_spelled_texts(row.get(name)):
+            return row
+        return BadRow(SPELLED, f"'{name}' {LIST_AS_TEXT}")
 
     def _wanted(self) -> list[str]:
         """Columns to read of columnar files, those of prompts first."""
@@ -153,7 +168,8 @@ class SourceReader:
         source = source.model_copy(update={"request_field": self._request or source.request_field})
         if values and all(isinstance(value, str) for value in values):
             self._whole = source.prompt_field
-            return Columns(source, "" if self._found.format == "text" else "a text each", ())
+            layout = "" if self._found.format == "text" else "a text each"
+            return Columns(source, layout, (), lists_as_text=mostly_lists(values))
         if values and all(isinstance(value, list) for value in values):
             self._whole = source.messages_field
             return Columns(source, "a chat each", ())

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import date
+from datetime import date, datetime
 from typing import Any, Protocol
 
 from pipeline.corpus.answer_forms import UnusableAnswer
@@ -32,6 +32,7 @@ COMPLETES = "of the completions API, which applies no chat template"
 
 # A target may write a text with more tokens than it is tokenised into, and some tokens have no text.
 _MOST_COUNTED, _FEW_COUNTED = 1.25, 8
+_MOMENTS = (datetime(2001, 1, 31, 3, 4, 5), datetime(2022, 10, 8, 16, 47, 58))  # that differ in every part
 _TEMPLATE = "chat_template"  # an argument that transformers takes in place of the tokenizer's template
 _REMEDY = "correct the template, or set corpus.chat_template false for plain prompts"
 
@@ -135,7 +136,7 @@ class Renderer:
             raise UnusableAnswer(OTHER_PROMPT)
         if answer.prompt_tokens is None and answer.completes and not special:
             raise UnusableAnswer(COMPLETES)
-        if answer.prompt_tokens is None and self.has_clock and prompt.facts.time is None and not special:
+        if answer.prompt_tokens is None and prompt.facts.time is None and not special and self._is_dated(prompt):
             raise UnusableAnswer(NO_TIME)
         if answer.tokens is not None:
             if answer.redacted and has_private(self._tokenizer.decode(answer.tokens)):
@@ -197,6 +198,16 @@ class Renderer:
                 return self._rendered((*prompt.messages, message), arguments, open_answer=False)
         except BadRow:
             return ""
+
+    def _is_dated(self, prompt: ParsedPrompt) -> bool:
+        """Whether the template writes the time into this prompt: it may only name the clock, in a branch that is not taken."""
+        if not self.has_clock:
+            return False
+        texts, arguments = set[str](), _with_tools({**self._arguments, **prompt.facts.arguments}, prompt)
+        for moment in _MOMENTS:
+            with clock_at(moment):
+                texts.add(self._rendered(prompt.messages, arguments))
+        return len(texts) > 1
 
     def _clock(self, prompt: ParsedPrompt) -> AbstractContextManager[None]:
         """At the time of the prompt's row, as the server rendered it, or else on the stated day."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.config.corpus import PromptSource, label_mistake
 from pipeline.corpus.as_served import JoinedText, as_served, standard_role
-from pipeline.corpus.chats import as_list, as_message, is_chat, is_texts
+from pipeline.corpus.chats import as_list, as_message, is_chat, is_spelled_texts, is_texts
 from pipeline.corpus.foreign_texts import encoded, is_cut
 from pipeline.corpus.json_values import MOST_LEVELS, decoded
 from pipeline.corpus.modes import domain_in_mode, mode_of, stated_arguments
@@ -30,6 +30,7 @@ MAX_CHARACTERS = 1_000_000
 SPELLED = "chat or list written as text"
 ENCODED = "encoded text"
 CUT = "text cut by a logger"
+LIST_AS_TEXT = "is a list of texts; if they are the turns of a chat, set turns_field to it"
 
 _TEXT_PARTS = ("text", "input_text", "output_text")  # of messages
 _OTHER_TEXTS = ("text", "value", "parts", "message")  # where others have a text: without `content`, it is not empty
@@ -138,8 +139,8 @@ def _check_spelling(value: Any, what: str) -> None:
         raise BadRow(ENCODED, f"'{what}' is {found}")
     if spelled_chat(value):
         raise BadRow(SPELLED, f"'{what}' is a chat as a program printed it, and not the JSON of one")
-    if spelled_texts(value):
-        raise BadRow(SPELLED, f"'{what}' is a list of texts; if they are the turns of a chat, set turns_field to it")
+    if spelled_texts(value) and not is_spelled_texts(value):  # JSON is a column's matter, `Columns.lists_as_text`
+        raise BadRow(SPELLED, f"'{what}' {LIST_AS_TEXT}")
 
 
 def kind_of(value: Mapping[str, Any], source: PromptSource) -> str:

@@ -18,32 +18,34 @@ OTHER = "other"
 
 
 class DomainCounts:
-    """Counts conversations by domain, up to `most`."""
+    """Counts conversations by domain, up to `most`, and all prompts."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.of_logs: dict[str, str] = {}  # the mode of each domain that rows of logs have
         self.conversations: defaultdict[str, set[int]] = defaultdict(set)
+        self.prompts = Counter[str]()
 
     def add(self, domain: str, conversation: int, log_mode: str | None) -> None:
         """One prompt. `log_mode`: the mode that is in the name of its domain; None for a prompt of no log."""
         if log_mode is not None:
             self.of_logs[domain] = log_mode
+        self.prompts[domain] += 1
         if len(seen := self.conversations[domain]) < self._most:
             seen.add(conversation)
 
     def renamed(self, least: int) -> dict[str, str]:
         """The new names of domains of logs that have fewer than `least` conversations: `other` in their mode, or, where these
-        together are as few, the largest domain of logs in that mode. A domain that is alone keeps its name."""
+        together are as few, the domain of logs in that mode that has the most prompts. A domain that is alone keeps its name."""
         found = dict[str, str]()
         for mode in sorted(set(self.of_logs.values())):
             sizes = {name: len(self.conversations[name]) for name, of in self.of_logs.items() if of == mode}
             small = sorted(name for name, size in sizes.items() if size < least)
-            large = {name: size for name, size in sizes.items() if size >= least}
+            large = [name for name, size in sizes.items() if size >= least]
             together = sum(sizes[name] for name in small)
             into = domain_in_mode(OTHER, mode)
             if large and together < least:
-                into = max(sorted(large), key=lambda name: large[name])
+                into = max(sorted(large), key=self.prompts.__getitem__)  # conversations are counted to `most` only
             if len(sizes) > 1:
                 found |= {name: into for name in small if name != into}
         return found

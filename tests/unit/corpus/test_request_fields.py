@@ -197,6 +197,8 @@ def test_parquet_has_the_columns_that_json_lines_have(tmp_path: Path) -> None:
         "created": 1.7e9,
         "chat_template_kwargs": {"enable_thinking": True},
         "reasoning_effort": "low",
+        "url": "/v1/chat/completions",
+        "image": "a.png",
     }
     (tmp_path / "p.jsonl").write_text(json.dumps(row) + "\n")
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "p.parquet")

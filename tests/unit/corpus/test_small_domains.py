@@ -1,7 +1,13 @@
 """Small domains of logs fold into one, in their template mode; what a log's writer or a config has labelled stays."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from pipeline.config.corpus import PromptSource
+from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.small_domains import DomainCounts, folded_line
 
 
@@ -29,6 +35,31 @@ def _counts(sizes: dict[str, int], logs: dict[str, str]) -> DomainCounts:
 def test_small_domains_fold(sizes: dict[str, int], renamed: dict[str, str]) -> None:
     """Into `other`, or where that is small too into the largest; one that is alone keeps its name."""
     assert renamed == _counts(sizes, dict.fromkeys(sizes, "")).renamed(10)
+
+
+def test_the_largest_domain_is_so_beyond_what_is_counted() -> None:
+    """Conversations are counted to a bound, where all large domains are equal."""
+    sizes = {"chat": 60, "code": 80, "zzz": 6}
+    assert {"zzz": "code"} == _counts(sizes, dict.fromkeys(sizes, "")).renamed(10)
+
+
+@pytest.mark.parametrize(
+    ("row", "is_log"),
+    [
+        ({}, False),
+        ({"author": "x"}, False),
+        ({"temperature": 0.7}, True),
+        ({"response": {"choices": []}}, True),
+        ({"answer": {"choices": []}}, True),
+        ({"answer": "a"}, False),
+    ],
+)
+def test_a_column_of_times_makes_no_log(tmp_path: Path, row: dict[str, Any], is_log: bool) -> None:
+    """Data sets have `created` too. A log's rows say how they were asked, or hold what an API answered."""
+    (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "a", "created": 1.7e9, "domain": "d"} | row) + "\n")
+    assert is_log == SourceReader(0, PromptSource(path="p"), tmp_path / "p.jsonl").is_log
+    assert SourceReader(0, PromptSource(path="p", since="14d"), tmp_path / "p.jsonl").is_log
+    assert SourceReader(0, PromptSource(path="p"), tmp_path / "p.jsonl", since=0.0).is_log
 
 
 def test_only_labels_of_logs_fold() -> None:

@@ -1,5 +1,6 @@
 """A chat or a list of texts that a program printed is a bad row and no prompt; a prompt about one is a prompt."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ SOURCE = PromptSource(path="p")
         str([{"from": "human", "value": "a"}]),
         "['Write a post.', 'Rewrite it.']",
         "['Write a post.'\n 'Rewrite it.']",  # numpy
-        '["Write a post.", "Rewrite it."]',
     ],
 )
 def test_a_list_that_a_program_printed_is_a_bad_row(text: str) -> None:
@@ -44,6 +44,7 @@ def test_a_list_that_a_program_printed_is_a_bad_row(text: str) -> None:
         "What does role: user mean in [{'role': 'user'}]?",
         "[1, 2, 3]",
         '{"city": "Oslo", "role": "mayor"}',
+        '["Oslo", "Rome"]',
         "['a'] is a list, and so is ['b']",
         "array(['x']) fails. Why?",
         "[" * 5000,
@@ -51,6 +52,33 @@ def test_a_list_that_a_program_printed_is_a_bad_row(text: str) -> None:
 )
 def test_a_prompt_about_one_is_a_prompt(text: str) -> None:
     assert text == parse_row({"prompt": text}, SOURCE).messages[0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "bad"),
+    [
+        ("p.jsonl", ["Sort these.", '["b", "a"]', "Why?"], 0),
+        ("p.txt", ["Sort these.", '["b", "a"]', "Why?"], 0),
+        ("p.jsonl", ["Why?", '["b", "a"]', '["c", "d"]'], 2),
+        ("p.txt", ["Why?", '["b", "a"]', '["c", "d"]'], 2),
+        ("p.csv", ["Sort these.", '["b", "a"]', "Why?"], 1),
+    ],
+)
+def test_a_json_list_is_a_prompt_where_a_column_is_of_texts(
+    tmp_path: Path, name: str, texts: list[str], bad: int
+) -> None:
+    """A file that has lists, and mostly texts in this column, means the text. A table has no other lists."""
+    rows = [{"prompt": text} for text in texts]
+    with (tmp_path / name).open("w", newline="") as stream:
+        if name == "p.csv":
+            writer = csv.DictWriter(stream, ["prompt"])
+            writer.writeheader()
+            writer.writerows(rows)
+        else:
+            stream.writelines((json.dumps(row) if name == "p.jsonl" else row["prompt"]) + "\n" for row in rows)
+    found = [row.value for row in SourceReader(0, SOURCE, tmp_path / name)]
+    assert bad == sum(isinstance(value, BadRow) and value.kind == "chat or list written as text" for value in found)
+    assert len(texts) - bad == sum(value in rows for value in found)
 
 
 def test_a_json_chat_is_read() -> None:

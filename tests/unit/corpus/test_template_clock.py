@@ -62,6 +62,30 @@ def test_answers_of_another_day_belong_to_their_prompts() -> None:
         renderer.answer_ids(_prompt(), asked, parse_answer(row | {"finish_reason": "stop"}, source))
 
 
+@pytest.mark.parametrize(
+    ("asked", "dated"),
+    [
+        ("{% if dated %}{{ strftime_now('%d %b %Y') }}{% endif %}", False),
+        ("{% set day = strftime_now('%d %b %Y') %}{% if tools %}{{ day }}{% endif %}", False),
+        ("{# strftime_now #}", False),
+        ("{{ strftime_now('%H') }}", True),
+        ("{{ strftime_now('%A') }}", True),
+        ("{% set day = strftime_now('%Y') if messages | length == 1 else '' %}{{ day }}", True),
+    ],
+)
+def test_a_time_is_needed_only_where_it_is_written(asked: str, dated: bool) -> None:
+    """Into this prompt: a template may name the clock where it is not asked, or ask and not write."""
+    tokenizer = bpe_tokenizer((), asked + _TEMPLATE.partition("|")[2])
+    renderer, prompt = Renderer(tokenizer, None, {}, day=date(2026, 11, 26)), _prompt()
+    (asked_ids,) = renderer.token_ids([renderer.text(prompt)])
+    answer = parse_answer({"answer": "b", "finish_reason": "stop"}, PromptSource(path="p", use_answers=True))
+    if dated:
+        with pytest.raises(UnusableAnswer, match="without a time"):
+            renderer.answer_ids(prompt, asked_ids, answer)
+        return
+    assert "b;" == tokenizer.decode(renderer.answer_ids(prompt, asked_ids, answer).tokens)
+
+
 class _Kept(list[Any]):
     def add(self, number: int, prompts: Any, *_: Any) -> None:
         self.extend(prompts)

@@ -53,7 +53,7 @@ def _survey(config: Config) -> dict[str, int]:
 def test_a_label_of_six_requests_stops_no_retraining(tmp_path: Path) -> None:
     """Of a log; the corpus stage folds it too."""
     rows = [*_rows(300, "chat"), *[{"prompt": f"another {n}", "domain": "zzz"} for n in range(6)]]
-    log = [row | {"created": "2026-11-26"} for row in rows]
+    log = [row | {"created": "2026-11-26", "temperature": 1.0} for row in rows]
     assert {"chat", "zzz"} == set(_survey(_config(tmp_path, rows)))
     assert {"chat"} == set(_survey(_config(tmp_path, log)))
     assert {"chat", "zzz"} == set(_survey(_config(tmp_path, log, "corpus.min_domain_prompts=0")))

@@ -109,7 +109,10 @@ def test_rows_that_are_asked_to_be_left_out_are_counted(run: Run, capsys: pytest
 def test_a_label_that_few_requests_of_a_log_have_is_no_domain(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     """A client made it up, and no rule could be proved on it. The domain of a data set stays, however small."""
     texts = _texts(54)
-    log = [{"prompt": text, "created": 4e9, "domain": "zzz" if n < 6 else "chat"} for n, text in enumerate(texts[:50])]
+    log = [
+        {"prompt": text, "created": 4e9, "temperature": 1, "domain": "zzz" if n < 6 else "chat"}
+        for n, text in enumerate(texts[:50])
+    ]
     chosen = [{"prompt": text, "domain": "mine"} for text in texts[50:]]
     outcome, _ = run(log, chosen, min_domain_prompts=10)
     assert {"chat": 50, "mine": 4} == {name: sum(by.values()) for name, by in outcome.notes["domains"].items()}
@@ -421,4 +424,4 @@ def test_a_chat_keeps_its_tools(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     first = read_prompts(out)[0].chat
 
     assert first is not None
-    assert tools == list(first.tools) == list(first.with_answer("x").tools)
+    assert tools == list(first.facts.tools) == list(first.with_answer("x").facts.tools)
