@@ -155,9 +155,10 @@ bench-scale: $(SCALE_VENV)/.installed  ## what a second Ray worker gives (five m
 bench-sweep: $(VENV)/.installed $(VLLM_VENV)/.installed  ## a sweep of vLLM's CPU build into tests/fixtures/vllm_sweep (an hour and a half); nothing else may run
 	VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" $(BIN)/python -m tests.benchmarks.vllm_sweep
 
-docs: $(VENV)/.installed  ## docs/configuration.md from the config models, docs/engines.md from the table of engine facts
+docs: $(VENV)/.installed  ## docs/configuration.md from the config models, engines.md from the engine facts, commands.md from the commands
 	$(BIN)/python -m pipeline.report.configuration > docs/configuration.md
 	$(BIN)/python -m pipeline.report.engines > docs/engines.md
+	$(BIN)/python -m tests.commands_page > docs/commands.md
 
 lint: $(VENV)/.installed  ## ruff
 	$(BIN)/ruff check .

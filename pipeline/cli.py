@@ -5,10 +5,11 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 from pipeline.commands import interruption, machine_errors, standard_streams
 from pipeline.commands.canary import canary
@@ -44,13 +45,97 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(
+_AT_A_LOAD = "--costs costs.json --acceptance-rate 0.8 --output-tokens 200 --prompt-tokens 500"
+
+
+class Named(NamedTuple):
+    """A command with an example of its use: what follows `understudy`. `group`: the first of its two words."""
+
+    command: Callable[..., None]
+    example: str
+    group: str = ""
+
+
+# In the order in which the help and docs/commands.md show them: by what one wants to do.
+AIMS: dict[str, tuple[Named, ...]] = {
+    "Make a draft": (
+        Named(init, "init --target ./target --draft ./draft --prompts prompts.jsonl > my.yaml"),
+        Named(plan, "plan my.yaml --measure"),
+        Named(run, "run my.yaml"),
+        Named(stage, "stage generate my.yaml --run nightly --shards 3/16"),
+        Named(dags, "dags --out /opt/airflow/dags"),
+    ),
+    "Look at drafts and runs": (
+        Named(runs, "runs"),
+        Named(show, "show --html review.html"),
+        Named(compare, "compare latest my-draft@champion"),
+        Named(check, "check --draft my-draft --baseline baseline.json --junit check.xml"),
+        Named(probe, "probe --target ./target --draft ./draft --prompts prompts.jsonl"),
+        Named(decode, 'decode --target ./target --draft ./draft "def main():"'),
+    ),
+    "Serve a draft": (
+        Named(promote, "champion promote my-draft", "champion"),
+        Named(rollback, 'champion rollback my-draft --reason "slow answers"', "champion"),
+        Named(history, "champion history my-draft", "champion"),
+        Named(export, "champion export my-draft --engine vllm --out /srv/draft", "champion"),
+        Named(settle, "champion settle my-draft", "champion"),
+        Named(verify, "champion verify my-draft --wait 900", "champion"),
+        Named(watch, "watch my-draft --once"),
+        Named(canary, "canary my-draft --json"),
+    ),
+    "Predict latency": (
+        Named(fit, "latency fit sweep.json --out costs.json", "latency"),
+        Named(
+            predict,
+            f"latency predict {_AT_A_LOAD} --request-rate 1,4",
+            "latency",
+        ),
+        Named(
+            schedule,
+            f"latency schedule {_AT_A_LOAD}",
+            "latency",
+        ),
+        Named(
+            explain,
+            "latency explain --plain-ms 20 --verify-ms 24 --draft-ms 2 --gamma 5 --acceptance-rate 0.8",
+            "latency",
+        ),
+        Named(profile, "profile --target ./target --draft ./draft"),
+    ),
+    "Keep the store and the machine in order": (
+        Named(gc, "store gc --keep-runs 5 --delete", "store"),
+        Named(sync, "store sync", "store"),
+        Named(doctor, "doctor"),
+    ),
+}
+GROUPS = {
+    "champion": "Approve, roll back, verify, list or export the drafts in use.",
+    "latency": "Predict latency, speedup and the best draft length by load.",
+    "store": "Maintain the store of artifacts and runs.",
+}
+
+
+class _ByAim(TyperGroup):
+    """The list of commands, by what one wants to do."""
+
+    def format_commands(self, context: Any, formatter: Any) -> None:
+        most = formatter.width - 6 - max(map(len, self.commands))
+        for aim, listed in AIMS.items():
+            names = dict.fromkeys(one.group or one.command.__name__ for one in listed)
+            with formatter.section(aim):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(most)) for name in names])
+
+
+def _typer(text: str, **options: Any) -> typer.Typer:
+    return typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text, **options)
+
+
+app = _typer(
+    "Retrain, measure and promote the draft model of a speculative-decoding pair.",
     name="understudy",
-    no_args_is_help=True,
+    cls=_ByAim,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    help="Retrain, measure and promote the draft model of a speculative-decoding pair.",
     epilog="Exit codes: 0 success, 1 failure, 2 bad usage or config, 3 refused or regression found, 130 interrupted.",
 )
 
@@ -64,40 +149,13 @@ def _options(
     """Options of no command."""
 
 
-for command in (
-    init,
-    plan,
-    run,
-    stage,
-    runs,
-    show,
-    compare,
-    probe,
-    decode,
-    profile,
-    check,
-    watch,
-    canary,
-    dags,
-    doctor,
-):
-    app.command()(led_by_first(command) if command in (run, stage) else in_first_alone(command))
-
-
-def _group(name: str, text: str, commands: Iterable[Callable[..., None]]) -> None:
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
-    for command in commands:
-        group.command()(in_first_alone(command))
-    app.add_typer(group, name=name)
-
-
-_group("latency", "Predict latency, speedup and the best draft length by load.", (fit, predict, schedule, explain))
-_group(
-    "champion",
-    "Approve, roll back, verify, list or export the drafts in use.",
-    (promote, rollback, settle, verify, history, export),
-)
-_group("store", "Maintain the store of artifacts and runs.", (gc, sync))
+_groups = {"": app, **{name: _typer(text) for name, text in GROUPS.items()}}
+for _name, _group in _groups.items():
+    if _name:
+        app.add_typer(_group, name=_name)
+for _one in (one for listed in AIMS.values() for one in listed):
+    _called = led_by_first(_one.command) if _one.command in (run, stage) else in_first_alone(_one.command)
+    _groups[_one.group].command(epilog=f"\b\nExample:\n  understudy {_one.example}")(_called)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from pipeline.progress import say_json
 def canary(
     config: ChampionOf, overrides: Overrides = None, store: StorePath = DEFAULT_STORE, as_json: JsonOption = False
 ) -> None:
-    """Ask the live engines: is it the target, the traffic, or the draft?
+    """Ask the engines: is it the target, the traffic, or the draft?
 
     Exit 0: all is as it was examined; 3: something is not; 1: an engine could not be asked, or did not say enough (the line says
     what to switch on). The result is kept in the store.

@@ -22,7 +22,7 @@ def promote(
         typer.Argument(
             metavar="RUN",
             help="The run whose draft waits for approval; or NAME, NAME@challenger, NAME@VERSION, CONFIG "
-            "(README, Naming a draft).",
+            "(docs/naming.md).",
         ),
     ],
     store: StorePath = DEFAULT_STORE,
@@ -184,7 +184,7 @@ def export(
         str | None,
         typer.Argument(
             metavar="DRAFT",
-            help=f"The draft, or the config whose champion is exported: {CONFIG_FORMS} (README, Naming a draft). By default the "
+            help=f"The draft, or the config whose champion is exported: {CONFIG_FORMS} (docs/naming.md). By default the "
             "champion of the config of the latest run.",
         ),
     ] = None,

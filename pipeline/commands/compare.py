@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def compare(
-    one: Annotated[str, typer.Argument(metavar="A", help=f"{COMPARED_FORMS} (README, Naming a draft).")],
+    one: Annotated[str, typer.Argument(metavar="A", help=f"{COMPARED_FORMS} (docs/naming.md).")],
     other: Annotated[str, typer.Argument(metavar="B", help="The same; differences are B minus A.")],
     domain: Annotated[str | None, typer.Option(metavar="D", help="Compare on the prompts of one domain.")] = None,
     completions: Annotated[

@@ -38,13 +38,13 @@ TargetName = Annotated[
     str,
     typer.Option("--target", metavar="T", help="The target model: a local directory, org/name or org/name@revision."),
 ]
-DRAFT_HELP = f"{FORMS} (README, Naming a draft)"
+DRAFT_HELP = f"{FORMS} (docs/naming.md)"
 DraftName = Annotated[str, typer.Option("--draft", metavar="D", help=f"The draft: {DRAFT_HELP}.")]
 ChampionOf = Annotated[
     str,
     typer.Argument(
         metavar="CONFIG",
-        help=f"The config, or what stands for it: {CONFIG_FORMS} (README, Naming a draft).",
+        help=f"The config, or what stands for it: {CONFIG_FORMS} (docs/naming.md).",
     ),
 ]
 DtypeOption = Annotated[

@@ -14,7 +14,7 @@ def show(
         str | None,
         typer.Argument(
             metavar="RUN",
-            help="The run, by default the latest; or a registered draft, for the run that trained it (README, Naming a draft).",
+            help="The run, by default the latest; or a registered draft, for the run that trained it (docs/naming.md).",
         ),
     ] = None,
     store: StorePath = DEFAULT_STORE,
