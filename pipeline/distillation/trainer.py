@@ -53,6 +53,8 @@ from pipeline.models.out_of_memory import batch_named
 from pipeline.models.output_head import linear_head
 from pipeline.progress import Progress
 
+_OF_EXPERTS = ("output_router_logits", "router_aux_loss_coef")  # keys of config.json
+
 
 def distill(
     model: Any,
@@ -116,6 +118,8 @@ def _trainer(
         has_head = linear_head(whole_model) is not None
     device = torch.device(model.device)
     bf16 = supports_bf16(device) if settings.bf16 is None else settings.bf16
+    text = model.config.get_text_config()
+    of_experts = {name: getattr(text, name) for name in _OF_EXPERTS if hasattr(text, name)}
     trainer = _Trainer(
         model=model,
         args=_arguments(settings, seed, work, device, bf16),
@@ -123,6 +127,10 @@ def _trainer(
         train_dataset=Dataset.from_dict({"row": np.arange(len(documents.rows))}),
         processing_class=tokenizer,
     )
+    # SFTTrainer has models with experts add a loss of their router to each forward, which fails where there are no experts
+    # (dense Granite 4), and writes that into the draft's config.
+    for name, value in of_experts.items():
+        setattr(text, name, value)
     trainer.prepare(documents, settings, vocabulary, SegmentLosses(documents.segments, weights, device), has_head)
     trainer.remove_callback(PrinterCallback)  # it prints a dictionary per step
     return trainer

@@ -18,6 +18,7 @@ from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.output_head import linear_head
 from pipeline.progress import Progress
+from tests.architectures import tiny_model
 from tests.fakes import quiet, stored_completion, tiny_llama, tiny_tokenizer
 
 SETTINGS = DistillConfig(bf16=False, max_steps=6, batch=2, save_every=2, evaluate_every=5, learning_rate=1e-2)
@@ -569,6 +570,19 @@ def test_the_last_token_of_a_long_completion_is_trained_on(tmp_path: Path) -> No
     _, log = _train(tmp_path, DistillConfig(bf16=False, max_steps=1, batch=1, save_every=1), rows=rows)
 
     assert {"answer", "last"} == set(next(entry["loss_by_segment"] for entry in log if "loss" in entry))
+
+
+@pytest.mark.parametrize(("family", "experts"), [("Granite 4", 0), ("Mixtral", 4)])
+def test_no_loss_of_a_router_is_added(family: str, experts: int, tmp_path: Path) -> None:
+    """The trainer's library adds it to each forward and states it in config.json; without experts the forward fails."""
+    from pipeline.distillation.trainer import _trainer
+
+    model = tiny_model(family, num_local_experts=experts)
+    before = model.config.to_dict()
+    _trainer(model, tiny_tokenizer(), _rows(), SETTINGS, {}, 0, 32, tmp_path)
+    assert before["output_router_logits"] == model.config.output_router_logits
+    assert before["router_aux_loss_coef"] == model.config.router_aux_loss_coef
+    model(input_ids=torch.arange(4)[None], use_cache=False)
 
 
 def test_segment_shares_weigh_the_loss(tmp_path: Path, unbroken: tuple[Any, Log]) -> None:
