@@ -15,7 +15,7 @@ from typing import TypedDict
 
 from pipeline.errors import UsageError
 from pipeline.models.files import weight_files
-from pipeline.models.model_json import CONFIG
+from pipeline.models.model_json import CONFIG, CONFIG_FORMAT
 from pipeline.models.safetensors_header import TensorEntry, read_header, tensor_bytes
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a layer, or of an expert
@@ -116,7 +116,7 @@ def check_ledger(
     for name, in_file, built in sorted(info["mismatched_keys"]):
         raise _differ(path, f"{name} has the shape {_shape(built)} by the config and {_shape(in_file)} in the file")
     if missing := sorted(name for name in info["missing_keys"] if _is_learnt(name, held)):
-        raise _differ(path, f"{len(missing):,} tensors of the config are in no file, such as {missing[0]}")
+        raise _absent(path, missing, stored)
     parameters = [name for name, one in held.items() if one.is_parameter]
     if unread := _unread_layers(parameters, info["unexpected_keys"]):
         raise _differ(path, f"{len(unread):,} tensors are of more layers than the config has, such as {unread[0]}")
@@ -226,10 +226,49 @@ def _lost(path: Path, stored: Mapping[str, TensorEntry], unused: list[str]) -> U
     beside = _companions(first, stored)
     said = f", beside {beside[0]} ({stored[beside[0]].dtype})" if beside else ""
     form = f" ({stored[first].dtype}, {_shape(stored[first].shape)})" if first in stored else ""
+    # A float alone is a weight that the config does not have, such as a bias; with others it is part of a packed one.
+    is_weight = first in stored and {stored[name].dtype for name in (first, *beside)} <= {*FLOATS}
+    remedy = (
+        f"let config.json state the part that has them; {_SOURCE}" if is_weight and not _is_scale(first) else _REMEDY
+    )
     return UsageError(
         f"{path}: {len(unused):,} tensors of its files would not be used, such as {first}{form}{said}: without them it is "
-        f"another model; {_REMEDY}"
+        f"another model; {remedy}{_saved_as(path)}"
     )
+
+
+def _is_scale(name: str) -> bool:
+    return "scale" in name.rpartition(".")[2]
+
+
+def _absent(path: Path, missing: list[str], stored: Mapping[str, TensorEntry]) -> UsageError:
+    """For tensors of the model that no file has. A wrapper around a model puts parts into the names of its tensors."""
+    first = missing[0]
+    for name in missing:
+        if (inside := next((other for other in stored if _is_longer(other, name)), None)) is not None:
+            return UsageError(
+                f"{path}: {len(missing):,} tensors of the config are in no file, such as {name}: the files have {inside}, as of a "
+                "model inside of another one (of torch.compile, DistributedDataParallel, FSDP, PEFT, or a multimodal one); save "
+                "the inner model, with adapters merged, or give the tensors the names of the config"
+            )
+    how = f"{len(missing):,} tensors of the config are in no file, such as {first}"
+    return _differ(path, how, _saved_as(path))
+
+
+def _is_longer(name: str, short: str) -> bool:
+    """Whether `name` is `short` with further parts at one place."""
+    parts, own = name.split("."), short.split(".")
+    extra = len(parts) - len(own)
+    return extra > 0 and any(parts[:at] + parts[at + extra :] == own for at in range(len(own)))
+
+
+def _saved_as(path: Path) -> str:
+    """A note on the class that the model was saved as, where it is none that writes text."""
+    config = CONFIG_FORMAT.find(path / CONFIG)
+    for name in (config.architectures if config is not None else None) or ():
+        if not name.endswith(_WRITES_TEXT):
+            return f" (config.json says that it is a {name}, which is no whole model that writes text)"
+    return ""
 
 
 def _other_numbers(path: Path, stored: Mapping[str, TensorEntry], name: str) -> UsageError:
@@ -241,6 +280,8 @@ def _other_numbers(path: Path, stored: Mapping[str, TensorEntry], name: str) -> 
     )
 
 
+_SOURCE = "take both from where the model was published"
+_WRITES_TEXT = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")  # ends of names of classes
 _REMEDY = (
     "serve it by an engine that reads this form (pair.target.source: server, generate.engine: server), or take a checkpoint in "
     "bfloat16, or one that transformers reads as a whole"
@@ -251,7 +292,5 @@ def _shape(sizes: Collection[int]) -> str:
     return " x ".join(map(str, sizes)) or "of one number"
 
 
-def _differ(path: Path, how: str) -> UsageError:
-    return UsageError(
-        f"{path / CONFIG}: it does not describe the weights beside it: {how}; take both from where the model was published"
-    )
+def _differ(path: Path, how: str, note: str = "") -> UsageError:
+    return UsageError(f"{path / CONFIG}: it does not describe the weights beside it: {how}; {_SOURCE}{note}")

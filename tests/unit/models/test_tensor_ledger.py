@@ -359,3 +359,47 @@ def test_an_adapter_alone_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(UsageError, match=r"an adapter without its model .* merge it into the model"):
         load_model(tmp_path, "float32", CPU)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "_orig_mod.{}",
+        "module.{}",
+        "base_model.model.{}",
+        "language_model.{}",
+        "model.language_model.layers.0.self_attn.q_proj.weight",
+        "model.layers.0.self_attn.q_proj.base_layer.weight",
+    ],
+)
+def test_names_of_a_model_inside_of_another_one_are_said(model: Path, inside: str) -> None:
+    """They are of a wrapper, and no config would describe them."""
+    file = model / "model.safetensors"
+    found = load_file(file)
+    new = {inside.format(name): weight for name, weight in found.items()} if "{}" in inside else {**found}
+    if "{}" not in inside:
+        new[inside] = new.pop(QUERY)
+    save_file(new, file, {"format": "pt"})
+    with pytest.raises(UsageError, match=r"the files have .*as of a model inside of another one"):
+        load_model(model, "float32", CPU)
+
+
+@pytest.mark.parametrize("saved_as", ["LlamaForCausalLMEagle3", "LlamaForSequenceClassification", "LlamaModel"])
+def test_what_is_no_whole_model_is_said(model: Path, saved_as: str) -> None:
+    """Files without a head or an embedding, of a class that writes no text."""
+    file = model / "model.safetensors"
+    found = load_file(file)
+    del found["model.norm.weight"]
+    save_file(found | {"score.weight": torch.ones(1, 4)}, file, {"format": "pt"})
+    _config(model, architectures=[saved_as])
+    with pytest.raises(UsageError, match=f"in no file.*says that it is a {saved_as}, which is no whole model"):
+        load_model(model, "float32", CPU)
+
+
+def test_a_weight_that_the_config_does_not_have_is_no_packed_one(model: Path) -> None:
+    """A bias with numbers: an engine that reads another form of weights would not help."""
+    file = model / "model.safetensors"
+    bias = QUERY.replace("weight", "bias")
+    save_file(load_file(file) | {bias: torch.ones(load_file(file)[QUERY].shape[0])}, file, {"format": "pt"})
+    with pytest.raises(UsageError, match="let config.json state the part that has them"):
+        load_model(model, "float32", CPU)
