@@ -24,7 +24,7 @@ from pipeline.models.saving import save_tokenizer
 from pipeline.models.segmenter import chat_templates
 from pipeline.models.shape import find_width
 from pipeline.models.stored_pair import PAIR_FILE
-from pipeline.models.tokenizers import stop_token_ids
+from pipeline.models.tokenizers import never_emitted, stop_token_ids
 from pipeline.quantization.block_sizes import impossible_variants
 from pipeline.reference.recipe import make_reference_pair
 from pipeline.reference.text import read_text
@@ -74,10 +74,17 @@ def run(context: StageContext[PairSettings]) -> Outcome:
             "remove the key"
         )
     ignored += ropes
-    for note in (*lacking, *ignored):
-        context.progress.warn(f"pair: {note}")
     # Logits may be padded to different widths; what both can express is the vocabulary of the pair.
     vocabulary = min(entry["logits_width"] for entry in described.values())
+    stops = stop_token_ids(paths["target"], target)
+    ignored += never_emitted(stops, vocabulary)
+    ignored += [
+        f"pair.{role}.revision is not used: {place.source} is a directory, whatever revision its files are of"
+        for role, place in context.resources.models.items()
+        if place.is_here and place.revision is not None
+    ]
+    for note in (*lacking, *ignored):
+        context.progress.warn(f"pair: {note}")
     for role, path in local.items():
         described[role]["forward"] = _prove_forward(context, role, path, vocabulary)
     if settings.server:
@@ -88,7 +95,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         "vocabulary": vocabulary,
         "context": min(entry["context"] for entry in described.values()),
         "tokens": len(target),
-        "stop_tokens": stop_token_ids(paths["target"], target),
+        "stop_tokens": stops,
         # What `running/pair_checks.py` compares a config with.
         "chat_template": bool(target.chat_template),
         "generation_config": sampling_defaults(paths["target"]),
@@ -151,7 +158,8 @@ def _describe(
         return served_facts(identity, path, tokenizer, settings.revisions[role], dtype, settings.server.api, trusted)
     source = place.source if place is not None else TARGET if settings.layers is not None else REFERENCE
     facts = model_facts(path, origin, dtype, trusted)
-    return {"source": source, "revision": settings.revisions.get(role), **facts}
+    revision = None if place is not None and place.is_here else settings.revisions.get(role)
+    return {"source": source, "revision": revision, **facts}
 
 
 def _ask_servers(context: StageContext[PairSettings], vocabulary: int) -> dict[str, Any]:

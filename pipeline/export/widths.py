@@ -19,7 +19,8 @@ from pipeline.models.derived import check_derived, computed
 from pipeline.models.files import weight_files
 from pipeline.models.loading import load_model
 from pipeline.models.model_json import INDEX, INDEX_FORMAT, config_values
-from pipeline.models.tensor_ledger import FLOATS, stored_tensors
+from pipeline.models.safetensors_header import FLOATS
+from pipeline.models.tensor_ledger import stored_tensors
 from pipeline.store.files import write_json
 from pipeline.store.own_files import reads_own_files
 

@@ -28,6 +28,16 @@ def attention_windows(config: Any) -> dict[str, int]:
     return {kind: size for kind, size in sizes.items() if size}
 
 
+def windows_without_size(config: Any) -> str | None:
+    """The setting of a window in which a token sees nothing: 0, or no size for layers that are named for it."""
+    kinds = getattr(config, "layer_types", None)
+    for kind, name in WINDOWS.items():
+        size, used = getattr(config, name, None), kinds is None or kind in kinds
+        if used and (size == 0 or (size is None and kinds is not None and hasattr(config, name))):
+            return name
+    return None
+
+
 @dataclass(frozen=True)
 class AttentionLayers:
     """`by_window`: how many layers with keys and values have which window in tokens, None for full attention. `states`: layers

@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from pipeline.errors import UsageError
+from pipeline.models.attention_layers import windows_without_size
 from pipeline.models.directory_checks import unsupported
 from pipeline.models.listed_files import ListedFiles
 from pipeline.models.model_json import CONFIG, ModelConfig
@@ -22,8 +23,14 @@ def load_config(path: Path, trust_remote_code: bool = False) -> Any:
         try:
             config = AutoConfig.from_pretrained(files, trust_remote_code=trust_remote_code, local_files_only=True)
         except Exception as error:  # of a stranger's config, transformers raises what it happens upon
-            raise unsupported(path, error, trust_remote_code) from error
+            raise unsupported(path, error, trust_remote_code, files) from error
     config.name_or_path = str(path)
+    text = config.get_text_config()
+    if not isinstance(text, dict) and (name := windows_without_size(text)) is not None:
+        raise UsageError(
+            f"{path / CONFIG}: {name} is null or 0, and layers have a window of that size, in which a token sees nothing, or "
+            f"everything, as an engine reads it; set the size, or state full attention ({name}: null, and no layer_types)"
+        )
     return config
 
 
@@ -37,7 +44,7 @@ def empty_model(path: Path, trust_remote_code: bool = False) -> Any:
             with torch.device("meta"):
                 return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
         except Exception as error:  # as above
-            raise unsupported(path, error, trust_remote_code) from error
+            raise unsupported(path, error, trust_remote_code, files) from error
 
 
 def is_tied(model: Any) -> bool:
@@ -63,7 +70,7 @@ def state_tied(model: Any) -> None:
 def require_known_quantization(path: Path, config: ModelConfig) -> None:
     """UsageError for a checkpoint whose weights are quantized by a method that transformers does not have: it would load the
     stored numbers as they are."""
-    method = config.quantization.quant_method if config.quantization is not None else None
+    method = config.quantization.method if config.quantization is not None else None
     if method is not None and method not in (*AUTO_QUANTIZATION_CONFIG_MAPPING, _BITSANDBYTES):
         raise UsageError(
             f"{path / CONFIG}: its weights are quantized by {method} (quantization_config.quant_method), which transformers does "

@@ -6,8 +6,9 @@ from pathlib import Path
 from pipeline.errors import UsageError
 from pipeline.models.files import WEIGHTS, weight_files
 from pipeline.models.model_json import CONFIG, INDEX, LAYERS, WIDTHS, ModelConfig, find_generation_config, read_config
-from pipeline.models.safetensors_header import read_header
+from pipeline.models.safetensors_header import FLOATS, read_header
 
+_PACKS = ("bitsandbytes", "gptq", "awq")  # methods whose checkpoints have no float for a quantized weight
 _PACKED = 16  # numbers that one stored element can hold at most
 
 
@@ -26,12 +27,12 @@ def check_directory(directory: Path) -> ModelConfig | None:
     return config
 
 
-def unsupported(directory: Path, error: Exception, trust_remote_code: bool) -> UsageError:
-    """The error for a model of which transformers, by `error`, makes nothing."""
+def unsupported(directory: Path, error: Exception, trust_remote_code: bool, files: Path | None = None) -> UsageError:
+    """The error for a model of which transformers, by `error`, makes nothing. `files`: where it read the model."""
     file, config = directory / CONFIG, read_config(directory)
     if config.auto_map and not trust_remote_code:
         return not_allowed(file, "the model is computed by code that ships with it (auto_map)")
-    why = " ".join(str(error).split())[:300] or type(error).__name__
+    why = " ".join(str(error).replace(str(files or directory), str(directory)).split())[:300] or type(error).__name__
     if isinstance(error, KeyError):  # its text is the key alone
         named = [name for name, value in config.model_dump(exclude_unset=True).items() if error.args == (value,)]
         why = f"{named[0]} = {error} is not known" if named else f"KeyError: {why}"
@@ -48,11 +49,31 @@ def not_allowed(file: Path, what: str) -> UsageError:
     )
 
 
+def _check_quantization(file: Path, config: ModelConfig, packed: bool) -> None:
+    """`packed`: whether some weights are no floats."""
+    found = config.quantization
+    if found is None:
+        return
+    if found.method is None:
+        raise UsageError(
+            f"{file}: quantization_config names no quant_method, as MLX writes it, so transformers and engines do not know how "
+            "to read the weights; take a checkpoint in bfloat16"
+        )
+    if not packed and found.method in _PACKS:
+        raise UsageError(
+            f"{file}: quantization_config says {found.method}, and all weights are floats: a model that was merged or "
+            "dequantized may keep the entry; remove it from config.json, or take the quantized weights"
+        )
+
+
 def _compare(directory: Path, config: ModelConfig) -> None:
     tensors = elements = 0
+    packed = False
     for file in weight_files(directory):
         header = read_header(file)
         tensors, elements = tensors + len(header), elements + sum(entry.elements for entry in header.values())
+        packed = packed or any(entry.dtype not in FLOATS for entry in header.values())
+    _check_quantization(directory / CONFIG, config, packed)
     decoder = config.decoder
     limits = dict.fromkeys(LAYERS, (tensors, f"{tensors:,} tensors")) | dict.fromkeys(
         WIDTHS, (_PACKED * elements, f"{elements:,} elements")

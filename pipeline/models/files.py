@@ -5,16 +5,28 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pipeline.errors import UnderstudyError
-from pipeline.models.model_json import CONFIG, GENERATION_CONFIG, INDEX, INDEX_FORMAT, TOKENIZER_CONFIG, code_named_in
+from pipeline.models.model_json import (
+    CONFIG,
+    GENERATION_CONFIG,
+    INDEX,
+    INDEX_FORMAT,
+    PROCESSOR_TEMPLATE,
+    TOKENIZER_CONFIG,
+    code_named_in,
+)
 from pipeline.store.files import content_key, file_sha256
 
 _TOKENIZERS = (  # one of them makes a tokenizer
     *("tokenizer.json", TOKENIZER_CONFIG, "tokenizer.model", "vocab.json", "vocab.txt"),
     *("spiece.model", "sentencepiece.bpe.model", "tekken.json"),
 )
+_PACKAGES = {
+    **dict.fromkeys(("tokenizer.model", "spiece.model", "sentencepiece.bpe.model"), "sentencepiece"),
+    "tekken.json": "mistral-common",
+}
 _TOKENIZER_FILES = (
     *_TOKENIZERS,
-    *("special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template.jinja"),
+    *("special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template.jinja", PROCESSOR_TEMPLATE),
 )
 _TOKENIZER_GLOBS = ("*.tiktoken", "additional_chat_templates/*.jinja")
 WEIGHTS = "model.safetensors"
@@ -30,6 +42,13 @@ def tokenizer_files(directory: Path) -> list[Path]:
     if directory / TOKENIZER_CONFIG in code_named_in(directory):
         found += code_files(directory)
     return sorted(path for path in (*named, *found) if path.is_file())
+
+
+def needed_package(directory: Path) -> tuple[str, str] | None:
+    """Where there is no tokenizer.json: the file that the tokenizer is made of, and the package that reads it."""
+    if (directory / "tokenizer.json").is_file():
+        return None
+    return next((found for found in _PACKAGES.items() if (directory / found[0]).is_file()), None)
 
 
 def has_tokenizer(directory: Path) -> bool:
@@ -51,6 +70,11 @@ def weight_files(directory: Path) -> list[Path]:
     if (directory / WEIGHTS).is_file():
         return [directory / WEIGHTS]
     if not (directory / INDEX).is_file():
+        for file in (directory / WEIGHTS, directory / INDEX):
+            if file.is_symlink():
+                raise UnderstudyError(
+                    f"{file}: a link to {file.readlink()}, which is not there; download the model again"
+                )
         raise UnderstudyError(
             f"{directory}: no {WEIGHTS} and no {INDEX}; convert the checkpoint first (save_pretrained writes safetensors)"
         )
@@ -59,6 +83,14 @@ def weight_files(directory: Path) -> list[Path]:
         if not shard.is_file():
             raise UnderstudyError(f"{shard}: not there, but {INDEX} lists it; download the model again")
     return shards
+
+
+def other_weight_files(directory: Path) -> list[Path]:
+    """Shards beside a `model.safetensors`. transformers reads the file, and vLLM and SGLang read the shards of the index."""
+    if not ((directory / WEIGHTS).is_file() and (directory / INDEX).is_file()):
+        return []
+    listed = {directory / name for name in INDEX_FORMAT.read(directory / INDEX).weight_map.values()}
+    return sorted(file for file in listed - {directory / WEIGHTS} if file.is_file())
 
 
 def config_files(directory: Path) -> list[Path]:

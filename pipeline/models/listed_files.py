@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.models.files import code_files, config_files, weight_files
-from pipeline.models.model_json import ADAPTER, CONFIG, code_named_in, config_values
+from pipeline.models.model_json import ADAPTER, CONFIG, code_named_in, config_values, names_nothing
 from pipeline.store.atomic import temporary_directory
 
 # Keys of config.json that say how a model was computed, not what it computes, or name further files.
@@ -23,6 +23,9 @@ _LEFT_OUT = frozenset(
         *("transformers_weights", "fusion_config", "distributed_config", "use_kernels"),
     )
 )
+_DTYPES = ("dtype", "torch_dtype")
+_FLOATS = ("float32", "bfloat16", "float16", "float64")
+_OTHER_NAMES = {("type", "su"): "longrope", ("rope_type", "su"): "longrope"}  # of RoPE in the first releases of Phi 3
 
 
 class ListedFiles:
@@ -41,7 +44,7 @@ class ListedFiles:
         self.directory.mkdir()
         for file in (*config_files(model), *code_files(model), *(weight_files(model) if weights else ())):
             (self.directory / file.name).symlink_to(file.resolve())
-        if (wanted := _without(config)) != config:
+        if (wanted := _as_read(config)) != config:
             (self.directory / CONFIG).unlink()
             (self.directory / CONFIG).write_text(json.dumps(wanted))
 
@@ -75,9 +78,22 @@ def check_own_code(directory: Path) -> None:
             )
 
 
-def _without(config: dict[str, Any]) -> dict[str, Any]:
+def _as_read(section: dict[str, Any]) -> dict[str, Any]:
+    """A section of config.json without what has no part in what a model computes, and for which transformers fails."""
     return {
-        key: _without(value) if isinstance(value, dict) else value
-        for key, value in config.items()
-        if key not in _LEFT_OUT
+        key: _as_read(value)
+        if isinstance(value, dict) and key != "quantization_config"
+        else _OTHER_NAMES.get((key, str(value)), value)
+        for key, value in section.items()
+        if key not in _LEFT_OUT and not _has_no_meaning(key, value, section.get("vocab_size"))
     }
+
+
+def _has_no_meaning(key: str, value: Any, vocabulary: Any) -> bool:
+    if key in _DTYPES:  # in which it was saved; such as `auto`, or float8 beside quantized weights
+        return isinstance(value, str) and value not in _FLOATS
+    if key == "quantization_config":
+        return isinstance(value, dict) and names_nothing(value)
+    return (
+        key == "pad_token_id" and isinstance(value, int) and isinstance(vocabulary, int) and not 0 <= value < vocabulary
+    )

@@ -5,7 +5,7 @@ All weights are loaded here: safetensors only, and code shipped with a model run
 
 import platform
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,15 @@ from pipeline.config.pair import DeviceMap
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.built import empty_model, load_config, require_known_quantization, state_tied
 from pipeline.models.directory_checks import check_directory, not_allowed
-from pipeline.models.files import has_tokenizer, tokenizer_files
+from pipeline.models.files import has_tokenizer, needed_package, tokenizer_files
 from pipeline.models.fixed_rope import fix_rope
 from pipeline.models.listed_files import ListedFiles, check_own_code
 from pipeline.models.memory_plan import require_memory
-from pipeline.models.model_json import CONFIG, ModelConfig, code_named_in, read_config
+from pipeline.models.model_json import CONFIG, ModelConfig, code_named_in, read_config, template_of_processor
 from pipeline.models.out_of_memory import is_out_of_memory
 from pipeline.models.placement import check_covers, is_dispatched
 from pipeline.models.reported_in_full import reported_in_full
-from pipeline.models.tensor_ledger import Held, check_ledger, stored_tensors
+from pipeline.models.tensor_ledger import Held, check_ledger, missing_member, stored_tensors
 from pipeline.store.own_files import reads_own_files
 
 transformers_logging.disable_progress_bar()  # only our own progress bars are shown
@@ -127,7 +127,7 @@ def load_listed(
         files.close()
         if is_out_of_memory(error):
             raise
-        raise _not_loaded(path, config, device_map, error) from error
+        raise _not_loaded(path, config, device_map, stored, error) from error
     if device_map is not None:
         weakref.finalize(model, files.close)
     else:
@@ -165,15 +165,19 @@ def _placement(config: ModelConfig, device: torch.device, device_map: DeviceMap 
     return placement
 
 
-def _not_loaded(path: Path, config: ModelConfig, device_map: DeviceMap | None, error: Exception) -> UnderstudyError:
+def _not_loaded(
+    path: Path, config: ModelConfig, device_map: DeviceMap | None, stored: Collection[str], error: Exception
+) -> UnderstudyError:
     """The error for a model that transformers, by `error`, does not load."""
     if config.quantization is not None and isinstance(error, ImportError | RuntimeError | ValueError):
-        method = config.quantization.quant_method
+        method = config.quantization.method
         return UnderstudyError(
             f"{path}: its weights are quantized ({method}), and transformers cannot load them here: {_brief(error)}; install "
             "what is missing, or serve a target (pair.target.source: server, generate.engine: server, generate.server.api: vllm)"
         )
     remedy = "download or copy it again, or use another model"
+    if (absent := missing_member(stored)) is not None:
+        return UnderstudyError(f"{path}: {absent} is in no file, and its neighbours are; {remedy}")
     if isinstance(device_map, Mapping):
         remedy = "correct pair.target.device_map, or set it to auto"
     return UnderstudyError(f"{path}: cannot be loaded: {_brief(error)}; {remedy}")
@@ -207,8 +211,13 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
             load_config(path, trust_remote_code)  # whose fault it may be
         if not trust_remote_code and (named := code_named_in(path)):
             raise not_allowed(max(named), "the tokenizer is code that ships with it (auto_map)") from error
-        raise UnderstudyError(f"{path}: no usable tokenizer: {_brief(error)}; download or copy it again") from error
+        remedy = "download or copy it again"
+        if (found := needed_package(path)) is not None:
+            remedy = f"{found[0]} alone is read with the package {found[1]}: install it, or save the tokenizer as tokenizer.json"
+        raise UnderstudyError(f"{path}: no usable tokenizer: {_brief(error)}; {remedy}") from error
     _check_listed(path, tokenizer)
+    if not tokenizer.chat_template:
+        tokenizer.chat_template = template_of_processor(path)
     return tokenizer
 
 

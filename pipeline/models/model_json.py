@@ -18,6 +18,7 @@ from pipeline.store.parsing import Count, Format, Number, Text
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
+PROCESSOR_TEMPLATE = "chat_template.json"  # of a multimodal model, whose tokenizer may have none
 _MOST_LAYERS = 10_000  # the deepest decoders have a few hundred
 _MOST_LABELS = 100_000  # of a classifier; transformers names each of them
 _MOST_SIZE = 1 << 31
@@ -46,6 +47,7 @@ _MOST = dict.fromkeys(LAYERS, _MOST_LAYERS) | {"num_labels": _MOST_LABELS}
 Size = Annotated[int, Field(strict=True, gt=0, lt=_MOST_SIZE)]
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=_MOST_SIZE)]
 _StopToken = Annotated[int, Field(strict=True, ge=-1, lt=_MOST_SIZE)]  # of config.json, where some have -1 for none
+_Dtype = Annotated[Text, Field(pattern=r"^(bfloat16|float\w*|half|double|u?int\d+|bool)$")]  # names of torch
 
 
 class _Foreign(BaseModel):
@@ -59,6 +61,17 @@ class QuantizationConfig(_Foreign):
 
     quant_method: Text | None = None
     modules_to_not_convert: list[Text] | None = None
+    load_in_4bit: bool | None = None  # of bitsandbytes, in place of a method
+    load_in_8bit: bool | None = None
+
+    @property
+    def method(self) -> str | None:
+        return "bitsandbytes" if self.load_in_4bit or self.load_in_8bit else self.quant_method
+
+
+def names_nothing(quantization_config: dict[str, Any]) -> bool:
+    """Whether an entry of config.json says of no way in which weights are quantized."""
+    return all(value is None for value in quantization_config.values())
 
 
 class DecoderConfig(_Foreign):
@@ -80,17 +93,17 @@ class ModelConfig(DecoderConfig):
     """`config.json`. A multimodal model has its decoder in `text_config`."""
 
     model_type: Text | None = None
-    dtype: Text | None = None
-    torch_dtype: Text | None = None
+    dtype: _Dtype | None = None
+    torch_dtype: _Dtype | None = None
     text_config: DecoderConfig | None = None
     architectures: list[Text] | None = None
     auto_map: dict[Text, Any] | None = None  # classes of code that ships with the model
 
     @property
     def quantization(self) -> QuantizationConfig | None:
-        """That of the model, or else of its decoder, as transformers looks for it; an empty one is none."""
+        """That of the model, or else of its decoder, as transformers looks for it; one that names nothing is none."""
         for found in (self.quantization_config, self.decoder.quantization_config):
-            if found is not None and found.model_dump(exclude_unset=True):
+            if found is not None and not names_nothing(found.model_dump(exclude_unset=True)):
                 return found
         return None
 
@@ -124,6 +137,12 @@ class GenerationConfig(_Foreign):
     @property
     def stop_tokens(self) -> list[int]:
         return _as_list(self.eos_token_id)
+
+
+class ProcessorTemplate(_Foreign):
+    """`chat_template.json`."""
+
+    chat_template: Text | None = None
 
 
 class TokenizerConfig(_Foreign):
@@ -178,6 +197,9 @@ GENERATION_FORMAT = Format(
 TOKENIZER_FORMAT = Format(
     name="config of a tokenizer", content=TokenizerConfig, remedy=_REMEDY, foreign=True, error=UsageError
 )
+TEMPLATE_FORMAT = Format(
+    name="chat template of a processor", content=ProcessorTemplate, remedy=_REMEDY, foreign=True, error=UsageError
+)
 INDEX_FORMAT = Format(
     name="index of weights, which lists the file of each tensor in `weight_map`",
     content=WeightIndex,
@@ -203,6 +225,12 @@ def code_named_in(directory: Path) -> dict[Path, list[str]]:
     config, tokenizer = directory / CONFIG, directory / TOKENIZER_CONFIG
     found = {config: CONFIG_FORMAT.find(config), tokenizer: TOKENIZER_FORMAT.find(tokenizer)}
     return {file: sorted(_texts(one.auto_map)) for file, one in found.items() if one is not None and one.auto_map}
+
+
+def template_of_processor(directory: Path) -> str | None:
+    """The chat template that engines take from the processor of a multimodal model. UnderstudyError as `read_config`."""
+    found = TEMPLATE_FORMAT.find(directory / PROCESSOR_TEMPLATE)
+    return None if found is None else found.chat_template
 
 
 def _texts(value: Any) -> Iterator[str]:

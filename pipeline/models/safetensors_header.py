@@ -13,6 +13,7 @@ from pipeline.store.json_text import parse_json, regular_file
 from pipeline.store.own_files import reads_own_files
 from pipeline.store.parsing import Text, parse
 
+FLOATS = ("F64", "F32", "F16", "BF16")
 _MOST_HEADER = 100_000_000  # bytes, as the safetensors library allows
 _CHUNK = 1 << 20  # bytes
 Extent = Annotated[int, Field(strict=True, ge=0, lt=2**53)]

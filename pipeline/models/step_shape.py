@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.errors import UnderstudyError
 from pipeline.models.files import weight_files
 from pipeline.models.model_json import CONFIG, read_config
-from pipeline.models.safetensors_header import read_header
+from pipeline.models.safetensors_header import FLOATS, read_header
 from pipeline.store.files import content_key
 
 # Of config.json: what shapes of tensors do not say. Other values are left out, because a config that was saved by another version
@@ -25,7 +25,6 @@ _OF_CONFIG = (
     "sliding_window",
     "num_experts_per_tok",
 )
-_FLOATS = ("F64", "F32", "F16", "BF16")  # loaded in the dtype of the run, whichever they are stored in
 
 
 def step_shape(directory: Path) -> str | None:
@@ -41,7 +40,7 @@ def _digest(directory: Path) -> str:
     config = read_config(directory)
     values = config.decoder.model_dump(exclude_unset=True, exclude_none=True)
     entries = [entry for file in weight_files(directory) for entry in read_header(file).values()]
-    tensors = Counter((tuple(entry.shape), "" if entry.dtype in _FLOATS else entry.dtype) for entry in entries)
+    tensors = Counter((tuple(entry.shape), "" if entry.dtype in FLOATS else entry.dtype) for entry in entries)
     quantized = config.quantization
     return content_key(
         {

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TypedDict
 
 from pipeline.errors import UsageError
-from pipeline.models.files import weight_files
+from pipeline.models.files import other_weight_files, weight_files
 from pipeline.models.model_json import CONFIG, CONFIG_FORMAT
-from pipeline.models.safetensors_header import TensorEntry, read_header, tensor_bytes
+from pipeline.models.safetensors_header import FLOATS, TensorEntry, read_header, tensor_bytes
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a layer, or of an expert
-FLOATS = ("F64", "F32", "F16", "BF16")
 _INTEGERS = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 
 # Modules outside of the decoder's layers in published checkpoints, by which no logits of text are computed.
@@ -83,10 +82,11 @@ class StoredTensors(dict[str, TensorEntry]):
 
 
 def stored_tensors(path: Path) -> StoredTensors:
-    """The tensors of all files of the model in `path`. UsageError for a name that stands for other numbers in a second file: one
-    of the two would be used."""
+    """The tensors of all files of the model in `path`. UsageError for a name that stands for other numbers in a second file, also
+    of those that only engines read: one of the two would be used."""
     entries, files = dict[str, TensorEntry](), dict[str, Path]()
-    for file in weight_files(path):
+    files_of_model = weight_files(path)
+    for file in (*files_of_model, *other_weight_files(path)):
         found = read_header(file)
         for name in sorted(entries.keys() & found.keys()):
             if not _are_equal(files[name], entries[name], file, found[name]):
@@ -94,9 +94,27 @@ def stored_tensors(path: Path) -> StoredTensors:
                     f"{file}: {name} is in {files[name].name} too, with other numbers, and only one can be used; take the files "
                     "from where the model was published"
                 )
-        entries.update(found)
-        files.update(dict.fromkeys(found, file))
+        if file in files_of_model:
+            entries.update(found)
+            files.update(dict.fromkeys(found, file))
     return StoredTensors(entries, files)
+
+
+def missing_member(names: Collection[str]) -> str | None:
+    """A tensor that most experts of a layer have, and one lacks; None where all have the same."""
+    numbers, tensors = dict[str, set[int]](), dict[str, set[int]]()
+    for name in names:
+        parts = name.split(".")
+        if places := [at for at, part in enumerate(parts) if part.isdigit() and parts[at - 1] == "experts"]:
+            at = places[-1]
+            own = ".".join((*parts[:at], "{}", *parts[at + 1 :]))
+            numbers.setdefault(".".join(parts[:at]), set()).add(int(parts[at]))
+            tensors.setdefault(own, set()).add(int(parts[at]))
+    for own, found in sorted(tensors.items()):
+        absent = numbers[own.partition(".{}")[0]] - found
+        if absent and len(absent) < len(found):
+            return own.format(min(absent))
+    return None
 
 
 def _are_equal(file: Path, entry: TensorEntry, other_file: Path, other: TensorEntry) -> bool:
@@ -247,9 +265,9 @@ def _absent(path: Path, missing: list[str], stored: Mapping[str, TensorEntry]) -
     for name in missing:
         if (inside := next((other for other in stored if _is_longer(other, name)), None)) is not None:
             return UsageError(
-                f"{path}: {len(missing):,} tensors of the config are in no file, such as {name}: the files have {inside}, as of a "
-                "model inside of another one (of torch.compile, DistributedDataParallel, FSDP, PEFT, or a multimodal one); save "
-                "the inner model, with adapters merged, or give the tensors the names of the config"
+                f"{path}: {len(missing):,} tensors of the config are in no file, such as {name}: the files have {inside}, as of "
+                "a model inside of another one (of torch.compile, DistributedDataParallel, FSDP, PEFT, or a multimodal one); "
+                "save the inner model, with adapters merged, or give the tensors the names of the config"
             )
     how = f"{len(missing):,} tensors of the config are in no file, such as {first}"
     return _differ(path, how, _saved_as(path))

@@ -1,5 +1,6 @@
 """Tokenizer compatibility of target and draft, and stop tokens."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,16 @@ def _merges(tokenizer: Any) -> list[Any]:
 
 def _id(vocabulary: dict[str, int], token: str) -> str:
     return f"id {vocabulary[token]}" if token in vocabulary else "missing"
+
+
+def never_emitted(stops: Sequence[int], vocabulary: int) -> list[str]:
+    """Notes on stop tokens that no logits have a column for."""
+    return [
+        f"the stop token {token} (eos_token_id) is none of the {vocabulary:,} tokens, so no text ends with it; a generation "
+        "config of another model may say so"
+        for token in stops
+        if token >= vocabulary
+    ]
 
 
 def stop_token_ids(path: Path, tokenizer: Any) -> list[int]:

@@ -81,6 +81,10 @@ def check_logits(model: Any, vocabulary: int) -> None:
             "its logits are NaN or infinite, though its weights are numbers: correct its config.json (epsilons, RoPE, "
             "scales), or set another dtype"
         )
+    if not bool(logits_BTV.isneginf().all(-1).any()) and bool((logits_BTV == logits_BTV[:1, :1, :1]).all()):
+        raise UsageError(
+            "its logits are the same for every token, as of weights that are all 0; take another checkpoint"
+        )
 
 
 def architecture(model: Any) -> str:
@@ -122,6 +126,12 @@ def _failure(forward: Forward, case: Case, vocabulary: int) -> str | None:
 
 
 def _refusal(model: Any, reason: str) -> str:
+    quantized = getattr(getattr(model, "config", None), "quantization_config", None)
+    if quantized is not None:
+        method = getattr(quantized, "quant_method", None)
+        what = f"the architecture {architecture(model)}, quantized ({getattr(method, 'value', method)}),"
+        remedy = "use a checkpoint in bfloat16, or serve a target (pair.target.source: server)"
+        return f"{what} cannot be decoded: {reason}; {remedy}"
     return f"the architecture {architecture(model)} cannot be decoded: {reason}; use a model of another architecture"
 
 

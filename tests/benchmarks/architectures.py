@@ -58,7 +58,11 @@ bound a text to the original context. The choice is in the draft's config.json; 
 A model is loaded from the files that are in its digest, and every tensor of them must be used: as the parameter that it is,
 or by the quantizer of its `quant_method`. A checkpoint with scales that transformers does not apply (modelopt,
 `hf_quant_config.json`, INT8 with scales) is refused with the tensor's name; serve such a target. Adapters beside a whole
-model (`adapter_config.json`) are not applied, and `pair` says so. An attention package that config.json names is not used.
+model (`adapter_config.json`) are not applied, and `pair` says so. An attention package that config.json names is not used, nor
+the dtype that it was saved in, a padding token that is none, or a `quantization_config` that names nothing; one that says GPTQ,
+AWQ or bitsandbytes where all weights are floats, as merges leave it, is refused. So are shards beside a `model.safetensors` with
+other weights (engines read the shards), and layers with a window of 0 tokens (engines see all tokens). The chat template of a
+multimodal model may be in its processor's `chat_template.json`.
 
 Tried with tiny random models, {len(_LENGTHS)} prompts of {min(_LENGTHS)} to {max(_LENGTHS)} tokens, windows of 12:
 """

@@ -74,7 +74,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(saved: Path, fr
         check(11)
 
 
-@pytest.mark.parametrize(("method", "width"), [("bitsandbytes", 4), ("fp8", 2)])
+@pytest.mark.parametrize(("method", "width"), [("torchao", 4), ("fp8", 2)])
 def test_quantized_weights_take_what_their_files_do(
     saved: Path, tmp_path: Path, free: dict[str, int], method: str, width: int
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UnderstudyError, UsageError
@@ -119,6 +120,12 @@ def test_a_quantized_target_that_cannot_be_loaded_here_is_sent_to_a_server(
     config = json.loads((saved / "config.json").read_text())
     config["quantization_config"] = {"quant_method": method, "bits": 4, "group_size": 128, "zero_point": True}
     (tmp_path / "target" / "config.json").write_text(json.dumps(config))
+    file = tmp_path / "target" / "model.safetensors"
+    save_file(
+        load_file(file) | {"model.layers.0.mlp.up_proj.qweight": torch.ones(1, dtype=torch.int32)},
+        file,
+        {"format": "pt"},
+    )
     with pytest.raises(UnderstudyError, match=r"pair\.target\.source: server.*generate\.server\.api: vllm") as found:
         load_model(tmp_path / "target", "float32", CPU)
     assert f"its weights are quantized ({method}), and transformers cannot load them here: " in str(found.value)

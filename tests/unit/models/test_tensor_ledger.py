@@ -401,5 +401,5 @@ def test_a_weight_that_the_config_does_not_have_is_no_packed_one(model: Path) ->
     file = model / "model.safetensors"
     bias = QUERY.replace("weight", "bias")
     save_file(load_file(file) | {bias: torch.ones(load_file(file)[QUERY].shape[0])}, file, {"format": "pt"})
-    with pytest.raises(UsageError, match="let config.json state the part that has them"):
+    with pytest.raises(UsageError, match=r"let config\.json state the part that has them"):
         load_model(model, "float32", CPU)
