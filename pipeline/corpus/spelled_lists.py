@@ -16,8 +16,10 @@ _LONGEST = 100_000  # characters that are looked at as Python
 
 
 def spelled_chat(text: str) -> bool:
-    """Whether the whole text is a chat or a message as a program printed it."""
+    """Whether the whole text is a chat or a message as a program printed it, or the JSON of its JSON."""
     bare = text.strip()
+    if bare[:1] == bare[-1:] == '"':
+        bare = bare[1:-1].replace('\\"', '"').strip()
     return (
         bare[:1] in ("[", "{", "(", "a")
         and bare[-1:] in ("]", "}", ")")

@@ -36,6 +36,7 @@ ORDINARY = [
     "User: I cannot log in. What should support say?",
     "Explain [INST] and [/INST].",
     "Human: The Story of Us is a film. Who made it?",
+    "User: what does AI: a guide say?",
     "data: a list of numbers follows",
     "eyJhbGciOiJIUzI1NiJ9",
     "a" * 400,

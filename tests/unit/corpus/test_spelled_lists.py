@@ -27,6 +27,7 @@ SOURCE = PromptSource(path="p")
         str(_SAID),
         json.dumps(_SAID),
         json.dumps([{"role": "user", "text": "a"}]),
+        json.dumps(json.dumps(_CHAT)),
         str([{"from": "human", "value": "a"}]),
         "['Write a post.', 'Rewrite it.']",
         "['Write a post.'\n 'Rewrite it.']",  # numpy
@@ -43,6 +44,7 @@ def test_a_list_that_a_program_printed_is_a_bad_row(text: str) -> None:
         str(_CHAT) + "\nSummarise this chat.",
         "What does role: user mean in [{'role': 'user'}]?",
         "[1, 2, 3]",
+        '"[role: user] is what I see"',
         '{"city": "Oslo", "role": "mayor"}',
         '["Oslo", "Rome"]',
         "['a'] is a list, and so is ['b']",
