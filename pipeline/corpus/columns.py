@@ -18,9 +18,10 @@ from pipeline.corpus.answers import ANSWER_COLUMNS
 from pipeline.corpus.as_served import role_of
 from pipeline.corpus.chats import as_list, chat_form, is_spelled_texts, is_texts
 from pipeline.corpus.json_values import decoded
+from pipeline.corpus.nested_settings import holders_of
 from pipeline.corpus.other_requests import MEDIA, ROUTES
 from pipeline.corpus.request_counts import COUNT_COLUMNS, RESPONSE, request_counts
-from pipeline.corpus.request_fields import LIMITS, OF_ROWS, STATED
+from pipeline.corpus.request_fields import LIMITS, OF_ROWS, SETTINGS, STATED
 from pipeline.corpus.rows import BadRow, parse_row, prompt_columns
 from pipeline.corpus.sources import jq_command
 from pipeline.errors import UsageError
@@ -83,7 +84,7 @@ def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where:
         layout, foreign = _configured(rows, configured, source), None
     _check_whole_chats(rows, source, where)
     has_counts = any(request_counts(row, source.answer_field) is not None for row in rows)
-    used = _used(source, has_counts)
+    used = (*_used(source, has_counts), *holders_of(rows, SETTINGS))
     unused, read = tuple(name for name in names if name not in used), (*used, *ROUTES, *MEDIA)
     of_text = (
         source.prompt_field in names

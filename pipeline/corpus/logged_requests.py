@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.corpus.json_values import decoded
+from pipeline.corpus.nested_settings import with_settings
 from pipeline.corpus.request_fields import (
     DOCUMENTS,
     EFFORT,
     REFUSED_UNDER_KEY,
+    SETTINGS,
     SYSTEMS,
     TAKEN,
     is_known,
@@ -28,8 +30,8 @@ def request_column(rows: Sequence[Any], prompts: Sequence[str], wanted: str | No
     """The column of the requests of `rows`, the first of a source: `wanted`, else one that batch files have. None where rows have
     their prompts (`prompts`: the columns of those) in the row itself."""
     for row in rows:
-        if isinstance(row, Mapping) and all(row.get(name) is None for name in prompts):
-            for name in (*([wanted] if wanted else []), *_WRAPPERS):
+        if isinstance(row, Mapping) and not _has_prompt(row, prompts):
+            for name in (*([wanted] if wanted else []), *_WRAPPERS, *prompts):
                 if _request_of(row.get(name)) is not None:
                     return name
     return None
@@ -38,16 +40,17 @@ def request_column(rows: Sequence[Any], prompts: Sequence[str], wanted: str | No
 def with_request(row: Any, prompts: Sequence[str], column: str | None, unknown: Counter[str] | None = None) -> Any:
     """`row` with the fields of the request in its `column`, in place of that column; rows that have a prompt themselves, or no
     such request, as they are. A BadRow where a field makes another prompt. `unknown` counts fields that are in no table."""
-    if column is None or not isinstance(row, Mapping) or any(row.get(name) is not None for name in prompts):
+    if not isinstance(row, Mapping):
         return row
-    request = _request_of(row.get(column))
+    request = None if column is None or _has_prompt(row, prompts) else _request_of(row.get(column))
     if request is None:
-        return row
+        return with_settings(row, SETTINGS)
+    request = with_settings(request, SETTINGS)
     if unknown is not None:
         unknown.update(name for name, item in request.items() if item is not None and not is_known(name))
     if (found := refusal(request, REFUSED_UNDER_KEY)) is not None:
         return BadRow(f"request with {found[0]}", found[1])
-    own = {name: item for name, item in row.items() if name != column}
+    own = with_settings({name: item for name, item in row.items() if name != column}, SETTINGS)
     try:
         request = _with_documents(_with_effort(_with_system(request)))
     except ValueError as why:
@@ -89,11 +92,21 @@ def _with_documents(request: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _request_of(value: Any) -> Mapping[str, Any] | None:
-    """An object with a prompt, or its JSON text."""
+    """An object with a prompt, or its JSON text; or the `body` of one, as gateways log it."""
     value = decoded(value)
-    if not isinstance(value, Mapping):
-        return None
-    has_prompt = any(
-        isinstance(value.get(name), str | list) and value[name] for name in ("messages", "prompt", "input")
-    )
-    return value if has_prompt else None
+    for inner in (value, decoded(value.get("body")) if isinstance(value, Mapping) else None):
+        if isinstance(inner, Mapping) and any(
+            isinstance(inner.get(name), str | list) and inner[name] for name in ("messages", "prompt", "input")
+        ):
+            return inner
+    return None
+
+
+def _has_prompt(row: Mapping[str, Any], prompts: Sequence[str]) -> bool:
+    """Whether the row holds a prompt itself: a text, a chat or turns, and no request with its messages."""
+    return any(row.get(name) is not None and not _is_request(row[name]) for name in prompts)
+
+
+def _is_request(value: Any) -> bool:
+    value = decoded(value)
+    return isinstance(value, Mapping) and isinstance(decoded(value.get("messages")), list)

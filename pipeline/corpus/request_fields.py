@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipeline.corpus.json_values import decoded
+from pipeline.corpus.nested_settings import HOLDERS
+from pipeline.corpus.other_requests import MEDIA
 from pipeline.store.json_text import json_kind
 
 PROMPTS = ("messages", "prompt", "input", "tools", "chat_template_kwargs")
@@ -68,6 +70,7 @@ REFUSED_UNDER_KEY: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "previous_response_id": ((None,), "what came before is not in it"),
     "conversation": ((None,), "what came before is not in it"),
     "suffix": ((None, ""), "its prompt has a text on both sides"),
+    **{name: ((None, []), "images or sounds are a part of its prompt") for name in MEDIA},
 }
 NO_CHOICE = "request with tools and tool_choice none"
 EFFORT, DOCUMENTS, CHOICE = "reasoning_effort", "documents", "tool_choice"
@@ -76,6 +79,8 @@ OF_ROWS = (EFFORT, CHOICE, SPECIAL, LONGEST, *REFUSED)
 """Fields that are read of every row, whether its request has a key of its own or not."""
 TAKEN = tuple(dict.fromkeys((*PROMPTS, *LIMITS, *STATED, *NEUTRAL, *OF_ROWS)))
 """Of a request under a key of its own, as columns of its row."""
+SETTINGS = frozenset(TAKEN) - {"messages", "prompt", "input"}
+"""Fields that may stand in an object within the request."""
 _WITHOUT_EFFECT = frozenset(
     """
     model stream stream_options stream_reasoning stream_interval n best_of seed user safety_identifier service_tier
@@ -92,7 +97,7 @@ _WITHOUT_EFFECT = frozenset(
 
 def is_known(name: str) -> bool:
     """Whether the table says what a field does."""
-    others = (*SYSTEMS, DOCUMENTS, *REFUSED_UNDER_KEY)
+    others = (*SYSTEMS, DOCUMENTS, *REFUSED_UNDER_KEY, *HOLDERS)
     return name in TAKEN or name in others or name in _WITHOUT_EFFECT or name.startswith("return_")
 
 
