@@ -207,12 +207,12 @@ def _what_to_do(rows: Sequence[Mapping[str, Any]], source: PromptSource, where: 
                     f"`{printable(name)[:40]}` holds answers, and no column the requests that they answer: join them with the "
                     "file of the requests, such as by custom_id"
                 )
-    for name, value in rows[0].items():
-        if keys := _keys_of_messages(value):
-            return (
-                f"`{printable(name)[:40]}` holds messages of another form ({printable(', '.join(keys))[:80]}); write each as "
-                "{role, content}, with a text as content"
-            )
+    if (found := _other_messages(rows)) is not None:
+        name, keys = found
+        return (
+            f"`{printable(name)[:60]}` holds messages of another form ({printable(', '.join(keys))[:80]}); write each as "
+            "{role, content}, with a text as content"
+        )
     if any(_can_be_named(rows, str(name), source) for name in rows[0]):
         return where.remedy
     return "write the prompts as rows with `prompt` (a text) or `messages` (a chat)"
@@ -248,6 +248,21 @@ def _prompt_of(row: Mapping[str, Any], source: PromptSource) -> str | None:
         return parse_row(row, source).text_id
     except BadRow:
         return None
+
+
+def _other_messages(rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]] | None:
+    """Where `rows` hold messages that are not read, at the top or further within, and their keys; None where they hold none."""
+    for name, value in rows[0].items():
+        if keys := _keys_of_messages(value):
+            return name, keys
+    found = list[str]()
+
+    def are_messages(inner: Sequence[Any]) -> bool:
+        found[:] = _keys_of_messages(inner[0]) if inner else []
+        return bool(found)
+
+    program = program_for(rows, are_messages)
+    return None if program is None else (program.removeprefix("."), found)
 
 
 def _keys_of_messages(value: Any) -> list[str]:

@@ -134,10 +134,25 @@ def test_what_holds_no_prompts_is_not_advised(tmp_path: Path, rows: list[Any]) -
     assert "for example" not in _refused(path)
 
 
-def test_messages_of_another_form_are_named(tmp_path: Path) -> None:
+_OTHERS: dict[str, Any] = {
+    "`thread` holds messages of another form (role, text)": NO_PROMPTS["single messages"][0],
+    "`sent.contents` holds messages of another form (role, parts)": {
+        "key": 1,
+        "sent": {"contents": [{"role": "user", "parts": []}]},
+    },
+    "`input.inputBody.messages` holds messages of another form (role, content)": NO_PROMPTS["parts of another form"][0],
+    "`sent.messages[]` holds messages of another form (type, data)": {
+        "n": 1,
+        "sent": {"messages": [[{"type": "human", "data": {}}]]},
+    },
+}
+
+
+@pytest.mark.parametrize(("named", "row"), _OTHERS.items())
+def test_messages_of_another_form_are_named(tmp_path: Path, named: str, row: Any) -> None:
     path = tmp_path / "p.jsonl"
-    path.write_text(json.dumps(NO_PROMPTS["single messages"][0]) + "\n")
-    assert "`thread` holds messages of another form (role, text); write each as {role, content}" in _refused(path)
+    path.write_text(json.dumps(row) + "\n")
+    assert f"{named}; write each as {{role, content}}" in _refused(path)
 
 
 @pytest.mark.parametrize("text", ['{"prompt": "a"},\n{"prompt": "b"},\n', '{"prompt": "a"};\n{"prompt": "b"};\n'])
