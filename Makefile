@@ -18,8 +18,9 @@ PROMETHEUS := .prometheus
 SGLANG_VERSION := 0.5.23
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-# Tests run in WORKERS processes with one computing thread each; a worker that is done takes tests from the other.
-WORKERS ?= 2
+# Tests run in WORKERS processes with one computing thread each; a worker that is done takes tests from the others. One more than
+# the cores, which works while another waits, if there are 1.5 GB of free memory for each.
+WORKERS ?= $(or $(shell awk -v cores="$$(nproc)" '/^MemAvailable/ {n = int($$2 / 1572864); print (n < 1 ? 1 : n > cores ? cores + 1 : n)}' /proc/meminfo 2>/dev/null),2)
 PARALLEL := -n $(WORKERS) --dist worksteal
 # Wall seconds that `make test` should take. What it took is printed against them; nothing fails.
 BUDGET ?= 300

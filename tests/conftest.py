@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Generator
@@ -18,6 +19,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches a hub
 os.environ["XDG_CACHE_HOME"] = str(COMPILED)  # each variant of our C code is compiled once, whoever needs it first
 for _name in ("MLFLOW_TRACKING_URI", "COLUMNS", "FORCE_COLOR"):  # pytest-xdist sets the second
     os.environ.pop(_name, None)
+# Each file of a store is synced, which takes milliseconds on a disk and nothing in memory. Passed tests leave nothing there
+# (`tmp_path_retention_policy`), but for what a file of tests shares: 250 MB in all.
+_MEMORY = Path("/dev/shm")
+if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 # A shell without job control starts background jobs with SIGINT ignored, which every process of a test would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
