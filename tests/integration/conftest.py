@@ -301,11 +301,24 @@ def place(tmp_path: Path) -> Iterator[Place]:
 @pytest.fixture
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The workers of `execution.local` import nothing: on a CPU they can be forked. Their work is pickled all the same."""
-    get_context, fork = multiprocessing.get_context, multiprocessing.get_context("fork")
+    _fork_workers(monkeypatch, started=())
 
-    def process(args: tuple[Any, ...], **rest: Any) -> Any:
+
+@pytest.fixture
+def first_worker_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `forked_workers`, but for the first, which is started as for a user."""
+    _fork_workers(monkeypatch, started=("worker 1",))
+
+
+def _fork_workers(monkeypatch: pytest.MonkeyPatch, started: tuple[str, ...]) -> None:
+    get_context = multiprocessing.get_context
+    fork, spawn = get_context("fork"), get_context("spawn")
+
+    def process(args: tuple[Any, ...], name: str, **rest: Any) -> Any:
+        if name in started:
+            return spawn.Process(args=args, name=name, **rest)
         connection, work, device = args
-        return fork.Process(args=(connection, pickle.loads(pickle.dumps(work)), device), **rest)
+        return fork.Process(args=(connection, pickle.loads(pickle.dumps(work)), device), name=name, **rest)
 
     forked = SimpleNamespace(Pipe=fork.Pipe, Process=process)
     monkeypatch.setattr(

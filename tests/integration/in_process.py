@@ -6,6 +6,7 @@ A new MLflow database is a copy of one that was migrated before.
 """
 
 import contextlib
+import functools
 import io
 import logging
 import multiprocessing
@@ -20,6 +21,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TextIO
 from unittest import mock
+
+import typer.main
 
 from pipeline import cli
 from pipeline.registry import mlflow_client, registry, sqlite_file
@@ -45,6 +48,7 @@ class _Stream(io.TextIOWrapper):
 
 _OUT, _ERR = _Stream(), _Stream()
 _TORCH_SEED = 67280421310721  # of torch in a fresh process
+_command = functools.cache(typer.main.get_command)  # the parser of all commands is made once, not for each call
 
 
 def call(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> tuple[int, str, str]:
@@ -106,6 +110,7 @@ def _as_in_a_fresh_process(arguments: Sequence[str], cwd: Path, environment: Map
         stack.enter_context(_random_state())
         stack.enter_context(_registry_clients())
         stack.enter_context(mock.patch.object(sqlite_file, "make", copy_migrated))
+        stack.enter_context(mock.patch.object(typer.main, "get_command", _command))
         yield
 
 

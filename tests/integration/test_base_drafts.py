@@ -17,7 +17,7 @@ def _config(smoke: Smoke, tmp_path: Path, target: Path, draft: dict[str, object]
     """The smoke config on a directory as target."""
     config = yaml.safe_load(SMOKE.read_text())
     config["pair"] = {"target": {"source": str(target)}, "draft": draft}
-    config["corpus"]["sources"] = [{"path": str(smoke.place.artifact("pair") / "prompts.jsonl")}]
+    config["corpus"]["sources"] = [{"path": str(smoke.place.artifact("pair") / "prompts.jsonl"), "limit": 240}]
     config["corpus"] |= {"splits": {"train": 0.4, "dev": 0.3, "examination": 0.3}}
     config["distill"] |= {"max_steps": 10}
     config["quantize"] = {"variants": []}

@@ -30,14 +30,16 @@ def shard_times(place: Place, state: str) -> dict[str, int]:
     return {f"{path.parent.name}/{path.name}": path.stat().st_mtime_ns for path in found}
 
 
+@pytest.mark.usefixtures("first_worker_started")
 def test_two_processes_generate_what_one_does(smoke: Smoke, loop: Place) -> None:
-    """With workers that are started, and import what they need; nothing is left beside it. The manifest has their device and
-    number, and the memory of the largest."""
+    """With a worker that is started, and imports what it needs, and a forked one; nothing is left beside it. The manifest has
+    their device and number, and the memory of the largest."""
     shutil.rmtree(loop.artifact("generate"))
     ended = loop.understudy("run", SMOKE, "--until", "generate", "--run", "two", "--set", "execution.local=2")
 
     assert 0 == ended.code, ended.err
     assert {"pair": "skipped", "corpus": "skipped", "generate": "done", "generate/before": "skipped"} == ended.states
+    assert "made again" not in ended.err  # the other worker would make the parts of one that cannot start
     assert completions(smoke.place) == completions(loop)
     assert [] == [*(loop.store / "parts").iterdir(), *(loop.store / "work").iterdir()]
     one, two = (_manifest(place, run) for place, run in ((smoke.place, RUN), (loop, "two")))

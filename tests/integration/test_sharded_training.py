@@ -82,7 +82,12 @@ def _until_killed(settings: Any, work: Path, shard: bool) -> None:
 
 @pytest.mark.parametrize(
     ("killed", "resumed"),
-    [((2, True), (1, False)), ((1, False), (2, True)), ((2, True), (4, True)), ((2, False), (2, True))],
+    [
+        ((2, True), (1, False)),
+        ((1, False), (2, True)),
+        ((2, True), (4, True)),
+        pytest.param((2, False), (2, True), marks=pytest.mark.long),
+    ],
     ids=str,
 )
 def test_a_checkpoint_is_resumed_however_the_draft_is_divided(

@@ -81,7 +81,9 @@ def test_two_processes_train_as_one(name: str, copied: Any, sharded: Any, tmp_pa
         _same(one, found, BOUNDS.get(name, 1e-5))
 
 
+@pytest.mark.long
 def test_a_draft_divided_among_four_is_trained_as_one(tmp_path: Path) -> None:
+    """As a training that four resume is in `test_sharded_training.py`."""
     out = tmp_path / "out.json"
     assert [0] * 4 == in_processes(4, lambda: _case("plain", tmp_path / "four", shard=True), out)
     _same(_case("plain", tmp_path / "one"), json.loads(out.read_text()), 1e-5)
@@ -132,7 +134,9 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return trained(KILLED, 7, tmp_path_factory.mktemp("unbroken"))
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 20))])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[] if seed in (1, 2, 6) else pytest.mark.long) for seed in range(20)]
+)
 def test_a_killed_process_ends_all_and_the_training_resumes(seed: int, unbroken: list[Any], tmp_path: Path) -> None:
     """One of two is killed at a random moment, where they divide the draft and where not; the other ends too. Resumed by one, two
     or four processes, which divide it or not, curve and weights are those of an undisturbed training."""
@@ -164,7 +168,7 @@ def test_a_killed_process_ends_all_and_the_training_resumes(seed: int, unbroken:
         assert values == pytest.approx(weights[part], abs=1e-4), part
 
 
-FP32 = ("--until", "distill", "--set", "distill.bf16=false", "--set", "distill.max_steps=20")
+FP32 = ("--until", "distill", "--set", "distill.bf16=false", "--set", "distill.max_steps=10")
 TWO = ("--set", "distill.processes=2")
 ROUNDS = ("--set", "distill.on_policy={rounds: 1, prompts: 12, max_steps: 4}")
 

@@ -135,7 +135,7 @@ def _gradient(value: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("loss", SUMS, ids=lambda loss: loss.__name__)
-@pytest.mark.parametrize("count", [1, 3, 5])
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.long), 5])
 def test_drawn_tokens_estimate_sums_without_bias(loss: Loss, count: int) -> None:
     """Over all samples, the mean of value and gradient is that of the full loss, although few of 9 tokens are stored."""
     p_NV, logits_NV = _pair(1, 9, seed=count, scale=1.5)

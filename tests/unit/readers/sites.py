@@ -44,25 +44,31 @@ class Site:
 def sites() -> list[Site]:
     """All places that read, and all exemptions, also those that exempt nothing."""
     found = []
-    for root in ROOTS:
-        for path in sorted(root.rglob("*.py")):
-            module = path.relative_to(root.parent).as_posix()
-            if module not in MECHANISM:
-                found += _sites(module.removesuffix(".py"), ast.parse(path.read_text(encoding="utf-8")))
+    for module, tree in _modules().items():
+        if module not in MECHANISM:
+            found += _sites(module.removesuffix(".py"), tree)
     return found
 
 
 def json_parsers() -> list[str]:
     """`file:line name` of every use of a JSON parser of another library or of Python's own, outside of json_text.py."""
-    found = []
-    for root in ROOTS:
-        for path in sorted(root.rglob("*.py")):
-            module = path.relative_to(root.parent).as_posix()
-            if module == MECHANISM[0]:
-                continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                found += [f"{module}:{node.lineno} {name}" for name in _json_names(node)]
-    return found
+    return [
+        f"{module}:{node.lineno} {name}"
+        for module, tree in _modules().items()
+        if module != MECHANISM[0]
+        for node in ast.walk(tree)
+        for name in _json_names(node)
+    ]
+
+
+@cache
+def _modules() -> dict[str, ast.Module]:
+    """The syntax of each file, parsed once."""
+    return {
+        path.relative_to(root.parent).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for root in ROOTS
+        for path in sorted(root.rglob("*.py"))
+    }
 
 
 def _json_names(node: ast.AST) -> list[str]:
