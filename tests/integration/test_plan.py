@@ -3,7 +3,6 @@
 import json
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -213,16 +212,16 @@ def test_a_measured_plan_names_what_each_job_takes(place: Place) -> None:
     assert ["plan"] == [path.name for path in place.store.rglob("*") if path.is_file()]  # the lock, of no bytes
 
 
-def _forked(command: list[str], env: dict[str, str], **rest: object) -> "subprocess.CompletedProcess[str]":
+def _forked(command: list[str], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     """A small run, forked from this process."""
-    run = Forked(command[command.index("run") :], Path.cwd(), env)
+    run = Forked(command[command.index("run") :], Path.cwd(), environment)
     out, err = run.communicate(timeout=600)
     return subprocess.CompletedProcess(command, run.returncode or 0, out, err)
 
 
 def test_a_plan_that_cannot_be_measured_says_why(smoke: Smoke, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The small run's own line, as a failure."""
-    monkeypatch.setattr("pipeline.planning.trial_runs.subprocess", SimpleNamespace(run=_forked))
+    monkeypatch.setattr("pipeline.planning.trial_runs.call", _forked)
     pair = smoke.place.artifact("pair")
     stored = f"pair={{target: {{source: {pair / 'target'}}}, draft: {{source: {pair / 'draft'}}}}}"
     asked = (stored, f"corpus.sources=[{{path: {pair / 'prompts.jsonl'}}}]", "distill.domain_shares={poems: 0.5}")
