@@ -23,7 +23,7 @@ from pipeline.models.pair_facts import check_sizes, check_widths, model_facts, s
 from pipeline.models.saving import save_tokenizer
 from pipeline.models.segmenter import chat_templates
 from pipeline.models.shape import find_width
-from pipeline.models.stored_pair import PAIR_FILE
+from pipeline.models.stored_pair import PAIR_FILE, read_pair
 from pipeline.models.tokenizers import never_emitted, stop_token_ids
 from pipeline.quantization.block_sizes import impossible_variants
 from pipeline.reference.recipe import make_reference_pair
@@ -109,6 +109,8 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     if settings.server:
         facts["served"] = dict(context.facts["target"])
     write_json(context.out / PAIR_FILE, facts)
+    if settings.reference is None:
+        _prove_training(context)
     provides = {role: entry["digest"] for role, entry in described.items()}
     provides["shared"] = content_key([facts["vocabulary"], facts["stop_tokens"], facts["context"]])
     if ropes:  # completions of versions that did not fix the factors are made again
@@ -174,6 +176,16 @@ def _ask_servers(context: StageContext[PairSettings], vocabulary: int) -> dict[s
     return asyncio.run(log_probability_facts(servers, identity, vocabulary, wanted, deployed, context.progress))
 
 
+def _prove_training(context: StageContext[PairSettings]) -> None:
+    """UsageError where the draft of the written pair cannot be trained as the config says: here, not after the generation."""
+    resources = context.resources
+    pair = read_pair(context.out, resources.models)
+    try:
+        prove_training(pair, resources.training, resources.device, resources.trust_remote_code, context.out)
+    except UnderstudyError as error:
+        raise UsageError(f"pair.draft: {error}") from error
+
+
 def _prove_forward(context: StageContext[PairSettings], role: str, path: Path, vocabulary: int) -> str:
     """How the decoder computes this model here. UsageError for an architecture that it cannot compute: found here, not after the
     corpus is read."""
@@ -186,7 +198,6 @@ def _prove_forward(context: StageContext[PairSettings], role: str, path: Path, v
         check_logits(model, vocabulary)
         if role == "draft":
             prove_saving(model, dtype, resources.trust_remote_code, str(path), context.out)
-            prove_training(model, path, resources.trust_remote_code, str(path))
         return way
     except UnderstudyError as error:
         raise UsageError(f"pair.{role}: {error}") from error

@@ -62,7 +62,7 @@ class Training:
     def run_phases(self, rows: Sequence[StoredCompletion], weights: Mapping[str, float], work: Path) -> tuple[Any, Log]:
         """The same, but for adapters, which stay beside the weights."""
         settings, seed = self.settings.distill, self.settings.seed
-        model = self._draft()
+        model = self.draft()
 
         def train(rows: Sequence[StoredCompletion], settings: DistillConfig, seed: int, place: Path) -> Log:
             return self.train(model, rows, weights, settings, seed, place)
@@ -161,8 +161,8 @@ class Training:
 
         return write
 
-    def _draft(self) -> Any:
-        """The base draft, with adapters where they are trained."""
+    def draft(self) -> Any:
+        """The base draft in fp32, with adapters where they are trained."""
         lora, device = self.settings.distill.lora, choose_device(self.device)
 
         def load(place: torch.device) -> Any:

@@ -1,55 +1,126 @@
-"""One step of a training, without an optimizer, before anything is paid: whether gradients reach the weights of a draft."""
+"""One step of a training before anything is paid, with the run's own settings: its loss, optimizer and adapters, a checkpoint,
+and what is merged at the end. On made-up completions, whose text does not matter."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from pipeline.distillation.launchers import current
+from pipeline.distillation.settings import TrainingSettings
 from pipeline.errors import UnderstudyError
+from pipeline.examination.examiner import AcceptanceSummary
+from pipeline.generation.completion_store import StoredCompletion
+from pipeline.generation.distributions import pack, sparsify
 from pipeline.models.built import empty_model
 from pipeline.models.out_of_memory import is_out_of_memory
-from pipeline.models.placement import input_device
+from pipeline.models.shape import measure_weights
+from pipeline.models.stored_pair import Pair
+from pipeline.progress import Progress
+from pipeline.speculation.settings import GREEDY
+from pipeline.store.atomic import temporary_directory
 
-_TOKENS = 8
-_MOST_BYTES = (
-    2 << 30
-)  # of a model for which memory for gradients is taken; of a larger one, a step without numbers is made
+_PROMPT, _TOKENS = 4, 8  # of a made-up completion
+_KEPT = 4  # entries of its distributions
+_MOST_PARAMETERS = 500_000_000  # of a draft that is trained and written for a trial
+_ONE_STEP = {"max_steps": 1, "batch": 1, "accumulation": 1, "evaluate_every": 1, "save_every": 1, "warmup_share": 0.0}
 
 
-def prove_training(model: Any, path: Path, trust_remote_code: bool, what: str) -> None:
-    """UnderstudyError where the loss of the model, which was loaded from `path`, has no gradient, or one that is not finite. The
-    model is left as it was."""
-    is_large = sum(weight.nbytes for weight in model.parameters()) > _MOST_BYTES
-    if is_large:
-        model = empty_model(path, trust_remote_code)
-    was_training = model.training
+def prove_training(pair: Pair, settings: TrainingSettings, device: str, trust_remote_code: bool, work: Path) -> None:
+    """UnderstudyError where a step of training of the base draft of `pair` fails, or leaves numbers that are not finite. `work`:
+    the directory in which the draft is written, and removed.
+
+    A large draft, and one that processes of a launcher train together, only makes a step without numbers.
+    """
+    path = pair.path("draft")
     try:
-        reached = _step(model.train())
+        if current() is not None or measure_weights(path, trust_remote_code).parameters > _MOST_PARAMETERS:
+            _step_without_numbers(path, trust_remote_code)
+            return
+        with temporary_directory(work / "trial") as place:
+            _step(pair, settings, device, trust_remote_code, place)
     except Exception as error:  # a model's own code may raise anything
-        if is_large or is_out_of_memory(error):
-            return  # not known: some models decide by numbers, and batches of a training are made smaller where they do not fit
+        if is_out_of_memory(error):  # not known: batches of a training are made smaller where they do not fit
+            return
+        if isinstance(error, UnderstudyError) or (isinstance(error, OSError) and error.errno is not None):
+            raise  # in one line already, or of this disk
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UnderstudyError(
-            f"{what}: a step of training fails: {type(error).__name__}: {reason}; use another draft"
+            f"{path}: a step of training fails: {type(error).__name__}: {reason}; use another draft, or other settings of "
+            f"distill ({_chosen(settings)})"
         ) from error
-    finally:
-        model.zero_grad(set_to_none=True)
-        model.train(was_training)
-    if not reached:
+
+
+def _step(pair: Pair, settings: TrainingSettings, device: str, trust_remote_code: bool, place: Path) -> None:
+    # Imported here because the trainer's library takes seconds to load.
+    from pipeline.distillation.adapters import merge_adapters
+    from pipeline.distillation.trainer import distill
+    from pipeline.distillation.training import Training
+    from pipeline.models.loading import load_tokenizer
+
+    training = Training(settings, pair, (), Progress(terminal=False), device, trust_remote_code)
+    model: Any = training.draft()
+    distill(
+        model,
+        load_tokenizer(pair.tokenizer, trust_remote_code),
+        _completions(pair.vocabulary),
+        settings.distill.model_copy(update=_ONE_STEP),
+        weights={},
+        seed=settings.seed,
+        vocabulary=pair.vocabulary,
+        work=place,
+        examine=_better(),
+        progress=training.progress,
+    )
+    trained = model if settings.distill.lora is None else merge_adapters(model)
+    if not all(bool(torch.isfinite(weight).all()) for weight in trained.parameters()):
         raise UnderstudyError(
-            f"{what}: its loss has no finite gradient, so it cannot be trained; use another draft, or pair.dtype"
+            f"{pair.path('draft')}: a step of training leaves weights that are NaN or infinite; lower distill.learning_rate, or "
+            "use another draft"
         )
 
 
-def _step(model: Any) -> bool:
-    """Whether the gradients are there, and finite."""
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():  # dropout draws numbers
-        device = model.device if model.device.type == "meta" else input_device(model)
-        ids_BT = torch.arange(min(_TOKENS, model.get_input_embeddings().num_embeddings), device=device)[None]
+def _better() -> Any:
+    """Each time a better draft, so that the trained weights are kept."""
+    asked = iter(range(1, 100))
+    return lambda _: AcceptanceSummary(0.5, float(next(asked)))
+
+
+def _completions(vocabulary: int) -> list[StoredCompletion]:
+    """Two, of random tokens."""
+    generator, count, kept = np.random.default_rng(0), _TOKENS, min(_KEPT, vocabulary - 1)
+    found = []
+    for number in range(2):
+        logits_NV = torch.from_numpy(generator.normal(size=(count, vocabulary)))
+        stored = sparsify(logits_NV.log_softmax(-1), kept, "sampled", generator.random(count))
+        name = f"trial {number}"
+        found.append(
+            StoredCompletion(
+                id=name, text_id=name, conversation=name, split="train", domain="trial", sampling=GREEDY,
+                prompt=generator.integers(vocabulary, size=_PROMPT, dtype=np.int32), length=count, stopped=False,
+                tokens=generator.integers(vocabulary, size=count, dtype=np.int32), log_p=np.zeros(count, np.float32),
+                entries=pack(stored, vocabulary), certain=stored.certain_N, rest_log_p=stored.rest_log_p_N,
+                vocabulary=vocabulary,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _step_without_numbers(path: Path, trust_remote_code: bool) -> None:
+    """A loss with its gradients, of the model without memory for its weights. What fails for lack of numbers says nothing: some
+    models decide by them."""
+    model = empty_model(path, trust_remote_code).train()
+    ids_BT = torch.zeros(1, _TOKENS, dtype=torch.long, device="meta")
+    try:
         logits_TV = model(input_ids=ids_BT, use_cache=False).logits[0].float()
         torch.nn.functional.cross_entropy(logits_TV[:-1], ids_BT[0, 1:]).backward()  # type: ignore[no-untyped-call]
-    found = [weight.grad for weight in model.parameters() if weight.grad is not None]
-    # Trainings are in float32: what float16 cannot hold says nothing.
-    return bool(found) and all(
-        grad.is_meta or grad.dtype == torch.float16 or bool(torch.isfinite(grad).all()) for grad in found
-    )
+    except Exception:
+        return
+    if all(weight.grad is None for weight in model.parameters()):
+        raise UnderstudyError(f"{path}: its loss has no gradient, so it cannot be trained; use another draft")
+
+
+def _chosen(settings: TrainingSettings) -> str:
+    distill = settings.distill
+    return f"loss {distill.loss}, optimizer {distill.optimizer}, lora {'on' if distill.lora else 'off'}"

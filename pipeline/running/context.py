@@ -9,11 +9,13 @@ from pipeline.config.execution import ExecutionConfig
 from pipeline.config.pair import DeviceMap
 from pipeline.config.root import Config
 from pipeline.config.server import ServerConfig
+from pipeline.distillation.settings import TrainingSettings
 from pipeline.models.places import Places, model_places
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry
 from pipeline.running.execution.parts import Share
 from pipeline.running.execution.worker_facts import WorkerFacts
+from pipeline.running.jobs import training_settings
 from pipeline.store.artifacts import Store
 
 S = TypeVar("S", covariant=True)  # the settings of a stage
@@ -30,6 +32,7 @@ class Resources:
     servers: ServerConfig | None  # of the target: endpoints, limits, names of variables; None: it is loaded here
     registry: Registry
     execution: ExecutionConfig  # where parts are made
+    training: TrainingSettings  # a step of which is tried at `pair`
     processes: int | Literal["auto"] = 1  # that train a draft
     shard: bool = False  # whether they divide it among them
 
@@ -48,6 +51,7 @@ def resources_of(config: Config, registry: Registry) -> Resources:
         servers=config.generate.server if config.generate.is_served else None,
         registry=registry,
         execution=config.execution,
+        training=training_settings(config),
         processes=config.distill.processes,
         shard=config.distill.shard,
     )
