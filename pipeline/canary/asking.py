@@ -23,6 +23,7 @@ from pipeline.watch.counts import Observation
 
 # Where each token is a request of its own, so many are enough to tell the weights.
 _SEQUENCES, _TOKENS = 4, 16
+_MOST_OFF = 1e4  # nats: engines give -9999 or lower for what has no log p
 
 T = TypeVar("T")
 Look = Callable[[], Awaitable[Observation]]  # at the engine's counters: what was counted since the look before
@@ -130,7 +131,7 @@ async def _off(engine: Engine, known: Sequence[Known]) -> NDArray[np.float64]:
         found, _ = await engine.one(partial(engine.asking.score, engine.endpoint, request))
         bounded_N = np.isfinite(item.slack_N)
         off_N = np.abs(found.log_p_N.astype(np.float64) - item.log_p_N) - np.where(bounded_N, item.slack_N, 0.0)
-        found_N: NDArray[np.float64] = np.maximum(off_N, 0.0)[bounded_N]
+        found_N: NDArray[np.float64] = np.clip(off_N, 0.0, _MOST_OFF)[bounded_N]
         return found_N
 
     parts = await asyncio.gather(*(one(item) for item in known))

@@ -32,6 +32,7 @@ _WORST: tuple[Verdict, ...] = (*BAD, "inconclusive", "as_examined")
 # ten times as far as the known token that is moved most.
 _OF_GAP, _MOST_TIMES = 4, 10
 _CHANCE = 1e-4  # of such a text, by the share of known tokens that were moved so far
+_NO_LOG_P = 9000.0  # nats: vLLM and SGLang give -9999 where there is none
 _MOVED, _SHOWN_IN_TEXT = 0.25, 50  # of so many tokens that were moved by so many nats, one is another greedy token
 
 
@@ -80,6 +81,11 @@ def _contradiction(found: TargetEvidence, scored: str) -> str:
         return f"the engine does not emit what its own log p say: {said}; {scored}"
     if difference is None:
         return ""
+    if none := _moved(found, _NO_LOG_P):
+        return (
+            f"the engine gives its lowest number for the log p of {none} of {found.log_p_tokens} known tokens, as for logits "
+            "that are no numbers and for tokens that are cut off: its arithmetic fails there, or its log p are processed"
+        )
     if far := _not_of_one_target(found, clear):
         said = _other_text(found, far, "more than known tokens allow")
         return f"the engine's log p and its text are not of one target: {scored}, and {said}"

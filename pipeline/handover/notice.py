@@ -10,17 +10,26 @@ import os
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from pipeline.config.credentials import masked
 from pipeline.config.promote import NoticeConfig
 from pipeline.config.urls import wrong_with
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.escaping.terminal import printable
+from pipeline.store.json_text import parse_json
+from pipeline.store.own_files import reads_own_files
 from pipeline.store.programs import call
+
+if TYPE_CHECKING:
+    import aiohttp
 
 SCHEMA = 1
 _TRIES = 3
+_READ, _QUOTED = 4096, 120  # bytes of an answer that are read, and characters that are quoted
+_SAID_SECONDS = 2.0
 
 
 class Message(Protocol):
@@ -180,7 +189,7 @@ async def _post(settings: NoticeConfig, message: Message) -> None:
             aiohttp.ClientSession(timeout=timeout) as session,
             session.post(_url(settings), data=message.text, headers=headers, allow_redirects=False) as answer,
         ):
-            status = answer.status
+            status, said = answer.status, await _said(answer)
     except TimeoutError:
         raise _NotDelivered(
             f"notice: {_shown(settings)} did not answer within {settings.timeout_seconds:g} s"
@@ -188,9 +197,40 @@ async def _post(settings: NoticeConfig, message: Message) -> None:
     except FAILURES as error:
         raise _NotDelivered(f"notice: {_shown(settings)} does not answer ({_why(error, settings)})") from None
     if status >= 500 or status == 429:
-        raise _NotDelivered(f"notice: {_shown(settings)} answered with HTTP {status}")
-    if not 200 <= status < 300:
-        raise UnderstudyError(f"notice: {_shown(settings)} answered with HTTP {status}; check {message.section}")
+        raise _NotDelivered(f"notice: {_shown(settings)} answered with HTTP {status}{_quoted(said, settings)}")
+    if not 200 <= status < 300 or _refuses(said):
+        what = f"HTTP {status}{_quoted(said, settings)}"
+        raise UnderstudyError(f"notice: {_shown(settings)} answered with {what}; check {message.section}")
+
+
+async def _said(answer: "aiohttp.ClientResponse") -> bytes:
+    """The beginning of an answer; empty where it does not come: the status is there, and decides."""
+    import aiohttp
+
+    try:
+        async with asyncio.timeout(_SAID_SECONDS):
+            return await answer.content.read(_READ)
+    except (TimeoutError, aiohttp.ClientError):
+        return b""
+
+
+@reads_own_files("an answer of a server, not a file")
+def _refuses(said: bytes) -> bool:
+    """Whether the answer is JSON with `"ok": false`, as chat services send it with status 200."""
+    try:
+        found = parse_json(said, foreign=True)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.get("ok") is False
+
+
+def _quoted(said: bytes, settings: NoticeConfig) -> str:
+    """What the receiver said, in a few words: often nothing else says what is wrong. It may repeat a secret URL."""
+    text = printable(masked(" ".join(said.decode(errors="replace").split())))
+    if not text or text.startswith("<") or settings.url_variable is not None:
+        return ""
+    token = _token(settings.key_variable) if settings.key_variable is not None else ""
+    return f" ({(text.replace(token, '[token]') if token else text)[:_QUOTED]})"
 
 
 def _why(error: Exception, settings: NoticeConfig) -> str:

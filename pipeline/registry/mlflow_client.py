@@ -167,19 +167,24 @@ def _probe(location: Location) -> None:
 
     once: dict[str, Any] = {"max_retries": 0, "timeout": PROBE_SECONDS, "raise_on_status": False}
     try:
-        status = http_request(get_default_host_creds(location.uri), "/health", "GET", **once).status_code
+        answer = http_request(get_default_host_creds(location.uri), "/health", "GET", **once)
     except Exception as error:
         if not is_mlflow_error(error):
             raise
         raise RegistryUnavailable(f"MLflow at {location.uri} does not answer ({_first_line(_root(error))})") from None
-    if status in (502, 503, 504):
-        raise RegistryUnavailable(f"MLflow at {location.uri} does not answer (HTTP {status})")
-    if status in _UNAUTHORIZED:
-        raise _unauthorized(location, status)
+    if answer.status_code in (502, 503, 504):
+        raise RegistryUnavailable(f"MLflow at {location.uri} does not answer (HTTP {answer.status_code})")
+    if answer.status_code in _UNAUTHORIZED:
+        raise _unauthorized(location, answer.status_code, answer.text)
     _answered[location.uri] = time.monotonic()
 
 
-def _unauthorized(location: Location, status: int) -> RegistryUnavailable:
+def _unauthorized(location: Location, status: int, said: str) -> RegistryUnavailable:
+    if "host header" in said.lower():  # MLflow 3.5 and later
+        return RegistryUnavailable(
+            f"MLflow at {location.uri} does not serve under this name (HTTP {status}, Invalid Host header); start it with "
+            "--allowed-hosts"
+        )
     return RegistryUnavailable(f"MLflow at {location.uri} refuses the credentials (HTTP {status}); set {LOGIN}")
 
 
@@ -203,13 +208,17 @@ def answering(location: Location) -> Iterator[None]:
         _answered.pop(location.uri, None)
         status = error.get_http_status_code() if hasattr(error, "get_http_status_code") else 0
         if location.is_server and status in _UNAUTHORIZED:
-            raise _unauthorized(location, status) from error
+            raise _unauthorized(location, status, str(error)) from error
         cause = error.__cause__ or error.__context__
         if location.is_server and isinstance(cause, OSError):  # an error of the connection, not a reply of the server
             raise RegistryUnavailable(
                 f"MLflow at {location.uri} does not answer any more ({_first_line(_root(cause))})"
             ) from error
-        raise RegistryUnavailable(f"MLflow at {location.uri} failed ({_first_line(error)})") from error
+        is_page = any(mark in str(error).lower() for mark in ("<html", "<!doctype"))
+        hint = (
+            "; that is an HTML page: is tracking.uri the address of MLflow itself, with its prefix?" if is_page else ""
+        )
+        raise RegistryUnavailable(f"MLflow at {location.uri} failed ({_first_line(error)}){hint}") from error
 
 
 def is_mlflow_error(error: BaseException) -> bool:

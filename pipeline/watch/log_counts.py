@@ -17,6 +17,7 @@ from pipeline.engines.counts import Counts
 
 _MOST_DOMAINS = 256
 _OTHERS = "other domains"
+_CONTAINER = {"log", "stream"}  # keys of Docker's json-file driver, and of Fluent Bit
 
 _Kind = tuple[str, ...]  # the counts that a row has
 
@@ -45,7 +46,7 @@ class LogCounts:
         self._sums: dict[_Kind, dict[str, Counts]] = {}
         self._rows: dict[_Kind, int] = {}
         self._domains: set[str] = set()
-        self._all = self._impossible = 0
+        self._all = self._impossible = self._wrapped = 0
 
     def take(self, row: Any) -> None:
         """One row. Rows without counts are passed over."""
@@ -53,6 +54,7 @@ class LogCounts:
         counts = request_counts(row, self._source.answer_field)
         if counts is None:
             self._impossible += has_impossible_counts(row, self._source.answer_field)
+            self._wrapped += isinstance(row, Mapping) and _CONTAINER <= row.keys()
             return
         kind = tuple(one.name for one in fields(counts) if getattr(counts, one.name) is not None)
         domain, sums = self._domain(row), self._sums.setdefault(kind, {})
@@ -70,7 +72,12 @@ class LogCounts:
             found.append(f"{self._impossible:,} of {self._all:,} rows have impossible counts of draft tokens")
         if self._rows and (others := sum(self._rows.values()) - self._rows[self._kind]):
             found.append(f"{others:,} of {self._all:,} rows have other counts than most, and are left out")
-        if self._all and not self._rows:
+        if self._wrapped and not self._rows:
+            found.append(
+                f"{self._wrapped:,} of {self._all:,} rows are what a container printed (`log`, `stream`): name the file that the "
+                "logger itself writes (docs/logs.md)"
+            )
+        elif self._all and not self._rows:
             found.append(
                 f"none of {self._all:,} rows has the counts of its request ({self._by_request or 'not known'})"
             )

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import RegistryUnavailable, UsageError
-from pipeline.registry.mlflow_client import client_for, tracking_location
+from pipeline.registry.mlflow_client import Location, answering, client_for, tracking_location
 from pipeline.store.artifacts import Store
 from tests.integration.basic_auth import BEARER, LOGIN, PASSWORD, SECRETS, TOKEN, guarded
 from tests.integration.conftest import SMOKE, Ended, Place, loop, place, smoke
 from tests.integration.mlflow_fixtures import config_of
+from tests.standin_metrics import showing
 
 __all__ = ["loop", "place", "smoke"]
 
@@ -37,6 +38,33 @@ def test_wrong_credentials_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(RegistryUnavailable) as refused:
             client_for(tracking_location(config_of(tracking={"uri": server.uri}), Store(tmp_path)))
         assert f"MLflow at {server.uri} refuses the credentials (HTTP 401); {REMEDY}" == str(refused.value)
+
+
+PAGE = b"<!doctype html><html><title>Sign in</title></html>"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (200, PAGE, "that is an HTML page: is tracking.uri the address of MLflow itself, with its prefix?"),
+        (404, PAGE, "that is an HTML page: is tracking.uri"),
+        (403, b"Invalid Host header - possible DNS rebinding attack detected", "start it with --allowed-hosts"),
+        (403, b"", f"refuses the credentials (HTTP 403); {REMEDY}"),
+        (503, b"no healthy upstream", "does not answer (HTTP 503)"),
+    ],
+)
+def test_what_stands_before_a_server_is_told(status: int, body: bytes, said: str, tmp_path: Path) -> None:
+    """A login page, a prefix that is missing, MLflow's check of names: each is one line that says what to do."""
+
+    def ask(location: Location) -> None:
+        client = client_for(location)
+        with answering(location):
+            client.get_registered_model("any")
+
+    with showing(lambda path, asked: (status, {}, body)) as uri, pytest.raises(RegistryUnavailable) as refused:
+        ask(tracking_location(config_of(tracking={"uri": uri}), Store(tmp_path)))
+    assert said in str(refused.value)
+    assert 1 == len(str(refused.value).splitlines())
 
 
 @pytest.mark.parametrize("name", ["MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"])

@@ -89,6 +89,12 @@ SPARSE: dict[str, Any] = {
             "contradictory",
             "more than known tokens allow",
         ),
+        # As engines give for NaN and for what is cut off (vLLM pull request 48585).
+        (
+            of_target(log_p_difference=5.0, log_p_largest=[9990.0, 1e-6]),
+            "contradictory",
+            "of 1 of 100 known tokens, as for",
+        ),
         (of_target(dtype="bfloat16", log_p_tokens=2000, log_p_largest=[2.0] * 5), "as_examined", "by 2 at most"),
         (
             of_target(dtype="bfloat16", log_p_tokens=2000, log_p_largest=[2.0] * 6),

@@ -1,9 +1,11 @@
 """A webhook whose URL is a secret: it is read from the environment, and no message and no record has it."""
 
+import contextlib
 import http.server
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,31 +29,76 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notice_module, "wait_exponential", lambda **_: wait_none())
 
 
-def test_the_url_of_the_environment_is_called_and_named_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chat services put the token into the path."""
-    paths: list[str] = []
+@contextlib.contextmanager
+def _hook(status: int, body: bytes, paths: list[str], open_ended: bool = False) -> Iterator[str]:
+    """A receiver that answers so; `open_ended`: it says no length, and leaves the connection open for a while."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             paths.append(self.path)
             self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(403)
+            self.send_response(status)
             self.end_headers()
+            self.wfile.write(body)
+            if open_ended:
+                ended.wait(10)
 
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    ended, server = threading.Event(), http.server.HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        monkeypatch.setenv("HOOK_URL", f"http://127.0.0.1:{server.server_address[1]}/T1/c4nary\n")
-        with pytest.raises(UnderstudyError) as caught:
-            send(SECRET, NOTICE)
+        yield f"http://127.0.0.1:{server.server_address[1]}/hook"
     finally:
+        ended.set()
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.mark.usefixtures("_at_once")
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (200, b"", ""),
+        (200, b"ok", ""),
+        (200, b'{"ok": true}', ""),
+        (
+            200,
+            b'{"ok": false, "error": "channel_not_found"}',
+            'HTTP 200 ({"ok": false, "error": "channel_not_found"}); check',
+        ),
+        (400, b"no_text\n\x1b[31m", "HTTP 400 (no_text \\x1b[31m); check promote.notice"),
+        (404, b"<html>", "HTTP 404; check"),
+        (503, b"no_service", "HTTP 503 (no_service)"),
+    ],
+)
+def test_what_a_receiver_says_is_quoted(status: int, body: bytes, said: str) -> None:
+    """It is often the only place that says what is wrong; and a chat service says with status 200 that it took nothing."""
+    with _hook(status, body, []) as url:
+        if not said:
+            send(NoticeConfig(url=url), NOTICE)
+            return
+        with pytest.raises(UnderstudyError) as caught:
+            send(NoticeConfig(url=url), NOTICE)
+    assert said in str(caught.value)
+
+
+def test_an_answer_that_does_not_end_is_taken_by_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notice_module, "_SAID_SECONDS", 0.05)
+    with _hook(200, b"", [], open_ended=True) as url:
+        send(NoticeConfig(url=url), NOTICE)
+
+
+def test_the_url_of_the_environment_is_called_and_named_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chat services put the token into the path."""
+    paths: list[str] = []
+    with _hook(403, b"c4nary", paths) as url:
+        monkeypatch.setenv("HOOK_URL", f"{url.removesuffix('hook')}T1/c4nary\n")
+        with pytest.raises(UnderstudyError) as caught:
+            send(SECRET, NOTICE)
 
     assert ["/T1/c4nary"] == paths
     assert "notice: $HOOK_URL answered with HTTP 403; check promote.notice" == str(caught.value)

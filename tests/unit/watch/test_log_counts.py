@@ -117,6 +117,8 @@ def test_what_is_said_of_rows() -> None:
     assert ["none of 2 rows has the counts of its request (`--some-option`)"] == without.problems()
     assert {} == without.by_domain()
     assert [] == _added().problems()
+    printed = _added({"log": json.dumps(_row()), "stream": "stdout", "time": "t"})
+    assert ["1 of 1 rows are what a container printed"] == [one.partition(" (")[0] for one in printed.problems()]
 
 
 @pytest.mark.parametrize("name", ["vllm_speculating", "llama_cpp", "sglang"])
