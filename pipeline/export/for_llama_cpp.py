@@ -20,4 +20,4 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
         "--metrics",
     ]
     comment = f"Serves the target, a GGUF file, with this draft. Checked with llama.cpp {plan.facts.checked}."
-    return {"launch.sh": launch_script(comment, "", words)}
+    return {"launch.sh": launch_script(plan.comment(comment), "", words)}

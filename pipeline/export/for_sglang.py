@@ -27,4 +27,4 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
         "--enable-metrics",
     ]
     comment = f"Serves the target with this draft. Read in SGLang's source ({plan.facts.checked})."
-    return {"launch.sh": launch_script(comment, target_name(plan.draft), words)}
+    return {"launch.sh": launch_script(plan.comment(comment), target_name(plan.draft), words)}

@@ -24,7 +24,7 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
     comment = f"Serves the target with this draft. Read in TensorRT-LLM's documentation ({plan.facts.checked})."
     note = "# The path of the draft is absolute: after moving this directory, edit speculative_model.\n"
     return {
-        "launch.sh": launch_script(comment, target_name(plan.draft), words),
+        "launch.sh": launch_script(plan.comment(comment), target_name(plan.draft), words),
         CONFIG: note + yaml.safe_dump(llm_options(plan), sort_keys=False),
     }
 

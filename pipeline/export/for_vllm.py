@@ -18,7 +18,7 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
     draft = f"{HERE}/draft"
     return {
         "launch.sh": launch_script(
-            f"Serves the target with this draft. Checked with vLLM {plan.facts.checked}.",
+            plan.comment(f"Serves the target with this draft. Checked with vLLM {plan.facts.checked}."),
             target_name(plan.draft),
             [*arguments(plan), "--speculative-config", json.dumps(speculative_config(plan, draft))],
         ),

@@ -11,6 +11,8 @@ from pipeline.export.attention import attention_options
 from pipeline.export.checks import NUMBERS, require_engine, require_loadable
 from pipeline.export.gguf import find_converter
 from pipeline.export.lengths import DraftLengths, choose_lengths
+from pipeline.judgement.decision_file import recorded_decision
+from pipeline.judgement.speed import served_worth
 from pipeline.registry.named import Draft
 
 _IMPOSSIBLE = "\"'\\$`\n*?[]"  # in a path
@@ -28,12 +30,17 @@ class ExportPlan:
     lengths: DraftLengths
     drafting: Drafting
     notes: tuple[str, ...]
+    worth: tuple[str, ...] = ()  # of the notes, those about its speed: they are in the start script too
     options: tuple[str, ...] = ()  # of the start command, that the pair needs
     converter: Path | None = None  # of llama.cpp
 
     @property
     def facts(self) -> EngineFacts:
         return FACTS[self.engine]
+
+    def comment(self, text: str) -> str:
+        """Of the start script: `text`, and what is known of the draft's speed."""
+        return "\n".join([text, *(one[0].upper() + one[1:] + "." for one in self.worth)])
 
 
 def require_free(out: Path) -> None:
@@ -63,7 +70,7 @@ def plan_export(
     require_loadable(draft, engine, tensor_parallel)
     lengths = choose_lengths(draft, engine in _SCHEDULED, gamma)
     drafting, notes = _drafting(draft, facts)
-    attention = attention_options(draft, facts)
+    attention, worth = attention_options(draft, facts), _worth(draft, lengths)
     return ExportPlan(
         draft=draft,
         engine=engine,
@@ -77,7 +84,9 @@ def plan_export(
             *notes,
             *_dtype_notes(draft, engine),
             *_layout_notes(draft.variant, facts),
+            *worth,
         ),
+        worth=worth,
         options=attention.words,
         converter=find_converter(converter) if engine == "llama.cpp" else None,
     )
@@ -97,6 +106,15 @@ def _drafting(draft: Draft, facts: EngineFacts) -> tuple[Drafting, list[str]]:
         f"the draft was examined with sampled draft tokens, and {facts.title} drafts greedily: expected.json is for "
         "greedy drafting, which has a lower acceptance at this temperature"
     ]
+
+
+def _worth(draft: Draft, lengths: DraftLengths) -> tuple[str, ...]:
+    """What the decision about this draft measured of its speed. A schedule has lengths of its own."""
+    decision = recorded_decision(draft.record)
+    if decision is None or decision.variant != draft.variant:
+        return ()
+    best = None if decision.speed is None else decision.speed.candidate.gamma
+    return tuple(served_worth(decision, best if lengths.by_batch and best is not None else lengths.gamma))
 
 
 def _dtype_notes(draft: Draft, engine: ExportEngine) -> list[str]:

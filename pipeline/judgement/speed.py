@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured
 from pipeline.judgement.rule_result import RuleResult
-from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN, REFUSE, Side, Verdict
+from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN, REFUSE, BriefDecision, Side, Verdict
 
 MIN_SPEEDUP = "min_speedup"  # the rule about the speedup at `gate.load`
 
@@ -56,6 +56,26 @@ def conditions(speed: DecodingSpeed) -> str:
     return (
         f"one request at a time, {speed.turns} interleaved turns, on {speed.device}; x: the median ratio within a turn"
     )
+
+
+def measured_line(decision: BriefDecision) -> str:
+    """`x1.48 [1.37, 1.51] at 3 draft tokens, one request at a time, on ...`; empty where no speedup was measured."""
+    speed = decision.speed
+    if speed is None or speed.candidate.speedup is None:
+        return ""
+    best = speed.candidate
+    return f"{times(speed.candidate.speedup)} at {best.gamma} draft tokens, one request at a time, on {speed.device}"
+
+
+def served_worth(decision: BriefDecision, gamma: int) -> list[str]:
+    """What people who serve the draft with `gamma` draft tokens must know of its speed, a line each: that it may be worth
+    nothing, and that another draft length was the fastest where it was measured."""
+    found = [f"the draft passed, but was {warning}" for warning in decision.warnings]
+    if decision.speed is not None and decision.speed.candidate.gamma != gamma and (line := measured_line(decision)):
+        found.append(
+            f"measured: {line}; this is started with {gamma}: --gamma {decision.speed.candidate.gamma} starts it so"
+        )
+    return found
 
 
 def drafts(speed: DecodingSpeed) -> Iterator[tuple[Side, DraftSpeed]]:

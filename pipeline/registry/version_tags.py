@@ -5,6 +5,7 @@ from typing import Any
 
 from pipeline.judgement.headline import baseline_name, points
 from pipeline.judgement.schema import CANDIDATE
+from pipeline.judgement.speed import measured_line
 from pipeline.registry.target_identity import CONTENT_TAG, PLACE_TAG, TOKENIZER_TAG
 
 SHAPE_TAG = "understudy.shape"
@@ -19,6 +20,7 @@ def version_tags(facts: Mapping[str, Any], deployment: str | None) -> dict[str, 
         "acceptance_gain": points(gains.acceptance_rate) if gains else "none",
         "compared_with": baseline_name(decision),
         "tokens_per_target_call": f"{found.tokens_per_target_call[decision.gamma].value:.3f}",
+        "speedup": measured_line(decision) or "not measured",
         "quantization": facts["quantization"],
         "target": target["source"],
         "target_revision": target["revision"] or "none",
@@ -31,5 +33,7 @@ def version_tags(facts: Mapping[str, Any], deployment: str | None) -> dict[str, 
         "understudy.base_digest": base["digest"],
         SHAPE_TAG: facts["shape"],
     }
+    if decision.warnings:
+        tags["warning"] = "; ".join(decision.warnings)
     tags |= {f"understudy.key.{what}": key for what, key in facts["provenance"].items()}
     return {name: str(value) for name, value in tags.items()}

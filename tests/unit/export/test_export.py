@@ -214,6 +214,15 @@ def test_vllm_gets_every_setting_that_was_assumed(tmp_path: Path) -> None:
     assert [[1, 2, 3], [3, 3, 1]] == scheduled["num_speculative_tokens_per_batch_size"]
 
 
+def test_the_start_script_says_what_the_draft_is_worth(tmp_path: Path) -> None:
+    """A comment for each line, before the command."""
+    plan = dataclasses.replace(
+        example_plan(tmp_path, DraftLengths(4)), worth=("the draft passed, but was slower", "measured: x0.9")
+    )
+    lines = for_sglang.files(plan, {})["launch.sh"].splitlines()
+    assert ["# The draft passed, but was slower.", "# Measured: x0.9."] == lines[2:4]
+
+
 def test_the_start_command_states_what_the_pair_needs(tmp_path: Path) -> None:
     """Revision, dtype, parallelism, the batch of the load, and code that ships with a model."""
     plan = example_plan(tmp_path, DraftLengths(3))

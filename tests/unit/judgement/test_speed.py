@@ -10,7 +10,7 @@ from pipeline.acceptance.schema import Figure
 from pipeline.judgement.headline import headline, mark
 from pipeline.judgement.rule_result import PASS, RuleResult
 from pipeline.judgement.schema import PROMOTE, REFUSE, BriefDecision, Decision, brief
-from pipeline.judgement.speed import speed_warnings
+from pipeline.judgement.speed import served_worth, speed_warnings
 from pipeline.registry.run_content import decision_figures
 from pipeline.report.card import version_description
 from pipeline.report.page import review_page
@@ -55,6 +55,15 @@ def test_the_stated_load_decides_over_this_machine() -> None:
     below = replace(rule, figure=Figure(0.9, 0.8, 0.95, 50), threshold=0.5)
     expected = ["slower than plain decoding at the stated load (x0.90 [0.80, 0.95])"]
     assert expected == speed_warnings(PROMOTE, [below], make_speed(Measured(2.0, 1.9, 2.1)))
+
+
+def test_who_serves_a_draft_is_told_its_warning_and_its_best_length() -> None:
+    """Whoever starts an engine reads no page: both stand in the export."""
+    warned = f"the draft passed, but was {SLOWER}"
+    measured = "measured: x0.87 [0.85, 0.90] at 2 draft tokens, one request at a time, on cpu"
+    assert [warned] == served_worth(slow(), 2)
+    assert [warned, f"{measured}; this is started with 5: --gamma 2 starts it so"] == served_worth(slow(), 5)
+    assert [] == served_worth(replace(slow(), warnings=[], speed=None), 5)
 
 
 def test_the_warning_is_in_the_verdict() -> None:

@@ -74,7 +74,7 @@ def _read(server: _Server, store: Path) -> None:
 
 
 def _answer(body: bytes, more: str = "") -> bytes:
-    return f"HTTP/1.1 200 OK\r\n{more}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    return f"HTTP/1.1 200 OK\r\nConnection: close\r\n{more}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 @pytest.mark.parametrize("of", _TRICKLED)
