@@ -15,6 +15,7 @@ from pipeline.latency.costs.csv_rows import read_csv
 from pipeline.store.json_text import parse_json, read_text
 
 _JSON = (".json", ".jsonl")
+_OF_METRICS = ("metric", "metrics", "statistic")  # first columns of a table with a row for each
 _SHOWN = 80  # characters of a header in a message
 _MOST_FAILED = 0.05  # of the requests of a test
 _SAME_TOKENS = 1.5  # ratio of two counts of the same output tokens from which one has counted something else
@@ -61,6 +62,11 @@ def _rows(path: Path) -> Iterator[Cells]:
         raise UsageError(
             f"{path}: only one column, '{printable(table.names[0][:_SHOWN])}'; separate the columns with commas, semicolons "
             "or tabs"
+        )
+    if table.names and table.names[0].lower() in _OF_METRICS:
+        raise UsageError(
+            f"{path}: a row for each metric ('{printable(table.names[0][:_SHOWN])}' is its first column), as genai-perf writes "
+            "it; write a row for each load, with the metrics and the concurrency as columns"
         )
     for row in table.rows:
         where, cells = f"{path}: line {row.line}", dict(row.cells)

@@ -82,3 +82,11 @@ def test_a_result_that_is_none_is_refused(tmp_path: Path, result: Any, message: 
 def test_a_sound_result_is_read(tmp_path: Path, result: Any, step: float) -> None:
     (one,) = read_measurements(_write(tmp_path, result)).measured
     assert pytest.approx(step, rel=0.02) == one.step_seconds
+
+
+def test_a_table_with_a_row_for_each_metric_is_named_as_one(tmp_path: Path) -> None:
+    """No column of it is a quantity, so none may be named."""
+    path = tmp_path / "profile_export_genai_perf.csv"
+    path.write_text("Metric,avg,min,p50\nTime To First Token (ms),30,1,30\nInter Token Latency (ms),10,9,10\n")
+    with pytest.raises(UsageError, match=r"a row for each metric .* write a row for each load"):
+        read_measurements(path)
