@@ -1,6 +1,7 @@
 """One step of a training before anything is paid, with the run's own settings: its loss, optimizer and adapters, a checkpoint,
 and what is merged at the end. On made-up completions, whose text does not matter."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,10 @@ def prove_training(pair: Pair, settings: TrainingSettings, device: str, trust_re
             f"{path}: a step of training fails: {type(error).__name__}: {reason}; use another draft, or other settings of "
             f"distill ({_chosen(settings)})"
         ) from error
+    finally:
+        if torch.cuda.is_available():  # other processes compute there next
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 def _step(pair: Pair, settings: TrainingSettings, device: str, trust_remote_code: bool, place: Path) -> None:

@@ -58,6 +58,7 @@ def check_derived(
     what: str,
     within: float | None = None,
     columns: int | None = None,
+    remedy: str = "its config.json does not describe what it computes; use another model",
 ) -> None:
     """UnderstudyError where the model in `out`, loaded in `dtype`, does not have the logits of what it was made of.
 
@@ -72,7 +73,7 @@ def check_derived(
     if not found <= allowed:  # also NaN
         raise UnderstudyError(
             f"{what}: what was saved is another model than it was made of: logits differ by {found:.2g} of their spread "
-            f"({allowed:.2g} is allowed); its config.json does not describe what it computes; use another model"
+            f"({allowed:.2g} is allowed); {remedy}"
         )
 
 

@@ -59,7 +59,8 @@ def quantize(
     round_weights(rounded, variant, modules.keys())
     expected = computed(rounded, text)
     del rounded
-    check_derived(expected, out, "bfloat16", device, trust_remote_code, f"{variant} of {source}", _WITHIN[variant])
+    what, remedy = f"{variant} of {source}", f"remove {variant} from quantize.variants"
+    check_derived(expected, out, "bfloat16", device, trust_remote_code, what, within=_WITHIN[variant], remedy=remedy)
     elements = sum(modules.values())
     return Quantized(
         frozenset(modules),
