@@ -22,7 +22,15 @@ _MEANING = {
 
 def _model(found: FittedCosts) -> str:
     terms = found.piecewise.terms if found.piecewise else None
-    extra = [name for name, one in (("tiles", terms and terms.tiles), ("drops", terms and terms.drops)) if one]
+    extra = [
+        name
+        for name, one in (
+            ("tiles", terms and terms.tiles),
+            ("drops", terms and terms.drops),
+            ("a rise", terms and terms.rises),
+        )
+        if one
+    ]
     return "piecewise" + (f" with {' and '.join(extra)}" if extra else "")
 
 

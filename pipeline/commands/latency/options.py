@@ -109,7 +109,7 @@ def _workload_of_numbers(
     if alpha is not None:
         return constant_acceptance_workload(alpha, prompt_tokens, lengths_W, step_costs.max_gamma)
     workload = measured_acceptance_workload(measured, prompt_tokens, lengths_W, step_costs.max_gamma)
-    return replace(workload, tokens_error=step_costs.tokens_error)
+    return replace(workload, of_measurements=True, tokens_error=step_costs.tokens_error)
 
 
 def check_plot(plot: Path | None) -> None:

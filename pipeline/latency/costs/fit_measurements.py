@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.errors import UsageError
+from pipeline.latency.costs.cells import measured_cells
 from pipeline.latency.costs.fit import Experts, columns
 from pipeline.latency.costs.fitted import FittedCosts, Floats, LeaveOneOut
 from pipeline.latency.costs.measurements import MOST_GAMMA, Measurement
@@ -71,6 +72,7 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
         batch_share=_batch_share(measured),
         first_token=unloaded_ttft(measured) or 0.0,
         max_throughput=_max_throughput(measured),
+        cells=measured_cells(measured),
     )
 
 

@@ -1,7 +1,7 @@
 """Step costs fitted to a server measured under load, and their file. Pure. `fit_measurements.py` fits them."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.accuracy import StepAccuracy
+from pipeline.latency.costs.cells import Cell
 from pipeline.latency.costs.fit import Coefficient, Experts, LinearCosts
 from pipeline.latency.costs.measurements import MOST_GAMMA, MOST_REQUESTS
 from pipeline.latency.costs.piecewise import Piecewise, Terms
@@ -17,7 +18,8 @@ from pipeline.store.parsing import CountKey, Flag, Number, SmallWhole, Text, par
 
 Floats = NDArray[np.float64]
 
-KIND, SCHEMA = "fitted costs", 5
+KIND, SCHEMA = "fitted costs", 6
+_OLD = 5  # without cells and rises
 _MOST_TERMS = 200  # in a file
 _CHECKED = 50  # numbers of requests at which the step times of a file are looked at
 
@@ -52,6 +54,7 @@ class FittedCosts:
     first_token: float = 0.0  # TTFT of a request that is alone, in seconds; 0 if unknown
     draft_digest: None = None  # unknown: measurements do not name the draft
     max_throughput: tuple[float, float] | None = None  # measured tokens per second, of plain decoding and of all
+    cells: tuple[Cell, ...] = ()  # what was measured
     notes: tuple[str, ...] = ()
 
     def step_seconds(self, requests: ArrayLike, gamma: ArrayLike) -> Floats:
@@ -125,6 +128,7 @@ class FittedCosts:
             "plain": self.plain,
             "left_out": [self.leave_one_out.linear, self.leave_one_out.chosen] if self.leave_one_out else None,
             "most_tokens_per_second": list(self.max_throughput) if self.max_throughput else None,
+            "cells": [list(astuple(one)) for one in self.cells],
         }
 
 
@@ -150,6 +154,7 @@ class _PiecewisePart:
     tiles: tuple[Number, ...]
     drops: tuple[Number, ...]
     values: tuple[Number, ...]
+    rises: tuple[Number, ...] = ()
 
 
 @stored(kw_only=False)
@@ -173,6 +178,7 @@ class _File:
     plain: Flag
     left_out: tuple[Number, Number] | None
     most_tokens_per_second: tuple[Number, Number] | None
+    cells: tuple[tuple[SmallWhole, Number, Number, Number, Number, Number | None], ...] = ()
 
 
 _FILE = TypeAdapter(_File)
@@ -180,7 +186,7 @@ _FILE = TypeAdapter(_File)
 
 def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
     """Inverse of `FittedCosts.json`. UsageError, naming `where`, for any other content."""
-    if not isinstance(raw, Mapping) or raw.get("schema") != SCHEMA:
+    if not isinstance(raw, Mapping) or raw.get("schema") not in (_OLD, SCHEMA):
         raise UsageError(f"{where}: not a costs file of schema {SCHEMA}; write one with `understudy latency fit`")
     try:
         file = parse(_FILE, raw)
@@ -211,6 +217,7 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
             batch_share=file.batch_share,
             first_token=file.first_token,
             max_throughput=file.most_tokens_per_second,
+            cells=tuple(Cell(*one) for one in file.cells),
         )
         _check_sound(found)
         return found
@@ -235,6 +242,11 @@ def _check_sound(found: FittedCosts) -> None:
         for gamma in (*found.measured_requests, *found.tokens_by_gamma, *found.batch_share)
     ):
         raise ValueError("a draft length is not from 0 to most_gamma")
+    if not all(
+        min(one.requests, one.batch, one.step_seconds, one.tokens_per_step) > 0 and (one.spread or 0) >= 0
+        for one in found.cells
+    ):
+        raise ValueError("a measured cell has a number that is not above 0")
     if found.output_tokens is not None and not 0 < found.output_tokens < np.inf:
         raise ValueError("output_tokens must be above 0")
     times = [found.prefill, found.first_token, found.tokens_error, *(found.max_throughput or ())]
@@ -250,12 +262,18 @@ def _check_sound(found: FittedCosts) -> None:
 def _piecewise(found: _PiecewisePart | None, experts: Experts | None) -> Piecewise | None:
     if found is None:
         return None
-    lists = (found.breakpoints, found.draft_breakpoints, found.tiles, found.drops)
+    lists = (found.breakpoints, found.draft_breakpoints, found.tiles, found.drops, found.rises)
     if any(len(one) > _MOST_TERMS or any(value <= 0 for value in one) for one in lists):
         raise ValueError("a breakpoint is not above 0, or there are too many")
     if not min(found.least_tokens, found.least_requests) > 0:
         raise ValueError("least_tokens and least_requests must be above 0")
     terms = Terms(
-        found.breakpoints, found.draft_breakpoints, found.least_tokens, found.least_requests, found.tiles, found.drops
+        found.breakpoints,
+        found.draft_breakpoints,
+        found.least_tokens,
+        found.least_requests,
+        found.tiles,
+        found.drops,
+        found.rises,
     )
     return Piecewise(terms, found.values, experts)

@@ -10,11 +10,13 @@ in a straight line, because nothing is known of a bend there. The a_k give conca
 of the gamma draft passes over `requests` tokens has such terms too. The last term is the fixed cost of speculation: verification
 logic and bookkeeping of the draft. No coefficient is below 0, so these costs never fall with T.
 
-Two more kinds of terms are tried, and kept if they lower the left-out error: T rounded up to a multiple of 16 or 64 (hardware
-tiles), and a cost up to 8, 16, 32, ... tokens that falls away beyond them, because an engine may change to a faster kernel
-there: 9 tokens cost less than 8 on an RTX 3090.
+Three more kinds of terms are tried, and kept if they lower the left-out error: T rounded up to a multiple of 16 or 64 (hardware
+tiles), a cost up to 8, 16, 32, ... tokens that falls away beyond them, because an engine may change to a faster kernel
+there (9 tokens cost less than 8 on an RTX 3090), and a cost that is added beyond a measured number of tokens, for the change to a
+slower kernel: a step of GLM-5.1 takes 2.2 times as long above 16 tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,6 +33,8 @@ _MIN_BESIDE = 3  # points on each side of a drop
 _RIDGE = 1e-3  # ridge penalty: spreads a cost over terms that are nearly collinear
 _LEAVE_ONE_OUT, _FOLDS = 60, 20  # points up to which each is left out alone; groups for more
 _CLEARER = 0.5  # standard errors by which the left-out error must fall for more terms
+_LEAST_RISE = 0.25  # of the steps below it: less may be noise
+_CLEARER_RISE = 1.5  # the same for a rise, whose place is looked for
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Terms:
     least_requests: float = 1.0
     tiles: tuple[float, ...] = ()  # tile sizes in tokens of a target pass
     drops: tuple[float, ...] = ()  # tokens beyond which a cost falls away
+    rises: tuple[float, ...] = ()  # tokens beyond which a cost is added
 
     def columns(self, batch: ArrayLike, gamma: ArrayLike, experts: Experts | None) -> Floats:
         """Design matrix, (..., K)."""
@@ -55,6 +60,7 @@ class Terms:
         for k in self.draft_breakpoints:
             terms += [gamma * part for part in _pieces(batch, k, self.least_requests)]
         terms += [(tokens <= k).astype(np.float64) for k in self.drops]
+        terms += [(tokens > k).astype(np.float64) for k in self.rises]
         return np.concatenate([columns(batch, gamma, experts), np.stack(terms, axis=-1)], axis=-1)
 
 
@@ -86,7 +92,8 @@ def choose_model(batch_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: E
 
     Steps of a few tokens are bound by memory bandwidth, so a bend near the fewest tokens is expected, although a sweep has few
     points there: of one breakpoint or none, the lowest is taken whose left-out error is within a standard error of the least. A
-    model with more terms must lower the left-out error by more than half a standard error."""
+    model with more terms must lower the left-out error by more than half a standard error, one with
+    a rise by more than one and a half."""
 
     def lower(one_R: Floats, other_R: Floats) -> tuple[float, float]:
         """Mean by which the first left-out error is lower, and its standard error."""
@@ -101,9 +108,11 @@ def choose_model(batch_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: E
     bent: list[tuple[Terms | None, Floats]] = [*single, (None, linear_R)]
     least_R = min((one_R for _, one_R in bent), key=lambda one_R: float(np.abs(one_R / seconds_R - 1).mean()))
     best, best_R = next(one for one in bent if (worse := lower(least_R, one[1]))[0] <= worse[1])
+    if rise := _rise(batch_R, gamma_R, seconds_R, experts, [*(one for one, _ in single), larger[0][0]]):
+        larger.append((rise, _left_out(rise.columns(batch_R, gamma_R, experts), seconds_R, _RIDGE)))
     for terms, found_R in larger:
         gain, error = lower(found_R, best_R)
-        if gain > max(_CLEARER * error, 1e-9):
+        if gain > max((_CLEARER_RISE if terms.rises else _CLEARER) * error, 1e-9):
             best, best_R = terms, found_R
     if best is None:
         return Choice(None, linear_R, linear_R)
@@ -121,6 +130,34 @@ def _candidates(batch_R: Floats, gamma_R: Floats) -> tuple[list[Terms], list[Ter
         [replace(every, breakpoints=(one,), draft_breakpoints=()) for one in every.breakpoints],
         [every, replace(every, tiles=_TILES), *([replace(every, drops=drops)] if drops else [])],
     )
+
+
+def _rise(
+    batch_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: Experts | None, bases: Sequence[Terms]
+) -> Terms | None:
+    """Of one rise beyond a measured number of tokens, with other terms or none, that with the least error on the points
+    themselves; the left-out error then decides whether there is one. None if no number has enough points beside it."""
+    tokens_R = batch_R * (gamma_R + 1)
+    none = Terms((), (), float(tokens_R.min()), float(batch_R.min()))
+    tried = [
+        replace(base, rises=(float(k),))
+        for base in (none, *bases)
+        for k in np.unique(tokens_R)
+        if min((tokens_R <= k).sum(), (tokens_R > k).sum()) >= _MIN_BESIDE
+    ]
+
+    def error(terms: Terms) -> float:
+        columns_RK = terms.columns(batch_R, gamma_R, experts)
+        values_K = least_squares(columns_RK, seconds_R, _RIDGE)
+        fitted_R, free = columns_RK @ values_K, max(1, len(seconds_R) - columns_RK.shape[1])
+        if values_K[-1] < _LEAST_RISE * float(np.median(fitted_R[tokens_R <= terms.rises[0]])):
+            return np.inf
+        return float(
+            np.abs(fitted_R / seconds_R - 1).mean() * len(seconds_R) / free
+        )  # more terms fit better by themselves
+
+    best = min(tried, key=error, default=None)
+    return best if best and np.isfinite(error(best)) else None
 
 
 def left_out(columns_RK: Floats, seconds_R: Floats, ridge: float, point_R: NDArray[np.int64]) -> Floats:

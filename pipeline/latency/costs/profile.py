@@ -63,6 +63,11 @@ class Profile:
         return {}
 
     @property
+    def cells(self) -> tuple[()]:
+        """No server was measured."""
+        return ()
+
+    @property
     def accuracy(self) -> StepAccuracy:
         """No fit: the times are interpolated between measured ones."""
         return MEASURED

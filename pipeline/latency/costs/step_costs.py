@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.latency.costs.accuracy import StepAccuracy
+from pipeline.latency.costs.cells import Cell
 from pipeline.latency.costs.fitted import KIND, fitted_costs_from_json
 from pipeline.latency.costs.profile import PARTS, Profile, profile_from_json
 from pipeline.store.files import read_user_json
@@ -36,6 +37,11 @@ class StepCosts(Protocol):
     @property
     def measured_requests(self) -> Mapping[int, tuple[int, int]]:
         """Fewest and most requests by measured draft length, where these differ from one to the other; empty if they cannot."""
+        ...
+
+    @property
+    def cells(self) -> Sequence[Cell]:
+        """What was measured at each load and draft length of a server; empty for forward times."""
         ...
 
     @property

@@ -161,7 +161,7 @@ def _of_totals(where: str, result: Mapping[str, Any]) -> dict[str, float]:
         if duration := _count(result, "duration"):
             computed["served_rate"] = completed / duration
             computed["most"] = min(completed, _count(result, "max_concurrent_requests") or completed)
-            computed["arrivals"] = completed * (_count(result, "burstiness") or 1.0)
+            computed["arrivals"] = max(0.0, completed) * (_count(result, "burstiness") or 1.0)
         if tpot := _count(result, "mean_tpot_ms"):
             computed["latency"] = (_count(result, "mean_ttft_ms") + tpot * (computed["tokens"] - 1)) / 1e3
     except (KeyError, TypeError, ValueError, OverflowError) as error:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import ServerCapacity
+from pipeline.latency.load.measured_losses import MeasuredLosses, measured_losses
 from pipeline.latency.load.queueing import Latency, latency
 from pipeline.latency.load.schedule import DraftOption, draft_lengths
 from pipeline.latency.load.simulation import Replica, simulate
@@ -74,14 +75,25 @@ def draft_option(name: str, workload: Workload, step_costs: StepCosts, cap: int)
         step_costs.accuracy.with_tokens(workload.tokens_error),
         frozenset(gamma for gamma in range(workload.max_gamma + 1) if not step_costs.measured(gamma)),
         step_costs.measured_requests,
+        _losses(workload, step_costs, cap),
     )
+
+
+def _losses(workload: Workload, step_costs: StepCosts, cap: int) -> MeasuredLosses | None:
+    """Draft lengths that lost in the measurements, with the tokens per step of the workload."""
+    if not step_costs.cells:
+        return None
+    rounds_G = None if workload.of_measurements else workload.rounds_G
+    return measured_losses(step_costs.cells, rounds_G, workload.max_gamma, cap)
 
 
 def chosen_lengths(workload: Workload, step_costs: StepCosts, cap: int, gamma: int | None = None) -> Ints:
     """The draft length for each batch size up to the cap, or `gamma` for all of them."""
     if gamma is not None:
         return np.full(cap, gamma)
-    return draft_lengths(workload.rounds_G, step_costs.steps(cap, round(workload.context), workload.max_gamma))
+    losses = _losses(workload, step_costs, cap)
+    step_GN = step_costs.steps(cap, round(workload.context), workload.max_gamma)
+    return draft_lengths(workload.rounds_G, step_GN, losses.lost_GN if losses else None)
 
 
 def predict(

@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 
 from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.costs.speedup import break_even
+from pipeline.latency.load.measured_losses import MeasuredLosses
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 _MAX_LOSS = 0.01  # time that a stretch may cost at a batch size, relative to the best draft length there
 _MAX_STRETCHES = 8  # if more are needed, the loss is doubled until they are enough
+_LARGE_LOSS = 1.0  # beyond it there are more stretches, because lengths that lost are left out
 
 
 def request_seconds(rounds_G: Floats, step_GN: Floats) -> Floats:
@@ -29,27 +32,31 @@ def request_seconds(rounds_G: Floats, step_GN: Floats) -> Floats:
     return rounds_G[:, None] * step_GN
 
 
-def draft_lengths(rounds_G: Floats, step_GN: Floats) -> Ints:
+def draft_lengths(rounds_G: Floats, step_GN: Floats, lost_GN: Bools | None = None) -> Ints:
     """The draft length for each batch size, 0 where speculation is not faster: the fewest stretches of one length that are never
-    more than 1% slower than the best length, at most 8; of those, the ones with the least loss in total."""
+    more than 1% slower than the best length, at most 8; of those, the ones with the least loss in total. `lost_GN`: lengths that
+    are not used because they lost in the measurements; there is another one at each batch size. If 8 stretches cannot leave them
+    out, more are used."""
     seconds_GN = request_seconds(rounds_G, step_GN)
-    loss_GN, allowed = seconds_GN / seconds_GN.min(0) - 1, _MAX_LOSS
-    while (found := _fewest_stretches(loss_GN, allowed)) is None:
-        allowed *= 2
+    if lost_GN is not None:
+        seconds_GN = np.where(lost_GN & ~lost_GN.all(0), np.inf, seconds_GN)
+    loss_GN, allowed, most = seconds_GN / seconds_GN.min(0) - 1, _MAX_LOSS, _MAX_STRETCHES
+    while (found := _fewest_stretches(loss_GN, allowed, most)) is None:
+        allowed, most = (2 * allowed, most) if allowed < _LARGE_LOSS or lost_GN is None else (_MAX_LOSS, 2 * most)
     return found
 
 
-def _fewest_stretches(loss_GN: Floats, allowed: float) -> Ints | None:
+def _fewest_stretches(loss_GN: Floats, allowed: float, most: int) -> Ints | None:
     """By dynamic programming over batch sizes: cost_SG is the least total loss so far with S + 1 stretches, the last of length
-    G. None if more stretches than `_MAX_STRETCHES` are needed."""
+    G. None if more stretches than `most` are needed."""
     gammas, count = loss_GN.shape
     limited_GN = np.where(loss_GN <= allowed, loss_GN, np.inf)
-    cost_SG = np.full((_MAX_STRETCHES, gammas), np.inf)
+    cost_SG = np.full((most, gammas), np.inf)
     cost_SG[0] = limited_GN[:, 0]
-    before_NSG = np.zeros((count, _MAX_STRETCHES, gammas), dtype=np.int64)  # the length at the batch size before
+    before_NSG = np.zeros((count, most, gammas), dtype=np.int64)  # the length at the batch size before
     for n in range(1, count):
         best_S = cost_SG.argmin(1)
-        least_S = np.append(np.inf, cost_SG[np.arange(_MAX_STRETCHES), best_S][:-1])
+        least_S = np.append(np.inf, cost_SG[np.arange(most), best_S][:-1])
         changes_SG = least_S[:, None] < cost_SG
         before_NSG[n] = np.where(changes_SG, np.append(0, best_S[:-1])[:, None], np.arange(gammas))
         cost_SG = np.where(changes_SG, least_S[:, None], cost_SG) + limited_GN[:, n]
@@ -127,6 +134,7 @@ class DraftOption:
     ranges: Mapping[int, tuple[int, int]] = field(
         default_factory=dict
     )  # measured batch sizes of the others; empty: all
+    losses: MeasuredLosses | None = None  # in the measurements of its costs, if they are of a server
 
     def measured(self, gamma: int, batch: int) -> bool:
         """Whether this draft length was measured at batch sizes around this one."""
@@ -162,7 +170,12 @@ def plain_spread(drafts: Sequence[DraftOption]) -> float:
 
 def make_schedule(drafts: Sequence[DraftOption]) -> Schedule:
     """Each draft's speedup is over the plain decoding measured with it, so a slow measurement does not penalise a draft."""
-    lengths_DN = np.array([draft_lengths(draft.rounds_G, draft.step_GN) for draft in drafts])
+    lengths_DN = np.array(
+        [
+            draft_lengths(draft.rounds_G, draft.step_GN, draft.losses.lost_GN if draft.losses else None)
+            for draft in drafts
+        ]
+    )
     each_N = np.arange(lengths_DN.shape[1])
     speedup_DN = np.array(
         [

@@ -39,7 +39,8 @@ class Workload:
     rounds_GW: Floats  # expected decoding steps after prefill
     variance_GW: Floats  # variance of the steps from random acceptance
     draft_digest: str | None = None  # of the examined draft
-    tokens_error: float = 0.0  # of the tokens per step, where they come from measurements of a server
+    of_measurements: bool = False  # whether the tokens per step are those with which the costs were measured
+    tokens_error: float = 0.0  # of these
     unit_W: Ints | None = None  # number of the independent unit, the conversation, of each request; None: each is one
 
     @property

@@ -1,0 +1,126 @@
+"""Draft lengths that lost in the measurements themselves, so that no schedule recommends them there. Pure.
+
+Fitted costs smooth over what was measured. Where they say that a length is the fastest, and the user has measured another one to
+be faster by more than repeats differ, the measurement is right.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.latency.costs.cells import Cell
+
+Bools = NDArray[np.bool_]
+
+_SAME_LOAD = 1.08  # ratio of two numbers of requests up to which they are one load
+_SLACK = 0.01  # loss that a schedule allows anyway
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A draft length that was slower than plain decoding in the measurements, by more than repeats differ."""
+
+    gamma: int
+    requests: float
+    share: float  # 0.2: 20% more time per token
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """Of one draft length at the batch sizes of one load: whether it lost to any other, and to plain decoding."""
+
+    first: int
+    last: int
+    lost: bool
+    to_plain: bool
+
+
+@dataclass(frozen=True)
+class MeasuredLosses:
+    """Where draft lengths lost: to plain decoding, and to the fastest measured length at batch size n, [gamma, n - 1]."""
+
+    to_plain: tuple[Loss, ...]
+    lost_GN: Bools
+
+
+def measured_losses(
+    cells: Sequence[Cell], rounds_G: NDArray[np.float64] | None, gammas: int, cap: int
+) -> MeasuredLosses:
+    """Of draft lengths 0 to `gammas` at batch sizes 1 to `cap`. Rounds are those of the workload by draft length; None: the
+    tokens per step are those of the measurements."""
+    verdicts: dict[int, list[_Verdict]] = {}
+    to_plain = []
+    for load in _loads([one for one in cells if one.gamma <= gammas]):
+        seconds = {
+            one.gamma: one.step_seconds / one.tokens_per_step
+            if rounds_G is None
+            else one.step_seconds * rounds_G[one.gamma]
+            for one in load
+        }
+        spread = _spreads(load, cells)
+        best = min(seconds, key=lambda gamma: seconds[gamma])
+        for one in load:
+            plain = one.gamma > 0 and 0 in seconds and _loses(seconds, spread, one.gamma, 0)
+            lost = plain or _loses(seconds, spread, one.gamma, best)
+            first, last = int(np.floor(one.batch)), int(np.ceil(one.requests))
+            verdicts.setdefault(one.gamma, []).append(_Verdict(first, last, lost, plain))
+            if plain:
+                to_plain.append(Loss(one.gamma, one.requests, float(seconds[one.gamma] / seconds[0] - 1)))
+    lost_GN = np.zeros((gammas + 1, cap), dtype=np.bool_)
+    for gamma, of_gamma in verdicts.items():
+        lost_GN[gamma] = [_lost_at(batch, of_gamma) for batch in range(1, cap + 1)]
+    known = sorted(verdicts)
+    for gamma in set(range(gammas + 1)) - set(known):  # not measured: it does not go before what was
+        for beside in ([one for one in known if one < gamma][-1:], [one for one in known if one > gamma][:1]):
+            lost_GN[gamma] |= lost_GN[beside].any(0)
+    return MeasuredLosses(tuple(sorted(to_plain, key=lambda one: (one.gamma, one.requests))), lost_GN)
+
+
+def _loads(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+    """Cells of several draft lengths at one load."""
+    found: list[Cell] = []
+    for one in sorted(cells, key=lambda one: one.requests):
+        if found and (one.requests > _SAME_LOAD * found[0].requests):
+            yield found
+            found = []
+        found.append(one)
+    if found:
+        yield found
+
+
+def _spreads(load: Sequence[Cell], cells: Sequence[Cell]) -> dict[int, float]:
+    """Relative difference of repeats by draft length; where a cell has none, the mean of the others."""
+    known = [one.spread for one in cells if one.spread is not None]
+    usual = float(np.mean(known)) if known else 0.0
+    return {one.gamma: usual if one.spread is None else one.spread for one in load}
+
+
+def _loses(seconds: dict[int, float], spread: dict[int, float], gamma: int, other: int) -> bool:
+    return bool(seconds[gamma] > seconds[other] * (1 + _SLACK + max(spread[gamma], spread[other])))
+
+
+def _lost_at(batch: int, verdicts: Sequence[_Verdict]) -> bool:
+    """At a measured load its verdict. Between two, whether it lost at both; beyond the last, whether it lost to plain decoding
+    there, since which of two drafts is faster may change with the load."""
+    at = [one.lost for one in verdicts if one.first <= batch <= one.last]
+    if at:
+        return any(at)
+    below = [one for one in verdicts if one.last < batch][-1:]
+    above = [one for one in verdicts if one.first > batch][:1]
+    sides = [*below, *above]
+    return all(one.lost for one in sides) if len(sides) > 1 else sides[0].to_plain
+
+
+def said_of_losses(losses: Sequence[Loss]) -> list[str]:
+    """A sentence for each draft length that was slower than plain decoding somewhere."""
+    said = []
+    for gamma, group in groupby(losses, key=lambda one: one.gamma):
+        of_gamma = list(group)
+        loads = ", ".join(f"{one.requests:g} (by {one.share:.0%})" for one in of_gamma)
+        said.append(
+            f"measured: draft length {gamma} was slower than plain decoding at {loads} requests; it is not used there"
+        )
+    return said
