@@ -13,6 +13,9 @@ _WORD = re.compile(r"[A-Za-z_]\w{0,40}")
 _NO_PROMPTS = re.compile(
     r"system|header|metadata|column|schema|label|output|response|answer|completion", re.IGNORECASE
 )  # names of keys
+_TURNS = re.compile(
+    r"(?:conversations?|dialog(?:ue)?s?|chats?|messages|turns|rounds|thread|history)\Z", re.IGNORECASE
+)  # not rows
 _DEEPEST = 3  # keys and lists on the way
 _MOST_KEYS = 16
 _MOST_ROWS = 256  # that a step keeps
@@ -39,7 +42,7 @@ def _steps(program: str, rows: Sequence[Any]) -> Iterator[tuple[str, Sequence[An
     if not rows:
         return
     objects = all(isinstance(row, Mapping) for row in rows)
-    if all(isinstance(row, list) for row in rows):
+    if all(isinstance(row, list) for row in rows) and not (len(rows) > 1 and _TURNS.search(program)):
         yield _each(program), list(islice((item for row in rows for item in row), _MOST_ROWS))
     elif objects and len(rows[0]) > 1 and all(isinstance(item, Mapping) for row in rows for item in row.values()):
         yield _each(program), list(islice((item for row in rows for item in row.values()), _MOST_ROWS))

@@ -19,13 +19,13 @@ BASE64 = "JSON in base64"
 _ASKS = re.compile(
     r"(?:<\|im_start\|>|<\|start_header_id\|>|<\|(?:user|system|prompter)\|>|<start_of_turn>|<\|turn>|<\uff5cUser\uff5c>"
     r"|<\|start\|>(?:user|system|developer)|\[INST\]|###? ?(?:Human|User|Instruction|System|Input) ?:"
-    r"|(?:Human|User|USER) ?:|Below is an instruction that describes a task)"
+    r"|(?:Human|User|USER|Instruct) ?:|Below is an instruction that describes a task)"
 )
 _STARTS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>")
 _ANSWERS = re.compile(  # how the assistant's begins, in the same forms
     r"<\|im_start\|>assistant|assistant<\|end_header_id\|>|<\|assistant\|>|<start_of_turn>model|<\|turn>model"
     r"|<\uff5cAssistant\uff5c>|<\|start\|>assistant|\[/INST\]|### ?(?:Assistant|Response|Output|Answer)\b"
-    r"|\s(?:Assistant|ASSISTANT) ?:|\nAI ?:"
+    r"|\s(?:Assistant|ASSISTANT) ?:|\n(?:AI|Output) ?:"
 )
 _CHUNKS = re.compile(r"\s*(?:event: ?[\w.]{1,60}\r?\n)?data: ?(?:\{|\[DONE\])")
 _ENCODED = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")

@@ -290,7 +290,9 @@ def _message(entry: Any, what: str, roles: Mapping[str, str]) -> Mapping[str, An
     if beside := media_of(entry):
         raise BadRow("content is not text", f"'{what}' has `{beside}`")
     content = _content(entry.get("content"), what)
-    if content in (None, []) and standard_role(entry["role"]) != "user" and not any(map(entry.get, _OTHER_TEXTS)):
+    if content in (None, []) and (other := next(filter(entry.get, _OTHER_TEXTS), None)):
+        raise BadRow("bad messages", f"'{what}' has no content, and its text in `{other}`; write it as content")
+    if content in (None, []) and standard_role(entry["role"]) != "user":
         content = ""  # as servers read it
     try:
         message = as_served({**entry, "content": content})

@@ -120,6 +120,9 @@ NO_PROMPTS: dict[str, list[Any]] = {
     "answers under another name": [{"sent": [1], "came": _ended(text)} for text in _TEXTS],
     "single messages": [{"thread": [{"role": "prompter", "text": text}, _SAID]} for text in _TEXTS],
     "speakers": [{"talk": [{"speaker": "user", "text": text}, {"speaker": "bot", "text": "b"}]} for text in _TEXTS],
+    "turns": [
+        {"id": 1, "conversation": [{"input": text, "output": "a"}, {"input": "And?", "output": "b"}]} for text in _TEXTS
+    ],
     "parts of another form": [_in_body([{"role": "user", "content": [{"text": text}]}]) for text in _TEXTS],
     "names of columns": [{"columns": ["prompt"], "index": [0, 1], "data": [["a"], ["b"]]}],
     "cells of a table": [{"columns": ["prompt", "label"], "data": [["a", "x"], ["b", "x"]]}],

@@ -27,6 +27,7 @@ TRANSCRIPTS = [
     "<bos><start_of_turn>user\nWhat?<end_of_turn>\n<start_of_turn>model\nFour.",
     "<s>[INST] What is 2+2? [/INST] Four.</s>",
     "Below is an instruction that describes a task.\n\n### Instruction:\nAdd 2 and 2.\n\n### Response:\nFour.",
+    "Instruct: Add 2 and 2.\nOutput: Four.",
     "<|user|>\nWhat?</s>\n<|assistant|>\nFour.",
 ]
 ORDINARY = [

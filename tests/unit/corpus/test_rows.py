@@ -460,3 +460,12 @@ def test_times_within_messages_are_read(tmp_path: Path) -> None:
     messages = [parse_row(value, SOURCE).messages[0] for value in found]
     assert [_said("user", "q") | {"at": "2026-11-26T00:00:00+00:00"}, _said("user", "q")] == messages
     assert [day, day] == [value["created"] for value in found]
+
+
+@pytest.mark.parametrize("name", ["text", "message", "parts", "value"])
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_a_message_with_its_text_under_another_name_is_named(name: str, role: str) -> None:
+    """It is not empty."""
+    chat = [{"role": role, name: "x"}, {"role": "user", "content": "q"}]
+    with pytest.raises(BadRow, match=rf"'messages\[1\]' has no content, and its text in `{name}`"):
+        parse_row({"messages": chat}, PromptSource(path="p"))

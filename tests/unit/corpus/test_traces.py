@@ -187,7 +187,7 @@ def test_a_message_may_have_no_text(message: dict[str, Any], content: Any) -> No
     """Such as a call alone, thinking that was cut off, or a tool that returned nothing: it is empty, as in servers."""
     found = parse_row({"messages": [_ASKED, message | {"content": content}, _ASKED]}, PromptSource(path="p"))
     assert "" == found.messages[1]["content"]
-    with pytest.raises(BadRow, match=r"bad messages: the content of 'messages.2.' is null, not text"):
+    with pytest.raises(BadRow, match=r"bad messages: 'messages.2.' has no content, and its text in `text`"):
         parse_row({"messages": [_ASKED, {"role": "assistant", "text": "Sure."}, _ASKED]}, PromptSource(path="p"))
 
 
