@@ -100,11 +100,13 @@ class Scraper:
                 return raw
             place = url.join(URL(answer.headers.get("Location", "")))
             if not 300 <= answer.status < 400 or redirected or place == url or place.origin() != url.origin():
-                raise _Refused(self._refusal(answer.status, raw))
+                raise _Refused(self._refusal(answer.status, raw, url))
         return await self._raw(session, place, redirected=True)
 
-    def _refusal(self, status: int, raw: bytes) -> str:
+    def _refusal(self, status: int, raw: bytes, url: URL) -> str:
         names, path = FACTS[self._engine].counters, self._path
+        if url.path.removesuffix(names.path).endswith(names.path):
+            return f"HTTP {status}: {names.path} is added to the URL; write the URL without it"
         if status in (401, 403):
             hint = f"the token in {self._variable} is not accepted" if self._variable else "set watch.key_variable"
             return f"HTTP {status}: {hint}"

@@ -95,6 +95,15 @@ def test_a_redirect_of_the_server_to_itself_is_followed() -> None:
         assert _scrape(url)[0].page is not None
 
 
+def test_a_url_with_the_path_of_the_page() -> None:
+    """As it stands in a config of Prometheus."""
+    with showing(_always(404)) as url:
+        assert (
+            f"{url}/metrics: HTTP 404: /metrics is added to the URL; write the URL without it"
+            == _scrape(f"{url}/metrics")[0].problem
+        )
+
+
 def test_the_model_is_asked_for_where_no_label_has_it() -> None:
     """llama.cpp's router has a page for each model."""
     engine, paths = CountingEngine("llama.cpp"), list[str]()
