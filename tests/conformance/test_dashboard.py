@@ -23,7 +23,7 @@ from pipeline.watch.metrics import WatchMetrics
 from tests.benchmarks.figures import ROOT
 from tests.conformance.servers import free_port
 from tests.standin_metrics import Answer, CountingEngine, showing
-from tests.unit.watch.expectations import watched_state
+from tests.unit.watch.expectations import found_in, watched_state
 
 DASHBOARD = ROOT / "docs" / "examples" / "grafana_dashboard.json"
 _VARIABLES = {"$__rate_interval": "5s", "$name": ".*"}
@@ -50,7 +50,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return 200, {}, engine.page().encode()
 
     metrics = WatchMetrics("big-draft")
-    metrics.show(watched_state(), Observation(time=time.time(), seconds=300.0, counts=None), WatchConfig())
+    metrics.show(found_in(watched_state()), Observation(time=time.time(), seconds=300.0, counts=None), WatchConfig())
     own, port = free_port(), free_port()
     server, _ = start_http_server(own, "127.0.0.1", metrics.registry)
     with showing(page) as url:
