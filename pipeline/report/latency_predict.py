@@ -19,17 +19,17 @@ _ABOVE = 1.02  # capacity / largest measured throughput from which it is said (a
 _PARTS = ("queue", "admission", "prefill", "service", "batch", "busy")  # of a latency, in JSON
 
 
-def _columns(quantiles: Sequence[float], simulated: bool) -> tuple[str, ...]:
+def _columns(quantiles: Sequence[float], simulated: bool, drafts: bool = True) -> tuple[str, ...]:
     names = ["mean", *map(quantile_name, quantiles)]
     return (
         "requests/s",
         "tokens/s",
         *(f"plain {name} s" for name in names),
         "plain batch",
-        *(f"spec. {name} s" for name in names),
-        "spec. batch",
+        *(f"spec. {name} s" for name in names if drafts),
+        *(["spec. batch"] if drafts else []),
         *(f"simulated {name} s" for name in names if simulated),
-        "speedup",
+        *(["speedup"] if drafts else []),
         "step times off by",
     )
 
@@ -55,17 +55,20 @@ def print_prediction(
                 f"{point.rate:.4g}",
                 f"{point.rate * tokens:,.0f}" if point.plain or point.speculative else "-",
                 *_cells(point.plain, quantiles),
-                *_cells(point.speculative, quantiles),
+                *(_cells(point.speculative, quantiles) if found.drafts else ()),
                 *(_simulated(point.simulated, quantiles) if simulated else ()),
-                speedup,
+                *([speedup] if found.drafts else []),
                 found.accuracy.short + (_EXTRAPOLATED if point.extrapolated else ""),
             ]
         )
-    out.table(_columns(quantiles, simulated), rows)
-    out.text(f"draft length: {_lengths(lengths_N)} ({found.accuracy.said})")
+    out.table(_columns(quantiles, simulated, found.drafts), rows)
+    if found.drafts:
+        out.text(f"draft length: {_lengths(lengths_N)} ({found.accuracy.said})")
+    else:
+        out.text("plain decoding only: the costs have no measurement with a draft")
+    speculation = f", {found.speculative_limit:.4g} with speculation" if found.drafts else ""
     out.text(
-        f"capacity: {found.plain_limit:.4g} requests/s with plain decoding, {found.speculative_limit:.4g} with speculation "
-        f"({_error_of_capacity(found)})"
+        f"capacity: {found.plain_limit:.4g} requests/s with plain decoding{speculation} ({_error_of_capacity(found)})"
     )
     if any(point.extrapolated for point in found.points):
         out.text(
@@ -74,10 +77,8 @@ def print_prediction(
         )
     if any(point.plain is None or point.speculative is None for point in found.points):
         out.text(f"{_UNSTABLE}: the offered load exceeds the capacity, so the queue and the latency grow without bound")
-    out.text(
-        "Speedup: mean latency with plain decoding / mean latency with speculation. Batch: mean number of requests in "
-        "progress; it is below 1 if the server is often idle."
-    )
+    speedup_is = "Speedup: mean latency with plain decoding / mean latency with speculation. " if found.drafts else ""
+    out.text(f"{speedup_is}Batch: mean number of requests in progress; it is below 1 if the server is often idle.")
     for note in notes:
         out.text(note)
 
@@ -98,7 +99,7 @@ def above_measured(found: Prediction, tokens: float) -> list[str]:
             ("plain decoding", found.plain_limit, found.plain_measured),
             ("speculation", found.speculative_limit, found.measured),
         )
-        if measured is not None and limit > _ABOVE * measured
+        if measured is not None and limit > _ABOVE * measured and (found.drafts or what == "plain decoding")
     ]
 
 
@@ -115,7 +116,7 @@ def near_capacity(found: Prediction) -> list[str]:
         ),
     ):
         near = [rate for rate in stable if rate * (1 + (accuracy.left_out or 0.0)) * (1 + accuracy.tokens) >= limit]
-        if near:
+        if near and (found.drafts or what == "plain decoding"):
             said.append(
                 f"note: {what} may be unstable from {near[0]:.4g} requests/s on: the capacity, {limit:.4g}, is within the error "
                 f"({accuracy.said})"

@@ -96,7 +96,7 @@ def _ranges(found: Schedule) -> list[tuple[int, int]]:
 
 
 def _span(ends: Any, form: str) -> str:
-    first, last = ("never" if not np.isfinite(one) else form.format(one) for one in ends)
+    first, last = (form.format(one) if np.isfinite(one) else "never" if one > 0 else "unknown" for one in ends)
     return first if first == last else f"{first} to {last}"
 
 

@@ -208,6 +208,11 @@ def _profile(variant: Variant, config: Config, digests: _Digests) -> OutsideInpu
             f"gate.profile.{variant}: {path} was measured up to draft length {machine.max_gamma}, and evaluate.gamma is {gamma}; "
             "measure more lengths, or lower evaluate.gamma"
         )
+    if not machine.acceptance_known:
+        raise UsageError(
+            f"gate.profile.{variant}: {path} is of measurements whose acceptance is unknown, so its steps are not known; measure "
+            "the acceptance beside the times"
+        )
     if config.gate.least_speedup is not None and not machine.plain:
         raise UsageError(
             f"gate.profile.{variant}: {path} has no row with draft length 0, from which the speedup is computed; add some, or "

@@ -77,8 +77,6 @@ def read_costs_and_workload(
         raise UsageError(
             f"{path}: no measurement of plain decoding (draft length 0), so there is no baseline for the speedup; add one"
         )
-    if step_costs.max_gamma < 1:
-        raise UsageError(f"--costs {path}: no measurement with a draft, so there is no draft length to choose; add one")
     if acceptance is not None:
         workload = read_workload(acceptance)
     else:

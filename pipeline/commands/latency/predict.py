@@ -69,6 +69,8 @@ def predict(
     check_plot(plot)
     rates, quantiles = _rates(request_rate), _quantiles(quantile or [DEFAULT_QUANTILE])
     step_costs, workload = read_costs_and_workload(costs, acceptance, acceptance_rate, output_tokens, prompt_tokens)
+    if gamma is not None and not workload.max_gamma:
+        raise UsageError(f"--gamma {gamma}: --costs {costs} has no measurement with a draft; leave out --gamma")
     if gamma is not None and gamma > workload.max_gamma:
         raise UsageError(
             f"--gamma {gamma}: only draft lengths 1 to {workload.max_gamma} were measured and examined; choose one of them"

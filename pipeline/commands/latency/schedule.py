@@ -77,6 +77,10 @@ def schedule(
         read_costs_and_workload(*given, output_tokens, prompt_tokens, _OUTPUT_TOKENS)
         for given in zip(costs, examinations, rates, strict=True)
     ]
+    if plain := next((path for path, (one, _) in zip(costs, pairs, strict=True) if one.max_gamma < 1), None):
+        raise UsageError(
+            f"--costs {plain}: no measurement with a draft, so there is no draft length to choose; add one"
+        )
     cap = default_max_num_seqs(max_num_seqs, *(step_costs for step_costs, _ in pairs))
     drafts, told = [], list[str]()
     for path, (step_costs, workload) in zip(costs, pairs, strict=True):

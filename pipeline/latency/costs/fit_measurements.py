@@ -73,6 +73,7 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
         first_token=unloaded_ttft(measured) or 0.0,
         max_throughput=_max_throughput(measured),
         cells=measured_cells(measured),
+        acceptance_known=all(one.acceptance_known for one in measured),
     )
 
 
@@ -133,6 +134,12 @@ def _batch_share(measured: Sequence[Measurement]) -> dict[int, float]:
 
 
 def _check_plausible(measured: Sequence[Measurement]) -> None:
+    unknown = [one for one in measured if not one.acceptance_known]
+    stated = [one for one in measured if one.acceptance_known and one.gamma]
+    if unknown and stated:
+        raise UsageError(
+            f"{unknown[0].where}: the acceptance is unknown, and {stated[0].where} states one; fit the two files alone"
+        )
     for one in measured:
         for name, (least, most) in _PLAUSIBLE.items():
             value = getattr(one, name)

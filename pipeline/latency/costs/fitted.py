@@ -55,6 +55,7 @@ class FittedCosts:
     draft_digest: None = None  # unknown: measurements do not name the draft
     max_throughput: tuple[float, float] | None = None  # measured tokens per second, of plain decoding and of all
     cells: tuple[Cell, ...] = ()  # what was measured
+    acceptance_known: bool = True  # False: `tokens_by_gamma` are no measurements; only times per token are
     notes: tuple[str, ...] = ()
 
     def step_seconds(self, requests: ArrayLike, gamma: ArrayLike) -> Floats:
@@ -128,6 +129,7 @@ class FittedCosts:
             "plain": self.plain,
             "left_out": [self.leave_one_out.linear, self.leave_one_out.chosen] if self.leave_one_out else None,
             "most_tokens_per_second": list(self.max_throughput) if self.max_throughput else None,
+            "acceptance_known": self.acceptance_known,
             "cells": [list(astuple(one)) for one in self.cells],
         }
 
@@ -178,6 +180,7 @@ class _File:
     plain: Flag
     left_out: tuple[Number, Number] | None
     most_tokens_per_second: tuple[Number, Number] | None
+    acceptance_known: Flag = True
     cells: tuple[tuple[SmallWhole, Number, Number, Number, Number, Number | None], ...] = ()
 
 
@@ -218,6 +221,7 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
             first_token=file.first_token,
             max_throughput=file.most_tokens_per_second,
             cells=tuple(Cell(*one) for one in file.cells),
+            acceptance_known=file.acceptance_known,
         )
         _check_sound(found)
         return found

@@ -27,7 +27,7 @@ from pipeline.latency.costs.columns import (
 )
 from pipeline.latency.costs.in_batch import USUAL_TOKENS, batch, decoding_shares, requests_per_place
 from pipeline.latency.costs.kind_of_throughput import check_throughput
-from pipeline.latency.costs.row import Row, check_token_seconds, counts_own_token, tokens_per_step
+from pipeline.latency.costs.row import Row, acceptance_known, check_token_seconds, counts_own_token, tokens_per_step
 from pipeline.latency.costs.step_time import step_seconds
 from pipeline.latency.costs.tables import FROM_TOTALS, is_table, read_rows
 
@@ -54,6 +54,9 @@ class Measurement:
     )
     isolated: bool = False  # the step was measured alone, so it contains no prefills of other requests
     throughput: float | None = None  # tokens per second of all requests, as the table has it
+    acceptance_known: bool = (
+        True  # False: steps are those in which all draft tokens are accepted, at the right time per token
+    )
     unread: Mapping[str, Any] = field(
         default_factory=dict, compare=False, repr=False
     )  # other cells of its row, and its file
@@ -87,8 +90,8 @@ def read_measurements(
         _check(row)
         rows.append(row)
     check_throughput(rows, path, columns)
-    shares, own = decoding_shares(rows), counts_own_token(rows)
-    found = [_measurement(row, share, own, path.name) for row, share in zip(rows, shares, strict=True)]
+    shares, kind = decoding_shares(rows), (counts_own_token(rows), acceptance_known(rows))
+    found = [_measurement(row, share, *kind, path.name) for row, share in zip(rows, shares, strict=True)]
     said = Counter(note for _, notes in found for note in notes)
     return Table(
         [one for one, _ in found],
@@ -144,10 +147,10 @@ def _said_of_waiting(measured: Sequence[Measurement]) -> list[str]:
     ]
 
 
-def _measurement(row: Row, share: float, own: bool, file: str) -> tuple[Measurement, list[str]]:
+def _measurement(row: Row, share: float, own: bool, known: bool, file: str) -> tuple[Measurement, list[str]]:
     """The measurement of a row, and what its user must know about how it was read."""
     gamma = int(row.values.get("gamma", 0.0))
-    length, notes = tokens_per_step(row, gamma, own)
+    length, notes = tokens_per_step(row, gamma, own, known)
     step, of_step = step_seconds(row, length, share)
     check_token_seconds(row, step / length)
     found = batch(row, step / length, length, share)
@@ -163,6 +166,7 @@ def _measurement(row: Row, share: float, own: bool, file: str) -> tuple[Measurem
         requests_per_place=requests_per_place(row.values, found.requests),
         in_batch=found.in_batch,
         throughput=row.values.get("throughput") if share else None,
+        acceptance_known=known,
         unread={"file": file, **{name: row.given[name] for name in unread(row.given, row.columns)}},
     ), [*notes, *of_step, *found.notes]
 

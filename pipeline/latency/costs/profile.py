@@ -63,6 +63,11 @@ class Profile:
         return {}
 
     @property
+    def acceptance_known(self) -> bool:
+        """Forward times need none."""
+        return True
+
+    @property
     def cells(self) -> tuple[()]:
         """No server was measured."""
         return ()

@@ -12,12 +12,19 @@ from typing import Any
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.errors import UsageError
-from pipeline.latency.costs.columns import has_unit, listed
+from pipeline.latency.costs.columns import has_unit, is_median, listed
 
 _MAX_PLAIN_TOKENS = 1.05  # tokens per step that still count as plain decoding (rounding)
 AGREES = 1.5  # ratio up to which two columns tell of the same time, one as a median and one as a mean
 _LEAST_LENGTH = 0.97  # tokens per step below which a length does not count the target's own token
 _OWN_ADDED = "the acceptance length counts accepted draft tokens only, so 1 was added for the target's own"
+_ACCEPTANCE = {"acceptance_length", "acceptance_rate", "draft_acceptance_rate"}
+_UNKNOWN = (
+    "the acceptance is unknown, so drafts are compared by their time per token, which holds for the acceptance of these "
+    "measurements only; a break-even cannot be told. If a column has it: --column acceptance_length=NAME, or "
+    "draft_acceptance_rate=NAME"
+)
+_SEVERAL_TOKENS = 1.1  # time between chunks / time per token from which chunks have several
 _LENGTH_AGREES = 0.05  # relative difference of two acceptance columns
 _MIN_TPOT, _MAX_TPOT = 5e-5, 3.0  # seconds per token outside of which the unit is assumed to be wrong
 _MAX_WITHOUT_UNIT = 0.5  # the same where the column's name has no unit: 2 may be 2 ms
@@ -33,14 +40,33 @@ class Row:
     given: Mapping[str, Any]
 
 
+def acceptance_known(rows: Sequence[Row]) -> bool:
+    """Whether the acceptance of any draft in a table is known. Without, the time per token of a row with a draft must be."""
+    drafted = [row for row in rows if row.values.get("gamma", 0.0) > 0]
+    if not drafted or any(row.values.keys() & _ACCEPTANCE or length_by_chunks(row) for row in drafted):
+        return True
+    return any(derived_token_seconds(row.values) is None for row in drafted)  # which is refused
+
+
+def length_by_chunks(row: Row) -> float | None:
+    """Tokens per step as the time between chunks / the time per token: an engine sends the tokens of a step together. None if
+    these are not of one statistic, or equal: some tables have the time per token under both names."""
+    itl, tpot = (row.values.get(name) for name in ("itl", "tpot"))
+    if itl is None or tpot is None or is_median(row.columns.get("itl", "")) != is_median(row.columns.get("tpot", "")):
+        return None
+    length, most = itl / tpot, 1 + row.values.get("gamma", 0.0)
+    return min(length, most) if _SEVERAL_TOKENS < length <= most * (1 + _LENGTH_AGREES) else None
+
+
 def counts_own_token(rows: Sequence[Row]) -> bool:
     """Whether the acceptance lengths of a table count the target's own token, without which a step gives fewer than one."""
     return all(row.values.get("acceptance_length", 1.0) >= _LEAST_LENGTH for row in rows)
 
 
-def tokens_per_step(row: Row, gamma: int, own: bool) -> tuple[float, list[str]]:
-    """Tokens per step of each request, the target's own included; `own`: whether the table's lengths count it. UsageError if the
-    acceptance is unknown or impossible."""
+def tokens_per_step(row: Row, gamma: int, own: bool, known: bool) -> tuple[float, list[str]]:
+    """Tokens per step of each request, the target's own included; `own`: whether the table's lengths count it; `known`: whether
+    the table says the acceptance of any row. If it does not, a step is one in which all were accepted: only its time per token is
+    used. UsageError if the acceptance of a row of another table is unknown, or impossible."""
     values, where, notes = row.values, row.where, list[str]()
     length = values.get("acceptance_length")
     if length is not None and not own:
@@ -75,6 +101,13 @@ def tokens_per_step(row: Row, gamma: int, own: bool) -> tuple[float, list[str]]:
                 f"{column} was read as accepted / drafted tokens, as engines count it; if it is per token, give "
                 f"--column {shlex.quote(f'acceptance_rate={column}')}"
             )
+    elif (by_chunks := length_by_chunks(row)) is not None:
+        length = by_chunks
+        notes.append(
+            "tokens per step are the time between chunks / the time per token, because the acceptance is not stated"
+        )
+    elif not known:
+        return gamma + 1.0, [_UNKNOWN]
     else:
         raise UsageError(
             f"{where}: draft length {gamma}, but the acceptance is unknown; name its column with --column acceptance_length=NAME "

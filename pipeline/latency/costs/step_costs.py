@@ -40,6 +40,11 @@ class StepCosts(Protocol):
         ...
 
     @property
+    def acceptance_known(self) -> bool:
+        """False: the costs hold for the acceptance of their own measurements, which is unknown."""
+        ...
+
+    @property
     def cells(self) -> Sequence[Cell]:
         """What was measured at each load and draft length of a server; empty for forward times."""
         ...

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.errors import UsageError
 from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import ServerCapacity
@@ -64,10 +65,11 @@ class Prediction:
     plain_measured: float | None  # the largest throughput of the measurements, in requests per second; None if unknown
     measured: float | None  # the same with any draft length
     extrapolated: bool  # whether a full batch is above the largest that was measured with its draft length
+    drafts: bool = True  # False: there is plain decoding only, and both results are of it
 
 
 def draft_option(name: str, workload: Workload, step_costs: StepCosts, cap: int) -> DraftOption:
-    """A draft at batch sizes up to the cap, with what is known of its times."""
+    """A draft at batch sizes up to the cap, with what is known of its times. UsageError as for `predict`."""
     return DraftOption(
         name,
         workload.rounds_G,
@@ -76,15 +78,29 @@ def draft_option(name: str, workload: Workload, step_costs: StepCosts, cap: int)
         frozenset(gamma for gamma in range(workload.max_gamma + 1) if not step_costs.measured(gamma)),
         step_costs.measured_requests,
         _losses(workload, step_costs, cap),
+        step_costs.acceptance_known,
     )
 
 
 def _losses(workload: Workload, step_costs: StepCosts, cap: int) -> MeasuredLosses | None:
     """Draft lengths that lost in the measurements, with the tokens per step of the workload."""
+    _check_acceptance(workload, step_costs)
     if not step_costs.cells:
         return None
     rounds_G = None if workload.of_measurements else workload.rounds_G
-    return measured_losses(step_costs.cells, rounds_G, workload.max_gamma, cap)
+    found = measured_losses(step_costs.cells, rounds_G, workload.max_gamma, cap)
+    if not step_costs.acceptance_known:  # nothing tells what a length between measured ones would get accepted
+        found.lost_GN[[gamma for gamma in range(workload.max_gamma + 1) if not step_costs.measured(gamma)]] = True
+    return found
+
+
+def _check_acceptance(workload: Workload, step_costs: StepCosts) -> None:
+    """UsageError for an acceptance beside costs that hold for their own only."""
+    if not step_costs.acceptance_known and not workload.of_measurements:
+        raise UsageError(
+            "these step costs are of measurements whose acceptance is unknown, so they cannot be used with another acceptance; "
+            "measure it beside the times (acceptance_length), or leave out the acceptance"
+        )
 
 
 def chosen_lengths(workload: Workload, step_costs: StepCosts, cap: int, gamma: int | None = None) -> Ints:
@@ -108,6 +124,7 @@ def predict(
 ) -> Prediction:
     """At `rates`, or at `DEFAULT_LOADS` of capacity if empty. The formula assigns requests to replicas at random; the simulation
     of `simulated` requests (0: none) assigns each to the replica with the fewest requests."""
+    _check_acceptance(workload, step_costs)
     plain, speculative = (
         server_capacity(workload, step_costs, lengths_N * speculating) for speculating in (np.int64(0), np.int64(1))
     )
@@ -142,6 +159,7 @@ def predict(
         step_costs.accuracy.with_tokens(workload.tokens_error),
         *_measured(workload, step_costs, replicas),
         any(_beyond(step_costs, int(length), len(lengths_N)) for length in (0, lengths_N[-1])),
+        workload.max_gamma > 0,
     )
 
 

@@ -135,6 +135,7 @@ class DraftOption:
         default_factory=dict
     )  # measured batch sizes of the others; empty: all
     losses: MeasuredLosses | None = None  # in the measurements of its costs, if they are of a server
+    acceptance_known: bool = True  # False: there is no break-even
 
     def measured(self, gamma: int, batch: int) -> bool:
         """Whether this draft length was measured at batch sizes around this one."""
@@ -150,7 +151,7 @@ class Schedule:
     winner_N: list[str | None]  # name of the fastest draft; None if plain decoding is fastest
     lengths_N: Ints  # its draft length; 0
     speedup_N: Floats  # over plain decoding
-    break_even_N: Floats  # break-even acceptance rate of that draft, or of the first if none pays
+    break_even_N: Floats  # break-even acceptance rate of that draft, or of the first if none pays; NaN: unknown
     accuracy_N: list[StepAccuracy]  # of its step times
     measured_N: list[bool]  # whether this draft length was measured at such batch sizes
 
@@ -190,7 +191,12 @@ def make_schedule(drafts: Sequence[DraftOption]) -> Schedule:
         drafts[one].measured(int(gamma), batch)
         for batch, (one, gamma) in enumerate(zip(first_N, lengths_N, strict=True), 1)
     ]
-    break_even_DN = np.array([break_even_acceptances(draft.step_GN) for draft in drafts])
+    break_even_DN = np.array(
+        [
+            break_even_acceptances(draft.step_GN) if draft.acceptance_known else np.full(len(each_N), np.nan)
+            for draft in drafts
+        ]
+    )
     return Schedule(
         list(drafts),
         winner_N,

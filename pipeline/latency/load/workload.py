@@ -164,9 +164,11 @@ def _acceptance_rate(tokens: float, gamma: int) -> float:
 
 def make_traces(workload: Workload, gamma: int) -> Traces:
     """Input of the simulation: each request gets the constant acceptance rate that reproduces its expected rounds at draft
-    length `gamma` (from 1)."""
-    tokens_W, wanted_W = workload.tokens_W, workload.rounds_GW[gamma]
-    width = int(tokens_W.max())
+    length `gamma` (from 1). A workload of plain decoding only has none."""
+    tokens_W, width = workload.tokens_W, int(workload.tokens_W.max())
+    if not workload.max_gamma:
+        return Traces(workload.prompt_tokens_W, tokens_W, np.zeros((len(tokens_W), width)))
+    wanted_W = workload.rounds_GW[gamma]
     low_W, high_W = np.zeros(len(tokens_W)), np.ones(len(tokens_W))
     for _ in range(30):
         middle_W = (low_W + high_W) / 2

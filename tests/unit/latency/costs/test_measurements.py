@@ -238,7 +238,7 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
             ("concurrency,k", "1,0"),
             "line 2: TPOT is unknown; columns with a value are concurrency, k; name its column with",
         ),
-        (("concurrency,k,tpot", "1,2,0.1"), "line 2: draft length 2, but the acceptance is unknown"),
+        (("concurrency,k,itl", "1,2,0.1"), "line 2: draft length 2, but the acceptance is unknown"),
         (
             ("rate,served_rate,latency,tokens", "9,5,30,100"),
             "line 2: completed 5 of 9 requests/s: offered load exceeds capacity",
