@@ -109,7 +109,7 @@ class Renderer:
         BadRow if the template raises an error or does not write a message; UsageError for a chat without a template.
         """
         if prompt.plain and not self._template_for_plain:
-            if prompt.facts.tools:
+            if prompt.tools:
                 raise BadRow("tools without a chat template", "tools are part of a rendered chat")
             return prompt.messages[0]["content"], True
         if prompt.plain and (found := transcript(prompt.messages[0]["content"])):
@@ -119,8 +119,8 @@ class Renderer:
                 "chats and turns need a chat template, and the target's tokenizer has none; use plain-text prompts "
                 "(prompt_field)"
             )
-        arguments = {**self._arguments, **prompt.facts.arguments}
-        if prompt.facts.tools:
+        arguments = {**self._arguments, **prompt.arguments}
+        if prompt.tools:
             arguments.pop("tools", None)
         with self._clock(prompt):
             self._traces.check(prompt, arguments)
@@ -192,7 +192,7 @@ class Renderer:
 
     def _answered(self, prompt: ParsedPrompt, message: Mapping[str, Any]) -> str:
         """The rendered prompt with an answer; empty where the template fails."""
-        arguments = _with_tools({**self._arguments, **prompt.facts.arguments}, prompt)
+        arguments = _with_tools({**self._arguments, **prompt.arguments}, prompt)
         try:
             with self._clock(prompt):
                 return self._rendered((*prompt.messages, message), arguments, open_answer=False)
@@ -203,7 +203,7 @@ class Renderer:
         """Whether the template writes the time into this prompt: it may only name the clock, in a branch that is not taken."""
         if not self.has_clock:
             return False
-        texts, arguments = set[str](), _with_tools({**self._arguments, **prompt.facts.arguments}, prompt)
+        texts, arguments = set[str](), _with_tools({**self._arguments, **prompt.arguments}, prompt)
         for moment in _MOMENTS:
             with clock_at(moment):
                 texts.add(self._rendered(prompt.messages, arguments))
@@ -273,6 +273,4 @@ class Renderer:
 
 
 def _with_tools(arguments: Mapping[str, Any], prompt: ParsedPrompt) -> dict[str, Any]:
-    return (
-        {**arguments, "tools": [dict(tool) for tool in prompt.facts.tools]} if prompt.facts.tools else dict(arguments)
-    )
+    return {**arguments, "tools": [dict(tool) for tool in prompt.tools]} if prompt.tools else dict(arguments)

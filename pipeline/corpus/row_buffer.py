@@ -111,7 +111,7 @@ class RowBuffer:
         signatures(bare).tofile(self._signatures)
         columns = [
             pa.array([prompt.domain for prompt in prompts], pa.string()),
-            pa.array([mode_of({**self._arguments, **prompt.facts.arguments}) for prompt in prompts], pa.string()),
+            pa.array([mode_of({**self._arguments, **prompt.arguments}) for prompt in prompts], pa.string()),
             pa.array([prompt.log_mode for prompt in prompts], pa.string()),
             pa.array(tokens, ACCEPTED.field("tokens").type),
             pa.array([_chat(prompt) for prompt in prompts], pa.string()),

@@ -65,6 +65,15 @@ class ParsedPrompt:
     of_log: bool = False  # its domain is a client's label
 
     @property
+    def tools(self) -> tuple[Mapping[str, Any], ...]:
+        return self.facts.tools
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Of the chat template."""
+        return self.facts.arguments
+
+    @property
     def comparison_text(self) -> str:
         """The text for near-duplicate detection: all messages, normalised, but system messages, which a deployment shares."""
         messages = (*self.messages, *(message for part in self.follow_ups for message in part))
@@ -78,13 +87,12 @@ class ParsedPrompt:
         """At which turn of a conversation and in which template mode it is asked: similar texts in other places are no
         duplicates. Empty for a first turn in the corpus's own mode."""
         answers = sum(standard_role(message["role"]) == "assistant" for message in self.messages)
-        arguments = self.facts.arguments
-        return f"{answers} {canonical_json(dict(arguments))}" if answers or arguments else ""
+        return f"{answers} {canonical_json(dict(self.arguments))}" if answers or self.arguments else ""
 
     @property
     def log_mode(self) -> str | None:
         """Of a prompt of a log: the template mode in the name of its domain."""
-        return mode_of(self.facts.arguments) if self.of_log else None
+        return mode_of(self.arguments) if self.of_log else None
 
     @cached_property
     def text_id(self) -> str:

@@ -45,7 +45,7 @@ class Traces:
         messages = [*prompt.messages]
         for part in prompt.follow_ups:
             messages += [{"role": "assistant", "content": "answer"}, *part]
-        tools = tuple(_tool_shape(tool) for tool in prompt.facts.tools)
+        tools = tuple(_tool_shape(tool) for tool in prompt.tools)
         shape = (canonical_json(dict(arguments)), tools, prompt.facts.roles, *map(_shape, messages))
         if shape not in self._found:
             if len(self._found) >= _MOST_SHAPES:
@@ -63,9 +63,9 @@ class Traces:
                 return UNKNOWN_ROLE, f"'{printable(role[:40])}' of message {number} is not in the chat template"
         numbers = count(_FIRST)
         marked, marks = zip(*(_marked(message, numbers) for message in messages), strict=True)
-        named = [_named(tool, f"t{_TOOLS + number}") for number, tool in enumerate(prompt.facts.tools)]
+        named = [_named(tool, f"t{_TOOLS + number}") for number, tool in enumerate(prompt.tools)]
         text = self._render(marked, {**arguments, "tools": named} if named else arguments)
-        for number, (tool, given) in enumerate(zip(prompt.facts.tools, named, strict=True)):
+        for number, (tool, given) in enumerate(zip(prompt.tools, named, strict=True)):
             if tool != given and str(_TOOLS + number) not in text:
                 return NO_TOOLS, f"it ignores tool {number + 1} of {len(named)}; {_OWN_TOOLS}"
         if named and text == self._render(marked, arguments):
