@@ -59,12 +59,28 @@ class AttentionLayers:
 
 def attention_layers(text: Any) -> AttentionLayers:
     """Of a decoder's config. Layers that use the keys and values of an earlier layer are left out."""
-    layers = int(text.num_hidden_layers)
-    own = layers - int(getattr(text, "num_kv_shared_layers", None) or 0)
-    sizes, named = attention_windows(text), list(getattr(text, "layer_types", None) or [])
-    kinds = named or [next(iter(sizes), "full_attention")] * layers
-    found = Counter(sizes.get(kind) for kind in kinds[:own] if kind not in WITHOUT_CACHE)
-    return AttentionLayers(found, sum(kind in _WITH_STATE for kind in kinds), bool(named))
+    sizes, kinds = attention_windows(text), _kinds(text)
+    found = Counter(sizes.get(kind) for kind in kinds[: _own_layers(text)] if kind not in WITHOUT_CACHE)
+    states = sum(kind in _WITH_STATE for kind in kinds)
+    return AttentionLayers(found, states, bool(getattr(text, "layer_types", None)))
+
+
+def attention_configs(text: Any) -> list[Any]:
+    """The config of each layer with keys and values of its own: heads may differ from layer to layer (Gemma 4)."""
+    kinds = _kinds(text)
+    configs = getattr(text, "per_layer_config", None) or [text] * len(kinds)
+    own = zip(kinds[: _own_layers(text)], configs, strict=False)
+    return [config for kind, config in own if kind not in WITHOUT_CACHE]
+
+
+def _kinds(text: Any) -> list[str]:
+    """By layer."""
+    named = list(getattr(text, "layer_types", None) or [])
+    return named or [next(iter(attention_windows(text)), "full_attention")] * int(text.num_hidden_layers)
+
+
+def _own_layers(text: Any) -> int:
+    return int(text.num_hidden_layers) - int(getattr(text, "num_kv_shared_layers", None) or 0)
 
 
 def mixture_of(target: AttentionLayers, draft: AttentionLayers) -> Mixture | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.models.attention_layers import AttentionLayers, attention_layers
+from pipeline.models.attention_layers import AttentionLayers, attention_configs, attention_layers
 from pipeline.models.built import empty_model, is_tied, load_config, name_of_head
 from pipeline.models.directory_checks import check_directory, unsupported
 from pipeline.models.files import weight_files
@@ -70,10 +70,8 @@ def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
         text = config.get_text_config()
         if isinstance(text, dict):  # that transformers has not read
             raise ValueError(f"a `text_config`, which models of type {config.model_type} do not have")
-        heads = getattr(text, "num_attention_heads", None)
-        width = getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0)
         attention = attention_layers(text)
-        elements = int(2 * attention.count * _key_heads(text) * width)
+        elements = sum(2 * _key_heads(layer) * _head_width(layer) for layer in attention_configs(text))
         context = int(getattr(text, "max_position_embeddings", None) or 2**31)
         context = min(context, longest_with_short_factors(text) or context)
         columns = int(text.vocab_size)
@@ -90,6 +88,11 @@ def _latent_elements(model: Any) -> int:
     transformers store it. Some layers have two such modules, and some other ones none."""
     found = (module for module in model.modules() if isinstance(getattr(module, "kv_lora_rank", None), int))
     return sum(module.kv_lora_rank + module.qk_rope_head_dim for module in found)
+
+
+def _head_width(text: Any) -> int:
+    heads = getattr(text, "num_attention_heads", None)
+    return int(getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0))
 
 
 def _key_heads(text: Any) -> int:

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Gemma4TextConfig
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.built import empty_model, load_config
 from pipeline.models.files import model_digest, tokenizer_digest
 from pipeline.models.loading import load_model, load_tokenizer
+from pipeline.models.shape import read_shape
 from pipeline.models.tensor_ledger import missing_member
 from pipeline.models.tokenizers import never_emitted
 from pipeline.speculation.choice import check_logits, proved_way
@@ -212,3 +214,24 @@ def test_a_stop_token_without_a_column_is_a_note() -> None:
     assert [] == never_emitted([0, 2], 32)
     (note,) = never_emitted([2, 32], 32)
     assert "the stop token 32 (eos_token_id) is none of the 32 tokens" in note
+
+
+def test_heads_may_differ_from_layer_to_layer(tmp_path: Path) -> None:
+    """Gemma 4 has wider heads, and fewer, in its layers of full attention; the last layers use the keys and values of earlier."""
+    sizes = dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCABULARY) | {"hidden_size_per_layer_input": 8}
+    config = Gemma4TextConfig(
+        **sizes,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        global_head_dim=16,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        num_kv_shared_layers=1,
+    )
+    config.save_pretrained(tmp_path)
+    assert 2 * (2 * 8 + 1 * 16 + 2 * 8) == read_shape(tmp_path).cache_elements_per_token
