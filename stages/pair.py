@@ -24,7 +24,7 @@ from pipeline.models.saving import save_tokenizer
 from pipeline.models.segmenter import chat_templates
 from pipeline.models.shape import find_width
 from pipeline.models.stored_pair import PAIR_FILE, read_pair
-from pipeline.models.tokenizers import never_emitted, stop_token_ids
+from pipeline.models.tokenizers import never_emitted, other_template, stop_token_ids
 from pipeline.quantization.block_sizes import impossible_variants
 from pipeline.reference.recipe import make_reference_pair
 from pipeline.reference.text import read_text
@@ -77,7 +77,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     # Logits may be padded to different widths; what both can express is the vocabulary of the pair.
     vocabulary = min(entry["logits_width"] for entry in described.values())
     stops = stop_token_ids(paths["target"], target)
-    ignored += never_emitted(stops, vocabulary)
+    ignored += [*never_emitted(stops, vocabulary), *other_template(origins["target"], target)]
     ignored += [
         f"pair.{role}.revision is not used: {place.source} is a directory, whatever revision its files are of"
         for role, place in context.resources.models.items()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.models.model_json import stop_tokens_of
+from pipeline.models.model_json import PROCESSOR_TEMPLATE, stop_tokens_of, template_of_processor
 from pipeline.store.json_text import parse_json
 from pipeline.store.own_files import reads_own_files
 
@@ -86,6 +86,17 @@ def _merges(tokenizer: Any) -> list[Any]:
 
 def _id(vocabulary: dict[str, int], token: str) -> str:
     return f"id {vocabulary[token]}" if token in vocabulary else "missing"
+
+
+def other_template(path: Path, tokenizer: Any) -> list[str]:
+    """A note on a processor in `path` whose chat template is not the tokenizer's."""
+    found = template_of_processor(path)
+    if found is None or found == tokenizer.chat_template:
+        return []
+    return [
+        f"{path / PROCESSOR_TEMPLATE} has another chat template than the tokenizer, whose own is used; vLLM applies the other "
+        "one to chats without tools: if a model is served so, remove the tokenizer's (chat_template in tokenizer_config.json)"
+    ]
 
 
 def never_emitted(stops: Sequence[int], vocabulary: int) -> list[str]:

@@ -16,7 +16,7 @@ from pipeline.models.files import model_digest, tokenizer_digest
 from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.shape import read_shape
 from pipeline.models.tensor_ledger import missing_member
-from pipeline.models.tokenizers import never_emitted
+from pipeline.models.tokenizers import never_emitted, other_template
 from pipeline.speculation.choice import check_logits, proved_way
 from tests.architectures import FAMILIES, VOCABULARY, tiny_model
 from tests.fakes import tiny_llama, tiny_tokenizer
@@ -151,8 +151,10 @@ def test_the_template_of_a_processor_is_that_of_its_tokenizer(model: Path) -> No
     (model / "chat_template.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
     assert "{{ messages }}" == load_tokenizer(model).chat_template
     assert before != tokenizer_digest(model)
+    assert [] == other_template(model, load_tokenizer(model))
     (model / "chat_template.jinja").write_text("own")
     assert "own" == load_tokenizer(model).chat_template
+    assert "another chat template than the tokenizer" in other_template(model, load_tokenizer(model))[0]
 
 
 def _drop_template(model: Path) -> None:
