@@ -204,11 +204,18 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
     check_directory(path)  # the config too is read for a tokenizer
     if trust_remote_code:
         check_own_code(path)
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
-    except Exception as error:  # the tokenizers library raises bare exceptions for damaged files
-        if (path / CONFIG).is_file():
-            load_config(path, trust_remote_code)  # whose fault it may be
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path, **options)
+        except Exception:  # the tokenizers library raises bare exceptions for damaged files
+            if not (path / CONFIG).is_file():
+                raise
+            # The fault may be the config's, or of what is left out of it where a model is loaded.
+            tokenizer = AutoTokenizer.from_pretrained(path, config=load_config(path, trust_remote_code), **options)
+    except UnderstudyError:
+        raise
+    except Exception as error:
         if not trust_remote_code and (named := code_named_in(path)):
             raise not_allowed(max(named), "the tokenizer is code that ships with it (auto_map)") from error
         remedy = "download or copy it again"

@@ -122,6 +122,17 @@ def test_windows_of_published_families_have_a_size(family: str, tmp_path: Path) 
     load_config(tmp_path)
 
 
+def test_the_first_name_of_a_rope_is_known_to_model_and_tokenizer(tmp_path: Path) -> None:
+    """Phi 3 was published with `su`, which transformers reads without the length that stands beside it."""
+    sets = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    tiny_model("Phi 3").save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    entry = {"rope_theta": 10000.0, "original_max_position_embeddings": 64}
+    _config(tmp_path, "rope_parameters", **entry, rope_scaling={"type": "su", **sets})
+    assert "longrope" == load_config(tmp_path).rope_parameters["rope_type"]
+    load_tokenizer(tmp_path)
+
+
 def test_shards_beside_a_single_file_are_the_same_weights(model: Path) -> None:
     """transformers reads model.safetensors, and vLLM and SGLang the shards of the index."""
     tiny_llama(2, dtype=torch.float32).save_pretrained(model / "other", max_shard_size="20KB")
