@@ -257,6 +257,13 @@ _MODELS = (
     "pipeline/models/built:load_config",
 )
 _TOKENIZER = _tokenizer_files()
+REQUEST = {
+    "request": {
+        "messages": [{"role": "user", "content": "Why?"}], "options": {"num_predict": "64", "stop": '["."]'},
+        "system": "Be brief.", "reasoning_effort": "low", "documents": [{"text": "a"}], "truncate_prompt_tokens": 900, "tool_choice": "auto", "x": 1,
+    },
+    "response": {"choices": [{"message": {"role": "assistant", "content": "So."}, "finish_reason": "stop"}]}, "created": 1.7e9,
+}  # fmt: skip
 SHARE_GPT = {"conversations": [{"from": "human", "value": "Why?"}, {"from": "function_call", "value": '{"name": "f"}'}]}
 STEP_TIMES = StepTimes(device="cpu", prompts=2, tokens=9, plain=[0.5, 0.6], rounds={1: [0.7, 0.8], 4: [1.2, 1.4]})
 SWEEP = b"concurrency,k,mean_acceptance_length,tpot_p50_ms,ttft_p50_ms\n1,0,1.0,21,30\n4,2,2.2,11,30\n"
@@ -447,6 +454,10 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="chats of ShareGPT", file="prompts.jsonl", valid=SHARE_GPT, read=_rows(PromptSource(path="prompts.jsonl")),
         covers=("pipeline/corpus/json_values:decoded",),
+    ),
+    Kind(
+        name="requests of a log", file="prompts.jsonl", valid=REQUEST, read=_rows(PromptSource(path="prompts.jsonl")),
+        covers=("pipeline/corpus/nested_settings:_plain",),
     ),
     Kind(
         name="prompts in a CSV table", file="prompts.csv", valid=b"prompt,domain\nWhy?,code\n",
