@@ -260,7 +260,8 @@ _TOKENIZER = _tokenizer_files()
 REQUEST = {
     "request": {
         "messages": [{"role": "user", "content": "Why?"}], "options": {"num_predict": "64", "stop": '["."]'},
-        "system": "Be brief.", "reasoning_effort": "low", "documents": [{"text": "a"}], "truncate_prompt_tokens": 900, "tool_choice": "auto", "x": 1,
+        "system": "Be brief.", "reasoning_effort": "low", "documents": [{"text": "a"}],
+        "truncate_prompt_tokens": 900, "tool_choice": "auto", "x": 1,
     },
     "response": {"choices": [{"message": {"role": "assistant", "content": "So."}, "finish_reason": "stop"}]}, "created": 1.7e9,
 }  # fmt: skip
