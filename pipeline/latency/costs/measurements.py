@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.arrivals import left_at_end, with_kind_of_load
+from pipeline.latency.costs.by_value import check_missing
 from pipeline.latency.costs.columns import (
     ABOVE_ZERO,
     COLUMNS,
@@ -89,6 +90,7 @@ def read_measurements(
         row = Row(one.where, with_kind_of_load({**one.computed, **parsed, **values}), used, one.cells)
         _check(row)
         rows.append(row)
+    check_missing(rows, path)
     check_throughput(rows, path, columns)
     shares, kind = decoding_shares(rows), (counts_own_token(rows), acceptance_known(rows))
     found = [_measurement(row, share, *kind, path.name) for row, share in zip(rows, shares, strict=True)]

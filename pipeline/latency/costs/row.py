@@ -26,7 +26,7 @@ _UNKNOWN = (
 )
 _SEVERAL_TOKENS = 1.1  # time between chunks / time per token from which chunks have several
 _LENGTH_AGREES = 0.05  # relative difference of two acceptance columns
-_MIN_TPOT, _MAX_TPOT = 5e-5, 3.0  # seconds per token outside of which the unit is assumed to be wrong
+MIN_TPOT, MAX_TPOT = 5e-5, 3.0  # seconds per token outside of which the unit is assumed to be wrong
 _MAX_WITHOUT_UNIT = 0.5  # the same where the column's name has no unit: 2 may be 2 ms
 
 
@@ -156,11 +156,11 @@ def check_token_seconds(row: Row, seconds: float) -> None:
     """UsageError for a TPOT that no server has."""
     column = row.columns.get("tpot")
     unnamed = column is not None and not has_unit(column)
-    most = _MAX_WITHOUT_UNIT if unnamed else _MAX_TPOT
-    if not _MIN_TPOT <= seconds <= most:
+    most = _MAX_WITHOUT_UNIT if unnamed else MAX_TPOT
+    if not MIN_TPOT <= seconds <= most:
         slow = ", and slow ones in seconds tpot_s" if unnamed else ""
         raise UsageError(
-            f"{row.where}: TPOT is {seconds:.3g} s; possible are {1e3 * _MIN_TPOT:g} ms to {most:g} s. Times in milliseconds "
+            f"{row.where}: TPOT is {seconds:.3g} s; possible are {1e3 * MIN_TPOT:g} ms to {most:g} s. Times in milliseconds "
             f"need ms in the column's name, such as tpot_ms{slow}; a throughput must be in tokens per second"
         )
 
