@@ -341,7 +341,7 @@ def test_draft_of_another_family_is_refused(smoke: Smoke, place: Place, tmp_path
         (lambda path: (path / "config.json").unlink(), 2, "is not a model directory (no config.json there)"),
         (lambda path: shutil.rmtree(path), 2, "is not a model directory (no config.json there)"),
         (lambda path: _truncate(path / "model.safetensors"), 1, "model.safetensors: truncated"),
-        (lambda path: _change(path, quantization_config={"bits": 4}), 2, "is quantized, so it cannot be trained"),
+        (lambda path: _change(path, quantization_config={"bits": 4}), 2, "quantization_config names no quant_method"),
     ],
     ids=["no weights", "no config", "no directory", "truncated weights", "quantized"],
 )
@@ -356,6 +356,14 @@ def test_unusable_model_directory_is_named(
     assert code == ended.code, ended.err
     assert f"{tmp_path}/spoilt" in ended.complaint
     assert complaint in ended.complaint
+
+
+def test_a_quantized_draft_is_not_trained(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """Such as a variant of an earlier run."""
+    config = _local(smoke, tmp_path, _jsonl(PROMPTS), draft=smoke.place.artifact("quantize/int8") / "draft")
+    ended = place.understudy("run", config, "--until", "pair", MLFLOW_TRACKING_URI=NOBODY)
+    assert 2 == ended.code, ended.err
+    assert "is quantized, so it cannot be trained; set a draft with float weights" in ended.complaint
 
 
 def test_a_local_pair_is_checked_by_a_dry_run(smoke: Smoke, place: Place, tmp_path: Path) -> None:
