@@ -50,6 +50,7 @@ from pipeline.models.directory_checks import check_directory
 from pipeline.models.files import tokenizer_files
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_tokenizer
+from pipeline.models.model_json import PROCESSOR_TEMPLATE, template_of_processor
 from pipeline.models.shape import measure_weights, read_shape
 from pipeline.models.stored_pair import PAIR_FILE, read_pair
 from pipeline.running.after_stage import after_stage
@@ -385,6 +386,10 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="config of a tokenizer", file="tokenizer_config.json", valid={"auto_map": {"AutoTokenizer": ["a.B", None]}},
         read=lambda place: tokenizer_files(place), covers=("pipeline/models/model_json:TOKENIZER_FORMAT",),
+    ),
+    Kind(
+        name="chat template of a processor", file=PROCESSOR_TEMPLATE, valid={"chat_template": "{{ messages }}"},
+        read=lambda place: template_of_processor(place), covers=("pipeline/models/model_json:TEMPLATE_FORMAT",),
     ),
     Kind(
         name="index of weights", file="model.safetensors.index.json",
