@@ -17,7 +17,7 @@ class Cell:
     requests: float  # of a closed loop: its concurrency
     batch: float  # mean number in the batch
     step_seconds: float
-    tokens_per_step: float
+    tokens_per_step: float  # the step / the time per token: less than the counters say where outputs are short
     spread: float | None = None  # time per token: the largest of the repeats / the smallest - 1; None without repeats
 
 
@@ -34,7 +34,7 @@ def measured_cells(measured: Sequence[Measurement]) -> tuple[Cell, ...]:
 
 
 def _cell(repeats: Sequence[Measurement]) -> Cell:
-    token_seconds = [one.step_seconds / one.tokens_per_step for one in repeats]
+    token_seconds = [one.token_seconds or one.step_seconds / one.tokens_per_step for one in repeats]
     step = float(np.mean([one.step_seconds for one in repeats]))
     return Cell(
         repeats[0].gamma,

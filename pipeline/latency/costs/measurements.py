@@ -28,6 +28,7 @@ from pipeline.latency.costs.columns import (
 )
 from pipeline.latency.costs.in_batch import USUAL_TOKENS, batch, decoding_shares, requests_per_place
 from pipeline.latency.costs.kind_of_throughput import check_throughput
+from pipeline.latency.costs.output_rounds import tokens_per_round
 from pipeline.latency.costs.row import Row, acceptance_known, check_token_seconds, counts_own_token, tokens_per_step
 from pipeline.latency.costs.step_time import step_seconds
 from pipeline.latency.costs.tables import FROM_TOTALS, is_table, read_rows
@@ -47,6 +48,7 @@ class Measurement:
     gamma: int  # draft length; 0 is plain decoding
     tokens_per_step: float  # of each request
     step_seconds: float
+    token_seconds: float | None = None  # time per token after the first, where it is not step / tokens per step
     output_tokens: float | None = None  # mean output length
     ttft: float | None = None  # time to first token, seconds
     requests_per_place: float | None = None  # of a closed loop: how many requests each place of the batch served
@@ -153,9 +155,10 @@ def _measurement(row: Row, share: float, own: bool, known: bool, file: str) -> t
     """The measurement of a row, and what its user must know about how it was read."""
     gamma = int(row.values.get("gamma", 0.0))
     length, notes = tokens_per_step(row, gamma, own, known)
-    step, of_step = step_seconds(row, length, share)
-    check_token_seconds(row, step / length)
-    found = batch(row, step / length, length, share)
+    per_round = tokens_per_round(length, gamma, row.values.get("tokens"))
+    step, of_step = step_seconds(row, per_round, share)
+    check_token_seconds(row, step / per_round)
+    found = batch(row, step / per_round, per_round, share)
     _check_requests(row.where, found.requests)
     return Measurement(
         where=row.where,
@@ -163,6 +166,7 @@ def _measurement(row: Row, share: float, own: bool, known: bool, file: str) -> t
         gamma=gamma,
         tokens_per_step=length,
         step_seconds=step,
+        token_seconds=None if per_round == length else step / per_round,
         output_tokens=row.values.get("tokens"),
         ttft=row.values.get("ttft"),
         requests_per_place=requests_per_place(row.values, found.requests),

@@ -13,6 +13,7 @@ from typing import Any
 from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.errors import UsageError
 from pipeline.latency.costs.columns import has_unit, is_median, listed
+from pipeline.latency.costs.output_rounds import tokens_per_step as tokens_per_step_of
 
 _MAX_PLAIN_TOKENS = 1.05  # tokens per step that still count as plain decoding (rounding)
 AGREES = 1.5  # ratio up to which two columns tell of the same time, one as a median and one as a mean
@@ -54,8 +55,10 @@ def length_by_chunks(row: Row) -> float | None:
     itl, tpot = (row.values.get(name) for name in ("itl", "tpot"))
     if itl is None or tpot is None or is_median(row.columns.get("itl", "")) != is_median(row.columns.get("tpot", "")):
         return None
-    length, most = itl / tpot, 1 + row.values.get("gamma", 0.0)
-    return min(length, most) if _SEVERAL_TOKENS < length <= most * (1 + _LENGTH_AGREES) else None
+    length, gamma = itl / tpot, int(row.values.get("gamma", 0.0))
+    if not _SEVERAL_TOKENS < length <= (1 + gamma) * (1 + _LENGTH_AGREES):
+        return None
+    return tokens_per_step_of(min(length, 1.0 + gamma), gamma, row.values.get("tokens"))
 
 
 def counts_own_token(rows: Sequence[Row]) -> bool:

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from pipeline.acceptance.baseline import read_baseline
 from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.moments import rounds_variance
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.profile_file import examined, parse_examination
-from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds, iid_tokens_per_call
+from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
 from pipeline.acceptance.schema import FILE
 from pipeline.drafts.kinds import KINDS
 from pipeline.errors import BrokenDraft, UnderstudyError, UsageError
+from pipeline.latency.costs.output_rounds import acceptance_rate
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import RequestSizes, ServerCapacity
 from pipeline.latency.load.simulation import Traces
@@ -149,17 +149,10 @@ def measured_acceptance_workload(
     length; interpolated between them, and below the shortest its own. One acceptance rate for all lengths would overrate the long
     drafts: later draft tokens are accepted less often."""
     known = {
-        gamma: _acceptance_rate(length, gamma) for gamma, length in sorted(tokens_by_gamma.items()) if gamma > 0
+        gamma: acceptance_rate(length, gamma) for gamma, length in sorted(tokens_by_gamma.items()) if gamma > 0
     } or {1: 0.0}
     alpha_G = np.interp(np.arange(1.0, gammas + 1), list(known), list(known.values()))
     return constant_acceptance_workload(alpha_G.tolist(), prompt_tokens, tokens, gammas)
-
-
-def _acceptance_rate(tokens: float, gamma: int) -> float:
-    """The acceptance rate per token with which a step of draft length `gamma` gives `tokens` tokens."""
-    if not 1 < tokens < gamma + 1:
-        return float(tokens > 1)
-    return float(brentq(lambda alpha: iid_tokens_per_call(alpha, gamma) - tokens, 0.0, 1.0))
 
 
 def make_traces(workload: Workload, gamma: int) -> Traces:

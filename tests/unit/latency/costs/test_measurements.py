@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.measurements import Measurement, read_measurements
+from pipeline.latency.costs.output_rounds import tokens_per_round
 
 PUBLISHED = "concurrency,k,mean_acceptance_length,tpot_p50_ms,ttft_p50_ms,output_tok_s"
 
@@ -48,7 +49,7 @@ def test_a_published_sweep_is_read_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "row", "requests", "step"),
     [
-        ("rate,gamma,latency,tokens,ttft,omega", "2,2,3.0,101,0.5,2", 6.0, 2 * 2.5 / 100),
+        ("rate,gamma,latency,tokens,ttft,omega", "2,2,3.0,101,0.5,2", 6.0, tokens_per_round(2, 2, 101) * 2.5 / 100),
         ("concurrency,gamma,output_tok_s,alpha", "6,1,300,0.5", 6.0, 1.5 * 6 / 300),
         ("batch,k,tpot,draft_acceptance_rate", "6,4,0.01,0.25", 6.0, 2 * 0.01),
         ("request_rate,request_throughput,k,latency_ms,tokens", "3,2.9,0,1000,11", 3.9, 0.1),
@@ -116,11 +117,12 @@ def test_results_of_vllm_bench_are_read(tmp_path: Path) -> None:
             requests=4,
             gamma=3,
             tokens_per_step=2.2,
-            step_seconds=pytest.approx(2.2 * 0.013),
+            step_seconds=pytest.approx(tokens_per_round(2.2, 3, 128) * 0.013),
+            token_seconds=pytest.approx(0.013),
             output_tokens=128.0,
             ttft=0.08,
             requests_per_place=2.5,
-            in_batch=pytest.approx(4 * (1 - 1 / (127 / 2.2 + 2))),
+            in_batch=pytest.approx(4 * (1 - 1 / (127 / tokens_per_round(2.2, 3, 128) + 2))),
         ),
     ] == read_measurements(path).measured
 
@@ -194,10 +196,11 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
             requests=15.0,
             gamma=3,
             tokens_per_step=2.5,
-            step_seconds=pytest.approx(0.05),
+            step_seconds=pytest.approx(0.02 * tokens_per_round(2.5, 3, 128)),
+            token_seconds=pytest.approx(0.02),
             output_tokens=128.0,
             ttft=0.1,
-            in_batch=pytest.approx(15 * (1 - 1 / (127 / 2.5 + 2))),
+            in_batch=pytest.approx(15 * (1 - 1 / (127 / tokens_per_round(2.5, 3, 128) + 2))),
         )
         == found
     )

@@ -18,6 +18,7 @@ from pipeline.errors import UsageError
 from pipeline.latency.costs.fit_measurements import fit_measurements, worst_misfit
 from pipeline.latency.costs.fitted import FittedCosts, fitted_costs_from_json
 from pipeline.latency.costs.measurements import read_measurements
+from pipeline.latency.costs.output_rounds import tokens_per_round
 from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.load.output_lengths import parse_output_lengths
 from pipeline.latency.load.prediction import chosen_lengths, predict
@@ -48,10 +49,13 @@ def _row(batch: float, gamma: int, step: float) -> dict[str, Any]:
 def _sweep(
     step: Step, loads: Sequence[int] = LOADS, gammas: Sequence[int] = GAMMAS, **more: Callable[[float, int], Any]
 ) -> list[dict[str, Any]]:
-    return [
-        _row(batch, gamma, step(batch, gamma)) | {name: value(batch, gamma) for name, value in more.items()}
-        for batch, gamma in product(loads, gammas)
-    ]
+    """The time per token is that of outputs of their length, which their last steps make longer."""
+    rows = []
+    for batch, gamma in product(loads, gammas):
+        row = _row(batch, gamma, step(batch, gamma)) | {name: value(batch, gamma) for name, value in more.items()}
+        per_round = tokens_per_round(LENGTHS[gamma], gamma, row.get("output_tokens"))
+        rows.append(row | {"mean_tpot_ms": row["mean_tpot_ms"] * LENGTHS[gamma] / per_round})
+    return rows
 
 
 def _written(place: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
