@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.step_costs import read_step_costs
+from pipeline.latency.load.measured_losses import said_of_losses
 from pipeline.latency.load.prediction import draft_option
 from pipeline.latency.load.schedule import Schedule, make_schedule
 from pipeline.latency.load.workload import read_workload
@@ -53,7 +54,9 @@ def choose_lengths(draft: Draft, schedules: bool, given: int | None = None) -> D
     workload = workload.up_to(min(costs.max_gamma, workload.max_gamma))
     schedule = make_schedule([draft_option(draft.variant, workload, costs, cap)])
     found = _from_schedule(schedule.lengths_N.tolist(), plain, schedules)
-    return replace(found, notes=(*found.notes, *_said_of_times(schedule, f"gate.profile.{draft.variant}")))
+    losses = [said for one in schedule.drafts if one.losses for said in said_of_losses(one.losses.to_plain)]
+    of_times = _said_of_times(schedule, f"gate.profile.{draft.variant}")
+    return replace(found, notes=(*found.notes, *of_times, *(losses if found.by_batch else ())))
 
 
 def _said_of_times(schedule: Schedule, where: str) -> list[str]:
