@@ -20,6 +20,7 @@ _SHOWN = 80  # characters of a header in a message
 _MOST_FAILED = 0.05  # of the requests of a test
 _SAME_TOKENS = 1.5  # ratio of two counts of the same output tokens from which one has counted something else
 _TOTALS = ("completed", "duration", "total_output_tokens")  # of a result of `vllm bench serve`
+_TIMES = ("mean_tpot_ms", "mean_itl_ms")
 FROM_TOTALS = (*_TOTALS, "max_concurrent_requests", "burstiness", "spec_decode_num_drafts", "spec_decode_draft_tokens")
 
 
@@ -72,7 +73,7 @@ def _rows(path: Path) -> Iterator[Cells]:
         where, cells = f"{path}: line {row.line}", dict(row.cells)
         totals = set(_TOTALS) <= cells.keys()  # as `vllm bench` writes its results into a table
         if totals:
-            _check_result(where, cells)
+            _check_result(where, cells, table=True)
         yield Cells(where, cells, table.names, _of_totals(where, cells) if totals else {})
 
 
@@ -103,13 +104,14 @@ def _json(text: str) -> Any:
         return [parse_json(line, foreign=True) for line in text.splitlines() if line.strip()]
 
 
-def _check_result(where: str, result: Mapping[str, Any]) -> None:
-    """UsageError for a result that says itself that it is none: most of its requests failed, or its output tokens are not the
-    tokens of its answers."""
+def _check_result(where: str, result: Mapping[str, Any], table: bool = False) -> None:
+    """UsageError for a result that says itself that it is none: most of its requests failed, its answers were not streamed, or
+    its output tokens are not the tokens of its answers. A table may have its times under other names."""
     completed, failed = _count(result, "completed"), _count(result, "failed")
     _check_failed(where, completed, failed or max(0.0, _count(result, "num_prompts") - completed))
     tokens = _count(result, "total_output_tokens")
-    if tokens > completed and not any(_count(result, name) for name in ("mean_tpot_ms", "mean_itl_ms")):
+    times = [_count(result, name) for name in _TIMES if not table or name in result]
+    if tokens > completed and (times or not table) and not any(times):
         raise UsageError(f"{where}: no time per token: the answers were not streamed; run the benchmark with streaming")
     texts = _count(result, "total_output_tokens_retokenized")
     counters = _count(result, "spec_decode_num_drafts") + _count(result, "spec_decode_accepted_tokens")

@@ -116,3 +116,16 @@ def test_an_overloaded_latency_alone_is_refused(tmp_path: Path) -> None:
     path.write_text("rate,served_rate,latency,tokens\n9,5,30,100\n")
     with pytest.raises(UsageError, match="add columns of TTFT and of the time per token"):
         read_measurements(path)
+
+
+@pytest.mark.parametrize("column", ["tpot_p50_ms", "output_tok_s"])
+def test_a_table_with_totals_may_have_other_times(column: str, tmp_path: Path) -> None:
+    """It was taken for a result whose answers were not streamed; one that says so itself is."""
+    header = f"concurrency,completed,duration,total_output_tokens,{column}"
+    path = tmp_path / "sweep.csv"
+    path.write_text(f"{header}\n1,100,105,10100,{10 if 'tpot' in column else 100}\n")
+    (one,) = read_measurements(path).measured
+    assert pytest.approx(0.01, rel=0.06) == one.step_seconds
+    path.write_text(f"{header},mean_tpot_ms\n1,100,105,10100,100,0\n")
+    with pytest.raises(UsageError, match="were not streamed"):
+        read_measurements(path)
