@@ -32,12 +32,16 @@ while IFS= read -r override; do
     if [[ -n $override ]]; then call+=("--set=$override"); shown+=("--set=${override%%=*}=..."); fi
 done <<< "${CALL_OVERRIDES:-}"
 shown+=(-- "$CALL_SUBJECT")
+shopt -s nocasematch
+secrets=()
 for name in $(compgen -e); do
-    if [[ $name =~ (TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL|_KEY) ]]; then
-        secret=${!name}
-        if [[ $secret == ????* ]]; then shown=("${shown[@]//"$secret"/[$name]}"); fi
-    fi
+    if [[ $name =~ (TOKEN|PASS|SECRET|CREDENTIAL|_KEY|_URL|_URI|_CONN) && ${!name} == ????* ]]; then secrets+=("$name"); fi
 done
+# The longest first: one secret may begin with another.
+while read -r _ name; do
+    if [[ -n $name ]]; then secret=${!name}; shown=("${shown[@]//"$secret"/[$name]}"); fi
+done < <(for name in "${secrets[@]}"; do secret=${!name}; echo "$(expr length "$secret") $name"; done | sort -rn)
+shopt -u nocasematch
 printf 'calling:'; printf ' %q' "${shown[@]}"; printf '\\n'
 """
 

@@ -59,7 +59,9 @@ class NoticeConfig(Section):
             if mistake := credentials_in(url, "put a token into the environment variable named by key_variable"):
                 raise ValueError(mistake)
             if wrong := wrong_with(url):
-                raise ValueError(f"{url} is not a URL that can be called: {wrong}; write https://host/path")
+                raise ValueError(
+                    f"{url} is not a URL that can be called: {wrong}; write http://host:port/path or https://host/path"
+                )
         return url
 
     @model_validator(mode="after")

@@ -24,10 +24,10 @@ _ASKS = re.compile(
 _STARTS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>")
 _ANSWERS = re.compile(  # how the assistant's begins, in the same forms
     r"<\|im_start\|>assistant|assistant<\|end_header_id\|>|<\|assistant\|>|<start_of_turn>model|<\|turn>model"
-    r"|<\uff5cAssistant\uff5c>|<\|start\|>assistant|\[/INST\]|### ?(?:Assistant|Response|Output|Answer)\b"
-    r"|\s(?:Assistant|ASSISTANT) ?:|\n(?:AI|Output) ?:"
+    r"|<\uff5cAssistant\uff5c>|<\|start\|>assistant|\[/INST\]|### ?(?:Assistant|Response|Output|Answer) ?:"
+    r"|\sASSISTANT ?:|\n\s*(?:Assistant|AI|Output) ?:"
 )
-_CHUNKS = re.compile(r"\s*(?:event: ?[\w.]{1,60}\r?\n)?data: ?(?:\{|\[DONE\])")
+_CHUNKS = re.compile(r"\s*(?:event: ?[\w.]{1,60}\r?\n)?data: ?(\{[^\n]*|\[DONE\])")
 _ENCODED = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
 _CUT = re.compile(  # marks of LiteLLM, Langfuse and others
     r"\((?:litellm_)?truncated \d{1,12} chars\)|<truncated due to size|(?:\[truncated\]|\(truncated\))\Z", re.IGNORECASE
@@ -46,7 +46,7 @@ def transcript(text: str) -> str | None:
 
 def encoded(text: str) -> str | None:
     """STREAM or BASE64 for a text that is a request or an answer in such a form; None for another text."""
-    if _CHUNKS.match(text):
+    if (chunk := _CHUNKS.match(text)) and (chunk[1] == "[DONE]" or isinstance(decoded(chunk[1]), Mapping)):
         return STREAM
     bare = text.strip()
     if not _ENCODED.fullmatch(bare):

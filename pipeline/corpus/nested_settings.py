@@ -60,4 +60,9 @@ def _plain(value: Any) -> Any:
     """A number, true, false, null, a list or an object that is written as text."""
     if not isinstance(value, str):
         return value
-    return parse_json(value, foreign=True) if _PLAIN.fullmatch(value) else decoded(value)
+    if not _PLAIN.fullmatch(value):
+        return decoded(value)
+    try:
+        return parse_json(value, foreign=True)
+    except ValueError:  # such as `007`
+        return value

@@ -13,10 +13,11 @@ from pipeline.escaping.terminal import printable
 MEDIA = ("images", "image", "videos", "video", "audios", "audio")  # beside a text: of exports, Ollama and data sets
 ROUTES = ("url", "path", "uri", "endpoint", "call_type")  # of batch files, gateways and LiteLLM
 _PLACE = re.compile(r"<(?:image|img|video|audio)>|<\|(?:image|image_pad|video_pad|audio)\|>")
-_WITHOUT_TEXT = re.compile(
-    r"(?:https?://[^/\s]{1,200})?(?:/[\w.-]{1,60}){0,4}/?(?:embeddings?|rerank|moderations?|images/generations|audio/\w{1,20}|score"
-    r"|classify|tokenize)(?:\?.{0,200})?|a?(?:embedding|moderation|rerank|transcription|speech|image_generation)"
-)
+# A path of an API, not any word: tables have columns of these names too.
+_KINDS = r"(?:embeddings?|rerank|moderations?|images/generations|audio/\w{1,20}|score|classify|tokenize)"
+_OF_AN_API = r"(?:https?://[^/\s]{1,200})?(?:/[\w.-]{1,60}){0,4}/(?:v\d\w{0,8}|deployments/[\w.-]{1,60})/"
+_PATH_WITHOUT_TEXT = re.compile(rf"(?:{_OF_AN_API}|/){_KINDS}/?(?:\?.{{0,200}})?")
+_CALL_WITHOUT_TEXT = re.compile(r"a?(?:embedding|moderation|rerank|transcription|speech|image_generation)")
 
 
 def media_of(message: Mapping[str, Any]) -> str | None:
@@ -32,6 +33,7 @@ def has_place(texts: Iterable[Any]) -> bool:
 def route_without_text(row: Mapping[str, Any]) -> str | None:
     """What a row says of its route, where that gives no text; None where it does, or where the row does not say."""
     for name in ROUTES:
-        if isinstance(said := row.get(name), str) and _WITHOUT_TEXT.fullmatch(said.strip()):
+        wanted = _CALL_WITHOUT_TEXT if name == "call_type" else _PATH_WITHOUT_TEXT
+        if isinstance(said := row.get(name), str) and wanted.fullmatch(said.strip()):
             return f"`{name}` is {printable(said.strip()[:60])}"
     return None

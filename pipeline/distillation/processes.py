@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -31,9 +30,9 @@ def join(device: str) -> torch.device:
     if meeting := os.environ.get(MEETING):
         dist.init_process_group(
             "gloo" if device == "cpu" else "nccl",
-            init_method=Path(meeting).as_uri(),
+            store=dist.FileStore(meeting, size := int(os.environ["WORLD_SIZE"])),  # type: ignore[attr-defined]
             rank=int(os.environ["RANK"]),
-            world_size=int(os.environ["WORLD_SIZE"]),
+            world_size=size,
             timeout=_NEVER,
         )
     device_of: torch.device = PartialState(cpu=device == "cpu", timeout=_NEVER).device

@@ -206,7 +206,9 @@ def launch_all(processes: int, task: Path) -> None:
         for one in workers:
             one.terminate()
         for one in workers:
-            one.wait(_END_SECONDS)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                one.wait(_END_SECONDS)
+            one.kill()
     if any(codes.values()):
         raise UnderstudyError(_first_end({rank: code for rank, code in codes.items() if code}, processes))
 

@@ -33,7 +33,7 @@ _UNDO = (
 _MOST_REASONS = 5
 _PROMOTED = "promoted"  # the result of a promotion
 # Rules about a gain in acceptance rate.
-_OF_ACCEPTANCE = ("min_gain", "domain_margin", "segment_margin", "length_margin")
+OF_ACCEPTANCE = ("min_gain", "domain_margin", "segment_margin", "length_margin")
 _BASELINES = {"base": "the base draft", "champion": "the champion"}
 
 
@@ -142,7 +142,7 @@ def power_summary(decision: BriefDecision) -> list[str]:
 
 
 def _about_acceptance(decision: BriefDecision) -> list[RuleResult]:
-    return [rule for rule in decision.rules if rule.name.startswith(_OF_ACCEPTANCE)]
+    return [rule for rule in decision.rules if rule.name.startswith(OF_ACCEPTANCE)]
 
 
 def _prompts_for_margin(rule: RuleResult) -> float:

@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured
+from pipeline.config.quantize import UNQUANTIZED
 from pipeline.judgement.rule_result import RuleResult
 from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN, REFUSE, BriefDecision, Side, Verdict
 
+_HERE = "on this machine"
 MIN_SPEEDUP = "min_speedup"  # the rule about the speedup at `gate.load`
 
 
@@ -37,7 +39,7 @@ def _found(rules: Sequence[RuleResult], speed: DecodingSpeed | None) -> tuple[Me
         return Measured(predicted.value, predicted.low, predicted.high), "at the stated load"
     if speed is not None:
         measured = speed.candidate.speedup
-        return None if measured is None else (measured, "on this machine")
+        return None if measured is None else (measured, _HERE)
     return None
 
 
@@ -63,14 +65,20 @@ def measured_line(decision: BriefDecision) -> str:
     speed = decision.speed
     if speed is None or speed.candidate.speedup is None:
         return ""
-    best = speed.candidate
-    return f"{times(speed.candidate.speedup)} at {best.gamma} draft tokens, one request at a time, on {speed.device}"
+    best, which = speed.candidate, "" if decision.variant == UNQUANTIZED else " of the unquantized draft"
+    return f"{times(speed.candidate.speedup)}{which} at {best.gamma} draft tokens, one request at a time, on {speed.device}"
+
+
+def warnings_elsewhere(decision: BriefDecision) -> list[str]:
+    """The warnings, for readers on another machine than that of the run."""
+    where = "on the machine of the run" if decision.speed is None else f"on {decision.speed.device}"
+    return [warning.replace(_HERE, where) for warning in decision.warnings]
 
 
 def served_worth(decision: BriefDecision, gamma: int) -> list[str]:
     """What people who serve the draft with `gamma` draft tokens must know of its speed, a line each: that it may be worth
     nothing, and that another draft length was the fastest where it was measured."""
-    found = [f"the draft passed, but was {warning}" for warning in decision.warnings]
+    found = [f"the draft passed, but was {warning}" for warning in warnings_elsewhere(decision)]
     if decision.speed is not None and decision.speed.candidate.gamma != gamma and (line := measured_line(decision)):
         found.append(
             f"measured: {line}; this is started with {gamma}: --gamma {decision.speed.candidate.gamma} starts it so"

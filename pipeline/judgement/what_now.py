@@ -5,13 +5,13 @@ that rests on acceptance without memory (the same for each token, Leviathan et a
 """
 
 from collections.abc import Mapping, Sequence
-from math import ceil
 from statistics import median
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.acceptance.schema import Figures
 from pipeline.acceptance.step_times import StepTimes
-from pipeline.judgement.rule_result import INCONCLUSIVE, PASS, RuleResult
+from pipeline.judgement.headline import OF_ACCEPTANCE
+from pipeline.judgement.rule_result import FAIL, PASS, RuleResult
 
 _MOST = 1000  # times as many prompts: no advice
 
@@ -22,19 +22,22 @@ def what_now(
     examined: Figures | None,
     next_doubling: float | None,
 ) -> list[str]:
-    """Lines for people, the first about speed. `times` and `examined` are of the same draft, None where that is not known;
+    """Lines for people, those about rules first. `times` and `examined` are of the same draft, None where that is not known;
     `next_doubling`: what twice as many completions would add to its acceptance rate, by the learning curve."""
     found = list[str]()
     if times is not None and examined is not None:
         found.append(_break_even(times, examined.mean_acceptance_length, examined.acceptance_rate.value))
-    return [*found, *_for_rules(rules, next_doubling)]
+    return [*_for_rules(rules, next_doubling), *found]
 
 
 def _break_even(times: StepTimes, per_round: Mapping[int, float], rate: float) -> str:
     """What a round costs and must give. In steps of plain decoding, on the machine of the run."""
-    step = median(times.plain)
-    cost = {length: median(seconds) / step for length, seconds in times.rounds.items()}
-    best = max(cost, key=lambda length: per_round[length] / cost[length])
+    # Within each turn, as the speedup is: what else the machine does in a turn affects both.
+    cost = {
+        length: median(one / plain for one, plain in zip(seconds, times.plain, strict=True))
+        for length, seconds in times.rounds.items()
+    }
+    best = max(cost, key=lambda length: per_round[length] / median(times.rounds[length]))
     tokens = f"{best} draft tokens" if best > 1 else "1 draft token"
     said = f"{tokens}: a round costs {cost[best]:.2f} steps of plain decoding and gives {per_round[best]:.2f} tokens"
     needed = _acceptance_for(cost[best], best)
@@ -69,28 +72,28 @@ def _acceptance_for(tokens: float, length: int) -> float | None:
 
 
 def _for_rules(rules: Sequence[RuleResult], next_doubling: float | None) -> list[str]:
-    """Rules about gains that did not pass: as many prompts as would decide the hardest, or what training would have to add."""
-    short, prompts, now = dict[str, float](), dict[str, int](), 0
+    """Rules about gains in acceptance rate that did not pass: how many times the prompts would decide the hardest, or what
+    training would have to add."""
+    short, factors = dict[str, float](), dict[str, float]()
     for rule in rules:
         gain, threshold = rule.figure, rule.threshold
-        if rule.verdict == PASS or rule.power is None or gain is None or gain.low is None or threshold is None:
+        is_open = rule.verdict != PASS and rule.name.startswith(OF_ACCEPTANCE)
+        if not is_open or gain is None or gain.low is None or threshold is None:
             continue
         above = gain.value - threshold
-        if above <= 0:
+        if rule.verdict == FAIL:
             short[rule.name] = -above
-            continue
-        times = ((gain.value - gain.low) / above) ** 2
-        if rule.verdict == INCONCLUSIVE and times < _MOST:
-            prompts[rule.name], now = ceil(gain.prompts * times), max(now, gain.prompts)
+        elif above > 0:
+            factors[rule.name] = ((gain.value - gain.low) / above) ** 2
     if short:
         name = max(short, key=lambda one: short[one])
-        lacks = f"{name} lacks {100 * short[name]:.2f} points: more prompts decide nothing"
+        lacks = f"{name} lacks {100 * short[name]:.2f} points, and more prompts would not decide otherwise"
         return [f"{lacks}; {_training(next_doubling, short[name])}"]
-    if prompts:
-        name = max(prompts, key=lambda one: prompts[one])
+    if factors and (most := max(factors.values())) < _MOST:
+        name = max(factors, key=lambda one: factors[one])
         return [
-            f"{name}: about {prompts[name]:,} examination prompts in place of {now:,} decide it, if the gain stays what it is "
-            "(more rows, or a larger corpus.splits.examination)"
+            f"{name}: about {most:.1f} times as many examination prompts decide it, if the gain stays what it is (more rows, or "
+            "a larger corpus.splits.examination)"
         ]
     return []
 

@@ -26,7 +26,7 @@ _OTHER_PARTS = re.compile(
     r"""
     mtp | mtp_\w+ | nextn\w* | multi_token_prediction                         # layers that predict several tokens
     | visual | vision\w* | (image|img|audio|speech|mm)_\w+                    # other senses
-    | multi_modal_projector | embed_vision | embed_audio | talker | token2wav | code2wav
+    | multi_?modal_projector | embed_vision | embed_audio | talker | token2wav | code2wav
     | pooler | seq_relationship | v_head                                      # other tasks, a value function
     """,
     re.VERBOSE,

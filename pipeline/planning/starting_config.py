@@ -13,10 +13,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.config.corpus import Splits
+from pipeline.config.credentials import masked
 from pipeline.config.gate import GateConfig
 from pipeline.config.generate import GenerateConfig, SamplingConfig
 from pipeline.config.pair import TARGET
 from pipeline.config.server import UNIX
+from pipeline.config.urls import HTTP, wrong_with
 from pipeline.drafts.surgery import gained_tokens
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
@@ -56,11 +58,14 @@ def starting_config(
     """
     prompts = read_prompts(prompts_path, columns)
     is_served = target_name.startswith(_URLS)
-    if is_served != (tokenizer is not None):
+    if is_served and (wrong := wrong_with(target_name, (*HTTP, "unix"))):
+        raise UsageError(f"--target {masked(target_name)}: {wrong}")
+    if is_served and tokenizer is None:
         raise UsageError(
-            "--tokenizer: it names the tokenizer of a target that runs on a server; give it with the server's URL as --target, "
-            "and only then"
+            f"--target {masked(target_name)}: a server names no tokenizer; add --tokenizer DIRECTORY or --tokenizer org/name"
         )
+    if tokenizer is not None and not is_served:
+        raise UsageError("--tokenizer: it is for a target that runs on a server, whose URL is --target; leave it out")
     if tokenizer is not None:
         target = served_model(target_name, tokenizer, trust_remote_code)
     else:
@@ -262,7 +267,8 @@ def _training(prompts: Prompts, draft: Model) -> Iterator[str]:
     steps = int(min(3000, max(100, _EPOCHS * train // _BATCH)))
     every = max(20, steps // 10)
     yield "distill:"
-    yield f"  max_steps: {steps}  # about {_EPOCHS} epochs of {train:,.0f} train prompts, within 100 to 3,000 steps"
+    epochs = steps * _BATCH / max(train, 1.0)
+    yield f"  max_steps: {steps}  # about {epochs:.2g} epochs of {train:,.0f} train prompts; {_EPOCHS}, within 100 to 3,000 steps"
     yield f"  batch: {_BATCH}  # sequences; with less memory use `accumulation` and a smaller batch"
     small = draft.directory is not None and measure_weights(draft.directory, draft.trusted).parameters < _SMALL
     rate, size = (

@@ -17,6 +17,7 @@ from requests.adapters import HTTPAdapter
 from requests.exceptions import ConnectionError as NoAnswer
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.poolmanager import ProxyManager
 
 SECONDS = 60.0  # for an answer; more where MLFLOW_HTTP_REQUEST_TIMEOUT asks for more
 BYTES_A_SECOND = 1 << 14  # which a long answer, such as a draft's weights, must come with
@@ -109,7 +110,8 @@ def bounded(adapter: type[HTTPAdapter]) -> type[HTTPAdapter]:
 
         def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
             manager = super().proxy_manager_for(*args, **options)
-            manager.pool_classes_by_scheme = _POOLS
+            if type(manager) is ProxyManager:  # that of SOCKS has connections of its own
+                manager.pool_classes_by_scheme = _POOLS
             return manager
 
         def send(self, request: PreparedRequest, stream: bool = False, **options: Any) -> Response:

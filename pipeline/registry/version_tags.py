@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.judgement.headline import baseline_name, points
 from pipeline.judgement.schema import CANDIDATE
-from pipeline.judgement.speed import measured_line
+from pipeline.judgement.speed import measured_line, warnings_elsewhere
 from pipeline.registry.target_identity import CONTENT_TAG, PLACE_TAG, TOKENIZER_TAG
 
 SHAPE_TAG = "understudy.shape"
@@ -34,6 +34,6 @@ def version_tags(facts: Mapping[str, Any], deployment: str | None) -> dict[str, 
         SHAPE_TAG: facts["shape"],
     }
     if decision.warnings:
-        tags["warning"] = "; ".join(decision.warnings)
+        tags["warning"] = "; ".join(warnings_elsewhere(decision))
     tags |= {f"understudy.key.{what}": key for what, key in facts["provenance"].items()}
     return {name: str(value) for name, value in tags.items()}

@@ -205,7 +205,7 @@ class Runner:
         def waiting(by: str) -> None:
             self.progress.line(f"{job.id}: another run is doing it ({by}); waiting")
 
-        with self.store.lock(job.stage, waiting):
+        with self.store.lock(job.stage, waiting, wait_seconds=UNLIMITED):  # a reload of another pair may take an hour
             outcome = self._call(job.stage, self._inputs.context(step, out, force_promote=self.force_promote))
         self._record_job(step, "done", time.monotonic() - began, outcome)
         if outcome.refused:

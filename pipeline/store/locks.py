@@ -83,8 +83,8 @@ class Locks:
         while not self._taken(stream, how):
             if time.monotonic() > ends:
                 raise UnderstudyError(
-                    f"{self._folder / name}: {self.holder(name)} has held this lock for longer than {seconds / 60:g} minutes; "
-                    "see what that process waits for, or end it, and call again"
+                    f"{self._folder / name}: not free within {seconds / 60:g} minutes; held by {self.holder(name)}: see what "
+                    "that process waits for, and call again"
                 )
             time.sleep(_POLL_SECONDS)
 

@@ -16,7 +16,8 @@ def call(
     seconds: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run `command` with `given` as its input. Raises subprocess.TimeoutExpired after `seconds`, and OSError where it cannot be
-    started; in both cases, and at an interrupt, nothing of it goes on."""
+    started; in both cases, and at an interrupt, nothing of it goes on. What ends this process without an exception does not end
+    the program."""
     # Files and not pipes: a process that it leaves in the background would keep a pipe open.
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as wrong, tempfile.TemporaryFile() as asked:
         asked.write(given.encode())

@@ -1,5 +1,6 @@
 """What can be done about a decision, from figures made up for the test."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,17 +59,14 @@ def _rule(verdict: RuleVerdict, value: float, half: float, threshold: float, pow
     [
         (_rule(PASS, 0.03, 0.01, 0.0), []),
         # Twice the distance to the threshold: four times the prompts.
-        (_rule(INCONCLUSIVE, 0.01, 0.02, 0.0), ["min_gain: about 400 examination prompts in place of 100 decide it"]),
+        (_rule(INCONCLUSIVE, 0.01, 0.02, 0.0), ["min_gain: about 4.0 times as many examination prompts decide it"]),
         (_rule(INCONCLUSIVE, 0.0001, 0.02, 0.0), []),
-        (
-            _rule(INCONCLUSIVE, -0.01, 0.02, 0.0),
-            ["min_gain lacks 1.00 points: more prompts decide nothing; twice as many"],
-        ),
+        (_rule(INCONCLUSIVE, -0.01, 0.02, 0.0), []),  # neither is known
         (
             _rule(FAIL, -0.03, 0.02, 0.01),
-            ["min_gain lacks 4.00 points: more prompts decide nothing; twice as many"],
+            ["min_gain lacks 4.00 points, and more prompts would not decide otherwise; twice"],
         ),
-        (_rule(FAIL, 0.5, 0.1, 0.9, None), []),  # not a gain
+        (replace(_rule(FAIL, -0.3, 0.1, 0.0), name="beats_prompt_lookup"), []),  # tokens, not points
     ],
 )
 def test_rules_that_did_not_pass(rule: RuleResult, said: list[str]) -> None:
