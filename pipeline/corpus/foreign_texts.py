@@ -25,7 +25,7 @@ _STARTS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<\uff5cbegin
 _ANSWERS = re.compile(  # how the assistant's begins, in the same forms
     r"<\|im_start\|>assistant|assistant<\|end_header_id\|>|<\|assistant\|>|<start_of_turn>model|<\|turn>model"
     r"|<\uff5cAssistant\uff5c>|<\|start\|>assistant|\[/INST\]|### ?(?:Assistant|Response|Output|Answer) ?:"
-    r"|\sASSISTANT ?:|\n\s*(?:Assistant|AI|Output) ?:"
+    r"|\sASSISTANT ?:|\n[ \t]{0,8}(?:Assistant|AI|Output) ?:"
 )
 _CHUNKS = re.compile(r"\s*(?:event: ?[\w.]{1,60}\r?\n)?data: ?(\{[^\n]*|\[DONE\])")
 _ENCODED = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")

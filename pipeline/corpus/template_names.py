@@ -1,5 +1,5 @@
 """What the source of a chat template names: roles that it has branches for, variables that it reads, parts of contents.
-It is parsed and not run.
+It is parsed and not compiled: jinja's compiler computes constants, and a stranger may write `7 ** 30000000`.
 
 A name that a template writes is not one that it knows: Gemma's writes `model` for the role `assistant`. So a role counts where
 the role of a message is compared with it, or looked up in a dictionary that has it.
@@ -8,9 +8,11 @@ the role of a message is compared with it, or looked up in a dictionary that has
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from jinja2 import meta, nodes
+from jinja2 import nodes
 
 from pipeline.corpus.as_served import ROLES, SENDERS
+
+_WHETHER = ("defined", "undefined", "none", "default", "d")  # tests and filters that ask whether a variable is given
 
 
 class TemplateNames:
@@ -23,8 +25,7 @@ class TemplateNames:
         self.over_parts = any(map(_goes_over_parts, parsed))  # of a content, as of a list
         branches = {name for tree in parsed for name in _roles(tree)}
         self.own_roles = {name: name for name in SENDERS if name not in ROLES and name in branches}
-        # Last, since it changes the trees.
-        self._variables = {name for tree in parsed for name in meta.find_undeclared_variables(tree)}
+        self._variables = {name for tree in parsed for name in _asked_for(tree)}
 
     def quotes(self, name: str) -> bool:
         """Whether `name` stands in quotes somewhere: a role that nobody else knows."""
@@ -42,9 +43,30 @@ def _parsed(source: str) -> nodes.Template | None:
     from transformers.utils import chat_template_utils
 
     try:
-        return chat_template_utils._compile_jinja_template(source).environment.parse(source)  # type: ignore[no-any-return]
+        return chat_template_utils._compile_jinja_template("").environment.parse(source)  # type: ignore[no-any-return]
     except Exception:  # a stranger's program, nested as deep as it likes
         return None
+
+
+def _asked_for(tree: nodes.Template) -> set[str]:
+    """The variables that a template reads and does not set, or sets where they are not given: by a test, a default, or from
+    themselves."""
+    names = list(tree.find_all(nodes.Name))
+    read = {one.name for one in names if one.ctx == "load"}
+    own = {one.name for one in names if one.ctx != "load"}
+    given = {
+        one.name
+        for asks in tree.find_all((nodes.Test, nodes.Filter))
+        if asks.name in _WHETHER and isinstance(one := asks.node, nodes.Name)
+    }
+    given |= {
+        one.target.name
+        for one in tree.find_all(nodes.Assign)
+        if isinstance(one.target, nodes.Name)
+        and one.target.name
+        in {found.name for found in (one.node, *one.node.find_all(nodes.Name)) if isinstance(found, nodes.Name)}
+    }
+    return (read - own) | (read & given)
 
 
 def _roles(tree: nodes.Template) -> Iterator[str]:

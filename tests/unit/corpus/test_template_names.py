@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from jinja2 import nodes
 
 from pipeline.corpus.template_names import TemplateNames
 
@@ -74,3 +75,31 @@ def test_variables_that_a_template_reads() -> None:
     assert [True, False, False] == [names.reads(name) for name in ("thinking", "own", "hidden")]
     assert _loop("{% if thinking %}").reads("thinking")
     assert not _loop("{% if thinking %}").reads("think")
+
+
+def test_no_constant_of_a_template_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger may write `7 ** 30000000`, or a text of 3 GB, and limits hold only while a template is rendered."""
+
+    def computed(*_: object) -> None:
+        raise AssertionError
+
+    for kind in (nodes.Mul, nodes.Pow, nodes.Filter):
+        monkeypatch.setattr(kind, "as_const", computed)
+    names = TemplateNames(["{{ 'a' * 3 }}{{ 7 ** 3 }}{{ 'a' | center(3) }}{{ tools }}"])
+    assert (True, False) == (names.reads("tools"), names.reads("documents"))
+
+
+@pytest.mark.parametrize(
+    ("template", "asked"),
+    [
+        ("{{ system }}", True),
+        ("{% set system = messages[0].content %}{{ system }}", False),
+        ("{% if system is not defined %}{% set system = 'x' %}{% endif %}{{ system }}", True),
+        ("{% set system = system or 'x' %}{{ system }}", True),
+        ("{% set system = system | default('x') %}{{ system }}", True),
+        ("{% for system in messages %}{{ system }}{% endfor %}", False),
+        ("{% macro f(system) %}{{ system }}{% endmacro %}{{ f(1) }}", False),
+    ],
+)
+def test_a_variable_is_asked_for_where_it_may_be_given(template: str, asked: bool) -> None:
+    assert asked == TemplateNames([template]).reads("system")
