@@ -23,7 +23,7 @@ SECONDS = 60.0  # for an answer; more where MLFLOW_HTTP_REQUEST_TIMEOUT asks for
 BYTES_A_SECOND = 1 << 14  # which a long answer, such as a draft's weights, must come with
 MOST_BYTES = 1 << 27  # of an answer that is held in memory, unpacked; MLflow asks for parts of 100 MB
 _CHUNK = 1 << 16
-_API = "/api/2.0/mlflow"  # what follows it is answered with JSON, if only {}
+_API = "/api/2.0/mlflow/"  # what follows it is answered with JSON, if only {}; an upload of an artifact is not
 
 
 class _Received(io.RawIOBase):

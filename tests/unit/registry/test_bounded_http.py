@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
+from requests.adapters import HTTPAdapter
+from requests.exceptions import ConnectionError as NoAnswer
 
 from pipeline.errors import RegistryUnavailable, UnderstudyError
 from pipeline.registry import bounded_http
@@ -52,6 +55,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.wfile.write(self.server.rest)
         except OSError:
             pass
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
 
     def log_message(self, *about: object) -> None:
         pass
@@ -105,6 +112,17 @@ def test_a_foreign_answer_is_no_registry_without_champion(server: _Server, tmp_p
     server.first = _answer(body.encode())
     with pytest.raises(RegistryUnavailable, match=_FOREIGN[body]):
         _read(server, tmp_path)
+
+
+def test_an_uploaded_file_is_answered_with_nothing(server: _Server) -> None:
+    """As MLflow's own server does. Refused, no draft could be promoted."""
+    server.first = _answer(b"")
+    url = f"http://127.0.0.1:{server.server_port}/api/2.0/mlflow"
+    with requests.Session() as session:
+        session.mount("http://", bounded_http.bounded(HTTPAdapter)())
+        assert session.put(f"{url}-artifacts/artifacts/1/a.json", data=b"{}").ok
+        with pytest.raises(NoAnswer, match="an empty answer"):
+            session.put(f"{url}/experiments/get", data=b"{}")
 
 
 @pytest.mark.parametrize("key", ["understudy.change", "understudy.history.x"])
