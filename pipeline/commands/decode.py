@@ -19,6 +19,7 @@ from pipeline.commands.options import (
     TopPOption,
     TrustOption,
 )
+from pipeline.commands.sampling import of_options, of_runs
 
 if TYPE_CHECKING:
     from pipeline.examination.one_decode import OneDecode
@@ -71,10 +72,10 @@ def decode(
     fallback: _Fallback = False,
     threshold: _Threshold = None,
     verification: _Verification = "token",
-    temperature: TemperatureOption = 1.0,
-    top_k: TopKOption = 0,
-    top_p: TopPOption = 1.0,
-    min_p: MinPOption = 0.0,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
     draft_sampling: DraftSamplingOption = "probabilistic",
     max_new_tokens: _MaxNewTokens = 128,
     seed: _Seed = 0,
@@ -93,15 +94,18 @@ def decode(
     from pipeline.registry.finding import find_draft
     from pipeline.store.artifacts import Store
 
+    options = of_options(temperature, top_k, top_p, min_p)
     named = find_draft(draft, Store(store), "--draft")
     from pipeline.drafts.named_pair import load_named_pair
     from pipeline.examination.one_decode import DecodeSettings, OneDecode, prompt_tokens
     from pipeline.speculation.batch import Request
-    from pipeline.speculation.settings import Sampling
+    from pipeline.speculation.deployed import FILE, Known, resolve
 
+    known = [*of_runs({draft: named}, options), *options]
     pair = load_named_pair(target, {draft: named}, dtype, device, trust_remote_code)
+    deployed = resolve([Known(FILE, pair.sampling_defaults), *known])
     settings = DecodeSettings(
-        sampling=Sampling(temperature, top_k, top_p, min_p),
+        sampling=deployed.sampling,
         greedy_draft=draft_sampling == "greedy",
         gamma=gamma,
         stop_drafting=stop_drafting,
@@ -109,7 +113,7 @@ def decode(
         verification=verification,
     )
     request = Request(prompt_tokens(pair, text, chat, max_new_tokens), max_new_tokens, seed)
-    _show(OneDecode(pair, request, settings), text, compare)
+    _show(OneDecode(pair, request, settings), text, compare, deployed.lines)
 
 
 def _checked(prompt: str, gamma: int, unused_threshold: float | None) -> str:
@@ -137,8 +141,8 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _show(decode: "OneDecode", text: str, compare: bool) -> None:
-    """The completion as it is decoded, then notes and statistics."""
+def _show(decode: "OneDecode", text: str, compare: bool, about: list[str]) -> None:
+    """The completion as it is decoded, then notes, with those `about` its sampling, and statistics."""
     from pipeline.report.decode import Painter, print_statistics
 
     if compare:
@@ -149,7 +153,7 @@ def _show(decode: "OneDecode", text: str, compare: bool) -> None:
     for round_ in rounds:
         painter.paint(round_.emitted[0], round_.accepted[0], round_.drafted[0])
     painter.end()
-    for note in (*decode.limits, *decode.notes):
+    for note in (*about, *decode.limits, *decode.notes):
         painter.note(note)
     if (unused := decode.too_short()) is not None:
         painter.note(unused)

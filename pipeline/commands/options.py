@@ -59,17 +59,25 @@ TrustOption = Annotated[
     ),
 ]
 TemperatureOption = Annotated[
-    float, typer.Option("--temperature", min=0, help="The sampling temperature; 0 is greedy decoding.")
+    float | None,
+    typer.Option(
+        "--temperature",
+        min=0,
+        help="The sampling temperature; 0 is greedy decoding. Default of this and of the cut-offs: the deployment's, by the run "
+        "that trained the draft, the log, or the target's generation_config.json; else 1 without cut-offs.",
+    ),
 ]
-TopKOption = Annotated[int, typer.Option("--top-k", min=0, help="Sample from the k most likely tokens; 0 keeps all.")]
+TopKOption = Annotated[
+    int | None, typer.Option("--top-k", min=0, help="Sample from the k most likely tokens; 0 keeps all.")
+]
 TopPOption = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--top-p", min=0.0001, max=1, help="Sample from the smallest set of tokens with this probability; 1 keeps all."
     ),
 ]
 MinPOption = Annotated[
-    float,
+    float | None,
     typer.Option("--min-p", min=0, max=1, help="Drop tokens below this share of the highest probability; 0 keeps all."),
 ]
 DraftSamplingOption = Annotated[

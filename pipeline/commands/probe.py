@@ -26,6 +26,7 @@ from pipeline.commands.options import (
     TopPOption,
     TrustOption,
 )
+from pipeline.commands.sampling import of_options, of_runs
 from pipeline.progress import say_json
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pipeline.config.evaluate import EvaluateConfig
     from pipeline.drafts.named_pair import NamedPair
     from pipeline.examination.probe import Probe
+    from pipeline.speculation.deployed import Deployed, Known
     from pipeline.speculation.settings import Sampling
 
 _Drafts = Annotated[
@@ -86,10 +88,10 @@ def probe(
     count: _Count = 200,
     max_new_tokens: _MaxNewTokens = 128,
     max_gamma: _MaxGamma = 16,
-    temperature: TemperatureOption = 1.0,
-    top_k: TopKOption = 0,
-    top_p: TopPOption = 1.0,
-    min_p: MinPOption = 0.0,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
     draft_sampling: DraftSamplingOption = "probabilistic",
     convention: _Convention = "user",
     cost_ratio: _CostRatio = None,
@@ -107,7 +109,8 @@ def probe(
     from pipeline.config.corpus import named_source
     from pipeline.config.evaluate import EvaluateConfig
 
-    _check(prompts, prompt_format, completions, cost_ratio, temperature)
+    options = of_options(temperature, top_k, top_p, min_p)
+    _check(prompts, prompt_format, completions, cost_ratio)
     from pipeline.models.names import find_model, short_names
     from pipeline.registry.finding import find_draft
     from pipeline.store.artifacts import Store
@@ -115,12 +118,12 @@ def probe(
     names = short_names(list(dict.fromkeys(draft)))
     named = {short: find_draft(name, Store(store), "--draft") for name, short in names.items()}
     from pipeline.drafts.named_pair import load_named_pair
-    from pipeline.examination.probe import check_completions
-    from pipeline.speculation.settings import GREEDY, Sampling
+    from pipeline.examination.probe import check_completions, sampling_of
+    from pipeline.speculation.deployed import resolve
 
-    sampling = Sampling(temperature, top_k, top_p, min_p) if temperature else GREEDY
+    known = [*(of_runs(named, options) if completions is None else sampling_of(completions)), *options]
     if completions is not None:
-        check_completions(completions, sampling, find_model(target, "target"))
+        check_completions(completions, resolve(known).sampling, find_model(target, "target"))
     pair = load_named_pair(target, named, dtype, device, trust_remote_code)
     settings = EvaluateConfig(
         convention=convention, draft_sampling=draft_sampling, gamma=min(5, max_gamma), max_gamma=max_gamma
@@ -132,8 +135,8 @@ def probe(
         "domain_field": domain_field,
     }
     asked = _Asked(named_source(prompts, columns) if prompts else None, completions, count, max_new_tokens, chat)
-    found, notes = _examine(pair, asked, sampling, settings, cost_ratio)
-    _print(found, notes, sampling, settings, cost_ratio, as_json)
+    found, notes, deployed = _examine(pair, asked, known, settings, cost_ratio)
+    _print(found, [*deployed.lines, *notes], deployed.sampling, settings, cost_ratio, as_json)
 
 
 @dataclass(frozen=True)
@@ -148,15 +151,16 @@ class _Asked:
 
 
 def _examine(
-    pair: "NamedPair", asked: _Asked, sampling: "Sampling", settings: "EvaluateConfig", cost_ratio: float | None
-) -> "tuple[Probe, list[str]]":
-    """The figures, and notes on prompts that were left out."""
+    pair: "NamedPair", asked: _Asked, known: "list[Known]", settings: "EvaluateConfig", cost_ratio: float | None
+) -> "tuple[Probe, list[str], Deployed]":
+    """The figures, notes on prompts that were left out, and the sampling. `known`: of it, besides what pair and prompts say."""
     import tempfile
 
     from pipeline.errors import UsageError
     from pipeline.examination.probe import complete, read_prompts
     from pipeline.examination.probe import probe as examine
     from pipeline.progress import Progress
+    from pipeline.speculation.deployed import FILE, Known, resolve
 
     if asked.chat and not pair.tokenizer.chat_template:
         raise UsageError("--chat: the target's tokenizer has no chat template; leave the option out")
@@ -165,10 +169,12 @@ def _examine(
         raise UsageError(f"--max-new-tokens {new}: the pair's context is {pair.context}; leave room for a prompt")
     with tempfile.TemporaryDirectory() as scratch:
         if asked.prompts is not None:
-            chosen, notes = read_prompts(asked.prompts, pair, asked.chat, asked.count, pair.context - new)
-            complete(pair, chosen, sampling, new, Path(scratch), progress)
-        where = asked.completions or Path(scratch)
-        return examine(pair, where, sampling, settings, cost_ratio, asked.count, progress), notes
+            chosen = read_prompts(asked.prompts, pair, asked.chat, asked.count, pair.context - new)
+            notes, known = chosen.notes, [Known(FILE, pair.sampling_defaults), *chosen.sampling, *known]
+            complete(pair, chosen.prompts, resolve(known).sampling, new, Path(scratch), progress)
+        where, deployed = asked.completions or Path(scratch), resolve(known)
+        found = examine(pair, where, deployed.sampling, settings, cost_ratio, asked.count, progress)
+        return found, notes, deployed
 
 
 def _print(
@@ -201,7 +207,6 @@ def _check(
     prompt_format: "SourceFormat | None",
     completions: Path | None,
     cost_ratio: float | None,
-    temperature: float,
 ) -> None:
     """Checks that need no model."""
     import math
@@ -215,5 +220,5 @@ def _check(
         raise UsageError(f"--completions {completions}: no such directory; `understudy show` prints that of a run")
     if prompts is not None:
         find_files(prompts, prompt_format or "auto", f"--prompts {prompts}")
-    if not math.isfinite(temperature) or not math.isfinite(cost_ratio or 0):
-        raise UsageError("--temperature and --cost-ratio must be numbers")
+    if not math.isfinite(cost_ratio or 0):
+        raise UsageError("--cost-ratio must be a number")

@@ -1,7 +1,7 @@
 """A target and drafts given on the command line, loaded and checked, without a config."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from pipeline.drafts.directory import NOTHING, TrainedOn, trained_on_before
 from pipeline.drafts.plain import PlainDraft
+from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
 from pipeline.models.model_json import read_config
 from pipeline.models.names import find_model
@@ -35,6 +36,7 @@ class NamedPair:
     context: int  # shortest maximum sequence length of all models
     stop_tokens: list[int]
     trained_on: TrainedOn  # any of the drafts
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)  # of the target's generation_config.json
 
 
 def load_named_pair(
@@ -49,6 +51,7 @@ def load_named_pair(
     where = choose_device(device)  # before any download
     paths = {name: draft.directory for name, draft in drafts.items()}
     target_path = find_model(target, "target")
+    defaults = sampling_defaults(target_path)
     choices = [choice_in(path) for path in paths.values()]
     if chosen := next(
         (one for one in choices if one is not None), None
@@ -74,6 +77,7 @@ def load_named_pair(
         context=min(shape.context for shape in shapes.values()),
         stop_tokens=stop_token_ids(target_path, tokenizer),
         trained_on=reduce(or_, map(trained_on_before, paths.values()), NOTHING),
+        sampling_defaults=defaults,
     )
 
 

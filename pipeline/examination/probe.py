@@ -1,6 +1,8 @@
 """Answers whether a draft is worth using on this machine: completions of some prompts, an examination of each draft, and the
 speedup that follows from this machine's forward times. Works without a config or a store."""
 
+import contextlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +13,8 @@ from pipeline.acceptance.profile import shared_conversations
 from pipeline.acceptance.schema import DomainFigures, Figure, Figures, counted, units_needed
 from pipeline.config.corpus import PromptSource
 from pipeline.config.evaluate import EvaluateConfig
+from pipeline.corpus.answer_forms import UnusableAnswer
+from pipeline.corpus.answers import stated_sampling
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rendering import Renderer
@@ -37,6 +41,7 @@ from pipeline.latency.costs.speedup import (
 from pipeline.models.files import model_digest
 from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.progress import Progress
+from pipeline.speculation.deployed import Known, of_log
 from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling
 from pipeline.store.artifacts import MANIFEST, read_manifest
@@ -75,16 +80,25 @@ class Probe:
     seen: int = 0  # completions left out because a draft was trained on their prompts
 
 
+@dataclass(frozen=True)
+class PromptsToComplete:
+    """Prompts as token ids. `notes`: what their source was read as, and each kind of row that was left out."""
+
+    prompts: list[Prompt]
+    notes: list[str]
+    sampling: list[Known]  # what their rows state of the deployment's
+
+
 def read_prompts(
     source: PromptSource, pair: NamedPair, chat: bool | None, count: int, most_tokens: int
-) -> tuple[list[Prompt], list[str]]:
-    """`count` prompts of a source as token ids, independent of the order of the rows, with notes: what the source was read as,
-    and each kind of row that was left out. UsageError where no prompt is left, naming the first bad row."""
+) -> PromptsToComplete:
+    """`count` prompts of a source, independent of the order of the rows. UsageError where no prompt is left, naming the first bad
+    row."""
     path = Path(source.path)
     reader = SourceReader(0, source, path, option="--prompts")
     renderer = Renderer(pair.tokenizer, chat, {}, pair.vocabulary)
     found: dict[str, Prompt] = {}
-    longer, bad = 0, list[str]()
+    longer, bad, stated = 0, list[str](), Counter[tuple[tuple[str, float], ...]]()
     for row in reader:
         try:
             request = parse_row(row.value, reader.source, renderer.names)
@@ -96,6 +110,9 @@ def read_prompts(
         if not 0 < len(tokens) <= most_tokens:
             longer += 1
             continue
+        if reader.columns.foreign_answers is None:
+            with contextlib.suppress(UnusableAnswer):  # values that cannot be
+                stated[tuple(stated_sampling(row.value).items())] += 1
         digest = f"{token_hash(tokens):016x}"
         domain = min(request.domain, found[digest].domain) if digest in found else request.domain
         text_id, conversation = request.text_id, request.conversation
@@ -112,7 +129,8 @@ def read_prompts(
     fresh = sorted(found.keys() - trained_on)
     if not fresh:
         raise UsageError(f"--prompts {path}: a draft was trained on every one of these prompts; use other prompts")
-    return [found[digest] for digest in fresh[:count]], [f"{path}: {reader.summary}", *notes]
+    chosen = [found[digest] for digest in fresh[:count]]
+    return PromptsToComplete(chosen, [f"{path}: {reader.summary}", *notes], of_log(stated))
 
 
 def complete(
@@ -135,6 +153,13 @@ def complete(
         generate(pair.target, planned, settings, pair.vocabulary, pair.stop_tokens, out, progress)
 
     SmallerBatches("probe: completions of a batch", 32, progress.warn).run(work)
+
+
+def sampling_of(completions: Path) -> list[Known]:
+    """The deployment's sampling for which a generate artifact was made."""
+    manifest = read_manifest(completions) if (completions / MANIFEST).is_file() else None
+    settings = manifest.settings.get("sampling") if manifest is not None else None
+    return [Known("the run of the completions", settings)] if isinstance(settings, dict) else []
 
 
 def check_completions(directory: Path, sampling: Sampling, target: Path) -> None:

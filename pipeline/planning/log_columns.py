@@ -12,6 +12,7 @@ from pipeline.corpus.answers import NO_REASON, LoggedAnswer, parse_answer, setti
 from pipeline.corpus.rendering import Renderer, Tokenizer
 from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.corpus.traffic import timestamp
+from pipeline.speculation.deployed import of_log
 
 _ANSWERS = ("answer", "response", "completion", "output")
 _SHOWN = 4  # settings in a comment
@@ -64,8 +65,7 @@ class LogColumns:
     @property
     def sampling(self) -> dict[str, float]:
         """The settings that most rows with settings state; empty where none does."""
-        stated = [(count, settings) for settings, count in self.stated.items() if settings]
-        return dict(max(stated)[1]) if stated else {}
+        return {name: value for known in of_log(self.stated) for name, value in known.settings.items()}
 
     def sampling_lines(self) -> Iterator[str]:
         """Comments on where `sampling` comes from, and on rows that disagree."""

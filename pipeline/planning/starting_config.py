@@ -6,16 +6,15 @@ The hub is asked for a commit, and nothing is fetched: what is not on this machi
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import ValidationError
-
 from pipeline.config.corpus import Splits
 from pipeline.config.credentials import masked
 from pipeline.config.gate import GateConfig
-from pipeline.config.generate import GenerateConfig, SamplingConfig
+from pipeline.config.generate import GenerateConfig
 from pipeline.config.pair import TARGET
 from pipeline.config.server import UNIX
 from pipeline.config.urls import HTTP, wrong_with
@@ -36,6 +35,7 @@ from pipeline.planning.named_inputs import (
     served_model,
 )
 from pipeline.planning.pair_name import pair_name
+from pipeline.speculation.deployed import FILE, Known, of_log, resolve
 
 _URLS = ("http://", "https://", UNIX)
 _SMALL = 50_000_000  # parameters of a draft that needs a higher learning rate
@@ -237,20 +237,14 @@ def _sampling(target: Model, log: LogColumns) -> Iterator[str]:
     """The settings that the rows of a log state. What they leave open is from the target's generation config, because
     servers use it; else temperature 1."""
     saved = _server_defaults(target)
-    found = {key: value for key, value in saved.items() if key in SamplingConfig.model_fields}
-    try:
-        settings = SamplingConfig.model_validate(found).model_dump()
-    except ValidationError:  # values that an engine would refuse too
-        found, settings = {}, SamplingConfig().model_dump()
+    deployed = resolve([Known(FILE, saved), *of_log(log.stated)])
     yield "# The settings of your deployment. Figures and decisions are valid for these settings."
-    if stated := log.sampling:
+    if log.sampling:
         yield from log.sampling_lines()
-        try:
-            settings = SamplingConfig.model_validate(settings | stated).model_dump()
-        except ValidationError:  # values that an engine would refuse too
-            yield "# These settings are out of range, and not used here."
-    yield f"sampling:{'  # from the generation_config.json of the target' if found and not stated else ''}"
-    for key, value in settings.items():
+    for line in deployed.notes:
+        yield f"# {line}"
+    yield f"sampling:{f'  # from {FILE}' if FILE in deployed.sources.values() else ''}"
+    for key, value in asdict(deployed.sampling).items():
         yield f"  {key}: {_text(value)}"
     if "repetition_penalty" in saved:
         yield f"  # The file also sets repetition_penalty {_text(saved['repetition_penalty'])}, which cannot be expressed here."

@@ -188,3 +188,22 @@ def test_a_short_text_says_that_the_fallback_had_nothing_to_judge(smoke: Smoke) 
     assert (0, 0) == (ended.code, compared.code), ended.err
     assert 1 == len(re.findall(told, ended.out))
     assert re.findall(told, ended.out) == re.findall(told, compared.out)
+
+
+def test_the_deployments_sampling_is_used(place: Place, tmp_path: Path) -> None:
+    """That of the target's generation config, as servers use it, and it is said; an option goes before it."""
+    tiny_llama(dtype=torch.float32).save_pretrained(tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    shutil.copytree(tmp_path / "model", tmp_path / "draft")
+    settings = '{"temperature": 0.7, "top_k": 20, "repetition_penalty": 1.1}'
+    (tmp_path / "model" / "generation_config.json").write_text(settings)
+    command = ("decode", "--target", tmp_path / "model", "--draft", tmp_path / "draft", "--max-new-tokens", 4, "a b")
+    found, greedy = place.understudy(*command), place.understudy(*command, "--temperature", 0)
+
+    assert (0, "") == (found.code, found.err)
+    text = " ".join(found.out.split())
+    assert (
+        "sampling: temperature 0.7, top_k 20 from the target's generation_config.json; top_p, min_p by default" in text
+    )
+    assert "also sets repetition_penalty 1.1, which is not applied here" in text
+    assert "sampling: temperature 0 from --temperature" in " ".join(greedy.out.split())
