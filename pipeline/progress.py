@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pipeline.escaping.secrets import without_secrets
 from pipeline.escaping.terminal import printable, printable_block
 
 _PLAIN_INTERVAL_S = 15.0
+_LEAST_BAR, _MOST_BAR = 10, 40  # columns
 
 
 class Track(Protocol):
@@ -65,52 +67,114 @@ def _rate(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
-class _Plain:
+def _left(seconds: float) -> str:
+    if seconds < 600:
+        return f"{seconds:,.0f} s left"
+    return f"{seconds / 60:.0f} min left" if seconds < 7200 else f"{seconds / 3600:,.1f} h left"
+
+
+@dataclass(frozen=True)
+class Words:
+    """How far a task is: the same words in a log file and on a terminal.
+
+    `rate` and `left` are empty before anything is done, such as while a model is loaded."""
+
+    label: str
+    count: str
+    unit: str
+    rate: str
+    left: str
+    note: str
+
+    @property
+    def line(self) -> str:
+        return f"  {self.label}: {_joined(f'{self.count} {self.unit}', self.rate, self.left, self.note)}"
+
+
+class _Task:
+    def __init__(self, label: str, total: float, unit: str, done: float) -> None:
+        self.label, self.total, self.unit, self.note = printable(label), total, unit, ""
+        self.done, self.before = done, done
+        self.began = time.monotonic()
+
+    def words(self, now: float) -> Words:
+        count, rate, left = f"{self.done:,.0f} of {self.total:,.0f}", "", ""
+        speed = (self.done - self.before) / max(now - self.began, 1e-9)
+        if speed > 0:
+            rate, left = f"{_rate(speed)} {self.unit}/s", _left(max(self.total - self.done, 0) / speed)
+        return Words(self.label, count, self.unit, rate, left, self.note)
+
+
+class _Plain(_Task):
     """A line every 15 seconds, for log files."""
 
     def __init__(self, progress: Progress, label: str, total: float, unit: str, done: float) -> None:
-        self.progress, self.label, self.total, self.unit = progress, label, total, unit
-        self.done, self.before = done, done
-        self.began = self.printed = time.monotonic()
+        super().__init__(label, total, unit, done)
+        self.progress, self.printed = progress, self.began
 
     def advance(self, amount: float, note: str = "") -> None:
-        self.done += amount
+        self.done, self.note = self.done + amount, note
         now = time.monotonic()
-        if now - self.printed < _PLAIN_INTERVAL_S:
-            return
-        self.printed = now
-        rate = (self.done - self.before) / (now - self.began)
-        told = [f"  {self.label}: {self.done:,.0f} of {self.total:,.0f} {self.unit}"]
-        if rate > 0:  # else nothing is done yet, such as while a model is loaded, and nothing can be foreseen
-            told.append(f"{_rate(rate)} {self.unit}/s, {(self.total - self.done) / rate:,.0f} s left")
-        self.progress.line(", ".join([*told, note] if note else told))
+        if now - self.printed >= _PLAIN_INTERVAL_S:
+            self.printed = now
+            self.progress.line(self.words(now).line)
+
+
+class _OnTerminal(_Task):
+    """One line that is drawn again and again, which rich asks for."""
+
+    def advance(self, amount: float, note: str = "") -> None:
+        self.done, self.note = self.done + amount, printable(without_secrets(note))
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
+        before, bar, after = fitted(self.words(time.monotonic()), options.max_width)
+        yield Text(before, end="")
+        if bar:
+            yield ProgressBar(max(self.total, 1), self.done, width=bar)
+        yield Text(after, no_wrap=True, overflow="crop")
 
 
 @contextmanager
 def _bar(label: str, total: float, unit: str, done: float) -> Iterator[Track]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
+    from rich.live import Live
 
-    columns = (
-        TextColumn("  {task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    with RichProgress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(printable(label), total=total, completed=int(done), rate="", note="")
-        began, advanced = time.monotonic(), 0.0
+    task = _OnTerminal(label, total, unit, done)
+    with Live(task, console=Console(stderr=True), refresh_per_second=10, transient=True):
+        yield task
 
-        class _Bar:
-            def advance(self, amount: float, note: str = "") -> None:
-                nonlocal advanced
-                advanced += amount
-                rate = advanced / max(time.monotonic() - began, 1e-9)
-                shown = f"{_rate(rate)}/s" if rate > 0 else ""
-                progress.update(task, advance=amount, rate=shown, note=printable(note))
 
-        yield _Bar()
+def fitted(words: Words, width: int) -> tuple[str, int, str]:
+    """What stands before a progress bar, its width (0 for none), and what stands after it: at most `width` columns together.
+
+    People decide by the count, by the time that is left, and by the note. So the bar has what these leave; where there is too
+    little, the rate is left out, then the note is cut, then the unit is left out, and at last the label is cut.
+    """
+    from rich.cells import cell_len
+
+    if (spare := width - cell_len(words.line)) >= 0:
+        before = f"  {words.label}: "
+        bar = min(spare - 1, _MOST_BAR) if spare > _LEAST_BAR else 0
+        return before, bar, " " * bool(bar) + words.line.removeprefix(before)
+    figures = _joined(f"{words.count} {words.unit}", words.left)
+    if cell_len(f"  {words.label}: {figures}") > width:
+        figures = _joined(words.count, words.left)
+    before = f"  {_cut(words.label, width - cell_len(figures) - 4)}: "
+    note = _cut(words.note, width - cell_len(before + figures) - 2)
+    return before, 0, _joined(figures, note)
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(filter(None, parts))
+
+
+def _cut(text: str, most: int) -> str:
+    """At most so many columns; nothing where it would be a few letters."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= most:
+        return text
+    return f"{set_cell_size(text, most - 1).rstrip()}…" if most >= 6 else ""

@@ -1,14 +1,16 @@
 """Lines of progress for log files."""
 
+import io
 import itertools
+import re
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import rich.progress
+import rich.console
+from rich.console import Console
 
 from pipeline import progress
-from pipeline.progress import Progress
+from pipeline.progress import Progress, Words, fitted
 
 
 @pytest.mark.parametrize(
@@ -59,17 +61,56 @@ def test_nothing_is_foreseen_before_anything_is_done(
     assert f"  generate: 0 of 104 tokens{expected}\n" == capsys.readouterr().err
 
 
-def test_a_bar_has_the_same_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two digits below 10 a second on a terminal too."""
-    clock, seen = itertools.count(0, 20), []
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(rich.progress.Progress, "update", lambda self, task, **shown: seen.append(shown))
-    with Progress(True).track("train", 4, "steps") as track:
-        track.advance(0)
-        track.advance(1, "loss 2")
+WORDS = Words(
+    "evaluate/base-before",
+    "400,000 of 1,234,567",
+    "completions",
+    "208,000 completions/s",
+    "12 s left",
+    "acceptance 0.723",
+)
 
-    expected: list[dict[str, Any]] = [
-        {"advance": 0, "rate": "", "note": ""},
-        {"advance": 1, "rate": "0.025/s", "note": "loss 2"},
-    ]
-    assert expected == seen
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (
+            160,
+            "  evaluate/base-before: {bar} 400,000 of 1,234,567 completions, 208,000 completions/s, 12 s left, acceptance 0.723",
+        ),
+        (
+            110,
+            "  evaluate/base-before: 400,000 of 1,234,567 completions, 208,000 completions/s, 12 s left, acceptance 0.723",
+        ),
+        (86, "  evaluate/base-before: 400,000 of 1,234,567 completions, 12 s left, acceptance 0.723"),
+        (80, "  evaluate/base-before: 400,000 of 1,234,567 completions, 12 s left, acceptance…"),
+        (60, "  evaluate/base-before: 400,000 of 1,234,567, 12 s left"),
+        (45, "  evaluate/…: 400,000 of 1,234,567, 12 s left"),
+    ],
+)
+def test_a_narrow_terminal_has_the_count_and_the_time_that_is_left(width: int, expected: str) -> None:
+    """The bar goes first, then the rate, then the note, then the unit; the label is cut at last."""
+    before, bar, after = fitted(WORDS, width)
+    shown = expected.replace("{bar}", "━" * bar)
+    assert (shown, bar > 0) == (before + "━" * bar + after, "{bar}" in expected)
+
+
+@pytest.mark.parametrize("width", [*range(36, 70), 80, 100, 120, 200])
+def test_no_progress_line_is_wider_than_the_terminal(width: int) -> None:
+    """Whatever the width; count and time are in it."""
+    before, bar, after = fitted(WORDS, width)
+    assert width >= len(before) + bar + len(after)
+    assert WORDS.count in after
+    assert WORDS.left in after
+
+
+def test_a_terminal_draws_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two digits below 10 a second, as in a log file; the line is drawn by rich."""
+    clock = itertools.count(0, 20)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    console = Console(width=80, file=io.StringIO(), color_system=None, force_terminal=True)
+    monkeypatch.setattr(rich.console, "Console", lambda stderr: console)
+    with Progress(True).track("train", 4, "steps") as track:
+        track.advance(1, "loss 2")
+        drawn = "".join(segment.text for segment in console.render(track))
+    assert re.fullmatch(r"  train: [━╸╺]+ 1 of 4 steps, 0\.\d+ steps/s, \d+ s left, loss 2", drawn.rstrip())
