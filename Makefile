@@ -36,29 +36,38 @@ STORE ?= .understudy
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
 
+# Understudy alone. pip names what it downloads, with sizes and a bar; while it unpacks it prints nothing.
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "Installing Understudy into $(VENV): about 120 packages, 0.5 GB to download and 2 GB on disk with torch for CPUs;"
+	@echo "several GB more where pip finds torch for CUDA (docs/install.md). At the end pip unpacks them, half a minute without a line."
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+# And the tools of its tests.
+$(VENV)/.developed: $(VENV)/.installed
+	@echo "Installing the tools of the tests into $(VENV)"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
 quickstart: $(VENV)/.installed  ## the whole loop on the reference pair, no GPU and no model hub (at most 4 minutes on 2 cores)
 	$(BIN)/understudy run configs/quickstart.yaml
 
-test: $(VENV)/.installed  ## unit and integration tests (about 5 minutes on 2 cores; it prints where they went)
+test: $(VENV)/.developed  ## unit and integration tests (about 5 minutes on 2 cores; it prints where they went)
 	$(PYTEST) $(PARALLEL) -p tests.budget --budget $(BUDGET) -m "not long" tests/unit tests/integration
 
-test-unit: $(VENV)/.installed  ## unit tests alone
+test-unit: $(VENV)/.developed  ## unit tests alone
 	$(PYTEST) $(PARALLEL) -m "not long" tests/unit
 
-test-long: $(VENV)/.installed  ## what takes minutes: long proofs, kills, full disks, a real MLflow server, a tenth of the fuzzing
+test-long: $(VENV)/.developed  ## what takes minutes: long proofs, kills, full disks, a real MLflow server, a tenth of the fuzzing
 	$(PYTEST) $(PARALLEL) -m long tests/unit tests/integration
 	$(PYTEST) tests/e2e
 	$(MAKE) fuzz FUZZ_INPUTS=2000
 
-mutants: $(VENV)/.installed  ## 21 central functions broken one at a time in a copy: each must turn its tests red (5 minutes)
+mutants: $(VENV)/.developed  ## 21 central functions broken one at a time in a copy: each must turn its tests red (5 minutes)
 	$(BIN)/python -m tests.mutants
 
-fuzz: $(VENV)/.installed  ## files that users write, damaged by hypothesis (FUZZ_INPUTS of each kind)
+fuzz: $(VENV)/.developed  ## files that users write, damaged by hypothesis (FUZZ_INPUTS of each kind)
 	FUZZ_INPUTS=$(FUZZ_INPUTS) $(PYTEST) $(PARALLEL) tests/unit/test_fuzz.py
 
 $(AIRFLOW_VENV)/.installed: dags/constraints.txt
@@ -67,7 +76,7 @@ $(AIRFLOW_VENV)/.installed: dags/constraints.txt
 	  apache-airflow-providers-cncf-kubernetes pytest
 	touch $@
 
-test-dags: $(VENV)/.installed $(AIRFLOW_VENV)/.installed  ## the Airflow DAGs, in Airflow's own environment
+test-dags: $(VENV)/.developed $(AIRFLOW_VENV)/.installed  ## the Airflow DAGs, in Airflow's own environment
 	UNDERSTUDY_BIN="$(abspath $(BIN)/understudy)" \
 	  $(AIRFLOW_VENV)/bin/python -m pytest tests/dags --confcutdir=tests/dags
 
@@ -110,10 +119,10 @@ $(PROMETHEUS)/usr/bin/prometheus:
 	mkdir -p $(PROMETHEUS)
 	cd $(PROMETHEUS) && apt-get download --quiet prometheus && dpkg -x prometheus_*.deb .
 
-test-dashboard: $(VENV)/.installed $(PROMETHEUS)/usr/bin/prometheus  ## every query of the Grafana dashboard against Debian's Prometheus (half a minute, 100 MB)
+test-dashboard: $(VENV)/.developed $(PROMETHEUS)/usr/bin/prometheus  ## every query of the Grafana dashboard against Debian's Prometheus (half a minute, 100 MB)
 	PROMETHEUS="$(abspath $(PROMETHEUS))/usr/bin/prometheus" $(PYTEST) tests/conformance/test_dashboard.py
 
-test-service: $(VENV)/.installed $(AIRFLOW_VENV)/.installed $(VLLM_VENV)/.installed  ## drift to verified draft on a real Airflow, MLflow server and vLLM, and what goes wrong (about 45 minutes, 4 GB)
+test-service: $(VENV)/.developed $(AIRFLOW_VENV)/.installed $(VLLM_VENV)/.installed  ## drift to verified draft on a real Airflow, MLflow server and vLLM, and what goes wrong (about 45 minutes, 4 GB)
 	AIRFLOW_PYTHON="$(abspath $(AIRFLOW_VENV)/bin/python)" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" OMP_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest -s tests/service
 
@@ -125,43 +134,43 @@ $(SCALE_VENV)/.installed: pyproject.toml constraints.txt tests/scale/constraints
 test-scale: $(SCALE_VENV)/.installed  ## shards on Ray and by tasks of schedulers, killed workers included (at most 15 minutes)
 	OMP_NUM_THREADS=1 $(SCALE_VENV)/bin/python -m pytest tests/scale
 
-$(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked: $(VENV)/.installed
+$(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked: $(VENV)/.developed
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest $(SOURCES) sglang==$(SGLANG_VERSION)
 	$(BIN)/python -m zipfile -e $(SOURCES)/sglang-$(SGLANG_VERSION)-*.whl $(@D)
 	touch $@
 
-conformance-sources: $(VENV)/.installed $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked  ## requests and exports against the source of SGLang (a minute, 40 MB)
+conformance-sources: $(VENV)/.developed $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked  ## requests and exports against the source of SGLang (a minute, 40 MB)
 	SGLANG_SOURCE="$(abspath $(SOURCES))/sglang-$(SGLANG_VERSION)/sglang" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" \
 	  $(BIN)/python -m pytest tests/conformance/test_served_messages.py tests/conformance/test_sglang_source.py \
 	  tests/conformance/test_tensorrt_source.py tests/conformance/test_reload_source.py
 
-conformance: $(VENV)/.installed $(VLLM_VENV)/.installed $(OPENVINO_VENV)/.installed $(LLAMA_CPP)/.built $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked  ## the examination against the counters of vLLM, OpenVINO and llama.cpp, requests against SGLang's source (about 25 minutes, 5 GB)
+conformance: $(VENV)/.developed $(VLLM_VENV)/.installed $(OPENVINO_VENV)/.installed $(LLAMA_CPP)/.built $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked  ## the examination against the counters of vLLM, OpenVINO and llama.cpp, requests against SGLang's source (about 25 minutes, 5 GB)
 	[ -d "$(STORE)/runs" ] || $(BIN)/understudy run configs/quickstart.yaml --store "$(STORE)"
 	SGLANG_SOURCE="$(abspath $(SOURCES))/sglang-$(SGLANG_VERSION)/sglang" LLAMA_CPP="$(abspath $(LLAMA_CPP))" \
 	  CONFORMANCE_STORE="$(STORE)" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" \
 	  OPENVINO_PYTHON="$(abspath $(OPENVINO_VENV)/bin/python)" $(BIN)/python -m pytest tests/conformance
 
-bench: $(VENV)/.installed  ## figures of BENCHMARKS.md and docs/benchmarks; run it with nothing else on the machine
+bench: $(VENV)/.developed  ## figures of BENCHMARKS.md and docs/benchmarks; run it with nothing else on the machine
 	$(BIN)/python -m tests.benchmarks
 
-bench-distill: $(VENV)/.installed  ## distillation against what people use today (hours; an interrupted bench goes on)
+bench-distill: $(VENV)/.developed  ## distillation against what people use today (hours; an interrupted bench goes on)
 	$(BIN)/python -m tests.benchmarks distillation
 
-bench-served: $(VENV)/.installed $(VLLM_VENV)/.installed  ## generation by vLLM's servers, and drafts distilled by them (half an hour)
+bench-served: $(VENV)/.developed $(VLLM_VENV)/.installed  ## generation by vLLM's servers, and drafts distilled by them (half an hour)
 	VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" $(BIN)/python -m tests.benchmarks servers_overhead served_distillation
 
 bench-scale: $(SCALE_VENV)/.installed  ## what a second Ray worker gives (five minutes)
 	OMP_NUM_THREADS=1 $(SCALE_VENV)/bin/python -m tests.benchmarks spread
 
-bench-sweep: $(VENV)/.installed $(VLLM_VENV)/.installed  ## a sweep of vLLM's CPU build into tests/fixtures/vllm_sweep (an hour and a half); nothing else may run
+bench-sweep: $(VENV)/.developed $(VLLM_VENV)/.installed  ## a sweep of vLLM's CPU build into tests/fixtures/vllm_sweep (an hour and a half); nothing else may run
 	VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" $(BIN)/python -m tests.benchmarks.vllm_sweep
 
-docs: $(VENV)/.installed  ## docs/configuration.md from the config models, engines.md from the engine facts, commands.md from the commands
+docs: $(VENV)/.developed  ## docs/configuration.md from the config models, engines.md from the engine facts, commands.md from the commands
 	$(BIN)/python -m pipeline.report.configuration > docs/configuration.md
 	$(BIN)/python -m pipeline.report.engines > docs/engines.md
 	$(BIN)/python -m tests.commands_page > docs/commands.md
 
-lint: $(VENV)/.installed  ## ruff
+lint: $(VENV)/.developed  ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
@@ -186,10 +195,10 @@ lint-deployment: $(DEPLOYMENT_VENV)/.installed  ## what docs/operations.md has t
 	tests/deployment/units.sh docs/examples/systemd
 	$(DEPLOYMENT_VENV)/bin/shellcheck docs/examples/slurm/*.sh tests/deployment/*.sh
 
-types: $(VENV)/.installed  ## mypy, strict
+types: $(VENV)/.developed  ## mypy, strict
 	$(BIN)/mypy
 
-wheel-test: $(VENV)/.installed  ## what can differ in the built wheel, from outside the checkout
+wheel-test: $(VENV)/.developed  ## what can differ in the built wheel, from outside the checkout
 	.ci/wheel-test
 
 $(RELEASE_VENV)/.installed: .ci/constraints.txt
@@ -197,7 +206,7 @@ $(RELEASE_VENV)/.installed: .ci/constraints.txt
 	$(RELEASE_VENV)/bin/pip install --quiet --disable-pip-version-check -c .ci/constraints.txt twine
 	touch $@
 
-release-check: $(VENV)/.installed $(RELEASE_VENV)/.installed  ## changelog, metadata, contents and commands of a release, from the committed files
+release-check: $(VENV)/.developed $(RELEASE_VENV)/.installed  ## changelog, metadata, contents and commands of a release, from the committed files
 	.ci/release-check $(RELEASE_VENV)/bin/twine
 
 clean:  ## remove environments and build output, keep .understudy

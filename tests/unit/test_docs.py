@@ -103,6 +103,21 @@ def test_every_make_target_says_what_it_is() -> None:
     ]
 
 
+def test_the_quickstart_installs_the_package_alone_and_shows_it() -> None:
+    """Tools of the tests come with `make test`; pip is not silent, and what it downloads is said before."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    rules = {
+        rule.partition(":")[0]: rule.partition(":")[2] for rule in re.findall(r"^[^\s#].*(?:\n\t.*)*", makefile, re.M)
+    }
+    alone, tools = rules["$(VENV)/.installed"], rules["$(VENV)/.developed"]
+
+    assert "$(VENV)/.installed" == rules["quickstart"].split()[0]
+    assert "$(VENV)/.developed" == rules["test"].split()[0]
+    assert "[dev]" in tools
+    assert [] == re.findall(r"\[dev\]|--quiet|--progress-bar off", alone)
+    assert re.search(r"echo .*GB to download.* GB on disk", alone)
+
+
 def test_the_kinds_of_drafts_are_those_of_the_table() -> None:
     """docs/drafts.md has a row for each kind, with what `drafts/kinds.py` says of it."""
     from pipeline.drafts.kinds import KINDS
