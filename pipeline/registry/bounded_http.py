@@ -1,7 +1,9 @@
-"""Bounds on what MLflow's client waits for and holds, of a tracking server: the time of an answer, and its size.
+"""Bounds on what MLflow's client waits for and holds, of a tracking server: the time of an answer, of an upload, and of a pause
+that the server asks for; the size of an answer.
 
-The timeout of a socket begins anew with each byte, so a server that sends one a second would hold a command, and its locks, for
-hours; and an answer that is packed small can be large. MLflow uses `requests`, so the bounds stand in an adapter of `requests`.
+The timeout of a socket begins anew with each byte, so a server that sends or takes one a second would hold a command, and its
+locks, for hours; and an answer that is packed small can be large. MLflow uses `requests`, so the bounds stand in an adapter of
+`requests`.
 """
 
 import functools
@@ -18,6 +20,7 @@ from requests.exceptions import ConnectionError as NoAnswer
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.poolmanager import ProxyManager
+from urllib3.util.retry import Retry
 
 SECONDS = 60.0  # for an answer; more where MLFLOW_HTTP_REQUEST_TIMEOUT asks for more
 BYTES_A_SECOND = 1 << 14  # which a long answer, such as a draft's weights, must come with
@@ -70,11 +73,26 @@ def _seconds() -> float:
         return SECONDS
 
 
-class _Plain(HTTPConnection):
+class _Sends:
+    """A connection over which a request is sent within the bound of its answer: a server may read as slowly as it writes."""
+
+    def putrequest(self, *args: Any, **options: Any) -> None:
+        self._ends = time.monotonic() + _seconds()
+        super().putrequest(*args, **options)  # type: ignore[misc]
+
+    def send(self, data: Any) -> None:
+        if time.monotonic() > self._ends:
+            raise TimeoutError(f"it does not take what is sent: less than {BYTES_A_SECOND >> 10} KiB a second")
+        super().send(data)  # type: ignore[misc]
+        if isinstance(data, bytes | bytearray):  # a part; urllib3 reads files
+            self._ends += len(data) / BYTES_A_SECOND
+
+
+class _Plain(_Sends, HTTPConnection):
     response_class = _Answer
 
 
-class _Encrypted(HTTPSConnection):
+class _Encrypted(_Sends, HTTPSConnection):
     response_class = _Answer
 
 
@@ -104,6 +122,10 @@ def bounded(adapter: type[HTTPAdapter]) -> type[HTTPAdapter]:
     """A class of adapters as `adapter`, with the bounds."""
 
     class Bounded(adapter):  # type: ignore[valid-type, misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.max_retries.__class__ = _with_short_pauses(type(self.max_retries))
+
         def init_poolmanager(self, *args: Any, **options: Any) -> None:
             super().init_poolmanager(*args, **options)
             self.poolmanager.pool_classes_by_scheme = _POOLS
@@ -119,6 +141,18 @@ def bounded(adapter: type[HTTPAdapter]) -> type[HTTPAdapter]:
             return answer if stream else _held(answer)
 
     return Bounded
+
+
+@functools.cache
+def _with_short_pauses(kind: type[Retry]) -> type[Retry]:
+    """A server that asks for a pause of a day (Retry-After) is asked again after `_seconds`."""
+
+    class Short(kind):  # type: ignore[valid-type, misc]
+        def get_retry_after(self, response: Any) -> float | None:
+            asked: float | None = super().get_retry_after(response)
+            return None if asked is None else min(asked, _seconds())
+
+    return Short
 
 
 def _held(answer: Response) -> Response:

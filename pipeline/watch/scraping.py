@@ -98,8 +98,8 @@ class Scraper:
             raw = await answer_bytes.read(answer, _MOST_BYTES)
             if answer.status == 200:
                 return raw
-            place = url.join(URL(answer.headers.get("Location", "")))
-            if not 300 <= answer.status < 400 or redirected or place == url or place.origin() != url.origin():
+            place = _place(url, answer.headers.get("Location", ""))
+            if not 300 <= answer.status < 400 or redirected or place is None or place == url:
                 raise _Refused(self._refusal(answer.status, raw, url))
         return await self._raw(session, place, redirected=True)
 
@@ -124,6 +124,15 @@ class Scraper:
 
     def _without_token(self, text: str) -> str:
         return text.replace(self._token, "[token]") if self._token else text
+
+
+def _place(url: URL, location: str) -> URL | None:
+    """Where a server sends to, if that is a place of its own; None for another server, and for what is no URL of one."""
+    try:
+        place = url.join(URL(location))
+        return place if place.origin() == url.origin() else None
+    except ValueError:  # file:/, mailto:, a port that is none
+        return None
 
 
 class _Refused(Exception):

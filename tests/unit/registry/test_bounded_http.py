@@ -2,6 +2,8 @@
 
 import gzip
 import http.server
+import io
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ import pytest
 import requests
 from requests.adapters import HTTPAdapter
 from requests.exceptions import ConnectionError as NoAnswer
+from urllib3.util.retry import Retry
 
 from pipeline.errors import RegistryUnavailable, UnderstudyError
 from pipeline.registry import bounded_http
@@ -123,6 +126,47 @@ def test_an_uploaded_file_is_answered_with_nothing(server: _Server) -> None:
         assert session.put(f"{url}-artifacts/artifacts/1/a.json", data=b"{}").ok
         with pytest.raises(NoAnswer, match="an empty answer"):
             session.put(f"{url}/experiments/get", data=b"{}")
+
+
+def test_an_upload_to_a_server_that_hardly_reads_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part that it takes would begin the timeout of a socket anew."""
+    monkeypatch.setattr(bounded_http, "_seconds", lambda: 0.3)
+    monkeypatch.setattr(bounded_http, "BYTES_A_SECOND", 1 << 40)  # what the system buffers is no progress
+    ended = threading.Event()
+    with socket.socket() as listening, requests.Session() as session:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(1)
+
+        def take() -> None:
+            taken, _ = listening.accept()
+            with taken:
+                while not ended.wait(0.005):
+                    taken.recv(1 << 15)
+
+        reader = threading.Thread(target=take)
+        reader.start()
+        session.mount("http://", bounded_http.bounded(HTTPAdapter)())
+        try:
+            with pytest.raises(NoAnswer, match="does not take what is sent"):
+                session.put(
+                    f"http://127.0.0.1:{listening.getsockname()[1]}/", data=io.BytesIO(bytes(1 << 26)), timeout=60
+                )
+        finally:
+            ended.set()
+            reader.join()
+
+
+def test_a_server_is_not_waited_for_as_long_as_it_asks(server: _Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.first = b"HTTP/1.1 429 Later\r\nConnection: close\r\nRetry-After: 86400\r\nContent-Length: 0\r\n\r\n"
+    retries = Retry(2, status_forcelist=[429], raise_on_status=False)
+    with requests.Session() as session:
+        session.mount("http://", bounded_http.bounded(HTTPAdapter)(max_retries=retries))
+        monkeypatch.setattr(bounded_http, "_seconds", lambda: 7.0)
+        paused = list[float]()
+        monkeypatch.setattr("urllib3.util.retry.time.sleep", paused.append)
+        assert session.get(f"http://127.0.0.1:{server.server_port}/").status_code == 429
+    assert paused == [7.0, 7.0]
 
 
 @pytest.mark.parametrize("key", ["understudy.change", "understudy.history.x"])
