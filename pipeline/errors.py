@@ -31,6 +31,13 @@ def _short(line: str) -> str:
     return line if len(line) <= _MOST_CHARACTERS else f"{line[:600]} ... {line[-300:]}"
 
 
+def labelled(label: str, text: str) -> str:
+    """`label: text`. Errors of a job often begin with its name or its stage's already, which is not said twice."""
+    for own in (label, label.partition("/")[0]):
+        text = text.removeprefix(f"{own}: ")
+    return f"{label}: {text}"
+
+
 class UsageError(UnderstudyError):
     """A wrong command line, config or input file: nothing was run."""
 

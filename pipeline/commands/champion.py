@@ -127,7 +127,8 @@ def verify(
 
     The canary is asked, and production's first drafts are compared with the prediction. Engines that serve another draft are told
     to reload again, once, by promote.notice. A draft that falls short of its examination is rolled back with watch.rollback.
-    Exit 0: verified, or watch.endpoints names no engine; 3: it is not verified, or was rolled back; 1: it could not be told.
+    Exit 0: verified, or there is nothing to verify, because watch.endpoints names no engine; 3: it is not verified, or was rolled
+    back; 1: it could not be told.
     """
     from dataclasses import asdict
 
@@ -137,7 +138,11 @@ def verify(
 
     read, where = _config_and_store(config, overrides, store)
     if not read.watch.endpoints:
-        say("not verified: watch.endpoints names no engine")
+        why = (
+            "watch.endpoints names no engine; to verify a reload, name every replica there, such as "
+            "--set watch.endpoints='[\"http://127.0.0.1:8000\"]'"
+        )
+        say_json({"action": "nothing", "why": why}) if as_json else say(f"nothing to verify: {why}")
         return
     from pipeline.canary.report import print_verification
     from pipeline.canary.verify import verify as verify_champion

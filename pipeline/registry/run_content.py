@@ -185,7 +185,7 @@ def markdown_summary(record: RunRecord, decision: Decision | None, page: str | N
     done = sum(entry.state == "done" for entry in record.jobs.values())
     lines += [
         f"Run `{record.id}`, started {record.created}: {len(record.jobs)} jobs, {done} done in this run, "
-        f"{len(record.jobs) - done} reused from earlier runs.",
+        f"{len(record.jobs) - done} in the store already.",
     ]
     return "\n".join(lines)
 

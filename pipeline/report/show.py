@@ -83,7 +83,7 @@ def _print_stages(out: Report, summary: Summary) -> None:
         f"{line.job} {line.seconds:.0f} s".replace(" ", NO_BREAK) for line in summary.stages if line.state == "done"
     ]
     skipped = [line.job for line in summary.stages if line.state == "skipped"]
-    for label, jobs in (("completed", done), ("reused from earlier runs", skipped)):
+    for label, jobs in (("completed", done), ("already in the store", skipped)):
         if jobs:
             out.text(f"{label}: {', '.join(jobs)}", indent=2)
     if resumed := [line.job for line in summary.stages if line.resumed]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.credentials import masked
-from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
+from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError, labelled
 from pipeline.escaping.secrets import without_secrets
 from pipeline.progress import Progress
 from pipeline.registry.tracking import PAGE, Tracker
@@ -60,6 +60,7 @@ class Runner:
         self._presence = Presence(store)
         self._decided: Path | None = None  # the artifact with the decision
         self._asked: Sequence[Stage] = ()
+        self._ended: set[str] = set()  # jobs of this call that are said to be done
 
     def run(self, first: str = STAGE_NAMES[0], last: str = STAGE_NAMES[-1]) -> None:
         """Run the stages `first` to `last`; the artifacts of earlier stages must be in the store.
@@ -93,8 +94,9 @@ class Runner:
             except (KeyboardInterrupt, Refused):
                 raise
             except BaseException as error:
-                self.progress.line(f"{step.job.id}: failed")
-                self.record.failure = f"{step.job.id}: {_one_line(error)}"
+                if step.job.id not in self._ended:  # else the config cannot work with what the job found
+                    self.progress.line(f"{step.job.id}: failed")
+                self.record.failure = labelled(step.job.id, _one_line(error))
                 raise
 
     def _run_step(self, step: Step, build: bool) -> None:
@@ -240,6 +242,7 @@ class Runner:
         self._write_page()
         how = f"in {seconds:.1f} s" if state == "done" else "(already in the store)"
         self.progress.line(f"{job.id}: {state} {how}")
+        self._ended.add(job.id)
         if state == "done":
             self.tracker.sync(self.record)
 

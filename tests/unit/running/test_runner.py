@@ -335,6 +335,33 @@ def test_a_failed_stage_leaves_no_artifact_and_a_failed_record(world: _World) ->
     assert "finished" == world.run().state
 
 
+@pytest.mark.parametrize("error", ["corpus: no luck", "no luck"])
+def test_a_failure_has_its_job_once_in_front(error: str, world: _World, capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors of a stage often begin with its name already."""
+
+    def fail(context: StageContext[Any]) -> None:
+        raise UnderstudyError(error)
+
+    world.during["corpus"] = fail
+    with pytest.raises(UnderstudyError):
+        world.run(run_id="r")
+    record = load_run(world.store, "r")
+    assert record is not None
+    assert "corpus: no luck" == record.failure
+    assert "corpus: failed" == capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_job_that_is_done_is_not_said_to_have_failed(world: _World, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run ends because the gate must refuse what the corpus has found; the corpus itself is in the store."""
+    world.domains = {"code": {"train": 9, "dev": 1, "examination": 1}}
+    with pytest.raises(UsageError, match="so it will refuse"):
+        world.run(run_id="r")
+    record = load_run(world.store, "r")
+    assert record is not None
+    assert capsys.readouterr().err.splitlines()[-1].startswith("corpus: done in")
+    assert record.failure.startswith("corpus: domain 'code'")
+
+
 def test_a_manifest_says_that_its_seconds_are_of_the_last_part(world: _World) -> None:
     """Of a stage that goes on from a killed run's files; one that begins again has all of its time."""
 
