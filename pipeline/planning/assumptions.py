@@ -130,7 +130,7 @@ def _processes(config: Config, known: Measurements) -> Assumption:
 
 
 def _parameters(known: Measurements, parameters: float) -> Assumption:
-    source = "stated" if known.draft_parameters is None else "the last run's pair"
+    source = "stated" if known.draft_parameters is None else known.draft_source
     return Assumption(what="parameters of the draft", value=parameters, source=source, key="plan.draft_parameters")
 
 

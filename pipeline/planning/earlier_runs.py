@@ -74,6 +74,7 @@ class Measurements:
     )  # by run: settings that change its throughputs
     lengths: Lengths | None = None
     draft_parameters: float | None = None
+    draft_source: str = ""  # of these parameters
 
 
 def measurements(store: Store, config: Config) -> Measurements:
@@ -96,11 +97,12 @@ def _with_run(
 ) -> Measurements:
     """With what an earlier run has beside."""
     config, built = run_config(record), _built(store, record)
-    parameters, same_draft = found.draft_parameters, config.pair.draft.layers == planned.pair.draft.layers
+    source, parameters = found.draft_source, found.draft_parameters
+    same_draft = config.pair.draft.layers == planned.pair.draft.layers
     if parameters is None and "pair" in built and same_draft and inputs.same_draft(record):
-        parameters = built["pair"].figures.get("draft_parameters")
+        parameters, source = built["pair"].figures.get("draft_parameters"), f"those of run {record.id}"
     if "corpus" not in built:
-        return replace(found, draft_parameters=parameters)
+        return replace(found, draft_parameters=parameters, draft_source=source)
     lengths = _lengths(record.id, config, built)
     jobs = _measured(record, built, work_of(config, _amounts(config, lengths, built)))
     better = {
@@ -117,6 +119,7 @@ def _with_run(
         differences={**found.differences, record.id: differences(config, planned)},
         lengths=known,
         draft_parameters=parameters,
+        draft_source=source,
     )
 
 
@@ -196,4 +199,6 @@ def _longest_prompt(corpus: Path) -> float:
 
 def with_small_runs(known: Measurements, lengths: Lengths | None, draft_parameters: float | None) -> Measurements:
     """What small runs of the config at hand have found goes before what earlier runs had."""
-    return replace(known, lengths=lengths or known.lengths, draft_parameters=draft_parameters or known.draft_parameters)
+    if draft_parameters:
+        known = replace(known, draft_parameters=draft_parameters, draft_source="measured in two small runs")
+    return replace(known, lengths=lengths or known.lengths)

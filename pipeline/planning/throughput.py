@@ -37,7 +37,7 @@ def throughput(
         flops = training_flops(config) if work.rate == "train" else FORWARD
         why = f"{flops} N D FLOPs at plan.flops"
         return Throughput(per_second=config.plan.flops / (flops * parameters), origin="FLOPs", why=why)
-    return Throughput(per_second=None, origin="unknown", why=_remedy(work, key, earlier is not None))
+    return Throughput(per_second=None, origin="unknown", why=_remedy(key, earlier is not None, measured is not None))
 
 
 def _of(work: Work, seconds: float, origin: Origin, why: str) -> Throughput:
@@ -53,7 +53,9 @@ def _stated(work: Work, config: Config) -> tuple[float | None, str]:
     return getattr(config.plan, key), f"plan.{key}"
 
 
-def _remedy(work: Work, key: str, resumed: bool) -> str:
+def _remedy(key: str, resumed: bool, measuring: bool) -> str:
+    if measuring:
+        return f"not part of the small runs{f'; state {key}' if key else ''}"
     why = "never measured"
     if resumed:
         why = "only the last part was timed: tasks of a scheduler, or a run that was killed, had made the rest"

@@ -16,7 +16,7 @@ from pathlib import Path
 from pipeline.config.root import Config
 from pipeline.errors import EXIT_REFUSED, UnderstudyError, UsageError
 from pipeline.models.places import model_places
-from pipeline.models.stored_pair import read_pair
+from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.planning.earlier_runs import Lengths, measurements
 from pipeline.planning.forecast import Forecast, source_rows
 from pipeline.progress import Progress
@@ -80,15 +80,16 @@ def measure(config: Config, counted: Forecast, store: Store, progress: Progress)
         for number, (share, pair_share) in enumerate(zip(_shares(config, counted), _PAIR_SHARES, strict=True), 1):
             progress.line(f"small run {number} of 2: {share:.1%} of prompts and steps")
             trials.append(_run(config, share, pair_share, last := place / str(number)))
-        serving, found = _serving(config, Store(last / _STORE)), measurements(Store(last / _STORE), config)
+        found = measurements(Store(last / _STORE), config)
+        served = _served(config, Store(last / _STORE))
+        serving = _serving(config, Store(last / _STORE), served)
     jobs, total = extrapolate(trials[0], trials[1])
-    batch, context = config.gate.served
     return Measured(
         jobs=jobs,
         total=total,
         serving_bytes=serving,
-        batch=batch,
-        context=context,
+        batch=served[0],
+        context=served[1],
         lengths=replace(found.lengths, source="two small runs") if found.lengths else None,
         draft_parameters=found.draft_parameters,
     )
@@ -206,9 +207,18 @@ def cost_of(artifact: Artifact) -> Cost:
     )
 
 
-def _serving(config: Config, store: Store) -> dict[str, float]:
-    record = require_run(store, None)
-    pair = read_pair(find_built(store, record, PAIR).path, model_places(config.pair))
+def _pair(config: Config, store: Store) -> Pair:
+    return read_pair(find_built(store, require_run(store, None), PAIR).path, model_places(config.pair))
+
+
+def _served(config: Config, store: Store) -> tuple[int, int]:
+    """Batch and context for the memory. What nobody stated is no longer than the pair's context."""
+    batch, context = config.gate.served
+    return (batch, context) if config.gate.load else (batch, min(context, _pair(config, store).context))
+
+
+def _serving(config: Config, store: Store, served: tuple[int, int]) -> dict[str, float]:
+    record, pair = require_run(store, None), _pair(config, store)
     examined = {
         job.task.variant: find_built(store, record, job.id)
         for job in jobs_of(config)
@@ -221,7 +231,7 @@ def _serving(config: Config, store: Store) -> dict[str, float]:
         variant: size
         for variant, artifact in examined.items()
         if artifact.figures
-        if (size := pair.serving_bytes(artifact.figures["draft_bytes"], *config.gate.served)) is not None
+        if (size := pair.serving_bytes(artifact.figures["draft_bytes"], *served)) is not None
     }
 
 

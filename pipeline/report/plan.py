@@ -11,9 +11,10 @@ if TYPE_CHECKING:  # `show` imports this module and should not wait for the code
     from pipeline.planning.forecast import Forecast
     from pipeline.planning.trial_runs import Cost, Measured
 
-COLUMNS = ("job", "what it does", "tokens in", "tokens out", "disk", "time", "throughput", "from")
+COLUMNS = ("job", "tokens in", "tokens out", "disk", "time", "throughput", "from")
+_MOST_NAMED = 3  # jobs, where the others are all
 MEMORY = ("memory", "GPU memory")
-_TEXT = ("job", "what it does", "from")
+_TEXT = ("job", "from")
 
 
 def print_forecast(found: "Forecast", curve: LearningCurve | None, notes: Sequence[str]) -> None:
@@ -84,7 +85,6 @@ def _row(job: "JobEstimate", measured: "Measured | None") -> list[str]:
     speed = "" if job.per_second is None else f"{_figure(job.per_second)} {job.unit}/s"
     cells = [
         job.job,
-        job.summary,
         _count(job.tokens_in),
         _count(job.tokens_out),
         _size(job.stored_bytes),
@@ -98,7 +98,6 @@ def _row(job: "JobEstimate", measured: "Measured | None") -> list[str]:
 def _total_row(found: "Estimate", measured: "Measured | None") -> list[str]:
     cells = [
         "all jobs",
-        "",
         "",
         "",
         _size(found.stored_bytes),
@@ -185,7 +184,11 @@ def _sources(found: "Estimate") -> Iterator[str]:
     for job in found.jobs:
         jobs_by_source.setdefault(f"{job.origin}: {job.why}", []).append(job.job)
     for source, jobs in jobs_by_source.items():
-        yield f"throughput {source} ({', '.join(jobs)})"
+        which = "all jobs" if len(jobs) == len(found.jobs) else ", ".join(jobs)
+        if len(found.jobs) > len(jobs) > _MOST_NAMED:
+            others = [job.job for job in found.jobs if job.job not in jobs]
+            which = f"all jobs but {', '.join(others)}" if len(others) <= _MOST_NAMED else which
+        yield f"throughput {source} ({which})"
     for run, differences in found.differences.items():
         yield f"the throughputs of run {run} may not hold here, because settings differ: {', '.join(differences)}"
 

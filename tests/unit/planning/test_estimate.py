@@ -8,7 +8,7 @@ import pytest
 from pipeline.config.loading import load_config
 from pipeline.config.root import Config
 from pipeline.planning.assumptions import amounts_of
-from pipeline.planning.earlier_runs import Lengths, MeasuredJob, Measurements, differences
+from pipeline.planning.earlier_runs import Lengths, MeasuredJob, Measurements, differences, with_small_runs
 from pipeline.planning.estimate import Estimate, JobEstimate, estimate
 from pipeline.planning.forecast import forecast
 from pipeline.planning.savings import Saving
@@ -422,5 +422,28 @@ def test_a_measured_plan_in_words(gpu: int, capsys: pytest.CaptureFixture[str]) 
 
 def _words(said: str, job: str, unit: str) -> list[str]:
     """The word before `unit` and itself, in the row of the table that begins with `job`."""
-    row = next(line.split() for line in said.splitlines() if line.startswith(job))
+    row = next(line.split() for line in said.splitlines() if line.lstrip("│ ").startswith(job))
     return row[row.index(unit) - 1 : row.index(unit) + 1]
+
+
+def test_a_plan_that_has_measured_does_not_advise_to_measure(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the small runs leave out is said to be that; parameters come from the small runs, not from a last run."""
+    cost = Cost(seconds=3.0, stored_bytes=1, memory_bytes=1, gpu_bytes=0)
+    names = [job.job for job in estimated().jobs if job.job != "promote"]
+    measured = Measured(jobs=dict.fromkeys(names, cost), total=cost, serving_bytes={}, batch=1, context=1)
+    known = with_small_runs(Measurements(), None, 5e8)
+    print_estimate(estimated(known=known, measured=measured), measured)
+    said = capsys.readouterr().out
+
+    assert "--measure" not in said
+    assert "throughput unknown: not part of the small runs (promote)\n" in said
+    assert "(all jobs but promote)\n" in said
+    assert "parameters of the draft: 500 M (measured in two small runs; plan.draft_parameters)\n" in said
+
+
+def test_parameters_of_an_earlier_draft_name_its_run() -> None:
+    """There may be no last run in the store, and several of other names."""
+    known = Measurements(draft_parameters=5e8, draft_source="those of run r1")
+    assumed = {one.key: one.source for one in estimated(known=known).assumptions}
+
+    assert "those of run r1" == assumed["plan.draft_parameters"]

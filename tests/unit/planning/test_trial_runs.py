@@ -12,7 +12,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.planning import trial_runs
 from pipeline.planning.forecast import forecast
 from pipeline.planning.trial_runs import Cost, Trial, _shares, cost_of, extrapolate, scaled
-from pipeline.store.artifacts import Artifact, FileEntry, Manifest
+from pipeline.store.artifacts import Artifact, FileEntry, Manifest, Store
 
 SMOKE = Path(__file__).parents[3] / "configs" / "smoke.yaml"
 
@@ -184,3 +184,17 @@ def test_a_pair_of_the_users_own_is_checked_once_whole() -> None:
 
     assert (1.0, 0.04) == tuple(trial_runs._share("pair", config, 0.5, 0.04) for config in (own, reference))
     assert (0.5, 0.5) == tuple(trial_runs._share("generate", config, 0.5, 0.04) for config in (own, reference))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [((), (1, 256)), (("gate.load.max_batch=8", "gate.load.context=512", "gate.load.requests_per_second=1"), (8, 512))],
+    ids=["assumed", "stated"],
+)
+def test_memory_to_serve_is_that_of_a_request_that_the_pair_can_hold(
+    settings: tuple[str, ...], expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A KV cache of 4,096 tokens is not what a pair with a context of 256 needs; what is stated stays."""
+    monkeypatch.setattr(trial_runs, "_pair", lambda config, store: SimpleNamespace(context=256))
+    config = load_config(SMOKE, settings)
+    assert expected == trial_runs._served(config, Store(tmp_path))
