@@ -143,7 +143,6 @@ def bounded(adapter: type[HTTPAdapter]) -> type[HTTPAdapter]:
     return Bounded
 
 
-@functools.cache
 def _with_short_pauses(kind: type[Retry]) -> type[Retry]:
     """A server that asks for a pause of a day (Retry-After) is asked again after `_seconds`."""
 

@@ -57,6 +57,8 @@ def test_every_replica_is_read_and_faults_are_told() -> None:
         ),
         (_always(401), "HTTP 401: set watch.key_variable"),
         (_always(302, Location="http://user:pw@elsewhere"), "it redirects /metrics"),
+        (_always(302, Location="file:///etc/passwd"), "it redirects /metrics"),
+        (_always(302, Location="http://h:99999/"), "it redirects /metrics"),
         (_always(307, Location="/metrics"), "HTTP 307: it redirects"),
         (_always(307, Location="/other"), "HTTP 307: it redirects"),
         (_always(308, Location="//elsewhere/metrics/"), "HTTP 308: it redirects"),
