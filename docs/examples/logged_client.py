@@ -7,13 +7,12 @@
 A proxy that forwards requests with httpx logs with the same transports. Needs httpx, and request_log.py beside it.
 """
 
-import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
-from request_log import PATHS, SESSION, RequestLog, answer_of
+from request_log import PATHS, SESSION, RequestLog
 
 
 class _Kept:
@@ -21,7 +20,7 @@ class _Kept:
 
     def __init__(self, log: RequestLog, request: httpx.Request, begun: float) -> None:
         self._log, self._begun = log, begun
-        self._asked = json.loads(request.content)
+        self._asked = request.content
         self._group = request.headers.get(SESSION)
         self._parts, self._first = list[bytes](), list[float]()
 
@@ -34,8 +33,7 @@ class _Kept:
         """Logs it, once: a client closes a stream that it has read to the end, or that it no longer wants."""
         if not self._parts:
             return
-        first = self._first[0] if self._asked.get("stream") else None
-        self._log.write(self._asked, answer_of(b"".join(self._parts)), self._begun, first, time.time(), self._group)
+        self._log.keep(self._asked, b"".join(self._parts), self._begun, self._first[0], self._group)
         self._parts.clear()
 
 

@@ -21,12 +21,12 @@ time works. Notices of other kinds, such as of a drift, are accepted and restart
 """
 
 import fcntl
+import http.client
 import json
 import os
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,12 @@ POLL_SECONDS = float(os.environ.get("POLL_SECONDS", "1"))
 
 
 def main() -> None:
-    notice = json.load(sys.stdin)
-    if notice.get("action") not in CHANGES:
+    try:
+        notice = json.load(sys.stdin)
+        action = notice.get("action")
+    except (ValueError, AttributeError, RecursionError) as error:
+        sys.exit(f"standard input is no notice: {error}")
+    if action not in CHANGES:
         print("not a change of the champion: nothing to reload")
         return
     STATE.parent.mkdir(parents=True, exist_ok=True)
@@ -62,20 +66,46 @@ def reload_all(notice: dict[str, Any]) -> None:
     if notice["champion"] is None:
         print(f"{notice['name']}: there is no champion; the engines go on with what they have loaded")
     else:
-        settings = json.loads(REPLICAS.read_text())
-        for replica in settings["replicas"]:
-            reload(replica, settings.get("seconds", 900))
-        print(f"{notice['name']}: {len(settings['replicas'])} replicas serve version {notice['champion']['version']}")
+        replicas, seconds = checked_replicas()
+        for replica in replicas:
+            reload(replica, seconds)
+        print(f"{notice['name']}: {len(replicas)} replicas serve version {notice['champion']['version']}")
     beside = STATE.with_suffix(".new")
     beside.write_text(json.dumps(done | {notice["name"]: [*seen, this][-100:]}))
     beside.replace(STATE)
+
+
+def checked_replicas() -> tuple[list[dict[str, Any]], float]:
+    """The content of REPLICAS. Checked as a whole before anything is drained: a mistake in the second replica would be met when
+    the first is at work again and the second is not."""
+    try:
+        found = json.loads(REPLICAS.read_text())
+        replicas, seconds = found["replicas"], float(found.get("seconds", 900))
+        wrong = [one for one in replicas if not is_replica(one)] if isinstance(replicas, list) else [replicas]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        sys.exit(f"{REPLICAS}: {type(error).__name__}: {error}; nothing was restarted")
+    if wrong or not replicas:
+        sys.exit(
+            f"{REPLICAS}: replicas: {json.dumps(wrong[0])[:200] if wrong else 'there is none'}: `restart`, `drain` and `restore` "
+            "are lists of words, `health` is a URL; nothing was restarted"
+        )
+    return replicas, seconds
+
+
+def is_replica(one: Any) -> bool:
+    if not isinstance(one, dict):
+        return False
+    commands = [one.get("restart", []), *(one[step] for step in ("drain", "restore") if one.get(step) is not None)]
+    lists = all(isinstance(command, list) and command for command in commands)
+    words = lists and all(isinstance(word, str) for command in commands for word in command)
+    return words and str(one.get("health")).startswith(("http://", "https://"))
 
 
 def state() -> dict[str, Any]:
     """What was done, by name; nothing where the file is damaged: a restart too many is better than none."""
     try:
         found = json.loads(STATE.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -107,7 +137,7 @@ def is_healthy(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
+    except (OSError, ValueError, http.client.HTTPException):  # a name that is no host's, an answer that is not HTTP
         return False
 
 

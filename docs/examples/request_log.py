@@ -36,7 +36,26 @@ class RequestLog:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._directory = Path(directory)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._hour = ""
+        self._hour, self._said = "", ""
+
+    def keep(self, request: bytes, body: bytes, begun: float, first: float | None, group: str | None = None) -> None:
+        """Writes a row of the bodies of a request and its response. The client has its answer: whatever is wrong with a request,
+        an answer or the disk costs a row and a line on stderr, and raises nothing."""
+        try:
+            asked = json.loads(request)
+            streamed = first if asked.get("stream") else None
+            self.write(asked, answer_of(body), begun, streamed, time.time(), group)
+        except Exception as error:
+            self._say(f"request_log: a request is not logged: {type(error).__name__}: {error}")
+        else:
+            self._said = ""
+
+    def _say(self, why: str) -> None:
+        """Once in a row: a full disk is no line for each request."""
+        if why != self._said:
+            with contextlib.suppress(OSError):  # stderr may be on that disk
+                print(why[:500], file=sys.stderr, flush=True)
+        self._said = why
 
     def write(
         self,
@@ -143,7 +162,7 @@ class LoggedRequests:
     """ASGI middleware that asks vLLM for token ids and logs each request that is answered, to the directory in REQUEST_LOG."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
-        self._app, self._log, self._said = app, RequestLog(os.environ["REQUEST_LOG"]), ""
+        self._app, self._log = app, RequestLog(os.environ["REQUEST_LOG"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] not in PATHS:
@@ -168,20 +187,8 @@ class LoggedRequests:
             await send(message)
 
         await self._app(scope, body, kept_and_sent)
-        if status[0] != 200:
-            return
-        try:  # the client has its answer: whatever is wrong with a request, an answer or the disk costs a row, and no more
-            asked = json.loads(request)
-            streamed = first[0] if asked.get("stream") else None
-            self._log.write(asked, answer_of(b"".join(parts)), begun, streamed, time.time(), headers.get(SESSION))
-        except Exception as error:
-            self._say(f"request_log: a request is not logged: {type(error).__name__}: {error}")
-
-    def _say(self, why: str) -> None:
-        """Once in a row: a full disk is no line for each request."""
-        if why != self._said:
-            print(why[:500], file=sys.stderr, flush=True)
-        self._said = why
+        if status[0] == 200:
+            self._log.keep(request, b"".join(parts), begun, first[0] if first else None, headers.get(SESSION))
 
 
 async def _body(receive: Receive) -> bytes:

@@ -239,6 +239,14 @@ def test_a_full_disk_costs_rows_and_is_said_once(
     assert "request_log: a request is not logged: OSError: [Errno 28] No space left" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("request_", [b"", b"[]", b"\xff", b'{"messages": [], "stream": true}'], ids=range(4))
+def test_no_row_raises_in_what_logs_it(examples: Any, tmp_path: Path, request_: bytes) -> None:
+    """The middleware, and transports inside of an application: an error would be the client's."""
+    log = examples.RequestLog(tmp_path / "log")
+    (tmp_path / "log").rmdir()
+    log.keep(request_, b'{"choices": [{"finish_reason": "stop"}]}', 0.0, None)
+
+
 def test_the_callback_of_litellm_logs(examples: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server's own answer; of a stream, what LiteLLM joined."""
     module = types.ModuleType("litellm.integrations.custom_logger")

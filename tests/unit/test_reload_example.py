@@ -1,6 +1,8 @@
 """docs/examples/reload_engine.py: a notice restarts the replicas of a service, one after another."""
 
+import importlib.util
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -129,6 +131,54 @@ def test_a_damaged_state_is_no_state(service: Service, state: str) -> None:
     (service.place / "state" / "reloaded.json").write_text(state)
     assert (0, "t-draft: 1 replicas serve version 7") == service.notify(3, [service.replica("a")])
     assert (0, "change 3 of t-draft: reloaded before") == service.notify(3, [service.replica("a")])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"health": "localhost:8000"},
+        {"health": None},
+        {"restart": "systemctl restart vllm"},
+        {"drain": [5]},
+        {"restart": []},
+    ],
+    ids=range(5),
+)
+def test_a_mistake_in_one_replica_is_found_before_any_is_drained(service: Service, changes: dict[str, Any]) -> None:
+    code, said = service.notify(3, [service.replica("a"), service.replica("b", **changes)])
+    assert (1, [], True) == (code, service.done, said.endswith("nothing was restarted"))
+
+
+def test_a_service_without_replicas_serves_nothing(service: Service) -> None:
+    """Accepted, the notice would not be sent again."""
+    code, said = service.notify(3, [])
+    assert (1, True) == (code, "there is none" in said)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000], ids=range(3))
+def test_what_is_no_notice_is_refused_in_a_line(service: Service, text: str) -> None:
+    code, said = service.send(text, [service.replica("a")])
+    assert (1, [], True) == (code, service.done, said.startswith("standard input is no notice"))
+
+
+def test_a_health_check_that_cannot_be_read_is_no_health() -> None:
+    """A name that is no host's, and an answer that is not HTTP: the replica is drained by then, and goes on loading."""
+    spec = importlib.util.spec_from_file_location("reload_engine", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            taken, _ = server.accept()
+            with taken:
+                taken.recv(1 << 16)
+                taken.sendall(b"not HTTP\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        assert not program.is_healthy(f"http://127.0.0.1:{server.getsockname()[1]}/health")
+    assert not program.is_healthy("http://gpu1..internal/health")
 
 
 def test_a_registry_that_was_made_anew_counts_from_one(service: Service) -> None:
