@@ -1,11 +1,11 @@
 """`understudy canary`: examination prompts to the live engine."""
 
-from pipeline.commands.options import DEFAULT_STORE, ChampionOf, JsonOption, Overrides, StorePath
+from pipeline.commands.options import DEFAULT_STORE, ChampionOf, JsonOption, OverridesOfFile, StorePath
 from pipeline.progress import say_json
 
 
 def canary(
-    config: ChampionOf, overrides: Overrides = None, store: StorePath = DEFAULT_STORE, as_json: JsonOption = False
+    config: ChampionOf, overrides: OverridesOfFile = None, store: StorePath = DEFAULT_STORE, as_json: JsonOption = False
 ) -> None:
     """Ask the engines: is it the target, the traffic, or the draft?
 

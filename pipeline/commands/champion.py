@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, ChampionOf, JsonOption, Overrides, StorePath
+from pipeline.commands.options import DEFAULT_STORE, ChampionOf, JsonOption, OverridesOfFile, StorePath
 from pipeline.progress import say, say_json
 from pipeline.registry.draft_names import CONFIG_FORMS
 
@@ -59,7 +59,7 @@ def promote(
 
 def rollback(
     config: ChampionOf,
-    overrides: Overrides = None,
+    overrides: OverridesOfFile = None,
     store: StorePath = DEFAULT_STORE,
     to: Annotated[
         str | None, typer.Option(metavar="VERSION", help="The version to return to; by default the previous champion.")
@@ -90,7 +90,7 @@ def rollback(
         say(f"dry run: {said}")
 
 
-def settle(config: ChampionOf, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
+def settle(config: ChampionOf, overrides: OverridesOfFile = None, store: StorePath = DEFAULT_STORE) -> None:
     """Bring link, records and notice in line with the champion.
 
     Promotion, approval and rollback do this themselves. Call it after one of them was interrupted or failed half-way, after the
@@ -111,7 +111,7 @@ def settle(config: ChampionOf, overrides: Overrides = None, store: StorePath = D
 
 def verify(
     config: ChampionOf,
-    overrides: Overrides = None,
+    overrides: OverridesOfFile = None,
     store: StorePath = DEFAULT_STORE,
     wait: Annotated[
         float,
@@ -159,7 +159,7 @@ def verify(
         raise Refused(f"{'rolled back' if found.action == 'roll_back' else 'not verified'}: {found.why}")
 
 
-def history(config: ChampionOf, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
+def history(config: ChampionOf, overrides: OverridesOfFile = None, store: StorePath = DEFAULT_STORE) -> None:
     """List who was champion or challenger, when, and why.
 
     Registrations for approval, approvals, promotions and rollbacks are listed, the oldest first.

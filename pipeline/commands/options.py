@@ -17,6 +17,15 @@ Overrides = Annotated[
         help="Override a config key, such as distill.max_steps=100. May be given several times.",
     ),
 ]
+OverridesOfFile = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a config key, where a config file is given; a NAME or RUN has the config of its run. May be given several "
+        "times.",
+    ),
+]
 StorePath = Annotated[Path, typer.Option("--store", metavar="DIR", help="The directory of artifacts and runs.")]
 DEFAULT_STORE = Path(".understudy")
 ForcePromote = Annotated[

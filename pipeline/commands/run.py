@@ -6,6 +6,7 @@ import typer
 
 from pipeline.commands.options import DEFAULT_STORE, ConfigPath, EvenIfRefused, ForcePromote, Overrides, StorePath
 from pipeline.errors import UsageError
+from pipeline.escaping.nearest import did_you_mean
 from pipeline.running.stage_list import STAGE_NAMES, STAGES
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def run(
 
     for option, name in (("--from", from_), ("--until", until)):
         if name not in STAGE_NAMES:
-            raise UsageError(f"{option} {name}: not a stage; the stages are {', '.join(STAGE_NAMES)}")
+            raise UsageError(
+                f"{option} {name}: not a stage; the stages are {', '.join(STAGE_NAMES)}{did_you_mean(name, STAGE_NAMES)}"
+            )
     if verbose and not dry_run:
         raise UsageError("--verbose: works only with --dry-run; leave it out")
     if STAGE_NAMES.index(from_) > STAGE_NAMES.index(until):

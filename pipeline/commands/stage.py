@@ -6,6 +6,7 @@ import typer
 
 from pipeline.commands.options import DEFAULT_STORE, ConfigPath, EvenIfRefused, ForcePromote, Overrides, StorePath
 from pipeline.errors import UsageError
+from pipeline.escaping.nearest import did_you_mean
 from pipeline.running.stage_list import STAGE_NAMES
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ def stage(
     from pipeline.store.runs import load_run
 
     if name not in STAGE_NAMES:
-        raise UsageError(f"{name}: not a stage; the stages are {', '.join(STAGE_NAMES)}")
+        raise UsageError(
+            f"{name}: not a stage; the stages are {', '.join(STAGE_NAMES)}{did_you_mean(name, STAGE_NAMES)}"
+        )
     target, progress = Store(store), Progress()
     if shards is not None:
         _share(name, load_config(config, set_ or ()), target, run_id, shards)

@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, ChampionOf, JsonOption, Overrides, StorePath
+from pipeline.commands.options import DEFAULT_STORE, ChampionOf, JsonOption, OverridesOfFile, StorePath
 from pipeline.progress import say
 
 
 def watch(
     config: ChampionOf,
-    overrides: Overrides = None,
+    overrides: OverridesOfFile = None,
     store: StorePath = DEFAULT_STORE,
     once: Annotated[
         bool, typer.Option("--once", help="One look; exit 3 while there is a drift. For cron, CI and Airflow.")

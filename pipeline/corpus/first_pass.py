@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from pipeline.config.corpus import DOMAIN_FIELD, CorpusConfig, PromptSource
+from pipeline.config.corpus import CorpusConfig, PromptSource
 from pipeline.corpus.answer_forms import UnusableAnswer
 from pipeline.corpus.answer_store import StoredAnswer
 from pipeline.corpus.answers import LoggedAnswer, parse_answer
@@ -178,7 +178,6 @@ class _SourcePass:
         self.renderer, self.buffer, self.rejects = renderer, buffer, rejects
         self.counts = RowCounts()
         self.first_rejects: list[str] = []
-        self._has_domains = False  # whether any row has the column of the domain
         self._rejected: list[tuple[Row, str]] = []  # of this batch; written in file order
 
     def run(self, track: Track) -> None:
@@ -209,11 +208,8 @@ class _SourcePass:
                 f"{path}: {self.first_rejects[0]}; {counts.rejected:,} of {counts.rows:,} rows rejected ({share:.1%}), "
                 f"more than corpus.max_rejected_share = {self.config.max_rejected_share:g}{self._remedy()}"
             )
-        if self.source.domain is None and self.source.domain_field != DOMAIN_FIELD and not self._has_domains:
-            raise UsageError(
-                f"{path}: no row has a value in the column corpus.sources.{self.number}.domain_field = "
-                f"{self.source.domain_field!r}; other columns are {', '.join(self.reader.columns.unused) or '(none)'}"
-            )
+        if missing := self.reader.missing.get("domain_field"):
+            raise UsageError(f"{path}: corpus.sources.{self.number}.domain_field: {missing}")
         if not counts.accepted:
             lengths = (
                 f"{counts.too_long:,} longer than corpus.max_prompt_tokens = {self.config.prompt_limit}, "
@@ -238,6 +234,8 @@ class _SourcePass:
         """Name the first malformed rows, which are not used, and a log that nobody has written since the change."""
         if not self.counts.rows:
             progress.warn(f"{self.reader.path}: no row is of corpus.since = {self.config.since} or later")
+        for key, missing in self.reader.missing.items():
+            progress.warn(f"{self.reader.path}: corpus.sources.{self.number}.{key}: {missing}")
         if unknown := self.reader.unknown:
             names = ", ".join(f"{printable(name[:40])} ({count:,})" for name, count in unknown.most_common(_SHOWN))
             others = ", ..." if len(unknown) > _SHOWN else ""
@@ -261,7 +259,6 @@ class _SourcePass:
                 prompt = parse_row(row.value, self.source, self.renderer.names)
                 facts = replace(prompt.facts, time=self.traffic.time_of(row))
                 prompt = replace(prompt, of_log=self.reader.is_log, facts=facts)
-                self._has_domains = self._has_domains or row.value.get(self.source.domain_field) is not None
                 text = self._text(prompt, row)
             except BadRow as bad:
                 self._reject(row, bad)

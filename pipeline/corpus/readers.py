@@ -18,6 +18,7 @@ from pipeline.corpus.advice import program_for
 from pipeline.corpus.chats import is_chat, is_spelled_texts
 from pipeline.corpus.columns import SAMPLE, Columns, Where, find_columns, hint, holds_prompts, mostly_lists
 from pipeline.corpus.logged_requests import request_column, with_request
+from pipeline.corpus.named_columns import NamedColumns
 from pipeline.corpus.rows import LIST_AS_TEXT, SPELLED, BadRow, prompt_columns
 from pipeline.corpus.sources import TITLES, SourceFiles, compression, find_files, jq_command
 from pipeline.errors import UsageError
@@ -57,6 +58,7 @@ class SourceReader:
         self._whole: str | None = None  # the column of rows that are no objects
         self._request: str | None = None  # the column of the requests, where they have one of their own
         self.unknown = Counter[str]()  # fields of requests that nothing is known of, by the rows of the last reading
+        self._named = NamedColumns(source)
         self.columns = self._columns(source, _remedy(key, option), option)
         self.source = self.columns.source
         self.since = since if self.columns.has_times else None
@@ -117,6 +119,16 @@ class SourceReader:
         """`summary`, with the path, as commands print it."""
         return f"corpus: {printable(str(self.path))}: {self.summary}"
 
+    @property
+    def missing(self) -> dict[str, str]:
+        """By key of the source, in words, the columns that it names and none of the rows read so far has."""
+        return self._named.missing(self.columns.unused)
+
+    def require_named(self) -> None:
+        """UsageError for an option that names a column which none of the rows read so far has."""
+        for key, text in self.missing.items():
+            raise UsageError(f"--{key.replace('_', '-')}: {self.path}: {text}")
+
     def total(self) -> int:
         """Number of rows for the progress bar. For lines the number of newlines, so blank lines count too."""
         rows = sum(self._count(file) for file in self._found.files)
@@ -140,7 +152,9 @@ class SourceReader:
         """Rows with the fields of their requests; also of those that come after the first rows, as logs change their form."""
         column, prompts = self._request or self.source.request_field, prompt_columns(self.source)
         for number, value in rows:
+            self._named.see(value)
             value = with_request(value, prompts, column, self.unknown)
+            self._named.see(value)
             yield number, self._as_written(value) if self.columns.lists_as_text else value
 
     def _as_written(self, row: Any) -> Any:

@@ -119,6 +119,8 @@ def read_prompts(
         found[digest] = Prompt(
             digest, "examination", domain, 0, tuple(tokens), text_id=text_id, conversation=conversation
         )
+    if found:
+        reader.require_named()
     notes = [f"{longer} prompts left out: no token, or more than {most_tokens} tokens (context minus --max-new-tokens)"]
     notes = (notes if longer else []) + ([f"{len(bad)} rows are not prompts; the first: {bad[0]}"] if bad else [])
     if not found:

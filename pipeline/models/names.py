@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.config.credentials import masked
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.models.hub import commit_of, fetch
@@ -75,6 +76,12 @@ def hub_name(
 
     UsageError where it is a path, also one that only looks like org/name: its folder is there, or a similar directory is.
     """
+    if "://" in name:
+        raise UsageError(
+            f"{option} {masked(name)}".strip()
+            + ": a URL, and this model is loaded here; give a directory, org/name or "
+            "org/name@revision"
+        )
     found, where = _HUB.fullmatch(name), f"{option} {name}".strip()
     if found is None:
         raise UsageError(f"{where}: no such directory{similar_directory(Path(os.path.expanduser(name)))}; {otherwise}")

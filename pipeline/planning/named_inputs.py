@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from pipeline.config.corpus import DOMAIN_FIELD, PromptSource, named_source
+from pipeline.config.corpus import PromptSource, named_source
 from pipeline.config.pair import TARGET
 from pipeline.config.server import EndpointConfig, ServerConfig
 from pipeline.corpus.columns import input_column, system_column
@@ -162,7 +162,6 @@ def read_prompts(path: Path, columns: Mapping[str, str | None]) -> Prompts:
     kinds, domains, log, bad = Counter[str](), Counter[str](), LogColumns(source.messages_field), list[str]()
     by_answer = source.model_copy(update={"every_turn": False, "every_answer": True})
     follow_ups = sessions = chats = 0
-    labelled = source.domain_field == DOMAIN_FIELD
     for row in reader:
         try:
             request = parse_row(row.value, source)
@@ -172,7 +171,6 @@ def read_prompts(path: Path, columns: Mapping[str, str | None]) -> Prompts:
         kinds[kind_of(row.value, source)] += 1
         chats += not request.plain
         domains[request.domain] += 1
-        labelled = labelled or row.value.get(source.domain_field) is not None
         follow_ups += bool(request.follow_ups)
         sessions += len(rows_by_answer(row.value, by_answer)) > 1
         if reader.columns.foreign_answers is None:
@@ -180,9 +178,7 @@ def read_prompts(path: Path, columns: Mapping[str, str | None]) -> Prompts:
     rows = sum(kinds.values())
     if not rows:
         raise UsageError(f"--prompts {path}: no row contains a prompt{'; ' + bad[0] if bad else ''}")
-    if not labelled:
-        unused = ", ".join(reader.columns.unused) or "(none)"
-        raise UsageError(f"--domain-field {source.domain_field}: no row of {path} has it; other columns are {unused}")
+    reader.require_named()
     return Prompts(
         path=path.resolve(),
         rows=rows,

@@ -16,7 +16,6 @@ from pipeline.config.credentials import masked
 from pipeline.config.gate import GateConfig
 from pipeline.config.generate import GenerateConfig
 from pipeline.config.pair import TARGET
-from pipeline.config.server import UNIX
 from pipeline.config.urls import HTTP, wrong_with
 from pipeline.drafts.surgery import gained_tokens
 from pipeline.errors import UsageError
@@ -37,7 +36,6 @@ from pipeline.planning.named_inputs import (
 from pipeline.planning.pair_name import pair_name
 from pipeline.speculation.deployed import FILE, Known, of_log, resolve
 
-_URLS = ("http://", "https://", UNIX)
 _SMALL = 50_000_000  # parameters of a draft that needs a higher learning rate
 _BATCH = 16
 _EPOCHS = 3
@@ -57,7 +55,7 @@ def starting_config(
     Raises UsageError; UnderstudyError for models that do not form a pair, unreadable prompts, a server that does not answer.
     """
     prompts = read_prompts(prompts_path, columns)
-    is_served = target_name.startswith(_URLS)
+    is_served = "://" in target_name
     if is_served and (wrong := wrong_with(target_name, (*HTTP, "unix"))):
         raise UsageError(f"--target {masked(target_name)}: {wrong}")
     if is_served and tokenizer is None:

@@ -10,14 +10,14 @@ Where a text can be read in several ways, the first of these wins:
 So a file or directory that has the name of a run is written `./word`, and a registered draft that has it `word@champion`.
 """
 
-import difflib
 import os
 import re
-from collections.abc import Collection, Container
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import UsageError
+from pipeline.escaping.nearest import did_you_mean
 from pipeline.registry.drafts import ALIASES, CHAMPION
 
 FORMS = "RUN, NAME, NAME@ALIAS, NAME@VERSION, DIRECTORY or org/name@revision"
@@ -77,7 +77,7 @@ class Known:
     """What a store says of one word. Each is asked only where it decides."""
 
     store: str  # where it is, for errors
-    runs: Container[str]
+    runs: Collection[str]
     names: Collection[str]  # that a run promotes under
 
 
@@ -147,8 +147,8 @@ def _meant(text: str, path: Path, known: Known) -> str:
     name, at, which = text.partition("@")
     if at:
         return f" ({which} is neither a version nor one of {', '.join(ALIASES)})"
-    if similar := difflib.get_close_matches(name, list(known.names), n=1):
-        return f"; did you mean {similar[0]}?"
+    if name and (similar := did_you_mean(name, {*known.names, *known.runs})):
+        return similar
     from pipeline.models.names import similar_directory
 
     return similar_directory(path) if name else ""

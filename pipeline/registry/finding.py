@@ -210,7 +210,7 @@ def latest_config(store: Store) -> Config:
     return run_config(require_run(store, None))
 
 
-class _Runs:
+class _Runs(Collection[str]):
     """Ids of the runs of a store."""
 
     def __init__(self, store: Store) -> None:
@@ -218,6 +218,12 @@ class _Runs:
 
     def __contains__(self, word: object) -> bool:
         return isinstance(word, str) and is_run(self._store, word)
+
+    def __iter__(self) -> Iterator[str]:
+        return (record.id for record in read_runs(self._store))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class _Names(Collection[str]):

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.escaping.nearest import did_you_mean
 from pipeline.progress import Progress
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import write_json
@@ -196,7 +197,8 @@ def require_run(store: Store, run_id: str | None, needs: Collection[str] = ()) -
         )
     if run_id not in (None, "latest"):
         raise UsageError(
-            f"run {run_id}: not in {store.root}; the latest is {known[-1].id}; `understudy runs` lists them"
+            f"run {run_id}: not in {store.root}{did_you_mean(str(run_id), [record.id for record in known])}; the latest is "
+            f"{known[-1].id}; `understudy runs` lists them"
         )
     for record in reversed(known):
         if all(is_built(store, record, job_id) for job_id in needs):

@@ -234,9 +234,23 @@ def test_columns_are_written_into_the_config(tmp_path: Path) -> None:
     assert "# not used: the answers in `conversations`, which the target has not given" in text
     assert "kind" == _loaded(tmp_path, asked).corpus.sources[0].domain_field
     assert "rows by domain (column `kind`): x 1" in asked
-    with pytest.raises(UsageError, match=r"--domain-field knid: no row of .* has it; other columns are system, kind"):
+    with pytest.raises(UsageError, match=r"--domain-field: .*: no row has .* 'knid'; other .* did you mean kind\?"):
         starting_config(SMALLER, HUB, prompts, None, {"domain_field": "knid"})
     with pytest.raises(
         UsageError, match=r"none of q among .*; name the column with --prompt-field or --messages-field"
     ):
         starting_config(SMALLER, HUB, prompts, None, {"prompt_field": "q"})
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "complaint"),
+    [
+        ("htp://host:8000", HUB, "--target htp://host:8000: it does not begin with http:// or https://"),
+        (HUB, "http://host:8000", "--draft http://host:8000: a URL, and this model is loaded here; give a directory"),
+    ],
+)
+def test_a_url_is_no_name_of_a_model(tmp_path: Path, target: str, draft: str, complaint: str) -> None:
+    """Of whatever scheme: it is not looked for as a directory or on the hub."""
+    prompts = _prompts(tmp_path / "prompts.jsonl", [{"prompt": "a"}])
+    with pytest.raises(UsageError, match=f"^{complaint}"):
+        starting_config(target, draft, prompts)

@@ -106,7 +106,11 @@ def test_a_file_is_read_with_its_overrides(store: Store) -> None:
         ("r1", ("seed=7",), "--set: r1 has the config of its run; give a config file"),
         ("chat.yaml", (), "chat.yaml: no such config file"),
         ("configs/chat", (), "configs/chat: no such config file"),
-        ("chat", (), "chat: no run and no registered draft of .*store, and no directory here; give CONFIG, RUN"),
+        (
+            "chat",
+            (),
+            "chat: no run and no registered draft of .*store, and no directory here; did you mean chat-draft.; give CONFIG",
+        ),
         ("store", (), "store: a directory or a model of the hub, and no registered draft; give CONFIG, RUN"),
         ("./store", (), "./store: a directory, and neither a config nor a registered draft; give CONFIG, RUN"),
         ("latest", (), "latest: this command does not guess its run; give CONFIG, RUN"),
