@@ -54,6 +54,7 @@ class Issue:
 
     number: int
     effect: str
+    of_schedules: bool = False  # of draft lengths by batch size: `issues.py`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,13 +175,14 @@ FACTS: Mapping[str, EngineFacts] = {
         ),
         issues=(
             Issue(number=42744, effect="`min_p` and `logit_bias` have no effect or are refused while speculating"),
-            Issue(number=49548, effect="throughput falls at the boundaries of a draft-length schedule"),
+            Issue(number=49548, of_schedules=True, effect="throughput falls at boundaries of a draft-length schedule"),
             Issue(
                 number=51510,
+                of_schedules=True,
                 effect="the newer model runner (V2) reads no draft-length schedule (`num_speculative_tokens_per_batch_size`) "
                 "for a plain draft",
             ),
-            Issue(number=47014, effect="a change of the draft length crashed the CPU build; it does not in 0.32.0"),
+            Issue(number=47014, of_schedules=True, effect="a change of the draft length crashed the CPU build before 0.32.0"),
             Issue(
                 number=55005,
                 effect="the CPU build does not sample from the target while it speculates at a temperature above 0",

@@ -6,6 +6,7 @@ from pathlib import Path
 from pipeline.config.evaluate import Drafting
 from pipeline.config.quantize import Variant
 from pipeline.engines.facts import FACTS, EngineFacts, ExportEngine
+from pipeline.engines.issues import schedule_issues
 from pipeline.errors import UsageError
 from pipeline.export.attention import attention_options
 from pipeline.export.checks import NUMBERS, require_engine, require_loadable
@@ -81,6 +82,7 @@ def plan_export(
         notes=(
             *attention.notes,
             *lengths.notes,
+            *(schedule_issues(engine) if lengths.by_batch else ()),
             *notes,
             *_dtype_notes(draft, engine),
             *_layout_notes(draft.variant, facts),

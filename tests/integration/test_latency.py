@@ -84,7 +84,8 @@ def test_a_schedule_is_written_for_engines(smoke: Smoke, sweep: Path, tmp_path: 
     costs = _fitted(smoke, sweep)
     asked = ("--costs", costs, "--acceptance-rate", 0.45, "--output-tokens", 100)
     ended = _latency(smoke, "schedule", *asked, "--plot", tmp_path / "lengths.png")
-    vllm = json.loads(_latency(smoke, "schedule", *asked, "--engine", "vllm").out)
+    printed = _latency(smoke, "schedule", *asked, "--engine", "vllm")
+    vllm = json.loads(printed.out)
     stretches = vllm["num_speculative_tokens_per_batch_size"]
 
     assert 0 == ended.code
@@ -92,6 +93,9 @@ def test_a_schedule_is_written_for_engines(smoke: Smoke, sweep: Path, tmp_path: 
     assert (tmp_path / "lengths.png").read_bytes().startswith(b"\x89PNG")
     assert (1, 32, 0) == (stretches[0][0], stretches[-1][1], stretches[-1][2])
     assert vllm["num_speculative_tokens"] == stretches[0][2] > 0
+    for issue in (49548, 51510, 47014):  # where the schedule is printed
+        assert f"vLLM issue {issue}: " in ended.out
+        assert f"vLLM issue {issue}: " in printed.err
 
 
 def test_a_schedule_needs_nothing_but_the_sweep(smoke: Smoke, sweep: Path) -> None:

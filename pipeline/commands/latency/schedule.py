@@ -57,10 +57,11 @@ def schedule(
     """
 
     from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
+    from pipeline.engines.issues import schedule_issues
     from pipeline.errors import Refused, UsageError
     from pipeline.latency.load.measured_losses import said_of_losses
     from pipeline.latency.load.prediction import draft_option
-    from pipeline.latency.load.schedule import FORMATS, make_schedule, plain_spread
+    from pipeline.latency.load.schedule import FORMATS, batch_ranges, make_schedule, plain_spread
     from pipeline.report.latency_schedule import plot_schedule, print_schedule, said_of_accuracy, schedule_json
 
     check_plot(plot)
@@ -97,6 +98,9 @@ def schedule(
     told += said_of_accuracy(found)
     for draft in drafts:
         told += said_of_losses(draft.losses.to_plain if draft.losses else ())
+    served = (engine,) if engine else ("vllm", "tensorrt-llm")
+    if len(batch_ranges(found.lengths_N)) > 1:  # one length needs no schedule
+        told += [issue for one in served for issue in schedule_issues(one)]
     if engine is not None and not found.lengths_N.any():
         raise Refused(f"speculation is not faster at any batch size up to {cap}; turn it off")
     if engine is None and not as_json:
