@@ -182,7 +182,11 @@ FACTS: Mapping[str, EngineFacts] = {
                 effect="the newer model runner (V2) reads no draft-length schedule (`num_speculative_tokens_per_batch_size`) "
                 "for a plain draft",
             ),
-            Issue(number=47014, of_schedules=True, effect="a change of the draft length crashed the CPU build before 0.32.0"),
+            Issue(
+                number=47014,
+                of_schedules=True,
+                effect="a change of the draft length crashed the CPU build before 0.32.0",
+            ),
             Issue(
                 number=55005,
                 effect="the CPU build does not sample from the target while it speculates at a temperature above 0",
