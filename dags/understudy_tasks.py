@@ -34,8 +34,9 @@ done <<< "${CALL_OVERRIDES:-}"
 shown+=(-- "$CALL_SUBJECT")
 shopt -s nocasematch
 secrets=()
+named='TOKEN|PASS|_PWD|SECRET|CREDENTIAL|APIKEY|_KEY|_AUTH$|AUTHORIZATION|_PAT$|_DSN|HOOK|_URL|_URI|_CONN'
 for name in $(compgen -e); do
-    if [[ $name =~ (TOKEN|PASS|SECRET|CREDENTIAL|_KEY|_URL|_URI|_CONN) && ${!name} == ????* ]]; then secrets+=("$name"); fi
+    if [[ $name =~ $named && ${!name} == ????* ]]; then secrets+=("$name"); fi
 done
 # The longest first: one secret may begin with another.
 while read -r _ name; do

@@ -10,8 +10,12 @@ import os
 import re
 
 _SECRET_NAME = re.compile(
-    r"(?i)token|secret|passw|pwd|api_?key|access_?key|private_?key|credential|_key$|authorization"
+    r"(?i)token|secret|pass(w|phrase|code)|(^|_)pass(_|$)|pwd|api_?key|access_?key|private_?key|credential|_key$|authorization|_auth$"
+    r"|_pat$|_dsn$|webhook|_hook(_|$)"
 )
+_RANDOM = re.compile(
+    r"(?=.*[a-z])(?=.*[A-Z])(?=.*\d)[\w+/=-]{20,}", re.ASCII
+)  # one in 64 keys in base64 begins with `/`
 _LOGIN = re.compile(r"://([^/@\s:]*:[^/@\s]+)@")
 _LEAST = 8  # characters; a shorter value is a word like others
 _HEADER = re.compile(r"\b(Bearer|Basic|Token)( +|%20)([\w+/=.~-]{6,})", re.IGNORECASE)
@@ -38,16 +42,17 @@ def _secrets() -> list[tuple[str, str]]:
     found = [
         (value.strip(), name)
         for name, value in os.environ.items()
-        if (name in _named and value.strip()) or (_SECRET_NAME.search(name) and _is_secret(value.strip()))
+        if (name in _named and value.strip()) or (_SECRET_NAME.search(name) and _is_secret(name, value.strip()))
     ]
     # The login of a proxy stands in its address, whatever the variable is called.
     found += [(login[1], name) for name, value in os.environ.items() for login in _LOGIN.finditer(value)]
     return sorted(found, key=lambda item: -len(item[0]))
 
 
-def _is_secret(value: str) -> bool:
-    """A path and a number are none: the variable then says where the secret is, or counts tokens."""
-    return len(value) >= _LEAST and not value.startswith(("/", "~", ".")) and not value.isdigit()
+def _is_secret(name: str, value: str) -> bool:
+    """A path and a number of tokens are none: the variable then says where the secret is, or counts."""
+    is_path = value.startswith(("/", "~", ".")) and (not _RANDOM.fullmatch(value) or os.path.exists(value))
+    return len(value) >= _LEAST and not is_path and not (value.isdigit() and "token" in name.lower())
 
 
 def _hidden(found: re.Match[str]) -> str:

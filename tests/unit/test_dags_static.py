@@ -121,6 +121,15 @@ def test_the_log_of_a_task_shows_no_secret_of_the_environment(tmp_path: Path) ->
     assert "--run=a b$*?c" in Path(f"{command}.called").read_text()
 
 
+@pytest.mark.parametrize(
+    "name", ["DB_PASS", "MYSQL_PWD", "OPENAI_APIKEY", "SLACK_WEBHOOK", "SENTRY_DSN", "GITHUB_PAT", "PROXY_AUTH"]
+)
+def test_names_of_secrets_that_people_use_are_masked(name: str, tmp_path: Path) -> None:
+    """As in what the command prints (tests/unit/escaping/test_secrets.py)."""
+    ended = run_script(TASKS.CALL, CALL_EXECUTABLE="/bin/true", CALL_RUN="x-hunter2-y", **{name: "hunter2"})
+    assert f"--run=x-\\[{name}\\]-y" in ended.stdout
+
+
 def test_the_first_task_says_that_others_will_make_shards(tmp_path: Path) -> None:
     """So a config that cannot be made in shards is refused before anything is paid."""
     command = tmp_path / "understudy"

@@ -43,6 +43,34 @@ def test_what_is_hidden(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) 
     assert shown == without_secrets(text)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DB_PASS", "hunter2hunter2"),
+        ("SSH_PASSPHRASE", "open sesame 123"),
+        ("MYSQL_PWD", "hunter2hunter2"),
+        ("OPENAI_APIKEY", "sk-abcdefgh1"),
+        ("AWS_SECRET_ACCESS_KEY", "/K7MDENGbPxRfiCYEXAMPLEKEY"),
+        ("MLFLOW_TRACKING_PASSWORD", "12345678"),
+        ("SLACK_WEBHOOK", "https://hooks.example/services/T0/xyz"),
+        ("ALERT_HOOK_URL", "https://hooks.example/services/T1/xyz"),
+        ("SENTRY_DSN", "https://abc123@o1.example/5"),
+        ("GITHUB_PAT", "ghp_aaaaaaaaaaaaaaaa"),
+    ],
+    ids=range(10),
+)
+def test_names_and_values_that_people_use(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    assert f"HTTP 500: [{name}]" == without_secrets(f"HTTP 500: {value}")
+
+
+def test_a_path_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is what has PASS in its name as part of a word."""
+    for name, value in (("OLDPWD", "/srv/models/Qwen3-0.6B"), ("A_KEY", "/etc/tls/key.pem"), ("COMPASS", "north-east")):
+        monkeypatch.setenv(name, value)
+        assert value == without_secrets(value)
+
+
 def test_errors_and_lines_hide_secrets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever a library's exception says."""
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "c4nary-pa55")
