@@ -56,6 +56,13 @@ def init(
 
     Save it with `understudy init ... > my.yaml`. The comments explain each choice.
     """
+    from pipeline.corpus.sources import find_files
+    from pipeline.models.names import local_directory
+
+    find_files(prompts, prompt_format or "auto", f"--prompts {prompts}")  # before torch is imported
+    for role, name in (("target", target), ("draft", draft)):
+        if "://" not in name and name != "target":
+            local_directory(name, role)
     from pipeline.planning.starting_config import starting_config
 
     columns = {

@@ -43,9 +43,24 @@ EvenIfRefused = Annotated[
         "before anything is generated.",
     ),
 ]
+
+
+def _is_named(target: str) -> str:
+    """The option as it is given. UsageError, before anything heavy is imported, for what can be no model."""
+    from pipeline.models.names import local_directory
+
+    local_directory(target, "target")
+    return target
+
+
 TargetName = Annotated[
     str,
-    typer.Option("--target", metavar="T", help="The target model: a local directory, org/name or org/name@revision."),
+    typer.Option(
+        "--target",
+        metavar="T",
+        help="The target model: a local directory, org/name or org/name@revision.",
+        callback=_is_named,
+    ),
 ]
 DRAFT_HELP = f"{FORMS} (docs/naming.md)"
 DraftName = Annotated[str, typer.Option("--draft", metavar="D", help=f"The draft: {DRAFT_HELP}.")]

@@ -41,7 +41,7 @@ def fitting_draft(
     logits, None if it is not known.
 
     It is `given` itself, or a copy in `out` with rows for the tokens that the target has gained. UsageError for a quantized
-    draft, UnderstudyError for one of another model family.
+    draft, or for one of another model family.
     """
     if read_config(given).is_quantized:
         raise UsageError(

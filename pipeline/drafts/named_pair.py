@@ -45,8 +45,8 @@ def load_named_pair(
     """Load a target and drafts, by short name, with the target's tokenizer.
 
     The target is a model directory, an artifact that contains one, or org/name[@revision] on the hub. `dtype` None: each model is
-    loaded in the dtype that it was saved in. `device`: auto, cpu, cuda or cuda:N. Raises UsageError for a target that is no model
-    and for logits narrower than the tokenizer, UnderstudyError for a draft with another tokenizer or weights that do not load.
+    loaded in the dtype that it was saved in. `device`: auto, cpu, cuda or cuda:N. Raises UsageError for a target that is no
+    model, logits narrower than the tokenizer and a draft with another tokenizer, UnderstudyError for weights that do not load.
     """
     where = choose_device(device)  # before any download
     paths = {name: draft.directory for name, draft in drafts.items()}

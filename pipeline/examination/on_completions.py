@@ -82,8 +82,8 @@ def conditions_of(completions: Artifact, settings: Settings) -> Conditions:
 def examine_on(completions: Artifact, draft: Path, settings: Settings) -> Examined:
     """Counts of `draft` over the examination completions at the deployment's sampling settings, and their conditions.
 
-    `draft` is a model directory. Raises UsageError if there are no such completions, UnderstudyError if the draft is of another
-    model family, BrokenDraft if it cannot be examined.
+    `draft` is a model directory. Raises UsageError if there are no such completions or if the draft is of another model
+    family, BrokenDraft if it cannot be examined.
     """
     sampling = Sampling.from_config(_made_by(completions).sampling)
     if canonical(sampling) not in stored_samplings(completions.path, {"examination"}):

@@ -8,10 +8,11 @@ _MAX_BYTES = 4  # of a character in UTF-8
 
 
 class TokenText:
-    """Decodes token by token. The bytes of an incomplete character wait for the rest."""
+    """Decodes token by token. The bytes of an incomplete character wait for the rest. `special`: special tokens, such as that of
+    the end, have text too."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, special: bool = False) -> None:
+        self._tokenizer, self._special = tokenizer, special
         self._tokens: list[int] = []
         self._from = self._shown = 0  # where the decoded context begins, and the first token that is not shown yet
 
@@ -26,7 +27,7 @@ class TokenText:
         return text[len(before) :]
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=not self._special))
 
 
 def token_texts(tokenizer: Any, tokens: Sequence[int]) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import UnderstudyError, UsageError
+from pipeline.errors import UsageError
 from pipeline.models.model_json import PROCESSOR_TEMPLATE, stop_tokens_of, template_of_processor
 from pipeline.store.json_text import parse_json
 from pipeline.store.own_files import reads_own_files
@@ -41,17 +41,17 @@ def check_same_family(target: Any, draft: Any, width: int | None = None) -> list
     """Compare two tokenizers. Returns the allowed differences for the report: EOS, pad, chat template.
 
     `width`: columns of the target's logits, None if it is not known; tokens beyond may differ, since no prompt has them. Raises
-    UnderstudyError naming a token if the same text could be tokenised differently.
+    UsageError naming a token if the same text could be tokenised differently.
     """
     theirs, ours = tokens_below(target, width), tokens_below(draft, width)
     if theirs != ours:
         token = min((theirs.keys() ^ ours.keys()) or {t for t in theirs if theirs[t] != ours[t]})
-        raise UnderstudyError(
+        raise UsageError(
             f"draft and target have different tokenizers: token {token!r} is {_id(theirs, token)} for the target and "
             f"{_id(ours, token)} for the draft ({len(theirs)} and {len(ours)} tokens); choose a draft with the target's tokenizer"
         )
     if (difference := split_difference(target, draft)) is not None:
-        raise UnderstudyError(
+        raise UsageError(
             f"draft and target have the same tokens but split text differently ({difference}); choose a draft with the "
             "target's tokenizer"
         )

@@ -26,7 +26,7 @@ class Painter:
     def __init__(self, tokenizer: Any, console: Console | None = None) -> None:
         self.tokenizer, self.console = tokenizer, console or Console(highlight=False, soft_wrap=True)
         self.counts: Counter[str] = Counter()
-        self._text = TokenText(tokenizer)
+        self._text = TokenText(tokenizer, special=True)
 
     def begin(self, prompt: str) -> None:
         """The prompt, dimmed, apart from the completion that follows."""
@@ -56,7 +56,7 @@ class Painter:
     def plain(self, tokens: Sequence[int], title: str) -> None:
         """Another completion, for comparison."""
         self.console.print(Text(printable(f"{title}:"), style="bold"))
-        self.console.print(Text(printable_block(self.tokenizer.decode(list(tokens), skip_special_tokens=True))))
+        self.console.print(Text(printable_block(self.tokenizer.decode(list(tokens), skip_special_tokens=False))))
 
     def _print(self, token: int, kind: str) -> None:
         self.counts[kind] += 1

@@ -321,12 +321,12 @@ def test_prompts_with_a_token_that_the_models_cannot_read_are_left_out(
 
 
 def test_draft_of_another_family_is_refused(smoke: Smoke, place: Place, tmp_path: Path) -> None:
-    """A draft with another tokenizer exits 1 in the first stage, with the token that differs."""
+    """A draft with another tokenizer exits 2 in the first stage, with the token that differs."""
     shutil.copytree(smoke.place.artifact("pair") / "draft", tmp_path / "other")
     rename_token(tmp_path / "other" / "tokenizer.json")
     config = _local(smoke, tmp_path, _jsonl(PROMPTS), draft=tmp_path / "other")
     ended = place.understudy("run", config, "--until", "pair", MLFLOW_TRACKING_URI=NOBODY)
-    assert 1 == ended.code, ended.err
+    assert 2 == ended.code, ended.err
     assert ended.complaint.startswith("draft and target have different tokenizers: token ")
 
 

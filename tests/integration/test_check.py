@@ -382,11 +382,11 @@ def test_file_that_is_no_baseline_is_named(smoke: Smoke, tmp_path: Path) -> None
 
 
 def test_draft_of_another_family_is_named(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
-    """A draft whose tokenizer differs in one token is not examined: exit 1 and the token named."""
+    """A draft whose tokenizer differs in one token is not examined: exit 2 and the token named."""
     shutil.copytree(smoke.place.artifact("distill") / "draft", tmp_path / "other")
     rename_token(tmp_path / "other" / "tokenizer.json")
     ended = _check(smoke.place, tmp_path / "other", baseline[0])
-    assert 1 == ended.code, ended.err
+    assert 2 == ended.code, ended.err
     assert ended.complaint.startswith("draft and target have different tokenizers: token ")
     assert "choose a draft with the target's tokenizer" in ended.complaint
 

@@ -165,7 +165,7 @@ def test_a_draft_of_another_vocabulary_is_refused(smoke: Smoke, tmp_path: Path) 
     tiny_tokenizer().save_pretrained(tmp_path / "other")
     ended = _decode(smoke, draft=tmp_path / "other")
 
-    assert 1 == ended.code
+    assert 2 == ended.code
     assert "draft and target have different tokenizers: token" in ended.complaint
 
 

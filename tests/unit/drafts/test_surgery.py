@@ -8,7 +8,7 @@ from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
 from pipeline.drafts.base_draft import draft_of_layers
 from pipeline.drafts.surgery import added_tokens, extend_vocabulary, gained_tokens, prune_layers
-from pipeline.errors import UnderstudyError, UsageError
+from pipeline.errors import UsageError
 from pipeline.models.model_json import read_config
 from pipeline.models.tokenizers import check_same_family
 from tests.fakes import family_model, tiny_llama, tiny_tokenizer
@@ -96,7 +96,7 @@ def test_a_target_needs_no_draft_with_tokens_that_it_cannot_read() -> None:
 
     assert [] == gained_tokens(target, draft, len(draft))
     assert [] == check_same_family(target, draft, len(draft))
-    with pytest.raises(UnderstudyError, match="token '<image>' is id"):
+    with pytest.raises(UsageError, match="token '<image>' is id"):
         check_same_family(target, draft)
 
 

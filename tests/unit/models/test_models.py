@@ -53,10 +53,10 @@ def test_equal_tokenizers_are_one_family() -> None:
 
 def test_one_token_that_differs_is_named() -> None:
     """A token one side lacks, and one with another id."""
-    with pytest.raises(UnderstudyError, match=r"token 'w31' is id 31 for the target and missing for the draft"):
+    with pytest.raises(UsageError, match=r"token 'w31' is id 31 for the target and missing for the draft"):
         check_same_family(tiny_tokenizer(32), tiny_tokenizer(31))
     swapped = SimpleNamespace(get_vocab=lambda: {**tiny_tokenizer().get_vocab(), "w7": 8, "w8": 7})
-    with pytest.raises(UnderstudyError, match=r"token 'w7' is id 7 for the target and id 8 for the draft"):
+    with pytest.raises(UsageError, match=r"token 'w7' is id 7 for the target and id 8 for the draft"):
         check_same_family(tiny_tokenizer(), swapped)
 
 
@@ -65,7 +65,7 @@ def test_the_same_tokens_merged_in_another_order_are_another_family() -> None:
     target, draft = _bpe(MERGES), _bpe(MERGES[1:] + MERGES[:1])
 
     assert target.get_vocab() == draft.get_vocab()
-    with pytest.raises(UnderstudyError, match="split text differently"):
+    with pytest.raises(UsageError, match="split text differently"):
         check_same_family(target, draft)
 
 

@@ -28,6 +28,23 @@ def _painted(rounds: list[tuple[str, int, int]]) -> str:
     return stream.getvalue()
 
 
+def test_special_tokens_are_seen() -> None:
+    """The token that ends the text is counted, so it is shown; that of a chat template is what a reader looks for."""
+
+    class Ending:
+        def decode(self, tokens: list[int], skip_special_tokens: bool = True) -> str:
+            return "".join(
+                "" if one == 0 and skip_special_tokens else "<end>" if one == 0 else chr(one) for one in tokens
+            )
+
+    stream = io.StringIO()
+    painter = Painter(Ending(), Console(file=stream, color_system=None, soft_wrap=True))
+    painter.paint([97, 0], 1, 1)
+    painter.plain([97, 0], "alone")
+
+    assert "a{<end>}alone:\na<end>\n" == stream.getvalue()
+
+
 def test_each_kind_of_token_has_its_colour() -> None:
     """Accepted green, corrected bold red, bonus bold cyan, undrafted plain."""
     green, red, cyan, off = "\x1b[32m", "\x1b[1;31m", "\x1b[1;36m", "\x1b[0m"
