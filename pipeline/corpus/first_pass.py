@@ -53,6 +53,11 @@ _SHOWN = 8  # fields in a warning
 _NAMED = 3  # rejected rows of a source that are named in warnings
 
 
+def remedy_for(reason: str) -> str | None:
+    """What to do about rows that are rejected for `reason`, with `{source}` for the key of their source."""
+    return REMEDIES.get(WITHOUT_TRACE if reason.endswith(WITHOUT_TRACE) else reason)
+
+
 @dataclass
 class RowCounts:
     """Counts of rows: rows = accepted + rejected + too_long + too_short. `rejected` rows are malformed. With `every_answer` a row
@@ -223,7 +228,7 @@ class _SourcePass:
     def _remedy(self) -> str:
         """What to do about the reason that most malformed rows have."""
         (reason, _), *_ = self.counts.reasons.most_common(1)
-        known = REMEDIES.get(WITHOUT_TRACE if reason.endswith(WITHOUT_TRACE) else reason)
+        known = remedy_for(reason)
         return (
             f"; {known.format(source=f'corpus.sources.{self.number}')}"
             if known

@@ -6,7 +6,7 @@ The hub is asked for a commit, and nothing is fetched: what is not on this machi
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -34,6 +34,7 @@ from pipeline.planning.named_inputs import (
     served_model,
 )
 from pipeline.planning.pair_name import pair_name
+from pipeline.planning.prompt_sample import PromptSample, sample_prompts
 from pipeline.speculation.deployed import FILE, Known, of_log, resolve
 
 _SMALL = 50_000_000  # parameters of a draft that needs a higher learning rate
@@ -131,7 +132,12 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     if target.url is not None:
         yield from prompts.log.lines()
     yield from _domains(prompts)
-    yield from _lengths(target, draft, prompts)
+    rendered, lengths = (
+        prompts.log.has_template(_tokenizer(target)) if target.directory else None,
+        _lengths(target, draft),
+    )
+    sample = _sample(target, prompts, lengths.prompt, rendered)
+    yield from _rendering(target, lengths, rendered, sample)
     if target.url is not None:
         yield from _server(target)
     yield ""
@@ -147,6 +153,10 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield "  min_gain: 0.0  # smallest gain in acceptance rate over the champion or base draft; 0.01 is 1 point"
     yield "  domain_margin: 0.01  # largest loss of acceptance rate in a domain"
     yield ""
+    if sample:
+        yield "plan:"
+        yield f"  prompt_tokens: {sample.mean:.1f}  # mean of the rows above, for `understudy plan`; remove it with other prompts"
+        yield ""
     yield "promote:"
     yield f"  target_name: {_text(name)}  # the registered model is called NAME-draft"
     yield "  # Runs with this name share a champion: keep it for the target fine-tuned or moved; another target needs another."
@@ -201,7 +211,16 @@ def _domains(prompts: Prompts) -> Iterator[str]:
         yield "  # add prompts, or lower gate.min_prompts_per_domain."
 
 
-def _lengths(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
+@dataclass(frozen=True)
+class _Lengths:
+    """Of a completion and of a prompt at most; `known`: what they follow from."""
+
+    new: int
+    prompt: int
+    known: str
+
+
+def _lengths(target: Model, draft: Model) -> _Lengths:
     """Prompt, completion and lookahead fill the context at most."""
     contexts = [model.context for model in (target, draft) if model.context]
     lookahead = GenerateConfig().lookahead
@@ -216,8 +235,20 @@ def _lengths(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
         if len(contexts) == 2
         else "a model is not on this machine: check its context"
     )
-    yield f"  max_prompt_tokens: {prompt}  # longer prompts are rejected; {known}"
-    rendered = prompts.log.has_template(_tokenizer(target)) if target.directory else None
+    return _Lengths(new, prompt, known)
+
+
+def _sample(target: Model, prompts: Prompts, most: int, rendered: bool | None) -> PromptSample | None:
+    """What the target's tokenizer makes of the prompts; None where it is not on this machine."""
+    if target.directory is None or target.chat_template is None:
+        return None
+    wanted = target.chat_template if rendered is None else rendered
+    width = find_width(target.directory, target.trusted) if (target.directory / "config.json").is_file() else None
+    return sample_prompts(prompts.path, dict(prompts.columns), _tokenizer(target), wanted, most, width)
+
+
+def _rendering(target: Model, lengths: _Lengths, rendered: bool | None, sample: PromptSample | None) -> Iterator[str]:
+    yield f"  max_prompt_tokens: {lengths.prompt}  # longer prompts are rejected; {lengths.known}"
     if target.chat_template is None:
         yield "  chat_template: null  # apply the chat template if the target's tokenizer has one"
     elif rendered is not None:
@@ -226,9 +257,12 @@ def _lengths(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     else:
         has = "has a" if target.chat_template else "has no"
         yield f"  chat_template: {_text(target.chat_template)}  # the target's tokenizer {has} chat template"
+    for line in sample.lines() if sample else ("the target's tokenizer is not on this machine: nothing was tokenised",):
+        yield f"  # {line}"
     yield ""
     yield "generate:"
-    yield f"  max_new_tokens: {new}  # prompt + completion + {lookahead} tokens of lookahead fit the context"
+    lookahead = GenerateConfig().lookahead
+    yield f"  max_new_tokens: {lengths.new}  # prompt + completion + {lookahead} tokens of lookahead fit the context"
 
 
 def _sampling(target: Model, log: LogColumns) -> Iterator[str]:

@@ -111,6 +111,19 @@ def of_prompts(config: Config, prompts: Mapping[str, int]) -> list[str]:
     ]
 
 
+def near(config: Config, prompts: Mapping[str, int]) -> list[str]:
+    """Domains whose examination prompts may or may not be enough, which the split and near-duplicates decide. `prompts`: as for
+    `of_prompts`, which has the hopeless ones."""
+    least, share = config.gate.min_prompts_per_domain, config.corpus.splits.examination
+    return [
+        f"corpus: domain '{domain}' has {count:,} different prompts, about {count * share:,.0f} of them for examination, and the "
+        f"gate needs {least} (gate.min_prompts_per_domain): it may refuse, since near-duplicates are dropped too; about "
+        f"{needed(least, share):,} prompts are enough; {_more_prompts(config)}"
+        for domain, count in prompts.items()
+        if _most(count, share) >= least and count < needed(least, share)
+    ]
+
+
 def of_corpus(
     config: Config, domains: Mapping[str, Mapping[str, Any]], conversations: Mapping[str, int] = MappingProxyType({})
 ) -> list[str]:

@@ -56,6 +56,8 @@ def require_prompts(config: Config, progress: Progress, even_if_refused: bool, t
     if not even_if_refused:  # otherwise the corpus stage says it, with exact numbers
         refusals = [*certain_refusals.of_config(config), *certain_refusals.of_prompts(config, prompts)]
         certain_refusals.stop_or_warn(refusals, progress, go_on=False)
+        for line in certain_refusals.near(config, prompts):
+            progress.warn(line)
 
 
 def _local_renderer(config: Config) -> "Renderer | None":

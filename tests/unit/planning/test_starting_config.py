@@ -254,3 +254,28 @@ def test_a_url_is_no_name_of_a_model(tmp_path: Path, target: str, draft: str, co
     prompts = _prompts(tmp_path / "prompts.jsonl", [{"prompt": "a"}])
     with pytest.raises(UsageError, match=f"^{complaint}"):
         starting_config(target, draft, prompts)
+
+
+def test_a_sample_is_rendered_and_tokenised(tmp_path: Path) -> None:
+    """As a run would: lengths, the mean for `plan`, and rows that a run rejects, each kind with the key that chooses."""
+    template = TEMPLATE + "{% if messages[0]['role'] == 'tool' %}{{ raise_exception('no tool') }}{% endif %}"
+    target = _model(tmp_path / "target", template, max_position_embeddings=200)
+    chats = [
+        {"messages": [{"role": role, "content": "a"}, {"role": "user", "content": "b"}]} for role in ("critic", "user")
+    ]
+    rows = [{"prompt": "a " * length} for length in (*range(1, 20), 190)]
+    prompts = _prompts(tmp_path / "p.jsonl", [*rows, *chats])
+    text = starting_config(str(target), "target", prompts)
+    lines = [line.strip() for line in text.splitlines()]
+    (found,) = [line for line in lines if "rendered with the target's chat template" in line]
+
+    assert found.startswith("# all 22 rows, rendered with the target's chat template: 20 prompts of ")
+    assert any(
+        line.startswith("# 1 rows are longer than max_prompt_tokens = 134 and are not used; raise it") for line in lines
+    )
+    assert any("not used: " in line and "roles: {developer: system} of corpus.sources.0" in line for line in lines)
+    assert _loaded(tmp_path, text).plan.prompt_tokens is not None
+    with pytest.raises(
+        UsageError, match=r"no prompt was accepted of 1: .*1 longer than corpus.max_prompt_tokens = 134"
+    ):
+        starting_config(str(target), "target", _prompts(tmp_path / "q.jsonl", [{"prompt": "a " * 190}]))

@@ -10,7 +10,7 @@ from pipeline.config.loading import load_config
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.progress import Progress
-from pipeline.running.certain_refusals import needed, of_config, of_corpus, of_pair, of_prompts, stop_or_warn
+from pipeline.running.certain_refusals import near, needed, of_config, of_corpus, of_pair, of_prompts, stop_or_warn
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 LOCAL = ("pair.target={source: ./t, dtype: bfloat16}", "pair.draft={source: ./d}", "corpus.sources=[{path: p.jsonl}]")
@@ -161,3 +161,15 @@ def test_small_domains_without_a_rule_refuse_nothing() -> None:
     (refusal,) = of_corpus(_config(), domains)
     assert "gate.min_domain_share" in refusal
     assert [] == of_corpus(_config("gate.min_domain_share=0.05"), domains)
+
+
+def test_between_hopeless_and_enough_it_is_said() -> None:
+    """A number of prompts is hopeless, may be too few, or is enough: one of the three."""
+    config = _config("gate.min_prompts_per_domain=40", "corpus.splits={train: 0.6, dev: 0.1, examination: 0.3}")
+    enough = needed(config.gate.min_prompts_per_domain, config.corpus.splits.examination)
+    for count in range(1, 2 * enough):
+        hopeless, unsure = of_prompts(config, {"code": count}), near(config, {"code": count})
+        assert (bool(hopeless) + bool(unsure) == 1) == (count < enough)
+        assert not (hopeless and unsure)
+    (line,) = near(config, {"code": enough - 1})
+    assert f"it may refuse, since near-duplicates are dropped too; about {enough:,} prompts are enough" in line
