@@ -15,6 +15,7 @@ from pipeline.models.model_json import read_config
 from pipeline.models.names import find_model
 from pipeline.models.rope_choice import choice_in, with_factors
 from pipeline.models.shape import read_shape
+from pipeline.models.step_shape import step_shape
 from pipeline.models.tokenizers import check_columns, check_same_family, stop_token_ids
 
 
@@ -37,6 +38,7 @@ class NamedPair:
     stop_tokens: list[int]
     trained_on: TrainedOn  # any of the drafts
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)  # of the target's generation_config.json
+    shapes: Mapping[str, str] = field(default_factory=dict)  # of the drafts: those of equal ones take equal seconds
 
 
 def load_named_pair(
@@ -68,16 +70,20 @@ def load_named_pair(
     def load(path: Path) -> Any:
         return load_model(path, dtype or saved_dtype(path), where, trust_remote_code)
 
-    vocabulary = min(shape.logits_width for shape in shapes.values())
+    loaded, vocabulary = (
+        {name: load(path) for name, path in paths.items()},
+        min(shape.logits_width for shape in shapes.values()),
+    )
     return NamedPair(
         target=load(target_path),
-        drafts={name: PlainDraft(load(path), vocabulary) for name, path in paths.items()},
+        drafts={name: PlainDraft(model, vocabulary) for name, model in loaded.items()},
         tokenizer=tokenizer,
         vocabulary=vocabulary,
         context=min(shape.context for shape in shapes.values()),
         stop_tokens=stop_token_ids(target_path, tokenizer),
         trained_on=reduce(or_, map(trained_on_before, paths.values()), NOTHING),
         sampling_defaults=defaults,
+        shapes={name: f"{step_shape(path) or name} {loaded[name].dtype}" for name, path in paths.items()},
     )
 
 

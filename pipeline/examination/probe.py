@@ -3,7 +3,7 @@ speedup that follows from this machine's forward times. Works without a config o
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -226,7 +226,7 @@ def probe(
     whole = {name: tally for name, tally in tallies.items() if name not in broken}
     if not whole:
         raise BrokenDraft("; ".join(f"--draft {name}: {reason}" for name, reason in broken.items()))
-    times = {name: _times(pair, pair.drafts[name].model, cost_ratio) for name in whole}
+    times = _times_by_draft(pair, whole, cost_ratio)
     found = [
         _finding(name, tally, times[name], _operations_ratio(pair, name), settings) for name, tally in whole.items()
     ]
@@ -244,6 +244,17 @@ def _chosen(directory: Path, sampling: Sampling, chosen: frozenset[str], vocabul
                     f"--completions {directory}: holds tokens that this pair does not have; give completions of this target"
                 )
             yield item
+
+
+def _times_by_draft(pair: NamedPair, names: Iterable[str], cost_ratio: float | None) -> dict[str, list[ForwardTimes]]:
+    """Measured once for drafts of equal shape, which differ by their acceptance alone."""
+    found, by_shape = dict[str, list[ForwardTimes]](), dict[str, list[ForwardTimes]]()
+    for name in names:
+        shape = pair.shapes.get(name, name)
+        if shape not in by_shape:
+            by_shape[shape] = _times(pair, pair.drafts[name].model, cost_ratio)
+        found[name] = by_shape[shape]
+    return found
 
 
 def _times(pair: NamedPair, draft: Any, cost_ratio: float | None) -> list[ForwardTimes]:

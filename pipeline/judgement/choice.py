@@ -74,8 +74,14 @@ def _verdict(one: Contender, best: Contender, first: Contender, only: bool) -> t
         return REFUSED, f"{one.name} is broken: {found}{before}"
     if not one.timed:
         if one is best:
-            return CHOSEN, f"{one.name}: no step times are known for any variant (gate.load, gate.profile)"
-        return NOT_COMPARED, f"{one.name}: its step times are not known (gate.load, gate.profile.{one.name})"
+            return CHOSEN, (
+                f"{one.name}: the default; without a load (gate.load) and step times of variants (gate.profile) no latency is "
+                "predicted, and nothing says which variant is the fastest"
+            )
+        return (
+            NOT_COMPARED,
+            f"{one.name}: no latency is predicted without its step times (gate.load, gate.profile.{one.name})",
+        )
     if one.seconds is not None:
         found = f"predicted mean request latency {one.seconds:.3g} s on dev prompts"
     else:  # a single timed variant is not predicted on dev

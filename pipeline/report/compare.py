@@ -22,6 +22,7 @@ class Compared:
     gamma: int
     confidence: float  # of the intervals
     left_out: int  # prompts that a draft was trained on
+    same_draft: bool = False  # equal weights
     drafts: dict[Side, ComparedFigures]
     gains: Gains
 
@@ -40,6 +41,7 @@ def compare_examined(one: Examined, other: Examined, *, gamma: int, domain: str 
         gamma=gamma,
         confidence=confidence,
         left_out=left_out,
+        same_draft=one.digest == other.digest,
         drafts={
             CANDIDATE: compared_figures(ours, gamma, confidence),
             BASELINE: compared_figures(theirs, gamma, confidence),
@@ -53,6 +55,8 @@ def print_comparison(labels: Sequence[str], found: Compared) -> None:
     out = Report()
     out.line(f"A: {labels[0]}")
     out.line(f"B: {labels[1]}")
+    if found.same_draft:
+        out.text("A and B are the same draft, with equal weights: there is nothing to compare")
     ours, theirs, gains, gamma = found.drafts[CANDIDATE], found.drafts[BASELINE], found.gains, found.gamma
     rows = [_row("acceptance rate", theirs.acceptance_rate, ours.acceptance_rate, gains.acceptance_rate)]
     omega = [side.tokens_per_target_call[gamma] for side in (theirs, ours)]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from pipeline.acceptance.baseline import Examined
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.segments import SegmentCounts
 from pipeline.examination.profile_figures import headline_figures
@@ -12,11 +13,12 @@ from pipeline.judgement.schema import BASELINE, CANDIDATE, Decision, TrainingSte
 from pipeline.registry.run_content import decision_figures, training_points
 from pipeline.report.card import card
 from pipeline.report.charts import Charts
-from pipeline.report.compare import Compared, print_comparison
+from pipeline.report.compare import Compared, compare_examined, print_comparison
 from tests.decisions import make_decision
 from tests.fakes import counted
 from tests.profiles import make_profile
 from tests.unit.report.test_card import facts
+from tests.unit.report.test_check import CONDITIONS
 
 
 def _counts(tool_call: float) -> list[PromptCounts]:
@@ -67,6 +69,16 @@ def test_compare_has_a_row_for_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0.500" in row
     assert "0.750" in row
     assert "+25.00 points" in row
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_compare_says_that_both_are_one_draft(same: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Otherwise 0 [0, 0] reads as a result about two drafts. Names differ, weights decide."""
+    counts = _counts(0.5)
+    one = Examined(counts=counts, conditions=CONDITIONS, hardware="cpu", digest="d", trained_on=frozenset[str]())
+    found = compare_examined(one, replace(one, digest="d" if same else "e"), gamma=2, domain=None)
+    print_comparison(("run r", "name@champion"), found)
+    assert same == ("A and B are the same draft, with equal weights" in capsys.readouterr().out)
 
 
 def test_mlflow_has_a_metric_for_each(decision: Decision) -> None:
