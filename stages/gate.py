@@ -6,11 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed
 from pipeline.acceptance.profile_file import read_examination
 from pipeline.acceptance.rounds import CONVENTIONS
-from pipeline.acceptance.schema import Profile, read_profile
-from pipeline.acceptance.step_times import StepTimes, decoding_speed, draft_speed, find_step_times
+from pipeline.acceptance.schema import read_profile
+from pipeline.acceptance.step_times import StepTimes, find_step_times
 from pipeline.config.quantize import UNQUANTIZED, Variant
 from pipeline.distillation.learning_curve import find_curve
 from pipeline.drafts.directory import seen_prompts
@@ -27,6 +26,7 @@ from pipeline.judgement.evidence import (
     reasons_not_examined,
     target_source,
 )
+from pipeline.judgement.measured_speed import measured_speed
 from pipeline.judgement.policy import Case, apply_rules, not_examined
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, REFUSE, Decision, Side, VariantFigures, brief
 from pipeline.judgement.speed import speed_warnings
@@ -55,9 +55,15 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     standings = choose([_contender(context, variant) for variant in (UNQUANTIZED, *settings.variants)])
     variant, champion = chosen(standings), settings.champion
     gamma, confidence, seen = settings.gamma, settings.confidence, _seen(context, variant)
+    candidate = digests[draft_input(variant)]
+    is_champion = candidate == digests.get("champion")
     directories, name = _examinations(context, variant), "champion" if champion else "base draft"
     examinations = {side: read_examination(directory) for side, directory in directories.items()}
     profiles = {side: examination.profile for side, examination in examinations.items()}
+    times, unquantized = _step_times(context, is_champion=is_champion), examinations[CANDIDATE]
+    if variant != UNQUANTIZED:
+        unquantized = read_examination(inputs[examination_input(UNQUANTIZED)])
+    speed = measured_speed(times, {CANDIDATE: unquantized, BASELINE: examinations[BASELINE]}, seen, confidence)
     case, counts = make_case(examinations, name), counts_of(examinations)
     prompts = len(counts.get(CANDIDATE, ()))
     if case is None:
@@ -66,14 +72,11 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     else:
         case = _completed(context, variant, without_prompts(case, seen), pair)
         rules, counts = apply_rules(case, settings.rules, gamma, confidence), counts_of(case)
-    del examinations  # whose counts are of all prompts
+    headline = unquantized.profile.headline
+    del examinations, unquantized  # whose counts are of all prompts
 
-    candidate = digests[draft_input(variant)]
-    is_champion = candidate == digests.get("champion")
     judgement = already_champion() if is_champion else judge(rules)
-    examined = read_profile(inputs[examination_input(UNQUANTIZED)])
-    timed = _timed(context, {} if is_champion else {"speed_baseline": profiles[BASELINE]}, examined)
-    speed, curve = _speed(timed, confidence), find_curve(inputs["distilled"])
+    curve = find_curve(inputs["distilled"])
     evidence = gather(
         profiles,
         counts,
@@ -98,8 +101,8 @@ def run(context: StageContext[GateSettings]) -> Outcome:
         training=read_training(inputs["distilled"] / "training.json"),
         what_now=what_now(
             judgement.rules,
-            timed["speed"][0] if speed is not None and speed.candidate.speedup is not None else None,
-            examined.headline,
+            times.get(CANDIDATE) if speed is not None and speed.candidate.speedup is not None else None,
+            headline,
             None if curve is None else curve.next_doubling,
         ),
         provenance=provenance(pair.facts, read_manifest(inputs["completions"]), settings.sampling, settings.seed),
@@ -115,27 +118,11 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     )
 
 
-def _timed(
-    context: StageContext[GateSettings], others: Mapping[str, Profile], candidate: Profile
-) -> dict[str, tuple[StepTimes, DraftSpeed]]:
-    """By input, the step times with a draft and its speed, where they were measured and the draft was examined."""
-    found: dict[str, tuple[StepTimes, DraftSpeed]] = {}
-    for name, profile in {"speed": candidate, **others}.items():
-        times = find_step_times(context.inputs[name]) if name in context.inputs else None
-        if times is not None and profile.headline is not None:
-            per_round = profile.headline.mean_acceptance_length
-            found[name] = (times, draft_speed(times, per_round, context.settings.confidence))
-    return found
-
-
-def _speed(timed: Mapping[str, tuple[StepTimes, DraftSpeed]], confidence: float) -> DecodingSpeed | None:
-    """Tokens per second of the sides, from their step times and examined tokens per round; None where nothing was measured with
-    the candidate."""
-    if "speed" not in timed:
-        return None
-    times, candidate = timed["speed"]
-    other = timed["speed_baseline"][1] if "speed_baseline" in timed else None
-    return decoding_speed(times, candidate, other, confidence)
+def _step_times(context: StageContext[GateSettings], *, is_champion: bool) -> dict[Side, StepTimes]:
+    """With the unquantized candidate, and with what it is compared with, where they were measured."""
+    inputs: dict[Side, str] = {CANDIDATE: "speed"} if is_champion else {CANDIDATE: "speed", BASELINE: "speed_baseline"}
+    found = {side: find_step_times(context.inputs[name]) for side, name in inputs.items() if name in context.inputs}
+    return {side: times for side, times in found.items() if times is not None}
 
 
 def _load(context: StageContext[GateSettings], variant: Variant) -> StatedLoad | None:

@@ -1,9 +1,15 @@
-"""speed: measures the seconds of decoding steps with a draft of some shape, plain and at each draft length, in turns."""
+"""speed: measures the seconds of decoding steps with a draft of some shape, plain and at each draft length, in turns, and
+checks the speedup that follows from them by decoding."""
 
+from dataclasses import replace
+
+from pipeline.acceptance.profile_file import NotExamined, read_examination
 from pipeline.acceptance.step_times import StepTimes, write_step_times
+from pipeline.acceptance.tokens_per_round import examined_speed
 from pipeline.drafts.directory import find_draft
 from pipeline.drafts.loading import load_plain
 from pipeline.examination.completion_sets import completion_sets
+from pipeline.examination.speed_check import check_speed
 from pipeline.examination.step_times import measure_step_times, timed_decoder, turns_of, within_seconds
 from pipeline.models.loading import choose_device, hardware_class, load_model
 from pipeline.models.out_of_memory import remedy_named
@@ -14,10 +20,10 @@ from pipeline.running.speed_inputs import BROKEN
 
 
 def run(context: StageContext[SpeedSettings]) -> Outcome:
-    """Decode from the middle of a few stored completions and write `step_times.json`.
+    """Decode from the middle of a few stored completions and write `step_times.json`, with a check by decoding directly.
 
-    Inputs: the target and the draft, of which only shapes are in the key, and completions. Nothing is written for a draft that
-    cannot be computed: the gate refuses it.
+    Inputs: the target and the draft, of which only shapes are in the key, completions, and the draft's examination. Nothing is
+    written for a draft that cannot be computed: the gate refuses it.
     """
     if context.digests["examination"] == BROKEN:
         return Outcome()
@@ -35,15 +41,21 @@ def _measure(context: StageContext[SpeedSettings]) -> None:
     sets = completion_sets(inputs["completions"], "examination", settings.deployed)
     turns = turns_of(sets, settings.speed, settings.max_gamma, pair)
     decoder = timed_decoder(target, draft, turns, settings.deployed, settings.drafting, pair.vocabulary)
-    turns = within_seconds(decoder, turns, settings.speed.seconds)
+    turns, needed = within_seconds(decoder, turns, settings.speed.seconds, settings.confidence)
     with context.progress.track("decoding in turns", turns.count, "turns") as track:
         seconds = measure_step_times(decoder, turns, lambda: track.advance(1))
     plain = seconds.pop(0)
+    examination = read_examination(inputs["examination"])
     times = StepTimes(
         device=hardware_class(device),
         prompts=len(turns.requests),
-        tokens=turns.steps * len(turns.requests),
+        tokens=turns.tokens,
         plain=plain,
         rounds=seconds,
+        draft=examination.profile.draft.digest,
+        needed_seconds=needed,
     )
+    if not isinstance(examination, NotExamined):
+        computed = examined_speed(times, examination.counts, settings.confidence)
+        times = replace(times, check=check_speed(decoder, turns, computed, settings.confidence))
     write_step_times(context.out, times)

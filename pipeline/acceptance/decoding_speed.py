@@ -1,15 +1,34 @@
 """Tokens per second of plain decoding and of decoding with a draft, as a decision has them. Imports nothing heavy."""
 
-from pipeline.store.parsing import Count, Number, Text, stored
+from typing import Literal
+
+from pipeline.store.parsing import Count, Flag, Number, Text, stored
+
+LEAST_PROMPTS, LEAST_TOKENS = 8, 512  # with fewer of either there is no speedup
+
+TimedDraft = Literal["itself", "baseline", "candidate", "another"]
 
 
 @stored(kw_only=False)
 class Measured:
-    """The median over turns, with its confidence bounds, which are None where there are too few turns."""
+    """An estimate with its confidence bounds, which are None where there are too few turns. The estimate is a
+    median over turns, or made of one."""
 
     median: Number
     low: Number | None
     high: Number | None
+
+
+@stored
+class SpeedCheck:
+    """The speedup of the draft that was timed: computed as those of decisions are, and by decoding directly."""
+
+    gamma: Count
+    prompts: Count
+    tokens: Count  # decoded with the draft, and about as many without
+    computed: Measured
+    decoded: Measured
+    agrees: Flag  # the intervals overlap
 
 
 @stored
@@ -20,6 +39,8 @@ class DraftSpeed:
     tokens_per_second: Measured
     speedup: Measured | None  # None where it is not measurable
     not_measurable: Text | None = None  # why there is no speedup, in one line for people
+    timed: TimedDraft | None = None  # whose step times these are, all of equal shape; None: not known
+    check: SpeedCheck | None = None  # of these step times
 
 
 @stored(schema=1)
@@ -29,9 +50,25 @@ class DecodingSpeed:
 
     device: Text
     prompts: Count
-    tokens: Count  # steps of plain decoding in a turn
+    tokens: Count  # steps of plain decoding in a turn, of all prompts
     turns: Count
     confidence: Number
     plain: Measured  # tokens per second
     baseline: DraftSpeed | None  # None where the candidate is the baseline itself
     candidate: DraftSpeed
+    examined_prompts: Count | None = None  # from which tokens per round are; None: an earlier version did not say it
+    examined_tokens: Count | None = None
+
+
+def too_few(prompts: int, tokens: int) -> str | None:
+    """Why nothing can be measured on so many; None where there are enough."""
+    if prompts >= LEAST_PROMPTS and tokens >= LEAST_TOKENS:
+        return None
+    return (
+        f"{extent(prompts, tokens)} are too few; at least {LEAST_PROMPTS} prompts and {LEAST_TOKENS} tokens are needed"
+    )
+
+
+def extent(prompts: int, tokens: int) -> str:
+    """`8 prompts with 512 tokens`."""
+    return f"{prompts:,} prompt{'' if prompts == 1 else 's'} with {tokens:,} token{'' if tokens == 1 else 's'}"

@@ -1,18 +1,30 @@
 """Measured seconds of decoding steps, by turn, and the tokens per second that follow from them. Imports nothing heavy.
 
-Step times belong to the shapes of two models and to a machine. Tokens per round belong to a draft, and are examined. A speedup
-needs both, so drafts of equal shape differ by their acceptance alone.
+Step times belong to the shapes of two models and to a machine. Tokens per round belong to a draft, and are examined over all
+prompts. A speedup needs both, so drafts of equal shape differ by their acceptance alone:
+
+    S(gamma) = L(gamma) t_plain / t_round(gamma),    L = 1 + accepted / rounds, examined (`tokens_per_round.py`)
+
+The ratio of times is the median over turns of the ratio within a turn. L and the times are independent, so the errors of their
+logarithms add in squares (delta method). Each has bounds of its own and not only a standard error, so the bounds are
+recovered from them (MOVER; Zou and Donner 2008, 'Construction of confidence limits about effect measures'):
+
+    S_low = S exp(-sqrt(ln(L / L_low)^2 + ln(r / r_low)^2)),    r = t_plain / t_round; S_high likewise
+
+The draft length is the one with the largest estimate; the interval does not include that choice.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from math import exp, hypot, log
 from pathlib import Path
 from statistics import median
 from typing import Annotated
 
 from pydantic import Field
 
-from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed
+from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured, SpeedCheck, extent, too_few
+from pipeline.acceptance.schema import Figure
 from pipeline.acceptance.turns import of_turns, speed_of_turns
 from pipeline.store.files import write_json
 from pipeline.store.parsing import Count, CountKey, Number, Text, format_of, stored
@@ -34,6 +46,9 @@ class StepTimes:
     tokens: Count  # steps of plain decoding in a turn, for all prompts
     plain: _Seconds
     rounds: dict[CountKey, _Seconds]
+    draft: Text | None = None  # digest of the draft that was timed
+    needed_seconds: Number | None = None  # for enough prompts and tokens, where `evaluate.speed.seconds` was not enough
+    check: SpeedCheck | None = None  # None where the speedup of that draft is not measurable
 
     @property
     def turns(self) -> int:
@@ -57,18 +72,59 @@ def find_step_times(directory: Path) -> StepTimes | None:
     return format_of(StepTimes, _check).find(directory / FILE)
 
 
-def draft_speed(times: StepTimes, tokens_per_round: Mapping[int, float], confidence: float) -> DraftSpeed:
-    """Decoding with a draft of this shape, at the draft length with the most tokens per second. `tokens_per_round`: its examined
-    mean acceptance length, of every length that was timed."""
-    rates = {length: [tokens_per_round[length] / one for one in seconds] for length, seconds in times.rounds.items()}
+def draft_speed(times: StepTimes, per_round: Mapping[int, Figure], tokens: int, confidence: float) -> DraftSpeed:
+    """Decoding with a draft of this shape, at the draft length with the most tokens per second. `per_round`: its examined tokens
+    per round, of every length that was timed; `tokens`: those of the examined completions."""
+    rates = {length: [per_round[length].value / one for one in seconds] for length, seconds in times.rounds.items()}
     best = max(rates, key=lambda length: median(rates[length]))
-    return speed_of_turns(rates[best], [1 / one for one in times.plain], best, confidence)
+    examined, plain = per_round[best], [1 / one for one in times.plain]
+    found = replace(speed_of_turns(rates[best], plain, best, confidence), check=times.check)
+    reason = _too_little(times, examined, tokens) or found.not_measurable or _contradiction(times.check)
+    rate = with_error(found.tokens_per_second, examined)
+    if reason is not None or found.speedup is None:
+        return replace(found, tokens_per_second=rate, speedup=None, not_measurable=reason)
+    return replace(found, tokens_per_second=rate, speedup=with_error(found.speedup, examined))
+
+
+def with_error(measured: Measured, examined: Figure) -> Measured:
+    """What is proportional to an examined figure, with the error of that figure too: as in the formula above."""
+    middle, value = measured.median, examined.value
+    if measured.low is None or measured.high is None or examined.low is None or examined.high is None:
+        return Measured(middle, None, None)
+    below = hypot(log(middle / measured.low), log(value / max(examined.low, 1.0)))  # a round gives at least one token
+    above = hypot(log(measured.high / middle), log(examined.high / value))
+    return Measured(middle, middle * exp(-below), middle * exp(above))
+
+
+def _too_little(times: StepTimes, examined: Figure, tokens: int) -> str | None:
+    """Why these prompts and tokens give no speedup, with what to do."""
+    if (few := too_few(times.prompts, times.tokens)) is not None:
+        remedy = "raise evaluate.speed.prompts and evaluate.speed.tokens"
+        if times.needed_seconds is not None:
+            remedy = f"raise evaluate.speed.seconds to about {times.needed_seconds:,.0f}"
+        return f"{few} in each turn: {remedy}"
+    if (few := too_few(examined.prompts, tokens)) is not None:
+        return f"{few} in the examination: add rows, or raise corpus.splits.examination"
+    if examined.low is None:
+        return "tokens per round have no interval: a few prompts have most of the tokens"
+    return None
+
+
+def _contradiction(check: SpeedCheck | None) -> str | None:
+    """Two kinds of evidence that exclude each other give no figure."""
+    if check is None or check.agrees:
+        return None
+    return (
+        f"decoding {extent(check.prompts, check.tokens)} gave x{check.decoded.median:.2f}, and step times "
+        f"x{check.computed.median:.2f}; is something else running?"
+    )
 
 
 def decoding_speed(
-    times: StepTimes, candidate: DraftSpeed, baseline: DraftSpeed | None, confidence: float
+    times: StepTimes, candidate: DraftSpeed, baseline: DraftSpeed | None, examined: tuple[int, int], confidence: float
 ) -> DecodingSpeed:
-    """What people see. `times`: those with the candidate."""
+    """What people see. `times`: those with the candidate; `examined`: prompts and tokens."""
+    prompts, tokens = examined
     return DecodingSpeed(
         device=times.device,
         prompts=times.prompts,
@@ -78,4 +134,6 @@ def decoding_speed(
         plain=of_turns([1 / one for one in times.plain], confidence),
         baseline=baseline,
         candidate=candidate,
+        examined_prompts=prompts,
+        examined_tokens=tokens,
     )

@@ -19,17 +19,23 @@ class SpeedConfig(Section):
         description="Turns of plain decoding and of each draft length. 0: no measurement. At 95% confidence at least 6 are "
         "needed.",
     )
-    prompts: int = Field(default=4, ge=1, description="Completions of a turn, one request at a time.")
+    prompts: int = Field(
+        default=8,
+        ge=1,
+        description="Completions of a turn, one request at a time. With fewer than 8, or fewer than 512 tokens in all of them, "
+        "no speedup is shown.",
+    )
     tokens: int = Field(
         default=64,
         ge=2,
-        description="Steps of plain decoding for each completion in a turn; at each draft length an eighth as many rounds.",
+        description="Steps of plain decoding for each completion in a turn; at each draft length a sixteenth as many rounds.",
     )
     seconds: float = Field(
-        default=60,
+        default=120,
         gt=0,
         description="About the most seconds of the measurement, which drafts of equal shape share; where more would be needed, "
-        "fewer completions and fewer steps are decoded (at least 16 of one completion).",
+        "there are fewer turns (at 95% confidence 6), then fewer completions and fewer steps (at least 16 of one completion), "
+        "and the run says how many seconds a speedup needs.",
     )
 
 

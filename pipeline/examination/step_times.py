@@ -10,6 +10,8 @@ from itertools import islice
 from time import perf_counter
 from typing import Any
 
+from pipeline.acceptance.decoding_speed import LEAST_PROMPTS, LEAST_TOKENS
+from pipeline.acceptance.turns import least_turns
 from pipeline.config.evaluate import SpeedConfig
 from pipeline.errors import UnderstudyError
 from pipeline.examination.completion_sets import CompletionSets
@@ -22,9 +24,9 @@ from pipeline.speculation.settings import Sampling
 
 _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 _PLAIN = 0  # the draft length of plain decoding
-_STEPS_PER_ROUND = 8  # a turn has so many steps of plain decoding, which all lengths are compared with, for each round
+_STEPS_PER_ROUND = 16  # a turn has so many steps of plain decoding, which all lengths are compared with, for each round
 _LEAST_ROUNDS = 2
-_LEAST_STEPS = _LEAST_ROUNDS * _STEPS_PER_ROUND
+_LEAST_STEPS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,17 @@ class Turns:
 
     @property
     def rounds(self) -> int:
-        return max(_LEAST_ROUNDS, self.steps // _STEPS_PER_ROUND)
+        return rounds_beside(self.steps)
+
+    @property
+    def tokens(self) -> int:
+        """Of plain decoding, in a turn."""
+        return self.steps * len(self.requests)
+
+
+def rounds_beside(steps: int) -> int:
+    """Rounds at each draft length, for each request that has so many steps of plain decoding."""
+    return max(_LEAST_ROUNDS, steps // _STEPS_PER_ROUND)
 
 
 def turns_of(sets: CompletionSets, speed: SpeedConfig, max_gamma: int, pair: Pair) -> Turns:
@@ -46,7 +58,7 @@ def turns_of(sets: CompletionSets, speed: SpeedConfig, max_gamma: int, pair: Pai
     prompts of the deployment's completions that leave room for the longest round."""
     lengths = [length for length in _LENGTHS if length <= max_gamma]
     least = max(*lengths, speed.tokens) + 1  # one round of each length is whole, and so is plain decoding
-    wanted = max(speed.tokens, max(lengths) * max(_LEAST_ROUNDS, speed.tokens // _STEPS_PER_ROUND)) + max(lengths) + 1
+    wanted = max(speed.tokens, max(lengths) * rounds_beside(speed.tokens)) + max(lengths) + 1
     contexts = ([*one.prompt.tolist(), *one.tokens[: one.length // 2].tolist()] for one in sets.read(sets.deployed))
     rooms = ((context, pair.context - len(context) - max(lengths) - 1) for context in contexts)
     fitting = ((context, room) for context, room in rooms if room >= least)
@@ -70,16 +82,44 @@ def timed_decoder(
     )
 
 
-def within_seconds(decoder: Decoder, turns: Turns, most: float) -> Turns:
-    """`turns` with fewer requests, then with fewer steps, so that measuring takes about `most` seconds. The first request,
-    decoded by every side, tells how long one takes."""
-    first = replace(turns, requests=turns.requests[:1], steps=_LEAST_STEPS)
-    _turn(decoder, first, 0)  # warm-up
+@dataclass(frozen=True)
+class _Cost:
+    """Seconds of a request in a turn, from one that was decoded by every side."""
+
+    beside: float  # prefills and the like
+    step: float
+    rounds: float  # one at each length
+
+    def of(self, steps: int) -> float:
+        return self.beside + steps * self.step + rounds_beside(steps) * self.rounds
+
+
+def within_seconds(decoder: Decoder, turns: Turns, most: float, confidence: float) -> tuple[Turns, float | None]:
+    """`turns` with fewer turns, as long as they give an interval, then with fewer requests, then with fewer steps, so that
+    measuring takes about `most` seconds; and the seconds that a speedup needs, if these leave too little for one."""
+    cost = _cost(decoder, replace(turns, requests=turns.requests[:1], steps=min(turns.steps, _LEAST_STEPS)))
+    count, requests, steps = turns.count, len(turns.requests), turns.steps
+    if count * requests * cost.of(steps) <= most:
+        return turns, None
+    count = min(count, max(least_turns(confidence), int(most / (requests * cost.of(steps)))))
+    requests = max(min(requests, LEAST_PROMPTS), min(requests, int(most / (count * cost.of(steps)))))
+    while steps > _LEAST_STEPS and count * requests * cost.of(steps) > most:
+        steps -= 1
+    requests = min(requests, max(1, int(most / (count * cost.of(steps)))))
+    found = replace(turns, requests=turns.requests[:requests], steps=steps, count=count)
+    if min(len(turns.requests), requests) >= LEAST_PROMPTS and found.tokens >= LEAST_TOKENS:
+        return found, None
+    return found, count * LEAST_PROMPTS * cost.of(LEAST_TOKENS // LEAST_PROMPTS)
+
+
+def _cost(decoder: Decoder, one: Turns) -> _Cost:
+    _turn(decoder, one, 0)  # warm-up
     began = perf_counter()
-    _turn(decoder, first, 0)
-    affordable = most / (turns.count * (perf_counter() - began)) * _LEAST_STEPS  # steps of all requests
-    steps = min(turns.steps, max(_LEAST_STEPS, int(affordable)))
-    return replace(turns, requests=turns.requests[: max(1, int(affordable / steps))], steps=steps)
+    seconds = _turn(decoder, one, 0)
+    whole = perf_counter() - began
+    step = seconds.pop(_PLAIN)
+    rounds = sum(seconds.values())
+    return _Cost(max(0.0, whole - one.steps * step - one.rounds * rounds), step, rounds)
 
 
 def measure_step_times(

@@ -1,28 +1,32 @@
 """Reads and writes decisions: `decision.json` of a gate artifact, and the decision in the record of a run."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TypeVar
 
 from pipeline.judgement.contradictions import check_decision
 from pipeline.judgement.schema import FILE, REMEDY, BriefDecision, Decision, TrainingStep
+from pipeline.judgement.speed import as_measurable
 from pipeline.store.files import write_json
 from pipeline.store.parsing import Format, format_of
 from pipeline.store.runs import RunRecord
 
+_Any = TypeVar("_Any", bound=BriefDecision)
 DECISION = format_of(Decision, check=check_decision)
 TRAINING = Format(name="training log", content=list[TrainingStep], remedy=REMEDY)
 
 
 def read_decision(gate: Path) -> Decision:
     """The decision in a `gate` artifact. UnderstudyError naming the file if it is missing, damaged or of another version."""
-    return DECISION.read(gate / FILE)
+    return _as_measurable(DECISION.read(gate / FILE))
 
 
 def find_decision(gate: Path) -> Decision | None:
     """As `read_decision`; None if there is no decision, or if another version wrote it."""
     path = gate / FILE
     raw = DECISION.read_raw(path) if path.is_file() else None
-    return DECISION.parse(raw, str(path)) if isinstance(raw, dict) and raw.get("schema") == DECISION.schema else None
+    known = isinstance(raw, dict) and raw.get("schema") == DECISION.schema
+    return _as_measurable(DECISION.parse(raw, str(path))) if known else None
 
 
 def write_decision(gate: Path, decision: Decision) -> None:
@@ -31,7 +35,14 @@ def write_decision(gate: Path, decision: Decision) -> None:
 
 def recorded_decision(record: RunRecord) -> BriefDecision | None:
     """The decision of a run, without its evidence; None for a run without one. UnderstudyError if it is of another version."""
-    return None if record.decision is None else format_of(BriefDecision).parse(record.decision, f"run {record.id}")
+    if record.decision is None:
+        return None
+    return _as_measurable(format_of(BriefDecision).parse(record.decision, f"run {record.id}"))
+
+
+def _as_measurable(decision: _Any) -> _Any:
+    """An earlier version recorded speedups of a single prompt."""
+    return replace(decision, speed=as_measurable(decision.speed))
 
 
 def read_training(path: Path) -> list[TrainingStep]:

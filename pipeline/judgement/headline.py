@@ -20,7 +20,7 @@ from pipeline.judgement.schema import (
     Decision,
     Side,
 )
-from pipeline.judgement.speed import not_measurable, speed_line
+from pipeline.judgement.speed import remarks, speed_line
 
 _WARNED = "⚠"
 Promotion = Mapping[str, Any] | None
@@ -124,7 +124,7 @@ def figures(decision: Decision) -> list[str]:
     lines = [acceptance, f"tokens per target call {interval(omega, 2)} with {gamma} draft tokens{other}"]
     if decision.speed is not None:
         names = side_names(decision)
-        lines += [speed_line(decision.speed, names), *not_measurable(decision.speed, names)]
+        lines += [speed_line(decision.speed, names), *remarks(decision.speed, names)]
     return lines + ([benefit_line(decision, decision.benefit)] if decision.benefit else [])
 
 
@@ -163,8 +163,8 @@ def power_line(name: str, power: Power | None) -> str:
         return line
     needed, units = power.prompts_needed, unit_name(power.conversations)
     return (
-        f"{line}. A draft as good as the compared one passes with {100 * power.equal_passes:.0f}% probability; "
-        f"it would take {_count(needed['0.8'])} {units} to pass with 80%, and {_count(needed['0.95'])} with 95%"
+        f"{line}. If both drafts were equally good, this rule would pass with {100 * power.equal_passes:.0f}% probability; "
+        f"for 80% the examination needs {_count(needed['0.8'])} {units}, and for 95% {_count(needed['0.95'])}"
     )
 
 

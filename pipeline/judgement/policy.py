@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pipeline.acceptance.count_table import CountTable
+from pipeline.acceptance.decoding_speed import too_few
 from pipeline.acceptance.gains import acceptance_gain, omega_gain, position_gain, sample_of, segment_gain
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.position_bins import bin_edges
@@ -64,7 +65,7 @@ def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -
     if policy.max_draft_megabytes is not None:
         rules.append(_size(case.draft_bytes, policy.max_draft_megabytes))
     if policy.least_speedup is not None:
-        rules.append(_speedup(case.served, policy.least_speedup))
+        rules.append(_speedup(case, policy.least_speedup))
     by_quantile = sorted(policy.max_latency_seconds.items(), key=lambda item: quantile_of(item[0]))
     rules += [_latency(case.served, name, most) for name, most in by_quantile]
     if policy.max_memory_megabytes is not None:
@@ -246,15 +247,21 @@ def _size(draft_bytes: float | None, limit_megabytes: float) -> RuleResult:
     return _measured("max_draft_megabytes", verdict, text, megabytes, limit_megabytes)
 
 
-def _speedup(served: LatencyAtLoad | None, least: float) -> RuleResult:
-    name, text = "min_speedup", "predicted speedup over plain decoding at the stated load"
+def _speedup(case: Case, least: float) -> RuleResult:
+    """Where it is not measurable, the one line says why."""
+    name, text, served = "min_speedup", "predicted speedup over plain decoding at the stated load", case.served
     if served is None:
-        return _without_figure(name, f"{text}: no figure", least)
+        return _without_figure(name, f"{text}: not measurable: there is no prediction for this variant", least)
     if served.mean is None:
         return _without_figure(name, f"{text}: offered load exceeds capacity with speculation", least, FAIL)
+    if (few := too_few(len(case.candidate), int(case.candidate.columns["tokens"].sum()))) is not None:
+        return _without_figure(name, f"{text}: not measurable: {few} in the examination", least)
     if served.speedup is None:
         return _without_figure(name, f"{text}: offered load exceeds the capacity of plain decoding", least, PASS)
     figure = served.speedup
+    if not math.isfinite(figure.low):
+        found = counted(figure.prompts, figure.conversations)
+        return _without_figure(name, f"{text}: not measurable: {figure.value:.2f} has no interval over {found}", least)
     shown = f"{text}: {figure.value:.2f} [{figure.low:.2f}, {figure.high:.2f}], lower bound must be above {least:g}"
     return _bounded(name, shown, figure, figure.low > least, figure.high <= least, least)
 

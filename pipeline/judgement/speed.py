@@ -1,8 +1,17 @@
 """Whether decoding with the candidate is faster than plain decoding, in words. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured
+from pipeline.acceptance.decoding_speed import (
+    DecodingSpeed,
+    DraftSpeed,
+    Measured,
+    SpeedCheck,
+    TimedDraft,
+    extent,
+    too_few,
+)
 from pipeline.config.quantize import UNQUANTIZED
 from pipeline.judgement.rule_result import RuleResult
 from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN, REFUSE, BriefDecision, Side, Verdict
@@ -54,19 +63,83 @@ def speed_line(speed: DecodingSpeed, names: Mapping[Side, str]) -> str:
 
 
 def conditions(speed: DecodingSpeed) -> str:
-    """What the measurement depends on."""
-    return (
-        f"one request at a time, {speed.turns} interleaved turns, on {speed.device}; x: the median ratio within a turn"
-    )
+    """What the figures are from."""
+    examined = ""
+    if speed.examined_prompts is not None and speed.examined_tokens is not None:
+        examined = f"; tokens per round of {_examined(speed.examined_prompts, speed.examined_tokens)}"
+    return f"{timed_on(speed)}, one request at a time, on {speed.device}{examined}; x: speedup over plain decoding"
+
+
+def timed_on(speed: DecodingSpeed) -> str:
+    """`8 prompts with 512 tokens in each of 9 interleaved turns`."""
+    return f"{extent(speed.prompts, speed.tokens)} in each of {speed.turns} interleaved turns"
+
+
+def _examined(prompts: int, tokens: int) -> str:
+    return f"{prompts:,} examined prompts ({tokens:,} tokens)"
 
 
 def measured_line(decision: BriefDecision) -> str:
-    """`x1.48 [1.37, 1.51] at 3 draft tokens, one request at a time, on ...`; empty where no speedup was measured."""
+    """`x1.48 [1.37, 1.51] at 3 draft tokens, 8 prompts with 512 tokens in each of ...`, or `not measurable: REASON`; empty where
+    nothing was measured."""
     speed = decision.speed
-    if speed is None or speed.candidate.speedup is None:
+    if speed is None:
         return ""
     best, which = speed.candidate, "" if decision.variant == UNQUANTIZED else " of the unquantized draft"
-    return f"{times(speed.candidate.speedup)}{which} at {best.gamma} draft tokens, one request at a time, on {speed.device}"
+    if best.speedup is None:
+        return f"not measurable{which}: {best.not_measurable}"
+    where = f"{timed_on(speed)}, one request at a time, on {speed.device}"
+    return f"{times(best.speedup)}{which} at {best.gamma} draft token{'' if best.gamma == 1 else 's'}, {where}"
+
+
+def remarks(speed: DecodingSpeed, names: Mapping[Side, str]) -> list[str]:
+    """What people must know beside the figures, a line each: why there is no speedup, whose step times were used, and whether
+    decoding agrees with them. `names`: as for `speed_line`."""
+    return [*not_measurable(speed, names), *_shared(speed, names), *_checks(speed, names)]
+
+
+def _shared(speed: DecodingSpeed, names: Mapping[Side, str]) -> Iterator[str]:
+    for side, draft in drafts(speed):
+        if draft.timed not in (None, "itself"):
+            yield f"step times of {names[side]} are those of {_timed_name(draft, names)} (equal shape)"
+
+
+def _timed_name(draft: DraftSpeed, names: Mapping[Side, str]) -> str:
+    sides: dict[TimedDraft | None, Side] = {"baseline": BASELINE, "candidate": CANDIDATE}
+    return names[sides[draft.timed]] if draft.timed in sides else "a draft of an earlier run"
+
+
+def _checks(speed: DecodingSpeed, names: Mapping[Side, str]) -> list[str]:
+    """One for each measurement of step times."""
+    lines = list[str]()
+    for side, draft in drafts(speed):
+        if draft.check is not None:
+            name = names[side] if draft.timed in (None, "itself") else _timed_name(draft, names)
+            lines.append(check_line(draft.check, name))
+    return list(dict.fromkeys(lines))
+
+
+def check_line(check: SpeedCheck, name: str) -> str:
+    """`checked by decoding 8 prompts with 523 tokens (base draft, γ=2): x1.20 [...] decoded, x1.24 [...] computed: agrees`."""
+    verdict = "agrees" if check.agrees else "does not agree"
+    return (
+        f"checked by decoding {extent(check.prompts, check.tokens)} ({name}, γ={check.gamma}): {times(check.decoded)} decoded, "
+        f"{times(check.computed)} computed: {verdict}"
+    )
+
+
+def as_measurable(speed: DecodingSpeed | None) -> DecodingSpeed | None:
+    """Without speedups of too few prompts or tokens, which earlier versions recorded."""
+    reason = None if speed is None else too_few(speed.prompts, speed.tokens)
+    if speed is None or reason is None:
+        return speed
+    candidate, baseline = (None if one is None else _without(one, reason) for one in (speed.candidate, speed.baseline))
+    assert candidate is not None
+    return replace(speed, candidate=candidate, baseline=baseline)
+
+
+def _without(draft: DraftSpeed, reason: str) -> DraftSpeed:
+    return draft if draft.speedup is None else replace(draft, speedup=None, not_measurable=f"{reason} in each turn")
 
 
 def warnings_elsewhere(decision: BriefDecision) -> list[str]:
@@ -77,12 +150,15 @@ def warnings_elsewhere(decision: BriefDecision) -> list[str]:
 
 def served_worth(decision: BriefDecision, gamma: int) -> list[str]:
     """What people who serve the draft with `gamma` draft tokens must know of its speed, a line each: that it may be worth
-    nothing, and that another draft length was the fastest where it was measured."""
+    nothing, or that nobody knows, and that another draft length was the fastest where it was measured."""
     found = [f"the draft passed, but was {warning}" for warning in warnings_elsewhere(decision)]
-    if decision.speed is not None and decision.speed.candidate.gamma != gamma and (line := measured_line(decision)):
-        found.append(
-            f"measured: {line}; this is started with {gamma}: --gamma {decision.speed.candidate.gamma} starts it so"
-        )
+    if decision.speed is None:
+        return found
+    best, line = decision.speed.candidate, measured_line(decision)
+    if best.speedup is None:
+        return [*found, f"speedup {line}"]
+    if best.gamma != gamma:
+        found.append(f"measured: {line}; this is started with {gamma}: --gamma {best.gamma} starts it so")
     return found
 
 

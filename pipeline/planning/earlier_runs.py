@@ -14,7 +14,7 @@ from pipeline.planning.same_inputs import PlannedInputs
 from pipeline.planning.work import Amounts, Work, completions_of, work_of
 from pipeline.running.jobs import jobs_of
 from pipeline.store.artifacts import Artifact, Store
-from pipeline.store.runs import RunRecord, read_runs
+from pipeline.store.runs import RunRecord, read_runs, shared_jobs
 
 # Settings that change how fast a job is, and not only how much it has to do.
 _SPEED = (
@@ -81,7 +81,11 @@ def measurements(store: Store, config: Config) -> Measurements:
     """Of the runs of `config` by its name whose target costs the same: of each job the latest that was built in one go, else the
     latest, and the lengths of the latest run of the same prompts with completions. A run of another version, whose config or
     figures cannot be read, is left out."""
-    found, wanted, inputs = Measurements(), {job.id for job in jobs_of(config)}, PlannedInputs.of(config, store)
+    found, wanted, inputs = (
+        Measurements(),
+        {job.id for job in jobs_of(config) if not job.shares},
+        PlannedInputs.of(config, store),
+    )
     for record in reversed(read_runs(store)):
         if record.name == config.name and inputs.same_speed(record):
             with contextlib.suppress(UsageError, KeyError):
@@ -139,11 +143,11 @@ def _built(store: Store, record: RunRecord) -> dict[str, Artifact]:
 
 
 def _measured(record: RunRecord, built: Mapping[str, Artifact], works: Mapping[str, Work]) -> dict[str, MeasuredJob]:
-    """The jobs with an artifact, and those that leave none."""
-    found = {}
+    """The jobs with an artifact of their own, and those that leave none."""
+    found, shared = {}, shared_jobs(record)
     for job, entry in record.jobs.items():
         work, artifact = works.get(job), built.get(job)
-        if work is None or (artifact is None and entry.figures is None):
+        if job in shared or work is None or (artifact is None and entry.figures is None):
             continue
         manifest = artifact.manifest if artifact else None
         found[job] = MeasuredJob(

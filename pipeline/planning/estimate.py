@@ -13,7 +13,7 @@ from pipeline.planning.savings import Saving, savings_of
 from pipeline.planning.throughput import Origin, throughput
 from pipeline.planning.trial_runs import Measured
 from pipeline.planning.work import Amounts, Work, generated_by_split, work_of
-from pipeline.running.jobs import jobs_of
+from pipeline.running.jobs import Job, jobs_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,9 @@ def estimate(config: Config, counted: Forecast, known: Measurements, measured: M
     works, jobs = work_of(config, amounts), list[JobEstimate]()
     for job in jobs_of(config):
         work, earlier = works[job.id], known.jobs.get(job.id)
+        if job.shares and earlier is None and (measured is None or job.id not in measured.jobs):
+            jobs.append(_shared(job))
+            continue
         found = throughput(job.id, work, config, known, measured, parameters)
         seconds, why, origin, least = None, found.why, found.origin, _least_seconds(config, work)
         if found.per_second is not None:
@@ -94,6 +97,25 @@ def estimate(config: Config, counted: Forecast, known: Measurements, measured: M
     used = {known.jobs[job.job].run for job in jobs if job.origin == "earlier"}
     differences = {run: list(known.differences[run]) for run in sorted(used) if known.differences[run]}
     return _whole(config, jobs, works, amounts, assumed, differences, measured, parameters)
+
+
+def _shared(job: Job) -> JobEstimate:
+    """What another job builds is counted once."""
+    return JobEstimate(
+        job=job.id,
+        summary=job.summary,
+        tokens_in=0.0,
+        tokens_out=0.0,
+        stored_bytes=0.0,
+        scratch_bytes=0.0,
+        seconds=0.0,
+        per_second=None,
+        unit="",
+        workers=1.0,
+        least_seconds=0.0,
+        origin="shared",
+        why=job.shares,
+    )
 
 
 def _least_seconds(config: Config, work: Work) -> float:

@@ -8,7 +8,7 @@ from pipeline.planning.earlier_runs import Measurements
 from pipeline.planning.trial_runs import Measured
 from pipeline.planning.work import FORWARD, Work, training_flops
 
-Origin = Literal["stated", "measured", "earlier", "FLOPs", "unknown"]
+Origin = Literal["stated", "measured", "earlier", "FLOPs", "shared", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from pipeline.running.tasks import EvaluateTask
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import write_json
 from pipeline.store.programs import call
-from pipeline.store.runs import find_built, require_run
+from pipeline.store.runs import find_built, require_run, shared_jobs
 
 PAIR = "pair"
 _STEPS, _PROMPTS = 10, 8  # least steps of a training, least prompts of a split: with fewer a split may be empty
@@ -171,7 +171,8 @@ def _run(config: Config, share: float, pair_share: float, place: Path) -> Trial:
         raise UnderstudyError(f"plan: a run of this config with {share:.1%} of its prompts and steps failed: {why}")
     store = Store(place / _STORE)
     record = require_run(store, None)
-    cached = [job.id for job in jobs_of(config) if stage_named(job.stage).cached and job.id in record.jobs]
+    own = record.jobs.keys() - shared_jobs(record)
+    cached = [job.id for job in jobs_of(config) if stage_named(job.stage).cached and job.id in own]
     built = {job: find_built(store, record, job) for job in cached}
     return Trial(
         seconds=seconds,

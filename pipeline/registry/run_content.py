@@ -12,7 +12,7 @@ from pipeline.judgement.headline import baseline_name, headline, interval, mark,
 from pipeline.judgement.rule_result import PASS
 from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN, BriefDecision, Decision, TrainingStep
 from pipeline.judgement.speed import drafts, speedup_of
-from pipeline.store.runs import RunRecord
+from pipeline.store.runs import RunRecord, shared_jobs
 
 Point = tuple[str, float, int]  # metric, value, step
 _MARKS = {"failed": "!", "interrupted": "!", "refused": "✗", "promoted": "✓"}  # where no decision is known
@@ -182,10 +182,12 @@ def markdown_summary(record: RunRecord, decision: Decision | None, page: str | N
         lines += [undo(decision, promotion), ""] if decision is not None and undo(decision, promotion) else []
     if record.failure:
         lines += [markdown(record.failure), ""]
-    done = sum(entry.state == "done" for entry in record.jobs.values())
+    done = {job for job, entry in record.jobs.items() if entry.state == "done"}
+    shared = {job for job, owner in shared_jobs(record).items() if owner in done} - done
+    said = f", {len(shared)} shared with one of them" if shared else ""
     lines += [
-        f"Run `{record.id}`, started {record.created}: {len(record.jobs)} jobs, {done} done in this run, "
-        f"{len(record.jobs) - done} in the store already.",
+        f"Run `{record.id}`, started {record.created}: {len(record.jobs)} jobs, {len(done)} done in this run{said}, "
+        f"{len(record.jobs) - len(done) - len(shared)} in the store already.",
     ]
     return "\n".join(lines)
 

@@ -80,7 +80,8 @@ def print_statistics(
     out.table(columns, [row[: len(columns)] for row in rows], left=("metric",))
     if compared is not None:
         out.text(
-            f"tokens per second and speedup: medians of {compared.turns} turns of each in alternation, [95% interval]"
+            f"tokens per second and speedup: medians of {compared.turns} turns of each in alternation, [95% interval], on 1 "
+            f"prompt with {found.tokens} tokens: other prompts have other speedups (understudy probe)"
         )
         if reason := compared.speculative.not_measurable:
             out.text(f"the speedup is not measurable: {reason}")

@@ -24,7 +24,7 @@ from pipeline.judgement.headline import (
     undo,
 )
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, Benefit, Decision, Side
-from pipeline.judgement.speed import conditions, drafts, not_measurable, per_second, speedup_text, with_length
+from pipeline.judgement.speed import conditions, drafts, per_second, remarks, speedup_text, with_length
 from pipeline.report.charts import Charts
 from pipeline.store.own_files import reads_own_files
 
@@ -124,7 +124,7 @@ def _speed(decision: Decision, names: Mapping[Side, str]) -> dict[str, Any] | No
         "conditions": _sentence(conditions(speed)),
         "rows": rows,
         "confidence": speed.confidence,
-        "reasons": [_sentence(line) for line in not_measurable(speed, side_names(decision))],
+        "remarks": [_sentence(line) for line in remarks(speed, side_names(decision))],
     }
 
 

@@ -182,6 +182,9 @@ def _sources(found: "Estimate") -> Iterator[str]:
     """Each source of throughputs once, with its jobs."""
     jobs_by_source: dict[str, list[str]] = {}
     for job in found.jobs:
+        if job.origin == "shared":
+            yield f"{job.job} is counted once, with {job.why}: drafts of equal shape share it"
+            continue
         jobs_by_source.setdefault(f"{job.origin}: {job.why}", []).append(job.job)
     for source, jobs in jobs_by_source.items():
         which = "all jobs" if len(jobs) == len(found.jobs) else ", ".join(jobs)

@@ -7,7 +7,7 @@ from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.schema import Figure
 from pipeline.judgement.headline import compared, interval, outcome, power_summary, reasons, side_names
 from pipeline.judgement.schema import PLAIN, REFUSE, BriefDecision
-from pipeline.judgement.speed import conditions, drafts, not_measurable, per_second, speedup_text, with_length
+from pipeline.judgement.speed import conditions, drafts, per_second, remarks, speedup_text, with_length
 from pipeline.report.console import NO_BREAK, Report
 from pipeline.report.plan import curve_text
 from pipeline.report.summary import DraftLine, Summary
@@ -70,6 +70,11 @@ def print_summary(summary: Summary) -> None:
         out.line(
             f"to predict latency: understudy latency predict --costs PROFILE --acceptance {shlex.quote(summary.examination)}"
         )
+        models = (shlex.quote(summary.directories.get(name, name.upper())) for name in ("target", "draft"))
+        measure = "understudy profile --target {} --draft {} --out PROFILE".format(*models)
+        out.line(
+            f"to make PROFILE: {measure} on the machine that serves, or understudy latency fit from its load tests"
+        )
     if summary.page:
         out.line(f"review page: {summary.page}")
     if summary.mlflow:
@@ -82,8 +87,10 @@ def _print_stages(out: Report, summary: Summary) -> None:
     done = [
         f"{line.job} {line.seconds:.0f} s".replace(" ", NO_BREAK) for line in summary.stages if line.state == "done"
     ]
-    skipped = [line.job for line in summary.stages if line.state == "skipped"]
-    for label, jobs in (("completed", done), ("already in the store", skipped)):
+    skipped = [line for line in summary.stages if line.state == "skipped"]
+    shared = [f"{line.job} (of {line.shared_with})".replace(" ", NO_BREAK) for line in skipped if line.shared_with]
+    reused = [line.job for line in skipped if not line.shared_with]
+    for label, jobs in (("completed", done), ("shared within this run", shared), ("already in the store", reused)):
         if jobs:
             out.text(f"{label}: {', '.join(jobs)}", indent=2)
     if resumed := [line.job for line in summary.stages if line.resumed]:
@@ -201,7 +208,7 @@ def _print_speed(out: Report, decision: BriefDecision, speed: DecodingSpeed) -> 
     ]
     out.line()
     out.table(SPEED_COLUMNS, rows, left=("decoding",), title=f"Measured: {conditions(speed)}")
-    for line in not_measurable(speed, names):
+    for line in remarks(speed, names):
         out.text(line)
 
 

@@ -16,7 +16,7 @@ from pipeline.registry.tracking import PAGE, ui_link
 from pipeline.running.plan import Plan
 from pipeline.store.artifacts import MANIFEST, Artifact, Store, read_manifest
 from pipeline.store.run_state import state_of
-from pipeline.store.runs import RunRecord, run_directory
+from pipeline.store.runs import RunRecord, run_directory, shared_jobs
 
 _SHOWN = ("pair", "distill", "evaluate")
 _DIRECTORIES = {"pair": "target", "distill": "draft", "generate": "completions"}
@@ -29,6 +29,7 @@ class StageLine:
     job: str
     state: str
     seconds: float
+    shared_with: str = ""  # the job of this run that built its artifact
     resumed: bool = False  # `seconds` leave out what tasks of a scheduler, or a killed run, had made of it before
 
 
@@ -73,11 +74,20 @@ def summarise(store: Store, record: RunRecord) -> Summary:
     """Collect the figures of a run; a run that is not finished has fewer of them."""
     gamma = int(record.config["evaluate"]["gamma"])
     stages, drafts, perplexity, directories = [], [], {}, {}
-    curve, examination = None, None
+    curve, examination, shared = None, None, shared_jobs(record)
     for job in sorted(record.jobs, key=_order(store, record)):  # the file's own order is alphabetical
         entry = record.jobs[job]
         directory = store.directory(entry.stage, entry.key)
-        stages.append(StageLine(job, entry.state, entry.seconds, entry.state == "done" and _was_resumed(directory)))
+        owner = shared.get(job, "")
+        stages.append(
+            StageLine(
+                job,
+                entry.state,
+                entry.seconds,
+                shared_with=owner if owner and record.jobs[owner].state == "done" else "",
+                resumed=entry.state == "done" and _was_resumed(directory),
+            )
+        )
         task = entry.task
         if entry.stage in _DIRECTORIES and task.get("target") != "target_before" and directory.exists():
             directories[_DIRECTORIES[entry.stage]] = str(directory)

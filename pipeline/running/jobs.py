@@ -53,6 +53,7 @@ class Job:
     task: Task | None = None  # for people and tables; what the stage is asked is in its settings
     settings: Settings
     reads: Mapping[str, str]  # name of the input -> reference
+    shares: str = ""  # for plans: the job whose artifact this one finds, unless the draft's shape changes in training
 
     @property
     def id(self) -> str:
@@ -303,6 +304,7 @@ def _speeds(config: Config, champion: bool) -> list[Job]:
     evaluate = config.evaluate
     settings = SpeedSettings(
         speed=evaluate.speed,
+        confidence=evaluate.confidence,
         max_gamma=evaluate.max_gamma,
         sampling=config.sampling,
         draft_sampling=evaluate.draft_sampling,
@@ -323,6 +325,7 @@ def _speeds(config: Config, champion: bool) -> list[Job]:
                 "completions": f"generate#{LENGTH}",
                 "examination": f"evaluate/{part}#{CAN_BE_COMPUTED}",
             },
+            shares="" if champion or part == _compared(champion) else f"speed/{_compared(champion)}",
         )
         for part, draft in drafts.items()
     ]

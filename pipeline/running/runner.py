@@ -31,7 +31,7 @@ from pipeline.store.atomic import replacing
 from pipeline.store.locks import UNLIMITED
 from pipeline.store.presence import Presence
 from pipeline.store.processes import signs_of_life
-from pipeline.store.runs import JobEntry, RunRecord, run_directory, run_lock
+from pipeline.store.runs import JobEntry, RunRecord, run_directory, run_lock, shared_jobs
 from pipeline.store.times import utc_now
 
 Review = Callable[[RunRecord, Path], str]  # the page of the decision in an artifact, with the run's own config
@@ -240,7 +240,12 @@ class Runner:
         )
         self.record.save(self.store)
         self._write_page()
-        how = f"in {seconds:.1f} s" if state == "done" else "(already in the store)"
+        shared = shared_jobs(self.record).get(job.id)
+        how = (
+            f"in {seconds:.1f} s"
+            if state == "done"
+            else f"({f'that of {shared}' if shared else 'already in the store'})"
+        )
         self.progress.line(f"{job.id}: {state} {how}")
         self._ended.add(job.id)
         if state == "done":

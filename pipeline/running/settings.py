@@ -128,6 +128,7 @@ class SpeedSettings:
     """How step times are measured."""
 
     speed: SpeedConfig
+    confidence: float  # which needs so many turns
     max_gamma: int
     sampling: SamplingConfig  # of the deployment
     draft_sampling: Drafting

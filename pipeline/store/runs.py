@@ -212,6 +212,17 @@ def is_built(store: Store, record: RunRecord, job_id: str) -> bool:
     return entry is not None and store.directory(entry.stage, entry.key).is_dir()
 
 
+def shared_jobs(record: RunRecord) -> dict[str, str]:
+    """Jobs whose artifact is that of another job of the run, such as step times with drafts of equal shape, with that job: the
+    one that built it, or else the first by name."""
+    first, found = dict[tuple[str, str], str](), dict[str, str]()
+    for job, entry in sorted(record.jobs.items(), key=lambda item: (item[1].state != "done", item[0])):
+        owner = first.setdefault((entry.stage, entry.key), job)
+        if owner != job:
+            found[job] = owner
+    return found
+
+
 def find_built(store: Store, record: RunRecord, job_id: str) -> Artifact:
     """The artifact that `record` says job `job_id` built; UnderstudyError if it is gone."""
     entry = record.jobs.get(job_id)

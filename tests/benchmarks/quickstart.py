@@ -49,11 +49,12 @@ def _jobs(store: str) -> dict[str, dict[str, float]]:
 
     from pipeline.planning.trial_runs import cost_of
     from pipeline.store.artifacts import Store
-    from pipeline.store.runs import find_built, require_run
+    from pipeline.store.runs import find_built, require_run, shared_jobs
 
     kept = Store(Path(store))
     record = require_run(kept, None)
-    built = (job for job, entry in record.jobs.items() if entry.stage != "promote")
+    shared = shared_jobs(record)
+    built = (job for job, entry in record.jobs.items() if entry.stage != "promote" and job not in shared)
     return {job: asdict(cost_of(find_built(kept, record, job))) for job in built}
 
 

@@ -1,6 +1,7 @@
 """Seconds of steps in interleaved turns: what is decoded, in which order, and what is counted."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,15 +57,30 @@ def test_sides_alternate_on_each_request(machine: dict[str, Any]) -> None:
     assert 3 == len(told)
 
 
+REQUEST = 64 + 4 * (1.1 + 1.4)  # seconds of a turn of one request, here without prefills
+LEAST = 16 + 2 * (1.1 + 1.4)  # the same with 16 steps
+
+
 @pytest.mark.parametrize(
-    ("seconds", "requests", "steps"), [(100_000, 4, 64), (6 * 84 * 3.1, 3, 64), (6 * 84 * 0.51, 1, 32), (1, 1, 16)]
+    ("seconds", "expected"),
+    [
+        (9 * 10 * REQUEST, (9, 10, 64)),
+        (7.5 * 10 * REQUEST, (7, 10, 64)),  # fewer turns first
+        (6 * 9.1 * REQUEST, (6, 9, 64)),  # then fewer requests
+        (6 * 8 * REQUEST - 1, (6, 8, 63)),  # then fewer steps
+        (6 * 3.5 * LEAST, (6, 3, 16)),
+        (1, (6, 1, 16)),
+    ],
 )
-def test_fewer_requests_then_fewer_steps_where_the_target_is_slow(
-    machine: dict[str, Any], seconds: float, requests: int, steps: int
+def test_fewer_turns_then_requests_then_steps_where_the_target_is_slow(
+    machine: dict[str, Any], seconds: float, expected: tuple[int, int, int]
 ) -> None:
-    """A request takes 64 s of plain decoding here, 8.8 s at length 1 and 11.2 s at length 4 in each turn."""
-    found = within_seconds(None, _turns(), seconds)  # type: ignore[arg-type]
-    assert (requests, steps) == (len(found.requests), found.steps)
+    """As long as they can, they are enough for a speedup."""
+    turns = replace(_turns(9), requests=[Request([1], 80, seed) for seed in range(10)])
+    found, needed = within_seconds(None, turns, seconds, 0.95)  # type: ignore[arg-type]
+    assert expected == (found.count, len(found.requests), found.steps)
+    assert (needed is None) == (found.tokens >= 512)
+    assert needed is None or needed == pytest.approx(6 * 8 * REQUEST)
 
 
 class _Sets:

@@ -125,7 +125,7 @@ def test_rules_count_conversations() -> None:
     assert power is not None
     assert (24, 18) == (power.prompts, power.conversations)
     assert "min_gain: over 24 prompts of 18 conversations a true gain of " in power_line("min_gain", power)
-    assert power_line("domain_margin:code", rules["domain_margin:code"].power).endswith(" with 95%")
+    assert power_line("domain_margin:code", rules["domain_margin:code"].power).endswith(" for 95% 12")
     assert "conversations" not in power_line("domain_margin:code", rules["domain_margin:code"].power)
 
 

@@ -185,5 +185,7 @@ def test_a_decision_states_its_power_in_two_lines(name: str) -> None:
         "min_gain: over 50 prompts a true gain of +0.33 points passes with 80% probability and +0.43 with 95%"
     )
     assert margin.startswith(f"{name}: over 50 prompts")
-    assert margin.endswith("passes with 100% probability; it would take 90 prompts to pass with 80%, and 140 with 95%")
+    assert margin.endswith(
+        "would pass with 100% probability; for 80% the examination needs 90 prompts, and for 95% 140"
+    )
     assert [f"min_gain: {NO_POWER}", f"domain_margin:code: {NO_POWER}"] == power_summary(few)

@@ -5,17 +5,19 @@ from typing import Any
 
 import pytest
 
-from pipeline.acceptance.decoding_speed import Measured
+from pipeline.acceptance.decoding_speed import Measured, SpeedCheck
 from pipeline.acceptance.schema import Figure
+from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.headline import headline, mark
 from pipeline.judgement.rule_result import PASS, RuleResult
 from pipeline.judgement.schema import PROMOTE, REFUSE, BriefDecision, Decision, brief
-from pipeline.judgement.speed import served_worth, speed_warnings
+from pipeline.judgement.speed import measured_line, served_worth, speed_warnings
 from pipeline.registry.run_content import decision_figures
 from pipeline.report.card import version_description
 from pipeline.report.page import review_page
 from pipeline.report.show import print_summary
 from pipeline.store.parsing import format_of
+from pipeline.store.runs import RunRecord
 from tests.decisions import make_decision, make_example_set, make_speed, make_summary
 
 SLOWER = "slower than plain decoding on this machine (x0.87 [0.85, 0.90])"
@@ -60,10 +62,96 @@ def test_the_stated_load_decides_over_this_machine() -> None:
 def test_who_serves_a_draft_is_told_its_warning_and_its_best_length() -> None:
     """Whoever starts an engine reads no page: both stand in the export."""
     warned = f"the draft passed, but was {SLOWER.replace('this machine', 'cpu')}"
-    measured = "measured: x0.87 [0.85, 0.90] at 2 draft tokens, one request at a time, on cpu"
+    where = "8 prompts with 512 tokens in each of 9 interleaved turns, one request at a time, on cpu"
+    measured = f"measured: x0.87 [0.85, 0.90] at 2 draft tokens, {where}"
     assert [warned] == served_worth(slow(), 2)
     assert [warned, f"{measured}; this is started with 5: --gamma 2 starts it so"] == served_worth(slow(), 5)
     assert [] == served_worth(replace(slow(), warnings=[], speed=None), 5)
+
+
+FEW = "1 prompt with 16 tokens are too few; at least 8 prompts and 512 tokens are needed"
+
+
+def test_a_speedup_that_is_not_measurable_is_shown_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor is its number: each place says in one line why there is none."""
+    found = make_speed(None)
+    speed = replace(found, candidate=replace(found.candidate, not_measurable=FEW))
+    decision = replace(make_decision(), speed=speed)
+    said = f"speedup not measurable: {FEW}"
+    assert [said] == served_worth(decision, 5)
+    assert f"not measurable: {FEW}" == measured_line(decision)
+    assert [] == speed_warnings(PROMOTE, [], speed)
+    assert not any(name.startswith("speedup") for name in decision_figures(decision))
+    print_summary(make_summary(decision=decision))
+    for text in (
+        capsys.readouterr().out,
+        review_page(decision, make_example_set("one")),
+        version_description(decision, "big-draft", "r", "now"),
+    ):
+        assert f"speedup of candidate not measurable: {FEW}" in " ".join(text.split()).replace("Speedup", "speedup")
+
+
+@pytest.mark.parametrize(("prompts", "tokens"), [(1, 16), (7, 512), (8, 511)])
+def test_a_speedup_of_too_little_in_an_older_record_is_none_now(prompts: int, tokens: int) -> None:
+    """Earlier versions showed speedups of one prompt with 16 tokens, and a store keeps them."""
+    decision = replace(
+        make_decision(), speed=replace(make_speed(Measured(1.3, 1.2, 1.4)), prompts=prompts, tokens=tokens)
+    )
+    record = RunRecord(id="r", name="r", created="", config={}, outside={}, decision=brief(decision))
+    speed = getattr(recorded_decision(record), "speed", None)
+    assert speed is not None
+    assert speed.candidate.speedup is None
+    assert f"{tokens} tokens are too few" in str(speed.candidate.not_measurable)
+    assert "turns differ" == speed.baseline.not_measurable
+
+
+def test_prompts_and_tokens_stand_beside_the_speedup(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the turns, and of the examination."""
+    speed = replace(make_speed(Measured(1.3, 1.2, 1.4)), examined_prompts=160, examined_tokens=15360)
+    decision = replace(make_decision(), speed=speed)
+    print_summary(make_summary(decision=decision))
+    for text in (
+        capsys.readouterr().out,
+        review_page(decision, make_example_set("one")),
+        version_description(decision, "big-draft", "r", "now"),
+    ):
+        assert "8 prompts with 512 tokens in each of 9 interleaved turns" in " ".join(text.split())
+        assert "tokens per round of 160 examined prompts (15,360 tokens)" in " ".join(text.replace("\\", "").split())
+
+
+@pytest.mark.parametrize(("agrees", "verdict"), [(True, "agrees"), (False, "does not agree")])
+def test_the_check_and_whose_step_times_they_are_are_printed(
+    agrees: bool, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once for step times that two drafts share, with both numbers and the draft that was decoded with."""
+    check = SpeedCheck(
+        gamma=1, prompts=8, tokens=520, computed=Measured(1.1, 1.0, 1.2), decoded=Measured(1.2, 1.1, 1.3), agrees=agrees
+    )
+    found = make_speed(Measured(1.3, 1.2, 1.4))
+    assert found.baseline is not None
+    speed = replace(
+        found,
+        baseline=replace(found.baseline, timed="itself", check=check),
+        candidate=replace(found.candidate, timed="baseline", check=check),
+    )
+    decision = replace(make_decision(), speed=speed)
+    print_summary(make_summary(decision=decision))
+    lines = (
+        "step times of candidate are those of base draft (equal shape)",
+        "checked by decoding 8 prompts with 520 tokens (base draft, γ=1): x1.20 [1.10, 1.30] decoded, x1.10 [1.00, 1.20] "
+        f"computed: {verdict}",
+    )
+    page = " ".join(review_page(decision, make_example_set("one")).split()).lower()
+    assert all(line in page for line in lines)
+    for text in (capsys.readouterr().out, "\n".join(headline(decision))):
+        assert [1, 1] == [" ".join(text.split()).count(line) for line in lines]
+
+
+def test_step_times_of_an_earlier_draft_are_said_to_be_so() -> None:
+    """Neither the candidate nor what it is compared with was timed."""
+    found = make_speed(Measured(1.3, 1.2, 1.4))
+    decision = replace(make_decision(), speed=replace(found, candidate=replace(found.candidate, timed="another")))
+    assert "step times of candidate are those of a draft of an earlier run (equal shape)" in headline(decision)
 
 
 def test_the_warning_is_in_the_verdict() -> None:

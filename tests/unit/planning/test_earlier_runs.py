@@ -64,9 +64,13 @@ class _Runs:
             )
             for job, own in figures.items()
         }
-        entry = SimpleNamespace(figures=None, seconds=1.0)
         outside = INPUTS | inputs
-        jobs = dict.fromkeys(figures, entry)
+        jobs = {
+            job: SimpleNamespace(
+                figures=None, seconds=1.0, state="done", stage=job.partition("/")[0], key=str(own.get("key", job))
+            )
+            for job, own in figures.items()
+        }
         self._records.append(SimpleNamespace(id=name, name=config.name, jobs=jobs, outside=outside))
 
     def found(self, *settings: str) -> Measurements:
@@ -105,6 +109,13 @@ def test_of_each_job_the_latest_run_counts(runs: _Runs) -> None:
     assert ("run r1", 50.0) == (found.lengths.source, found.lengths.prompt_tokens)  # the latest with completions
 
 
+def test_what_two_jobs_share_is_counted_once(runs: _Runs) -> None:
+    """Step times of drafts of equal shape are one artifact, whose seconds were spent once."""
+    speeds = {f"speed/{part}": {"key": 1.0} for part in ("base", "candidate")}
+    runs.add("r1", _config(), {"corpus": CORPUS, **speeds})
+    assert {"corpus", "speed/base"} == set(runs.found().jobs)
+
+
 def test_a_job_that_was_made_in_one_go_goes_before_a_later_one_that_was_not(runs: _Runs) -> None:
     """Whose seconds are those of its last part. The lengths are those of the latest run in any case."""
     built = {"corpus": CORPUS, "generate": GENERATED, "distill": {"processes": 1.0}}
@@ -123,7 +134,7 @@ def test_a_job_that_was_made_in_one_go_goes_before_a_later_one_that_was_not(runs
 def test_one_look_back_suffices_where_all_was_made_in_one_go(runs: _Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs before it are read only for a job that was not."""
     wanted = ("corpus", "generate")
-    monkeypatch.setattr(earlier_runs, "jobs_of", lambda *_: [SimpleNamespace(id=job) for job in wanted])
+    monkeypatch.setattr(earlier_runs, "jobs_of", lambda *_: [SimpleNamespace(id=job, shares="") for job in wanted])
     read = list[str]()
     monkeypatch.setattr(earlier_runs, "differences", lambda *_: read.append("run") or [])
     runs.add("r1", _config(), {"corpus": CORPUS, "generate": GENERATED})

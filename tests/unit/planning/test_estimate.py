@@ -341,6 +341,22 @@ def test_bytes_of_an_earlier_run_are_scaled() -> None:
     assert 1_000 * 180_000 / 100 == job_of(estimated(known=known), "evaluate/base").stored_bytes
 
 
+def test_step_times_that_drafts_share_are_planned_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """The candidate is the base draft, trained: it has its shape. Where a run had step times of its own, these count."""
+    found = estimated_here()
+    base, candidate = (job_of(found, f"speed/{part}") for part in ("base", "candidate"))
+    assert (120.0, 0.0, "shared") == (base.seconds, candidate.seconds, candidate.origin)
+    assert 120.0 == found.seconds - sum(job.seconds or 0.0 for job in found.jobs if not job.job.startswith("speed"))
+    print_estimate(found, None)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "speed/candidate is counted once, with speed/base: drafts of equal shape share it" in said
+    assert "(speed/base)" in said
+
+    config = load_config(CONFIGS / "qwen3-8b.yaml", ["plan.rows=1000"])
+    own = Measurements(jobs={"speed/candidate": earlier(Work(rate="speed"), 30.0)}, differences={"r1": []})
+    assert 30.0 == job_of(estimate(config, forecast(config), own, None), "speed/candidate").seconds
+
+
 def test_a_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     """What a person asks for a budget with."""
     print_estimate(estimated(*STATED), None)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.acceptance.baseline import baseline_json
+from pipeline.acceptance.decoding_speed import Measured, SpeedCheck
 from pipeline.acceptance.profile import PromptCounts, counts_json
 from pipeline.acceptance.profile_file import read_examination, write_profile
 from pipeline.acceptance.schema import FILE as EXAMINATION_FILE
@@ -267,7 +268,12 @@ REQUEST = {
     "response": {"choices": [{"message": {"role": "assistant", "content": "So."}, "finish_reason": "stop"}]}, "created": 1.7e9,
 }  # fmt: skip
 SHARE_GPT = {"conversations": [{"from": "human", "value": "Why?"}, {"from": "function_call", "value": '{"name": "f"}'}]}
-STEP_TIMES = StepTimes(device="cpu", prompts=2, tokens=9, plain=[0.5, 0.6], rounds={1: [0.7, 0.8], 4: [1.2, 1.4]})
+STEP_TIMES = StepTimes(
+    device="cpu", prompts=2, tokens=9, plain=[0.5, 0.6], rounds={1: [0.7, 0.8], 4: [1.2, 1.4]}, draft="d", needed_seconds=9.0,
+    check=SpeedCheck(
+        gamma=1, prompts=8, tokens=512, computed=Measured(1.2, 1.1, 1.3), decoded=Measured(1.2, 1.0, None), agrees=True
+    ),
+)  # fmt: skip
 SWEEP = b"concurrency,k,mean_acceptance_length,tpot_p50_ms,ttft_p50_ms\n1,0,1.0,21,30\n4,2,2.2,11,30\n"
 
 

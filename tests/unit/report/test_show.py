@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.acceptance.schema import Figure, SegmentFigures
 from pipeline.judgement.headline import headline
+from pipeline.report.console import NO_BREAK
 from pipeline.report.show import print_summary
 from pipeline.report.summary import DraftLine, StageLine
 from tests.decisions import make_decision, make_summary
@@ -33,6 +34,34 @@ def test_the_verdict_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     shown = [out.index(text) for text in order]
     assert sorted(shown) == shown
+
+
+def test_what_a_run_shares_with_itself_is_not_reused_from_earlier_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a first run nothing is."""
+    stages = [
+        StageLine("speed/base", "done", 9.0),
+        StageLine("speed/candidate", "skipped", 0.0, shared_with="speed/base"),
+    ]
+    print_summary(make_summary(stages=stages))
+    out = capsys.readouterr().out.replace(NO_BREAK, " ")
+    assert "shared within this run: speed/candidate (of speed/base)" in out
+    assert "already in the store" not in out
+    print_summary(make_summary(stages=[StageLine("speed/candidate", "skipped", 0.0)]))
+    assert "already in the store: speed/candidate" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("directories", "models"),
+    [({"target": "/t t", "draft": "/d"}, "--target '/t t' --draft /d"), ({}, "--target TARGET --draft DRAFT")],
+)
+def test_how_to_get_step_times_is_said_where_they_are_needed(
+    directories: dict[str, str], models: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line with PROFILE in it is no command without the one that makes it."""
+    print_summary(make_summary(examination="/e", directories=directories))
+    out = capsys.readouterr().out
+    assert "understudy latency predict --costs PROFILE --acceptance /e\n" in out
+    assert f"to make PROFILE: understudy profile {models} --out PROFILE on the machine that serves" in out
 
 
 def test_reasons_of_a_refusal_stand_with_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,7 +95,7 @@ KNOWN_BY: dict[str, str] = {
     "evaluate.convention": "evaluate gate",
     "evaluate.gamma": "evaluate gate",
     "evaluate.max_gamma": "evaluate speed gate",
-    "evaluate.confidence": "evaluate gate",
+    "evaluate.confidence": "evaluate speed gate",
     "evaluate.draft_sampling": "distill quantize evaluate speed",  # dev acceptance, by which checkpoints are chosen
     "evaluate.speed": "speed",
     "evaluate.batch_tokens": "distill quantize evaluate",
@@ -143,6 +143,7 @@ OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
         "generate.shard": "generate",
         "evaluate.max_gamma": "evaluate gate",
         "evaluate.draft_sampling": "distill quantize evaluate",
+        "evaluate.confidence": "evaluate gate",
         "evaluate.speed": "",  # a target on servers is not timed
     },
 }

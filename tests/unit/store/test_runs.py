@@ -9,7 +9,15 @@ import pytest
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.artifacts import Store
 from pipeline.store.files import write_json
-from pipeline.store.runs import RunRecord, list_runs, readable_run, require_run, unreadable_runs
+from pipeline.store.runs import (
+    JobEntry,
+    RunRecord,
+    list_runs,
+    readable_run,
+    require_run,
+    shared_jobs,
+    unreadable_runs,
+)
 
 
 @pytest.fixture
@@ -69,3 +77,20 @@ def test_a_damaged_record_is_replaced_by_its_run(store: Store) -> None:
     RunRecord(id="broken", name="n", created="2026-11-25T00:00:09Z", config={}, outside={}).save(store)
     assert ["good", "broken"] == list_runs(store)
     assert 1 == json.loads((store.runs / "broken" / "run.json").read_text())["schema"]
+
+
+def test_jobs_of_one_artifact_share_it_with_who_built_it() -> None:
+    """Whatever their names: the champion's examination may be the candidate's too."""
+
+    def entry(stage: str, key: str, state: str) -> JobEntry:
+        return JobEntry(stage=stage, key=key, state=state)
+
+    jobs = {
+        "evaluate/candidate": entry("evaluate", "a", "skipped"),
+        "evaluate/champion": entry("evaluate", "a", "done"),
+        "speed/base": entry("speed", "a", "skipped"),
+        "speed/candidate": entry("speed", "a", "skipped"),
+        "gate": entry("gate", "b", "done"),
+    }
+    record = RunRecord(id="r", name="n", created="", config={}, outside={}, jobs=jobs)
+    assert {"evaluate/candidate": "evaluate/champion", "speed/candidate": "speed/base"} == shared_jobs(record)

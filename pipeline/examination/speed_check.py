@@ -1,0 +1,97 @@
+"""Checks the speedup that step times and examined tokens per round give, by decoding with the draft that was timed.
+
+Each request is decoded with the draft and without it, and what is counted are tokens and seconds: rounds of any outcome, on
+tokens of their own. No step time and no examined figure is in the result. Knows one draft, and not which others share its step
+times.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, inf, log
+
+from scipy.special import stdtrit
+
+from pipeline.acceptance.decoding_speed import LEAST_PROMPTS, LEAST_TOKENS, DraftSpeed, Measured, SpeedCheck
+from pipeline.examination.step_times import Turns
+from pipeline.speculation.batch import Request
+from pipeline.speculation.decoder import Decoder, Decoding
+from pipeline.speculation.draft_length import Fixed
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Tokens after the prefill, and their seconds, with the draft and plain."""
+
+    tokens: int
+    seconds: float
+    plain_tokens: int
+    plain_seconds: float
+
+
+def check_speed(decoder: Decoder, turns: Turns, computed: DraftSpeed, confidence: float) -> SpeedCheck | None:
+    """None where no speedup was computed, or where too little can be decoded to compare it with."""
+    if computed.speedup is None:
+        return None
+    found = [decode_both(decoder, turns, number, computed.gamma) for number in range(len(turns.requests))]
+    decoded, tokens = decoded_speedup(found, confidence), sum(one.tokens for one in found)
+    if len(found) < LEAST_PROMPTS or tokens < LEAST_TOKENS or decoded is None:
+        return None
+    return SpeedCheck(
+        gamma=computed.gamma,
+        prompts=len(found),
+        tokens=tokens,
+        computed=computed.speedup,
+        decoded=decoded,
+        agrees=overlap(computed.speedup, decoded),
+    )
+
+
+def decode_both(decoder: Decoder, turns: Turns, number: int, gamma: int) -> Decode:
+    """One request with the draft and without it, in alternating order."""
+    request, found = turns.requests[number], dict[int, tuple[int, float]]()
+    for length in (gamma, 0) if number % 2 else (0, gamma):
+        found[length] = _decode(decoder, request, length, turns.steps)
+    return Decode(*found[gamma], *found[0])
+
+
+def _decode(decoder: Decoder, request: Request, length: int, tokens: int) -> tuple[int, float]:
+    """Whole rounds until there are `tokens`; those near the request's limit are shorter, and not counted."""
+    decoder.length = Fixed(length)
+    decoding = Decoding(decoder, [request])
+    count, seconds = 0, 0.0
+    for round_ in decoding:
+        if round_.drafted[0] < length:
+            break
+        taken = decoding.completions[0].seconds
+        count, seconds = count + round_.accepted[0] + 1, taken.total - taken.prefill
+        if count >= tokens:
+            break
+    return count, seconds
+
+
+def decoded_speedup(decodes: Sequence[Decode], confidence: float) -> Measured | None:
+    """Tokens per second of all requests with the draft / without. The bounds are those of Student's t for the jackknife over
+    requests of its logarithm; None for fewer than two requests, and where one had no whole round."""
+    count = len(decodes)
+    if count < 2 or any(min(one.tokens, one.plain_tokens) == 0 for one in decodes):
+        return None
+    middle = _log_ratio(decodes)
+    without = [_log_ratio([*decodes[:place], *decodes[place + 1 :]]) for place in range(count)]
+    mean = sum(without) / count
+    error = ((count - 1) / count * sum((one - mean) ** 2 for one in without)) ** 0.5
+    half = float(stdtrit(count - 1, 0.5 + confidence / 2)) * error
+    return Measured(exp(middle), exp(middle - half), exp(middle + half))
+
+
+def _log_ratio(decodes: Sequence[Decode]) -> float:
+    ours, plain = (sum(one.tokens for one in decodes), sum(one.plain_tokens for one in decodes))
+    return log(ours / sum(one.seconds for one in decodes)) - log(plain / sum(one.plain_seconds for one in decodes))
+
+
+def overlap(one: Measured, other: Measured) -> bool:
+    """Whether two intervals do, as far as they have bounds: of equal errors and at 95%, those of one true value do not in 6 of
+    1,000."""
+    (low, high), (other_low, other_high) = (
+        (-inf if each.low is None else each.low, inf if each.high is None else each.high) for each in (one, other)
+    )
+    return low <= other_high and other_low <= high

@@ -1,0 +1,44 @@
+"""From step times and examinations to the tokens per second of a decision. Pure."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, TimedDraft
+from pipeline.acceptance.profile_file import Examination, NotExamined
+from pipeline.acceptance.step_times import StepTimes, decoding_speed
+from pipeline.acceptance.tokens_per_round import examined_speed
+from pipeline.judgement.decision import unseen
+from pipeline.judgement.schema import BASELINE, CANDIDATE, Side
+
+_NAMES: dict[Side, TimedDraft] = {BASELINE: "baseline", CANDIDATE: "candidate"}
+
+
+def measured_speed(
+    times: Mapping[Side, StepTimes],
+    examinations: Mapping[Side, Examination | NotExamined],
+    seen: Collection[str],
+    confidence: float,
+) -> DecodingSpeed | None:
+    """Of the sides that have `times` and were examined, over all prompts but those `seen`; None without the candidate."""
+    digests = {side: one.profile.draft.digest for side, one in examinations.items()}
+    found, examined = dict[Side, DraftSpeed](), (0, 0)
+    for side, one in examinations.items():
+        if side not in times or isinstance(one, NotExamined):
+            continue
+        counts = unseen(one.counts, seen)
+        speed = examined_speed(times[side], counts, confidence)
+        found[side] = replace(speed, timed=timed_draft(times[side].draft, side, digests))
+        if side == CANDIDATE:
+            examined = len(counts), int(counts.columns["tokens"].sum())
+    if CANDIDATE not in found:
+        return None
+    return decoding_speed(times[CANDIDATE], found[CANDIDATE], found.get(BASELINE), examined, confidence)
+
+
+def timed_draft(digest: str | None, of: Side, digests: Mapping[Side, str | None]) -> TimedDraft:
+    """Whose weights step times were measured with, seen from the draft `of`."""
+    if digest is None:
+        return "another"
+    if digests.get(of) == digest:
+        return "itself"
+    return next((name for side, name in _NAMES.items() if digests.get(side) == digest), "another")
