@@ -1,6 +1,5 @@
 """`understudy init`: a commented config to start from."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,7 +34,7 @@ def init(
         ),
     ],
     prompts: Annotated[
-        Path,
+        str,
         typer.Option("--prompts", metavar="F", help=f"Your prompts: {PROMPTS_HELP}"),
     ],
     tokenizer: Annotated[
@@ -56,10 +55,12 @@ def init(
 
     Save it with `understudy init ... > my.yaml`. The comments explain each choice.
     """
+    from pipeline.corpus.hub_data import prompt_files
     from pipeline.corpus.sources import find_files
     from pipeline.models.names import local_directory
 
-    find_files(prompts, prompt_format or "auto", f"--prompts {prompts}")  # before torch is imported
+    chosen = prompt_files(prompts, "--prompts")
+    find_files(chosen, prompt_format or "auto", f"--prompts {prompts}")  # before torch is imported
     for role, name in (("target", target), ("draft", draft)):
         if "://" not in name and name != "target":
             local_directory(name, role)
@@ -71,4 +72,4 @@ def init(
         "messages_field": messages_field,
         "domain_field": domain_field,
     }
-    say_block(starting_config(target, draft, prompts, tokenizer, columns, trust_remote_code))
+    say_block(starting_config(target, draft, chosen, tokenizer, columns, trust_remote_code))

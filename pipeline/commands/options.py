@@ -110,7 +110,7 @@ DraftSamplingOption = Annotated[
 ]
 PROMPTS_HELP = (
     "a file (JSON lines, JSON, CSV, TSV, text, Parquet; also .gz, .bz2, .xz, .zst), a directory or a glob of such files, or a "
-    "`datasets` directory."
+    "`datasets` directory; or a data set of the hub, org/name[@revision][:PATTERN of its files]."
 )
 PromptFieldOption = Annotated[
     str | None,

@@ -46,7 +46,7 @@ _Drafts = Annotated[
     ),
 ]
 _Prompts = Annotated[
-    Path | None,
+    str | None,
     typer.Option(metavar="F", help=f"The prompts to complete: {PROMPTS_HELP}"),
 ]
 _Completions = Annotated[
@@ -108,9 +108,11 @@ def probe(
     """
     from pipeline.config.corpus import named_source
     from pipeline.config.evaluate import EvaluateConfig
+    from pipeline.corpus.hub_data import prompt_files
 
     options = of_options(temperature, top_k, top_p, min_p)
-    _check(prompts, prompt_format, completions, cost_ratio)
+    chosen = None if prompts is None or completions is not None else prompt_files(prompts, "--prompts")
+    _check(prompts, chosen, prompt_format, completions, cost_ratio)
     from pipeline.models.names import find_model, short_names
     from pipeline.registry.finding import find_draft
     from pipeline.store.artifacts import Store
@@ -134,7 +136,7 @@ def probe(
         "messages_field": messages_field,
         "domain_field": domain_field,
     }
-    asked = _Asked(named_source(prompts, columns) if prompts else None, completions, count, max_new_tokens, chat)
+    asked = _Asked(named_source(chosen, columns) if chosen else None, completions, count, max_new_tokens, chat)
     found, notes, deployed = _examine(pair, asked, known, settings, cost_ratio)
     _print(found, [*deployed.lines, *notes], deployed.sampling, settings, cost_ratio, as_json)
 
@@ -203,7 +205,8 @@ def _print(
 
 
 def _check(
-    prompts: Path | None,
+    prompts: str | None,
+    chosen: Path | None,
     prompt_format: "SourceFormat | None",
     completions: Path | None,
     cost_ratio: float | None,
@@ -218,7 +221,7 @@ def _check(
         raise UsageError("give either --prompts, which the target completes, or --completions, a generate artifact")
     if completions is not None and not completions.is_dir():
         raise UsageError(f"--completions {completions}: no such directory; `understudy show` prints that of a run")
-    if prompts is not None:
-        find_files(prompts, prompt_format or "auto", f"--prompts {prompts}")
+    if chosen is not None:
+        find_files(chosen, prompt_format or "auto", f"--prompts {prompts}")
     if not math.isfinite(cost_ratio or 0):
         raise UsageError("--cost-ratio must be a number")

@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from typing import Literal
 
 from pipeline.config.credentials import credentials_in, masked
 from pipeline.errors import UnderstudyError, UsageError
@@ -12,17 +13,18 @@ _UNUSED = ["consolidated*.safetensors", "original/*"]  # a second copy of the we
 
 
 _WEIGHTS = ["*.safetensors"]
+_DATA = [f"*{end}*" for end in (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt", ".parquet")]
 
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 _ASK_SECONDS = 15.0
 
 
-def commit_of(source: str, revision: str | None) -> str:
+def commit_of(source: str, revision: str | None, kind: Literal["model", "data set"] = "model") -> str:
     """The commit of a branch or tag of `source` (None: the main branch), as the hub has it now. A commit is returned as it is.
 
-    UsageError for a model or revision that the hub does not have; UnderstudyError if the hub does not answer. Both say how to go
-    on without it.
+    UsageError for a model, data set or revision that the hub does not have; UnderstudyError if the hub does not answer. Both say
+    how to go on without it.
     """
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
@@ -32,23 +34,25 @@ def commit_of(source: str, revision: str | None) -> str:
 
     network: type[Exception] = getattr(errors, "HTTPError", OSError)  # of the HTTP client, which depends on the version
     otherwise = f"write {source}@ and the commit's 40 hex digits, or give a local directory"
+    cached = _cached(source) if kind == "model" else ""
+    ask = HfApi().model_info if kind == "model" else HfApi().dataset_info
     try:
-        found = HfApi().model_info(source, revision=revision, timeout=_ASK_SECONDS).sha
+        found = ask(source, revision=revision, timeout=_ASK_SECONDS).sha
     except GatedRepoError:
         raise UsageError(f"{source}: its owners give access to it on the hub; ask for it, and set HF_TOKEN") from None
     except RepositoryNotFoundError:
         raise UsageError(
-            f"{source}: neither a directory here nor a model of the hub (a private one needs HF_TOKEN); check the name"
+            f"{source}: neither a directory here nor a {kind} of the hub (a private one needs HF_TOKEN); check the name"
         ) from None
     except RevisionNotFoundError:
         raise UsageError(f"{source}: the hub has no revision {revision} of it") from None
     except (network, OSError, ValueError) as error:
         reason = masked(" ".join(str(error).split()))[:160]
         raise UnderstudyError(
-            f"{source}: the hub does not say which commit it has ({reason}); {otherwise}{_cached(source)}"
+            f"{source}: the hub does not say which commit it has ({reason}); {otherwise}{cached}"
         ) from None
     if not isinstance(found, str) or not _COMMIT.fullmatch(found):
-        raise UnderstudyError(f"{source}: the hub does not say which commit it has; {otherwise}{_cached(source)}")
+        raise UnderstudyError(f"{source}: the hub does not say which commit it has; {otherwise}{cached}")
     return found
 
 
@@ -84,6 +88,22 @@ def fetch(source: str, revision: str) -> Path:
     Raises UnderstudyError if it is not cached and cannot be downloaded.
     """
     return _snapshot(source, revision, _UNUSED, "point pair.*.source at a local directory")
+
+
+def fetch_data(source: str, revision: str) -> Path:
+    """The local path of the files of a data set at `revision` that may hold prompts. Raises as `fetch`."""
+    _check_address()
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(source, repo_type="dataset", revision=revision, allow_patterns=_DATA))
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        reason = masked(" ".join(str(error).split()))[:200]
+        raise UnderstudyError(
+            f"{source}@{revision}: the data set cannot be fetched from the hub ({reason}); check the network and HF_TOKEN, or "
+            "give its files as a local directory"
+        ) from error
 
 
 def _snapshot(source: str, revision: str, ignored: list[str], otherwise: str) -> Path:
