@@ -1,5 +1,6 @@
 """The review page: a decision as one HTML file that needs no network. Reads no files but its template."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 _ELEMENTS = {ACCEPTED: "b", CORRECTED: "i", BONUS: "u"}  # as short as HTML has them: there is one for each token
 _RULE_CLASSES = {"pass": "pass", "fail": "fail", "inconclusive": "none"}
 _MOST_BYTES = 1_900_000
+_TABLE, _ROW = re.compile("<table.*?</table>", re.DOTALL), re.compile("<tr>.*?</tr>", re.DOTALL)
+_HEADER, _CELL, _TAG = re.compile("<th [^>]*>(.*?)</th>"), re.compile(r"<td\b"), re.compile("<[^>]*>")
 
 
 def review_page(
@@ -80,7 +83,7 @@ def _render(
     benefit = decision.benefit
     promotion = run["promotion"] if run else None
     lines = headline(decision, promotion)
-    return template.render(
+    page = template.render(
         title=f"{mark(decision, promotion)} {lines[0]}",
         decision=decision,
         lines=lines,
@@ -108,6 +111,19 @@ def _render(
         run=run,
         undo=undo(decision, promotion).replace("`", ""),
     )
+    return _TABLE.sub(lambda found: _labelled(found[0]), page)
+
+
+def _labelled(table: str) -> str:
+    """The table with its column's name at each cell: a narrow page shows a row as a list of names and values, so that no figure
+    is out of sight. Text of others is escaped, so it holds no tags."""
+    columns = [_TAG.sub("", found) for found in _HEADER.findall(table.partition("</thead>")[0])]
+
+    def row(found: re.Match[str]) -> str:
+        labels = iter(columns[1:])
+        return _CELL.sub(lambda _: f'<td data-label="{next(labels)}"', found[0])
+
+    return _ROW.sub(row, table) if columns else table
 
 
 def _speed(decision: Decision, names: Mapping[Side, str]) -> dict[str, Any] | None:

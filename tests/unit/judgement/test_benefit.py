@@ -33,7 +33,7 @@ def test_latency_is_named_by_its_quantile() -> None:
     assert seconds == benefit.sides[PLAIN].quantile_seconds
     assert [{"p50", "p99"}] * 9 == [{*at.candidate.quantile_seconds} for at in benefit.by_load if at.candidate]
     assert ["mean", "p50", "p99"] == re.findall(r"<th[^>]*>(\w+) latency", page)
-    assert f"<td>{seconds['p99']:.3g}</td>" in page
+    assert f'<td data-label="p99 latency (s)">{seconds["p99"]:.3g}</td>' in page
     assert {"_seconds": 2.5, "_seconds_low": 2.4, "_seconds_high": 2.6} == {
         name.removeprefix("predicted_p99"): value for name, value in metrics.items() if "predicted" in name
     }
