@@ -99,7 +99,7 @@ def with_error(measured: Measured, examined: Figure) -> Measured:
 def _too_little(times: StepTimes, examined: Figure, tokens: int) -> str | None:
     """Why these prompts and tokens give no speedup, with what to do."""
     if (few := too_few(times.prompts, times.tokens)) is not None:
-        remedy = "raise evaluate.speed.prompts and evaluate.speed.tokens"
+        remedy = "set evaluate.speed.prompts and evaluate.speed.tokens so, with as many examination prompts"
         if times.needed_seconds is not None:
             remedy = f"raise evaluate.speed.seconds to about {times.needed_seconds:,.0f}"
         return f"{few} in each turn: {remedy}"

@@ -10,7 +10,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any
 
-from pipeline.acceptance.decoding_speed import LEAST_PROMPTS, LEAST_TOKENS
+from pipeline.acceptance.decoding_speed import LEAST_PROMPTS, LEAST_TOKENS, too_few
 from pipeline.acceptance.turns import least_turns
 from pipeline.config.evaluate import SpeedConfig
 from pipeline.errors import UnderstudyError
@@ -107,7 +107,8 @@ def within_seconds(decoder: Decoder, turns: Turns, most: float, confidence: floa
         steps -= 1
     requests = min(requests, max(1, int(most / (count * cost.of(steps)))))
     found = replace(turns, requests=turns.requests[:requests], steps=steps, count=count)
-    if min(len(turns.requests), requests) >= LEAST_PROMPTS and found.tokens >= LEAST_TOKENS:
+    lacking, lacked = (too_few(len(one.requests), one.tokens) is not None for one in (found, turns))
+    if lacked or not lacking:  # more seconds would not help
         return found, None
     return found, count * LEAST_PROMPTS * cost.of(LEAST_TOKENS // LEAST_PROMPTS)
 

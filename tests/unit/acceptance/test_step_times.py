@@ -66,7 +66,7 @@ FEW = "are too few; at least 8 prompts and 512 tokens are needed"
 @pytest.mark.parametrize(
     ("changes", "prompts", "tokens", "reason"),
     [
-        ({"prompts": 7}, 40, 4000, f"7 prompts with 512 tokens {FEW} in each turn: raise evaluate.speed.prompts and "),
+        ({"prompts": 7}, 40, 4000, f"7 prompts with 512 tokens {FEW} in each turn: set evaluate.speed.prompts and "),
         ({"tokens": 511}, 40, 4000, f"8 prompts with 511 tokens {FEW} in each turn"),
         (
             {"prompts": 1, "tokens": 16, "needed_seconds": 1234.5},

@@ -83,6 +83,15 @@ def test_fewer_turns_then_requests_then_steps_where_the_target_is_slow(
     assert needed is None or needed == pytest.approx(6 * 8 * REQUEST)
 
 
+@pytest.mark.parametrize(("requests", "steps"), [(7, 80), (10, 50)])
+def test_seconds_are_not_asked_for_where_they_would_not_help(
+    machine: dict[str, Any], requests: int, steps: int
+) -> None:
+    """With too few prompts, or with fewer tokens than a speedup needs, other settings are at fault."""
+    given = [Request([1], 200, seed) for seed in range(requests)]
+    assert within_seconds(None, replace(_turns(9), requests=given, steps=steps), 1, 0.95)[1] is None  # type: ignore[arg-type]
+
+
 class _Sets:
     """Completions of 40 tokens behind two long prompts and four short ones."""
 
