@@ -5,11 +5,13 @@ renderers that use rich (`report/console.py`, `report/decode.py`); a test holds 
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from textwrap import TextWrapper
 from typing import Any, Protocol
 
 from pipeline.escaping.secrets import without_secrets
@@ -48,7 +50,10 @@ class Progress:
         self.terminal = sys.stderr.isatty() if terminal is None else terminal
 
     def line(self, text: str) -> None:
-        print(printable(without_secrets(text)), file=sys.stderr, flush=True)
+        """On a terminal broken between words, of which a path is one; elsewhere as it is."""
+        shown = printable(without_secrets(text))
+        for line in broken(shown, _width()) if self.terminal else [shown]:
+            print(line, file=sys.stderr, flush=True)
 
     def warn(self, text: str) -> None:
         self.line(f"warning: {text}")
@@ -61,6 +66,20 @@ class Progress:
                 yield bar
         else:
             yield _Plain(self, label, total, unit, done)
+
+
+def broken(line: str, width: int) -> list[str]:
+    """Lines of at most `width` characters, unless a word is longer; the first keeps its indentation."""
+    within = TextWrapper(max(width, 20), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return within.wrap(line) or [line]
+
+
+def _width() -> int:
+    """Of the terminal on stderr: stdout may be a file."""
+    try:
+        return os.get_terminal_size(2).columns
+    except OSError:
+        return 80
 
 
 def _rate(rate: float) -> str:

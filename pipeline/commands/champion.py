@@ -142,7 +142,12 @@ def verify(
             "watch.endpoints names no engine; to verify a reload, name every replica there, such as "
             "--set watch.endpoints='[\"http://127.0.0.1:8000\"]'"
         )
-        say_json({"action": "nothing", "why": why}) if as_json else say(f"nothing to verify: {why}")
+        if as_json:
+            say_json({"action": "nothing", "why": why})
+        else:
+            from pipeline.report.console import Report
+
+            Report().text(f"nothing to verify: {why}", indent=2)
         return
     from pipeline.canary.report import print_verification
     from pipeline.canary.verify import verify as verify_champion

@@ -10,7 +10,7 @@ import rich.console
 from rich.console import Console
 
 from pipeline import progress
-from pipeline.progress import Progress, Words, fitted
+from pipeline.progress import Progress, Words, broken, fitted
 
 
 @pytest.mark.parametrize(
@@ -114,3 +114,18 @@ def test_a_terminal_draws_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
         track.advance(1, "loss 2")
         drawn = "".join(segment.text for segment in console.render(track))
     assert re.fullmatch(r"  train: [━╸╺]+ 1 of 4 steps, 0\.\d+ steps/s, \d+ s left, loss 2", drawn.rstrip())
+
+
+def test_a_line_on_a_terminal_is_broken_between_words() -> None:
+    """A key or a path that is broken in its middle cannot be read or copied."""
+    line = (
+        "understudy: watch: nothing to read; name the replicas in watch.endpoints, or the deployment's log in watch.log"
+    )
+    path = "/a/" + "b" * 70
+
+    assert [
+        "understudy: watch: nothing to read; name the replicas in",
+        "  watch.endpoints, or the deployment's log in watch.log",
+    ] == broken(line, 60)
+    assert ["at", f"  {path}", "  it is"] == broken(f"at {path} it is", 60)
+    assert [""] == broken("", 60)
