@@ -34,6 +34,7 @@ def plan(
     from pipeline.progress import Progress
     from pipeline.report.plan import print_estimate, print_forecast
     from pipeline.running.local_pair import check_local_pair
+    from pipeline.running.preview import require_stored_prompts
     from pipeline.running.prompt_survey import require_prompts
     from pipeline.store.artifacts import Store
 
@@ -42,7 +43,7 @@ def plan(
     found, curve = forecast(resolved), last_learning_curve(kept, resolved)
     if not as_json:
         print_forecast(found, curve, notes)
-    if resolved.plan.rows is None:
+    if resolved.plan.rows is None and not require_stored_prompts(resolved, kept, progress, even_if_refused):
         require_prompts(resolved, progress, even_if_refused)
     known = measurements(kept, resolved)
     measured = measure_trials(resolved, found, kept, progress) if measure else None

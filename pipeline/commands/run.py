@@ -101,7 +101,7 @@ def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool
     from pipeline.running.inputs import require_inputs
     from pipeline.running.jobs import jobs_of
     from pipeline.running.local_pair import check_local_pair
-    from pipeline.running.preview import preview
+    from pipeline.running.preview import preview, require_stored_prompts
     from pipeline.running.prompt_survey import require_prompts
 
     mistake, notes, resolved = None, list[str](), given
@@ -125,4 +125,5 @@ def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool
         require_device(given.device, STAGES)
     except UnderstudyError as error:  # it may be looked at on a machine that runs nothing
         Progress().warn(str(error))
-    require_prompts(resolved, Progress(), go_on)
+    if not require_stored_prompts(resolved, store, Progress(), go_on):
+        require_prompts(resolved, Progress(), go_on)

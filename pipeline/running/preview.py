@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 from pipeline.config.root import Config
 from pipeline.errors import RegistryUnavailable
+from pipeline.progress import Progress
 from pipeline.registry.mlflow_client import tracking_location
 from pipeline.registry.registry import registry_for
+from pipeline.running.after_stage import after_stage
 from pipeline.running.begin import champion_input
+from pipeline.running.certain_refusals import of_config, stop_or_warn
 from pipeline.running.inputs import known_inputs
 from pipeline.running.jobs import Job
 from pipeline.running.plan import Plan
@@ -40,6 +43,20 @@ def preview(config: Config, store: Store, first: str = STAGE_NAMES[0], last: str
         found = BUILD if artifact is None else REFUSED if artifact.refused else REUSE
         planned.append(PlannedJob(step.job, found if stage_named(step.job.stage).cached else RUN))
     return planned
+
+
+def require_stored_prompts(config: Config, store: Store, progress: Progress, go_on: bool) -> bool:
+    """Whether the store has the prompts of this config, whose number is then exact. UsageError where it makes a refusal certain,
+    unless `go_on`."""
+    plan, refusals = Plan(config, store, known_inputs(config, store)), of_config(config)
+    for step in plan.steps("corpus"):
+        artifact = step.find()
+        if artifact is None:
+            return False
+        refusals += after_stage(step.job.stage, plan.config, artifact.path).refusals
+        plan.take(step, artifact)
+    stop_or_warn(refusals, progress, go_on)
+    return True
 
 
 def _champion(config: Config, known: Mapping[str, OutsideInput], store: Store) -> dict[str, OutsideInput]:

@@ -8,9 +8,10 @@ import pytest
 
 from pipeline.config.loading import load_config
 from pipeline.errors import UsageError
+from pipeline.progress import Progress
 from pipeline.running import preview as preview_module
 from pipeline.running.plan import Plan, Step
-from pipeline.running.preview import BUILD, REUSE, RUN, preview
+from pipeline.running.preview import BUILD, REUSE, RUN, preview, require_stored_prompts
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import write_json
 from pipeline.store.runs import OutsideInput
@@ -31,9 +32,11 @@ def _build(step: Step, **facts: Any) -> Artifact:
     """An artifact that provides everything, under digests that are named after the job."""
     job = step.job
     work = step.store.open_work(job.stage, step.key, resumable=False)
-    write_json(work / "pair.json", pair_facts(**facts))
+    write_json(work / "pair.json", pair_facts(**{name: one for name, one in facts.items() if name != "domains"}))
     provides = {part: f"{job.id}:{part}" for part in PARTS}
+    domains = facts.get("domains", {}) if job.stage == "corpus" else {}
     rest = {"figures": {}, "provides": provides, "inputs": dict(step.digests), "created": utc_now()}
+    rest["notes"] = {"domains": domains}
     return step.store.commit(work, {"stage": job.stage, "key": step.key, **rest})
 
 
@@ -117,3 +120,20 @@ def test_a_preview_says_what_is_reused(tmp_path: Path, monkeypatch: pytest.Monke
         UsageError, match=r"^quantize/int8 is not in .*; make it first: .* `understudy stage quantize`$"
     ):
         preview(config, store, first="evaluate")
+
+
+def test_stored_prompts_are_counted_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One examination prompt fewer than the gate needs is a certain refusal once the corpus is there."""
+    monkeypatch.setattr(preview_module, "known_inputs", lambda config, store: TEXT)
+    config, progress = load_config(CONFIG), Progress(False)
+    least = config.gate.min_prompts_per_domain
+    for examined in (least - 1, least):
+        store = tmp_path / str(examined)
+        assert not require_stored_prompts(config, Store(store), progress, go_on=False)
+        _built(store, until="corpus", domains={"code": {"train": 9, "dev": 9, "examination": examined}})
+        if examined < least:
+            with pytest.raises(
+                UsageError, match=rf"has {examined} examination prompts and the gate needs {least}, so it will"
+            ):
+                require_stored_prompts(config, Store(store), progress, go_on=False)
+        assert require_stored_prompts(config, Store(store), progress, go_on=examined < least)
