@@ -28,6 +28,12 @@ def name_of(named: Named) -> str:
     return f"{named.group} {named.command.__name__}".strip()
 
 
+def require_understood(command: Any, words: list[str]) -> None:
+    """click's NoSuchOption or another of its errors for `words` that the command does not take. Nothing is run, and no value is
+    looked at. (`make_context` with `resilient_parsing` says nothing of unknown options.)"""
+    command.make_parser(typer.Context(command, info_name="understudy")).parse_args(list(words))
+
+
 def page() -> str:
     """The whole page."""
     return _HEAD + "\n".join(line for aim, listed in AIMS.items() for line in _aim(aim, listed)) + "\n"

@@ -46,7 +46,7 @@ def test_the_example_of_a_command_is_understood(named: Named) -> None:
     command, words = commands_page.command_of(named), commands_page.name_of(named).split()
     given = shlex.split(named.example.partition(" > ")[0])
     assert given[: len(words)] == words
-    command.make_context("understudy", given[len(words) :], resilient_parsing=True)
+    commands_page.require_understood(command, given[len(words) :])
     assert named.example in " ".join(CliRunner().invoke(app, [*words, "--help"]).output.split())
 
 

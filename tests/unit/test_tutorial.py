@@ -7,6 +7,7 @@ import pytest
 from typer.main import get_command
 
 from pipeline.cli import app
+from tests import commands_page
 from tests.tutorial_page import HOME, PAGE, missing, steps
 
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="runs in a checkout")
@@ -48,7 +49,7 @@ def test_every_command_of_the_page_is_understood() -> None:
         command = get_command(app)
         while hasattr(command, "commands"):
             command = command.commands[words.pop(0)]
-        command.make_context("understudy", words, resilient_parsing=True)
+        commands_page.require_understood(command, words)
 
 
 def test_every_file_of_the_repository_that_the_page_names_is_there() -> None:
@@ -56,6 +57,12 @@ def test_every_file_of_the_repository_that_the_page_names_is_there() -> None:
     named = re.findall(r"docs/[\w/.-]+\.py", PAGE.read_text(encoding="utf-8"))
     root = PAGE.parents[1]
     assert (True, []) == (bool(named), [one for one in named if not (root / one).exists()])
+
+
+def test_an_option_that_is_not_there_is_found() -> None:
+    """Of the words of a command, however they are abbreviated."""
+    with pytest.raises(Exception, match="No such option: --htm"):
+        commands_page.require_understood(get_command(app).commands["show"], ["--htm", "page.html"])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
