@@ -10,7 +10,7 @@ import torch
 
 from pipeline.config.distill import DistillConfig, LoraConfig
 from pipeline.config.loading import parse_config
-from pipeline.distillation import trial_step
+from pipeline.distillation import trainer, trial_step
 from pipeline.distillation.trial_step import prove_training
 from pipeline.errors import UnderstudyError
 from pipeline.running.jobs import training_settings
@@ -41,9 +41,29 @@ def prove(tmp_path: Path) -> Callable[..., None]:
     [{}, {"optimizer": "muon", "loss": "forward_kl"}, {"lora": LoraConfig(rank=2), "loss": "cross_entropy"}],
     ids=str,
 )
-def test_the_runs_own_step_is_made(prove: Callable[..., None], distill: dict[str, Any]) -> None:
-    """With its loss, optimizer and adapters; nothing is left."""
+def test_the_runs_own_step_is_made(
+    prove: Callable[..., None], distill: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its loss, optimizer and adapters, which alone move where there are some; nothing is left."""
+    made, real = [], trainer.distill
+
+    def spied(model: Any, tokenizer: Any, completions: Any, settings: DistillConfig, **rest: Any) -> Any:
+        before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        log = real(model, tokenizer, completions, settings, **rest)
+        moved = {name for name, weight in model.named_parameters() if not torch.equal(before[name], weight)}
+        made.append((settings, moved, [entry["step"] for entry in log if "loss" in entry]))
+        return log
+
+    monkeypatch.setattr(trainer, "distill", spied)
     prove(**distill)
+
+    ((settings, moved, steps),) = made
+    expected = DistillConfig(bf16=False, **distill)
+    chosen = ("loss", "optimizer", "lora", "learning_rate")
+    assert [getattr(expected, name) for name in chosen] == [getattr(settings, name) for name in chosen]
+    assert [1] == steps
+    assert moved
+    assert {settings.lora is not None} == {"lora" in name for name in moved}
 
 
 def test_a_step_that_fails_is_said_with_the_settings(
