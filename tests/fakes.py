@@ -1,6 +1,7 @@
 """Test doubles: models with an exactly known distribution, tiny random Llamas, and builders of stored rows."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -165,6 +166,13 @@ def tiny_tokenizer(tokens: int = 32, **special: str) -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     names = {"eos_token": "w0", "pad_token": "w1", "unk_token": "w2"} | special
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
+def saved_tiny_llama(place: Path, dtype: torch.dtype = torch.float32) -> Path:
+    """`place`, with a random model and its tokenizer as they are saved."""
+    tiny_llama(1, dtype=dtype).save_pretrained(place)
+    tiny_tokenizer().save_pretrained(place)
+    return place
 
 
 @torch.inference_mode()

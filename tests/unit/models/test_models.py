@@ -18,16 +18,13 @@ from pipeline.models.loading import choose_device, dtype_bytes, load_model, load
 from pipeline.models.shape import Shape, Weights, measure_weights, read_shape
 from pipeline.models.tokenizers import check_columns, check_same_family, columns_for, stop_token_ids
 from tests.architectures import tiny_model
-from tests.fakes import tiny_llama, tiny_tokenizer
+from tests.fakes import saved_tiny_llama, tiny_llama, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved model with its tokenizer."""
-    path = tmp_path_factory.mktemp("model")
-    tiny_llama(1, dtype=torch.bfloat16).save_pretrained(path)
-    tiny_tokenizer().save_pretrained(path)
-    return path
+    return saved_tiny_llama(tmp_path_factory.mktemp("model"), torch.bfloat16)
 
 
 def _bpe(merges: list[tuple[str, str]], **special: str) -> Any:

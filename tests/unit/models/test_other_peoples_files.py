@@ -19,7 +19,7 @@ from pipeline.models.tensor_ledger import missing_member
 from pipeline.models.tokenizers import never_emitted, other_template
 from pipeline.speculation.choice import check_logits, proved_way
 from tests.architectures import FAMILIES, VOCABULARY, tiny_model
-from tests.fakes import tiny_llama, tiny_tokenizer
+from tests.fakes import saved_tiny_llama, tiny_llama, tiny_tokenizer
 
 CPU = torch.device("cpu")
 IDS = torch.arange(12)[None]
@@ -27,10 +27,7 @@ IDS = torch.arange(12)[None]
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    tiny_llama(1, dtype=torch.float32).save_pretrained(path)
-    tiny_tokenizer().save_pretrained(path)
-    return path
+    return saved_tiny_llama(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -18,15 +18,12 @@ from pipeline.models.shape import measure_weights, read_shape
 from pipeline.models.tokenizers import stop_token_ids
 from pipeline.speculation.choice import check_logits
 from tests.architectures import VOCABULARY, tiny_model
-from tests.fakes import tiny_llama, tiny_tokenizer
+from tests.fakes import saved_tiny_llama, tiny_llama, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    tiny_llama(1, dtype=torch.float32).save_pretrained(path)
-    tiny_tokenizer().save_pretrained(path)
-    return path
+    return saved_tiny_llama(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
