@@ -277,6 +277,12 @@ def smoke() -> Iterator[Smoke]:
 
 
 def _run_smoke(root: Path) -> None:
+    # Imported here: the process is forked, so what it imported would have to be imported again.
+    import mlflow.tracking  # noqa: F401
+
+    import pipeline.distillation.trainer
+    import pipeline.quantization.variants  # noqa: F401
+
     process = Place(root).prepare().forked("run", SMOKE, "--run", RUN)
     out, err = process.communicate(timeout=600)
     ended = Ended(process.returncode or 0, out, err)

@@ -163,7 +163,7 @@ def _signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _log_handlers() -> Iterator[None]:
-    """Without pytest's handlers a warning that is logged goes to stderr, as it does for a user."""
+    """A warning that is logged goes to stderr, as it does for a user; what a command adds does not stay."""
     root = logging.getLogger()
     before, root.handlers = root.handlers, []
     try:
