@@ -64,7 +64,7 @@ test-long: $(VENV)/.developed  ## what takes minutes: long proofs, kills, full d
 	$(PYTEST) tests/e2e
 	$(MAKE) fuzz FUZZ_INPUTS=2000
 
-mutants: $(VENV)/.developed  ## 21 central functions broken one at a time in a copy: each must turn its tests red (5 minutes)
+mutants: $(VENV)/.developed  ## 24 central functions broken one at a time in a copy: each must turn its tests red (5 minutes)
 	$(BIN)/python -m tests.mutants
 
 fuzz: $(VENV)/.developed  ## files that users write, damaged by hypothesis (FUZZ_INPUTS of each kind)

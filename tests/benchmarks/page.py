@@ -94,4 +94,5 @@ ENTRIES = (
     Entry("How much memory does the gate take?", ["gate_memory"], "scale", scale.gate_memory),
     Entry("How long does the quickstart take?", ["quickstart"], "quickstart", speed.quickstart),
     Entry("How long do commands take to start?", ["light_paths", "check"], "quickstart", speed.start),
+    Entry("How long do the tests take?", ["suite"], "suite", speed.suite_of_tests),
 )

@@ -35,6 +35,7 @@ from tests.benchmarks import (
     servers_overhead,
     sharper,
     spread,
+    suite,
     thread_choice,
     threads,
     trace,
@@ -115,6 +116,7 @@ TOPICS = {
         },
     ),
     "architectures": Topic("Architectures", {"architectures": architectures}),
+    "suite": Topic("The tests", {"suite": suite}),
 }
 FIGURES = {name: module for topic in TOPICS.values() for name, module in topic.figures.items()}
 

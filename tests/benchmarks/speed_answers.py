@@ -4,6 +4,7 @@ from statistics import mean
 
 from tests.benchmarks.answers import Answer, interval, missed
 from tests.benchmarks.stored import Results
+from tests.benchmarks.suite import AIMS, aim
 
 _TORCH = "python -c 'import torch'"
 
@@ -156,6 +157,18 @@ def start(results: Results) -> Answer:
         f"**{check['seconds']['median']:.1f} s** (aim 12)."
     )
     return found, f"`python -c 'import torch'`: {times[_TORCH]:.2f} s."
+
+
+def suite_of_tests(results: Results) -> Answer:
+    figure = results.figure("suite")
+    found = (
+        f"`make test` **{figure['seconds']:.0f} s** for {figure['passed']:,} tests in {len(figure['collection_cpu_seconds'])} "
+        f"processes, {figure['cpu_seconds']:.0f} s of CPU time."
+    ) + missed(f"{aim(figure)} s was the aim.", figure["seconds"] > aim(figure))
+    return (
+        found,
+        f"the aim, {AIMS[True]} s on a CPU with AVX-512 and {AIMS[False]} s on others; nothing was made before.",
+    )
 
 
 def watching(results: Results) -> Answer:

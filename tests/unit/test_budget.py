@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.suite import printed
 from tests.budget import Seconds, summary
 
 pytest_plugins = ("pytester",)
@@ -25,6 +26,26 @@ def test_time_is_summed_by_folder_and_listed_by_test() -> None:
         "    20.0     0.2  tests/unit/a/test_a.py::test_waits",
         "     3.0     2.5  tests/unit/b/test_b.py::test_computes[1]",
     ] == summary(310.0, 300.0, [11.0, 11.0], tests)
+
+
+def test_the_figure_of_the_suite_is_what_is_printed() -> None:
+    """Or nothing, where tests failed or a line is missing."""
+    lines = summary(310.0, 300.0, [11.0, 12.0], {"tests/unit/a.py::test_a[x - 1.0]": Seconds(20.04, 0.25)})
+    text = "\n".join(("....", *lines, "2 skipped, 17 passed, 3 warnings in 310.5s (0:05:10)"))
+    assert {
+        "passed": 17,
+        "seconds": 310.0,
+        "cpu_seconds": 23.0,
+        "collection_cpu_seconds": [11.0, 12.0],
+        "slowest": [{"seconds": 20.0, "cpu_seconds": 0.2, "test": "tests/unit/a.py::test_a[x - 1.0]"}],
+    } == printed(text)
+    for damaged, said in (
+        (text.replace("2 skipped", "2 failed"), "2 tests failed"),
+        (text.replace("17 passed", "17 passed, 1 error"), "1 tests failed"),
+        (text.replace("wall time", ""), "wall time"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            printed(damaged)
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "two workers"])
