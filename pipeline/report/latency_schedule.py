@@ -47,7 +47,9 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
         )
     out.table([column for column in COLUMNS if several or column != "draft"], rows)
     paying, cap = batch_ranges((found.lengths_N > 0).astype(np.int64)), len(found.lengths_N)
-    if named := [_sizes(first, last) for first, last, pays in paying if pays]:
+    if not all(draft.plain for draft in found.drafts):
+        named = [_sizes(1, cap)]
+    elif named := [_sizes(first, last) for first, last, pays in paying if pays]:
         errors = ", ".join(dict.fromkeys(one.said for one in found.accuracy_N if one.fitted))
         off = f"; {errors}" if errors else ""
         out.text(f"speculation is faster at batch size {', '.join(named)} (batch cap: {cap}{off})")
@@ -105,7 +107,7 @@ def schedule_json(found: Schedule) -> dict[str, Any]:
     return {
         "draft": found.winner_N,
         "draft_length": found.lengths_N.tolist(),
-        "speedup": found.speedup_N.tolist(),
+        "speedup": [float(one) if np.isfinite(one) else None for one in found.speedup_N],
         "accuracy": [one.json() for one in found.accuracy_N],
         "break_even_acceptance": [float(one) if np.isfinite(one) else None for one in found.break_even_N],
         "not_measured": sorted(

@@ -230,7 +230,7 @@ def test_the_textbook_example_is_explained(smoke: Smoke) -> None:
     ("arguments", "message"),
     [
         (("fit", "gone.csv"), "gone.csv: No such file or directory"),
-        (("fit", "{sweep}"), "line 2: the number of concurrent requests is unknown"),
+        (("fit", "{sweep}"), "If so, give --column concurrency=users"),
         (("fit", "{sweep}", "--column", "requests"), "--column: 'requests' should be NAME=VALUE"),
         (("fit", "{sweep}:concurrency=4"), "have the same number of requests, so the cost per request is unknown"),
         (("schedule", "--costs", "a", "--costs", "b", "--engine", "vllm"), "--engine: an engine serves one draft"),

@@ -61,9 +61,11 @@ def read_costs_and_workload(
     tokens: str | None,
     prompt_tokens: int,
     default_tokens: int | None = None,
+    plain: bool = True,
 ) -> "tuple[StepCosts, Workload]":
     """Step costs and workload, cut to the draft lengths that were both measured and examined. `default_tokens`: output length
-    where neither an option nor the measurements tell one. UsageError for options that are missing or exclude each other."""
+    where neither an option nor the measurements tell one; `plain`: whether plain decoding must have been measured.
+    UsageError for options that are missing or exclude each other."""
     from pipeline.latency.costs.step_costs import read_step_costs
     from pipeline.latency.load.workload import read_workload
 
@@ -73,7 +75,7 @@ def read_costs_and_workload(
     if acceptance is None and alpha is not None and tokens is None:
         raise UsageError(f"--acceptance-rate needs --output-tokens: {_HOW}")
     step_costs = read_step_costs(path)
-    if not step_costs.plain:
+    if plain and not step_costs.plain:
         raise UsageError(
             f"{path}: no measurement of plain decoding (draft length 0), so there is no baseline for the speedup; add one"
         )

@@ -16,6 +16,10 @@ from pipeline.progress import Progress, say_json
 
 _OUTPUT_TOKENS = 256  # where none is known: the best draft length hardly depends on it
 _MAX_PLAIN_SPREAD = 0.1  # relative difference of plain decoding between files from which a note is printed
+_NO_PLAIN = (
+    "note: plain decoding (draft length 0) was not measured: these are the fastest of the measured draft lengths, and whether "
+    "any is faster than none is unknown; several drafts and --plot need it"
+)
 
 
 def schedule(
@@ -75,7 +79,9 @@ def schedule(
             f"{len(costs)} --costs, {len(examinations)} --acceptance, {len(rates)} --acceptance-rate: give one for each draft"
         )
     pairs = [
-        read_costs_and_workload(*given, output_tokens, prompt_tokens, _OUTPUT_TOKENS)
+        read_costs_and_workload(
+            *given, output_tokens, prompt_tokens, _OUTPUT_TOKENS, plain=len(costs) > 1 or plot is not None
+        )
         for given in zip(costs, examinations, rates, strict=True)
     ]
     if plain := next((path for path, (one, _) in zip(costs, pairs, strict=True) if one.max_gamma < 1), None):
@@ -94,6 +100,8 @@ def schedule(
             f"note: plain decoding differs by up to {spread:.0%} between these files. Each speedup is over the plain decoding of "
             "its own file; compare drafts only if all were measured on the same machine"
         )
+    if not drafts[0].plain:
+        told.append(_NO_PLAIN)
     found = make_schedule(drafts)
     told += said_of_accuracy(found)
     for draft in drafts:

@@ -1,149 +1,376 @@
-"""Which columns of a table whose names are not known can be what is missing, by their values. Pure.
+"""What the columns of a table whose names are not known can be, by their values. Pure.
 
-Nothing is read by this: a line with `--column` is offered, for its user to judge, where one assignment only fits. By Little's law
-throughput times time per token is the number of requests that decode; with one of the three unknown, the time per token must be
-possible, and must not fall as the load grows.
+Nothing is read by this: a line with `--column` is offered, for its user to judge. Words of a name say which columns are looked
+at, values decide: throughput times time per token is the number of requests that decode (Little's law), a throughput rises with
+the load and a time per token does not fall, a time between chunks is that of a token without drafts and of several with them, and
+acceptance is within what a draft length allows. A quantity is offered where one column only fits.
 """
 
 import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise, product
+from itertools import chain, product
 
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
-from pipeline.latency.costs.columns import plain_name
-from pipeline.latency.costs.row import MAX_TPOT, MIN_TPOT, Row
+from pipeline.latency.costs.candidates import Candidate, Column, number, preferred
+from pipeline.latency.costs.columns import is_mean, is_median, plain_name, unit
+from pipeline.latency.costs.kind_of_throughput import grows, is_of_all
+from pipeline.latency.costs.name_words import (
+    INPUT,
+    LOOKED_AT,
+    NO_DRAFTS,
+    NO_MEAN,
+    OF_DEVICE,
+    OTHERS,
+    TELLS_OF_DRAFTS,
+    is_latency,
+    is_rate,
+    of_requests,
+)
+from pipeline.latency.costs.row import MAX_TPOT, MIN_TPOT, Row, length_by_chunks
 
 _FITS = 1.3  # ratio of both sides of Little's law: prefills take a part of the requests
 _MOST_ROWS = 0.8  # share of the rows that must fit
-_FALLS = 1.15  # ratio by which a time per token may fall from one load to the next: noise
-_RISES = 1.2  # throughput at the heaviest / at the lightest load from which it is that of all requests
-_TIMES = {"step", "itl", "tpot", "latency", "each_throughput", "throughput"}
-_REQUESTS = {"running", "concurrency", "rate", "served_rate", "limit"}
-_SCALES = {"ms": 1e-3, "msec": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "s": 1.0, "sec": 1.0, "seconds": 1.0}
-_PER_SECOND = re.compile(r"tps|toks?_?(per|p)?_?s|tokens?.*_(s|sec|second)(_|$)|throughput")
-_FIRST = re.compile(r"ttft|ftl|first|prefill|queue|wait|acc|hit|std|min|max|p\d\d")  # no mean of what is missing
-
-Assignment = dict[str, str]  # column by quantity
-Column = list[float]
+_EQUAL = 1.1  # ratio of two times of one token
+_MOST_DRAFT, _MOST_DEVICES = 32, 128  # as offered
+_REQUIRED_TIMES = {"step", "itl", "tpot", "each_throughput", "throughput"}  # or a latency with the output length
+_REQUIRED_REQUESTS = {"running", "concurrency", "rate", "served_rate", "limit"}
+_ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate", "acceptance_rate")
+Assignment = dict[str, str]  # column by quantity, with a factor where its unit is another one
 
 
-def check_missing(rows: Sequence[Row], where: object) -> None:
-    """UsageError with the line to give, if the table has no time, or no number of requests, and one assignment fits."""
-    no_time = not any(row.values.keys() & _TIMES for row in rows)
-    no_requests = not any(row.values.keys() & _REQUESTS for row in rows)
-    if not (no_time or no_requests):
-        return
-    found = list(_assignments(rows, no_time, no_requests))
-    if len(found) == 1:
-        ((assignment, why),) = found
-        line = " ".join(f"--column {shlex.quote(f'{name}={column}')}" for name, column in assignment.items())
-        lacks = " and ".join(
-            [*(["the time per token is"] if no_time else []), *(["the number of requests is"] if no_requests else [])]
+def offered(rows: Sequence[Row], where: object) -> list[str]:
+    """Sentences on columns that were not read and would tell more. UsageError with the line to give if what is missing is the
+    time, the number of requests, the draft length, or how many requests were served at a rate."""
+    table = _Unread(rows)
+    found, open_ones = table.assignment()
+    line = " ".join(f"--column {shlex.quote(f'{name}={column}')}" for name, column in found.items())
+    if lacks := dict.fromkeys(what for name, what in table.lacks.items() if name in found or name in open_ones):
+        for name, columns in open_ones.items():
+            if name in table.lacks and not any(table.lacks.get(one) == table.lacks[name] for one in found):
+                several = " or ".join(f"'{printable(one)}'" for one in columns)
+                if name == "concurrency":
+                    raise UsageError(
+                        f"{where}: the number of concurrent requests is unknown: {several} can be how many were sent in all, or "
+                        f"how many ran at once. If they ran at once, give --column {shlex.quote(f'concurrency={columns[0]}')}"
+                    )
+                raise UsageError(
+                    f"{where}: {table.lacks[name]} is in no column with a known name, and can be {several}; say which it is "
+                    f"with --column {name}=NAME"
+                )
+        raise UsageError(
+            f"{where}: {' and '.join(lacks)} {'is' if len(lacks) == 1 else 'are'} in no column with a known name; by name and "
+            f"value these columns can be what is missing. If so, give {printable(line)}"
         )
-        raise UsageError(f"{where}: {lacks} in no column with a known name; {why}. If so, give {printable(line)}")
+    if "gamma" in table.lacks and (drafted := table.accepted()):
+        raise UsageError(
+            f"{where}: '{printable(drafted)}' tells of drafts, but the draft length is unknown; name its column with --column "
+            "gamma=NAME, or append it to the file: FILE:gamma=3 (0 if there are none)"
+        )
+    if found:
+        return [f"by name and value other columns can be read too; if they are what they seem, give {line}"]
+    return []
 
 
-def _assignments(rows: Sequence[Row], no_time: bool, no_requests: bool) -> Iterator[tuple[Assignment, str]]:
-    """Those that fit, with a sentence."""
-    numbers = _numbers(rows)
-    loads = _known(rows, ("running", "concurrency"))
-    throughput, tpot = _known(rows, ("throughput",)), _known(rows, ("tpot",))
-    if no_requests:
-        rates = {"": throughput} if throughput else {name: one for name, one in numbers.items() if _is_rate(name)}
-        times = {"": tpot} if tpot else {name: one for name, one in numbers.items() if not _is_rate(name)}
-        for count, rate, time in product(numbers, rates, times):
-            scaled = times[time] if not time else [value * _scale(time) for value in times[time]]
+class _Unread:
+    """The columns of a table that were not read, and what it lacks."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        read = {column for row in rows for column in row.columns.values()}
+        names = dict.fromkeys(name for row in rows for name in row.given if name not in read)
+        numbers = {name: [number(row.given.get(name)) for row in rows] for name in names if isinstance(name, str)}
+        self.numbers = {
+            name: one
+            for name, one in numbers.items()
+            if not all(map(math.isnan, one)) and not NO_MEAN.search(plain_name(name))
+        }
+        self.texts = {
+            name: [str(row.given.get(name, "")) for row in rows] for name in names if name not in self.numbers
+        }
+        has = {name for row in rows for name in row.values}
+        self.lacks: dict[str, str] = {}
+        if not has & _REQUIRED_TIMES and not {"latency", "tokens"} <= has:
+            self.lacks |= dict.fromkeys(("tpot", "throughput", "each_throughput", "latency"), "the time per token")
+        if not has & _REQUIRED_REQUESTS:
+            self.lacks |= dict.fromkeys(("concurrency", "running"), "the number of requests")
+        if "gamma" not in has:
+            self.lacks["gamma"] = "the draft length"
+        if any(row.values.get("rate", math.inf) < math.inf for row in rows):
+            if "served_rate" not in has:
+                self.lacks["served_rate"] = "the number of requests served per second"
+            if not has & {"tokens", "latency"}:
+                self.lacks["tokens"] = "the output length"
+        self.needs_latency = "latency" in self.lacks or "rate" in has
+
+    def assignment(self) -> tuple[Assignment, dict[str, list[str]]]:
+        """Column by quantity, and columns of quantities that several fit."""
+        self.found: dict[str, Candidate] = {}
+        self.open: dict[str, list[str]] = {}
+        self._gamma()
+        self._requests_and_times()
+        for quantity in ("running", "itl", "ttft", "tokens", "latency", "served_rate"):
+            if not self._known(quantity) and (quantity != "latency" or self.needs_latency):
+                self._one(quantity, list(getattr(self, f"_as_{quantity}")()))
+        self._acceptance()
+        return {name: one.given for name, one in self.found.items()}, self.open
+
+    def accepted(self) -> str | None:
+        """A column by whose name and values there were drafts: accepted tokens, texts such as `eagle3`, `spec_tpot_ms` that was
+        read as the time per token."""
+        texts = (
+            name
+            for name, cells in self.texts.items()
+            if any(TELLS_OF_DRAFTS.search(cell) and not NO_DRAFTS.search(cell) for cell in cells)
+        )
+        times = {one for row in self.rows for name, one in row.columns.items() if name in _REQUIRED_TIMES | {"latency"}}
+        read = (name for name in sorted(times) if TELLS_OF_DRAFTS.search(name))
+        accepted = (one for one in self._named("acceptance") if any(value > 0 for value in self.numbers[one]))
+        return next(chain(accepted, texts, read), None)
+
+    def _named(self, quantity: str) -> Iterator[str]:
+        """Names of columns with the words of a quantity, and none that was found to be another one."""
+        taken = {one.name for one in self.found.values()}
+        for name in self.numbers:
+            plain = plain_name(name)
+            others = OTHERS.get(quantity)
             if (
-                len({count, rate, time}) == 3
-                and _is_count(numbers[count])
-                and _fit(numbers[count], rates[rate], scaled)
+                name not in taken
+                and re.search(LOOKED_AT[quantity], plain)
+                and not (others and re.search(others, plain))
             ):
-                named = {"concurrency": count, "throughput": rate, "tpot": time}
-                given = {name: column for name, column in named.items() if column}
-                yield given, "by Little's law (throughput x time per token) these columns fit each other"
-        return
-    if not (no_time and loads):
-        return
-    as_throughput = [name for name in numbers if _is_rate(name) and _is_of_all(rows, loads, numbers[name])]
-    for name in as_throughput:
-        yield {"throughput": name}, f"by its values '{printable(name)}' can be the tokens per second of all requests"
-    if not as_throughput:
-        for name in numbers:
-            if _has_time_unit(name) and _grows(rows, loads, [value * _scale(name) for value in numbers[name]]):
-                yield {"tpot": name}, f"by its values '{printable(name)}' can be the time per output token"
+                yield name
 
+    def _known(self, quantity: str) -> Column | None:
+        """Values by row, where any row has one."""
+        if quantity in self.found:
+            return self.found[quantity].values
+        values = [row.values.get(quantity, math.nan) for row in self.rows]
+        return None if all(map(math.isnan, values)) else values
 
-def _numbers(rows: Sequence[Row]) -> dict[str, Column]:
-    """Columns that were not read and have a positive number in each row."""
-    found: dict[str, Column] = {}
-    for name in rows[0].given:
-        if name in rows[0].columns.values() or _FIRST.search(plain_name(name)):
-            continue
-        values = [_number(row.given.get(name)) for row in rows]
-        if all(value > 0 for value in values):
-            found[name] = values
-    return found
+    def _one(self, quantity: str, fit: Sequence[Candidate]) -> None:
+        """The only one, or the only mean (the only one that is no median) of several."""
+        for some in (fit, [one for one in fit if is_mean(one.name)], [one for one in fit if not is_median(one.name)]):
+            if len(some) == 1:
+                self.found[quantity] = some[0]
+                return
+        if fit:
+            self.open[quantity] = [one.name for one in fit]
 
+    def _gamma(self) -> None:
+        def fits(values: Column) -> bool:
+            known = [value for value in values if not math.isnan(value)]
+            return any(known) and all(0 <= one <= _MOST_DRAFT and one == int(one) for one in known)
 
-def _number(cell: object) -> float:
-    try:
-        value = float(str(cell))
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
+        if "gamma" in self.lacks:
+            self._one("gamma", [self._as(name) for name in self._named("gamma") if fits(self.numbers[name])])
 
+    def _requests_and_times(self) -> None:
+        """By Little's law where three columns satisfy it; else by how a throughput or a time changes with the load."""
+        loads = (
+            [Candidate("", 1.0, one)]
+            if (one := self._known("running") or self._known("concurrency"))
+            else self._counts()
+        )
+        rates = [Candidate("", 1.0, one)] if (one := self._known("throughput")) else list(self._rates())
+        times = [Candidate("", 1.0, one)] if (one := self._known("tpot")) else list(self._times())
+        if not any(one.name for one in (*loads[:1], *rates[:1], *times[:1])):
+            return
+        fit = [three for three in product(loads, rates, times) if self._satisfied(*three)]
+        for place, quantity in enumerate(("requests", "throughput", "tpot")):
+            fit = preferred(fit, place, quantity)
+        if len(fit) == 1:
+            load, rate, time = fit[0]
+            self._take({of_requests(load.name): load, "throughput": rate, "tpot": time})
+            return
+        if not any(row.values.keys() & _REQUIRED_TIMES for row in self.rows) or "concurrency" in self.lacks:
+            self._by_load(
+                [one for one in loads if not one.name or re.search(LOOKED_AT["requests"], plain_name(one.name))]
+            )
 
-def _known(rows: Sequence[Row], names: Sequence[str]) -> Column | None:
-    """The first of the quantities that all rows have."""
-    for name in names:
-        if all(name in row.values for row in rows):
-            return [row.values[name] for row in rows]
-    return None
+    def _by_load(self, loads: Sequence[Candidate]) -> None:
+        """One of two of Little's law, with the load."""
+        exact = [one for one in loads if not one.name or not re.fullmatch("(num_)?requests", plain_name(one.name))]
+        if "concurrency" in self.lacks:
+            names = exact or loads
+            if len(names) != 1 or names is loads:
+                if names and "tpot" not in self.lacks:
+                    self.open["concurrency"] = [one.name for one in names]
+                return
+            self._take({of_requests(names[0].name): names[0]})
+        if "tpot" not in self.lacks or len(exact) != 1:
+            return
+        load = exact[0].values
+        each = [one for one in self._rates() if self._is_each(load, one)]
+        self._one("each_throughput", each)
+        rates = [one for one in self._rates() if one.factor == 1.0 and is_of_all(self._lengths(), load, one.values)]
+        self._one("throughput", [one for one in rates if not OF_DEVICE.search(plain_name(one.name))])
+        if rates and "throughput" not in self.found and not self.open.get("throughput"):
+            self.open["throughput"] = [f"{one.name}*N" for one in rates]  # of how many devices is not known
+        if not self.found.keys() & {"throughput", "each_throughput"} and not self.open.keys() & {"throughput"}:
+            times = [
+                one
+                for one in self._times()
+                if unit(one.name) is not None or re.search("itl|tpot|tok", plain_name(one.name))
+            ]
+            self._one("tpot", [one for one in times if grows(self._lengths(), load, one.values)])
 
+    def _take(self, some: Mapping[str, Candidate]) -> None:
+        self.found |= {quantity: one for quantity, one in some.items() if one.name}
 
-def _is_rate(name: str) -> bool:
-    return bool(_PER_SECOND.search(plain_name(name)))
+    def _as(self, name: str, factor: float = 1.0) -> Candidate:
+        return Candidate(name, factor, [value * factor for value in self.numbers[name]])
 
+    def _counts(self) -> list[Candidate]:
+        """Possible numbers of requests: whole, and not the same in all rows; those of an average need not be whole."""
+        taken = {one.name for one in self.found.values()}
+        return [
+            self._as(name)
+            for name, values in self.numbers.items()
+            if name not in taken
+            and all(
+                value >= 0.5 and (value == int(value) or is_mean(name) or "running" in plain_name(name))
+                for value in values
+            )
+            and (len(set(values)) > 1 or re.search(LOOKED_AT["requests"], plain_name(name)))
+        ]
 
-def _has_time_unit(name: str) -> bool:
-    return not _is_rate(name) and bool(set(plain_name(name).split("_")) & _SCALES.keys())
+    def _rates(self) -> Iterator[Candidate]:
+        """Possible tokens per second; of one device, as often as there are devices."""
+        for name, values in self.numbers.items():
+            plain = plain_name(name)
+            if not is_rate(plain) or INPUT.search(plain) or "req" in plain or not all(one > 0 for one in values):
+                continue
+            yield self._as(name)
+            if OF_DEVICE.search(plain):
+                yield from (self._as(name, 2.0**power) for power in range(1, int(math.log2(_MOST_DEVICES)) + 1))
 
+    def _times(self) -> Iterator[Candidate]:
+        """Possible times per token, in the unit of their name; without one, in seconds or milliseconds."""
+        taken = {one.name for one in self.found.values()}
+        for name, values in self.numbers.items():
+            plain = plain_name(name)
+            no_time = is_rate(plain) or re.search(LOOKED_AT["ttft"], plain) or "prefill" in plain or is_latency(plain)
+            if name in taken or no_time or not all(one > 0 for one in values):
+                continue
+            seconds = unit(name)
+            for factor in (1.0,) if seconds else (1.0, 1e-3):
+                yield Candidate(name, factor, [value * factor * (seconds or 1.0) for value in values])
 
-def _scale(name: str) -> float:
-    return next((_SCALES[word] for word in plain_name(name).split("_") if word in _SCALES), 1.0)
+    def _satisfied(self, load: Candidate, rate: Candidate, time: Candidate) -> bool:
+        """Little's law, for three columns of which no two are one. With one load only, any number fits one of many."""
+        names = [one.name for one in (load, rate, time) if one.name]
+        if len(set(names)) < len(names) or (load.name and len(set(load.values)) < 2):
+            return False
+        ratios = [
+            rate_ * time_ / load_
+            for load_, rate_, time_ in zip(load.values, rate.values, time.values, strict=True)
+            if not math.isnan(rate_ * time_ / load_)
+        ]
+        possible = all(MIN_TPOT <= one <= MAX_TPOT for one in time.values if not math.isnan(one))
+        return possible and sum(1 / _FITS <= one <= _FITS for one in ratios) >= max(1, _MOST_ROWS * len(ratios))
 
+    def _as_itl(self) -> Iterator[Candidate]:
+        """One token without a draft, and several with one."""
+        tpot, gamma = self._known("tpot"), self._known("gamma")
+        if tpot is None or gamma is None or self._known("acceptance_length"):
+            return
+        for one in self._times():
+            ratios = [
+                (length, seconds / token)
+                for seconds, token, length in zip(one.values, tpot, gamma, strict=True)
+                if not math.isnan(seconds / token)
+            ]
+            drafted = [ratio for length, ratio in ratios if length > 0]
+            fits = all(1 / _EQUAL < ratio < (1 + (length if length > 0 else 0.0)) * _EQUAL for length, ratio in ratios)
+            if drafted and fits and all(ratio > _EQUAL for ratio in drafted):
+                yield one
 
-def _is_count(values: Column) -> bool:
-    return all(value >= 1 and value == int(value) for value in values) and len(set(values)) > 1
+    def _as_ttft(self) -> Iterator[Candidate]:
+        """In the unit of its name, else in seconds if it is below the time per token in milliseconds."""
+        for name in self._named("ttft"):
+            if all(value >= 0 or math.isnan(value) for value in self.numbers[name]):
+                seconds = unit(name)
+                milliseconds = seconds is None and max(one for one in self.numbers[name] if not math.isnan(one)) > 5
+                yield self._as(name, 1e-3 if milliseconds else 1.0)
 
+    def _as_tokens(self) -> Iterator[Candidate]:
+        return (self._as(name) for name in self._named("tokens") if all(not value <= 1 for value in self.numbers[name]))
 
-def _fit(loads: Column, rates: Column, times: Column) -> bool:
-    ratios = [rate * time / load for load, rate, time in zip(loads, rates, times, strict=True)]
-    return sum(1 / _FITS <= one <= _FITS for one in ratios) >= _MOST_ROWS * len(ratios)
+    def _as_latency(self) -> Iterator[Candidate]:
+        """From arrival to last token, whose time per token is possible."""
+        tokens, ttft = self._known("tokens"), self._known("ttft") or [0.0] * len(self.rows)
+        if tokens is None:
+            return
+        for name in filter(lambda name: is_latency(plain_name(name)), self._named("latency")):
+            for factor in (1.0,) if unit(name) else (1.0, 1e-3):
+                values = [value * factor * (unit(name) or 1.0) for value in self.numbers[name]]
+                each = [
+                    (value - (0.0 if math.isnan(first) else first)) / max(1.0, count - 1)
+                    for value, first, count in zip(values, ttft, tokens, strict=True)
+                ]
+                if all(MIN_TPOT <= one <= MAX_TPOT for one in each):
+                    yield Candidate(name, factor, values)
+                    break
 
+    def _as_running(self) -> Iterator[Candidate]:
+        """Of the requests that are open."""
+        most = self._known("concurrency")
+        for name in self.numbers:
+            if most is None:
+                return
+            values = self.numbers[name]
+            if "running" in plain_name(name) and all(
+                0 < one <= _EQUAL * all_ for one, all_ in zip(values, most, strict=True)
+            ):
+                yield self._as(name)
 
-def _is_of_all(rows: Sequence[Row], loads: Column, rates: Column) -> bool:
-    """Whether it rises with the load, and the time per token that follows from it is possible."""
-    ends = [
-        (of_gamma[0], of_gamma[-1]) for of_gamma in _by_gamma(rows, loads, rates) if of_gamma[-1][0] > of_gamma[0][0]
-    ]
-    rises = bool(ends) and all(high[1] >= _RISES * low[1] for low, high in ends)
-    return rises and _grows(rows, loads, [load / rate for load, rate in zip(loads, rates, strict=True)])
+    def _as_served_rate(self) -> Iterator[Candidate]:
+        """Not more than arrive."""
+        rate = self._known("rate")
+        if rate is None:
+            return
+        for name in self._named("served_rate"):
+            values = self.numbers[name]
+            if all(0 < value <= _FITS * most for value, most in zip(values, rate, strict=True)):
+                yield self._as(name)
 
+    def _acceptance(self) -> None:
+        """Within what the draft length allows; blank, 0 or 1 without one."""
+        gamma = self._known("gamma")
+        if gamma is None or "itl" in self.found or any(self._known(name) for name in _ACCEPTANCE):
+            return
+        if any(map(length_by_chunks, self.rows)):
+            return
+        lengths, rates = [], []
+        for name in self._named("acceptance"):
+            drafted = [
+                (value, length)
+                for value, length in zip(self.numbers[name], gamma, strict=True)
+                if length > 0 and not math.isnan(value)
+            ]
+            if not drafted or not any(value > 0 for value, _ in drafted):
+                continue
+            if all(0 <= value <= 1 for value, _ in drafted):
+                rates.append(self._as(name))
+            elif all(value <= length + 1 for value, length in drafted) and not re.search(
+                "rate|pct|percent|%", name.lower()
+            ):
+                lengths.append(self._as(name))
+            elif all(1 <= value <= 100 for value, _ in drafted) and re.search("rate|pct|percent|%", name.lower()):
+                rates.append(self._as(name, 1.0 if re.search("pct|percent|%", name.lower()) else 0.01))
+        self._one("acceptance_length", lengths)
+        if "acceptance_length" not in self.found:
+            self._one("draft_acceptance_rate", rates)
 
-def _grows(rows: Sequence[Row], loads: Column, seconds: Column) -> bool:
-    """Whether it is a possible time per token that does not fall with the load."""
-    groups = _by_gamma(rows, loads, seconds)
-    steady = all(later[1] * _FALLS >= earlier[1] for group in groups for earlier, later in pairwise(group))
-    return steady and all(MIN_TPOT <= one <= MAX_TPOT for one in seconds)
+    def _is_each(self, loads: Column, one: Candidate) -> bool:
+        """Whether its name says so, and it does not rise with the load."""
+        if one.factor != 1.0 or not re.search(LOOKED_AT["each_throughput"], plain_name(one.name)):
+            return False
+        return grows(self._lengths(), loads, [1 / value for value in one.values])
 
-
-def _by_gamma(rows: Sequence[Row], loads: Column, values: Column) -> list[list[tuple[float, float]]]:
-    """Load and value in order of load, by draft length."""
-    found: Mapping[float, list[tuple[float, float]]] = {row.values.get("gamma", 0.0): [] for row in rows}
-    for row, load, value in zip(rows, loads, values, strict=True):
-        found[row.values.get("gamma", 0.0)].append((load, value))
-    return [sorted(group) for group in found.values()]
+    def _lengths(self) -> Column:
+        """Draft lengths; 0 where there is none."""
+        return [0.0 if math.isnan(one) else one for one in self._known("gamma") or [0.0] * len(self.rows)]

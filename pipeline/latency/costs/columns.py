@@ -12,95 +12,31 @@ from typing import Any
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 
-# Quantities and the column names under which they are found; the first match is used. Times are without unit and statistic.
+# Quantities and the column names under which they are found; the first match is used. Of each the one of the documented header,
+# and the keys of vLLM's and SGLang's own results and settings. What else a table calls them is `by_value.py`, which only offers.
+# Times are without unit and statistic.
 COLUMNS: dict[str, tuple[str, ...]] = {
-    "running": ("running", "mean_running", "num_requests_running", "mean_batch_size", "batch_size", "batch"),
-    "concurrency": (
-        "concurrency",
-        "max_concurrency",
-        "request_concurrency",
-        "concurrent_requests",
-        "num_concurrent_requests",
-    ),
+    "running": ("running",),
+    "concurrency": ("concurrency", "max_concurrency"),
     "rate": ("rate", "request_rate", "qps"),
-    "served_rate": (
-        "served_rate",
-        "request_throughput",
-        "requests_per_second",
-        "request_throughput_per_sec",
-        "request_throughput_req_s",
-        "request_throughput_req_sec",
-        "request_throughput_requests_sec",
-    ),
-    "gamma": (
-        "gamma",
-        "k",
-        "num_speculative_tokens",
-        "speculative_tokens",
-        "num_spec_tokens",
-        "spec_tokens",
-        "draft_length",
-        "draft_len",
-        "speculative_num_steps",
-    ),
+    "served_rate": ("served_rate", "request_throughput"),
+    "gamma": ("k", "gamma", "num_speculative_tokens", "speculative_num_steps"),
     "acceptance_length": (
         "acceptance_length",
         "mean_acceptance_length",
         "spec_decode_acceptance_length",
         "accept_length",
-        "accept_len",
-        "acceptance_len",
-        "spec_accept_length",
-        "tokens_per_target_call",
-        "tokens_per_step",
-        "omega",
     ),
     "acceptance_rate": ("alpha",),  # per token
     "draft_acceptance_rate": ("draft_acceptance_rate", "acceptance_rate"),  # accepted / drafted
-    "step": ("step", "step_time"),
+    "step": ("step",),
     "itl": ("itl",),
-    "tpot": ("tpot", "time_per_output_token", "inter_token_latency"),
-    "ttft": ("ttft", "time_to_first_token"),
-    "latency": ("latency", "e2el", "e2e_latency", "request_latency", "end_to_end_latency"),
-    "throughput": (
-        "output_tok_s",
-        "output_throughput",
-        "output_token_throughput",
-        "output_token_throughput_tok_s",
-        "output_throughput_tok_s",
-        "output_throughput_tokens_s",
-        "output_token_throughput_per_sec",
-        "output_token_throughput_tokens_s",
-        "output_token_throughput_tokens_sec",
-        "total_output_throughput_tokens_sec",
-        "total_token_output_throughput_tokens_sec",
-        "output_tokens_per_second",
-        "throughput_tok_s",
-        "tokens_per_second",
-        "throughput",
-    ),
-    "each_throughput": (
-        "each_throughput",
-        "tokens_per_second_per_user",
-        "output_tokens_per_second_per_user",
-        "output_token_throughput_per_user",
-        "output_token_throughput_per_user_per_sec",
-        "output_token_throughput_per_user_tokens_sec_user",
-        "per_user_output_throughput_tps_user",
-        "per_user_output_speed_tps_user",
-        "tok_s_user",
-        "tokens_s_user",
-        "tps_user",
-    ),
-    "tokens": (
-        "tokens",
-        "output_tokens",
-        "mean_output_tokens",
-        "output_len",
-        "output_sequence_length",
-        "output_sequence_length_tokens",
-        "osl",
-    ),
+    "tpot": ("tpot",),
+    "ttft": ("ttft",),
+    "latency": ("latency", "e2el", "e2e_latency"),
+    "throughput": ("output_tok_s", "output_throughput"),
+    "each_throughput": ("each_throughput",),
+    "tokens": ("tokens", "output_tokens"),
     "completed": ("completed",),
 }
 TIMES = ("step", "itl", "tpot", "ttft", "latency")
@@ -120,8 +56,7 @@ _UNITS = {
     "draft_acceptance_rate": "accepted / drafted",
     "acceptance_length": "tokens per step",
 }
-UNCLEAR = ("throughput",)  # columns whose unit a table may give otherwise: requests/s
-_AMBIGUOUS = ("requests",)  # how many were sent in all, or how many ran at once
+_FACTOR = re.compile(r"(.+)\*\s*([0-9.eE+-]+)")  # of a column that is given: NAME*0.001
 _SHOWN = 12  # columns in a message
 
 
@@ -129,6 +64,18 @@ def check_names(names: Iterable[str], where: object) -> None:
     """UsageError for a name that is no quantity."""
     if unknown := next((name for name in names if name not in COLUMNS), None):
         raise UsageError(f"{where}: '{unknown}' is not a known quantity; known are {', '.join(COLUMNS)}")
+
+
+def without_factors(given: Mapping[str, str], names: Sequence[str]) -> tuple[dict[str, str], dict[str, float]]:
+    """`tpot=NAME*0.001` as the column NAME, and its factor by quantity: for units that a name does not say."""
+    columns, factors = dict(given), dict[str, float]()
+    for name, column in given.items():
+        if column not in names and (found := _FACTOR.fullmatch(column)):
+            try:
+                columns[name], factors[name] = found[1].strip(), float(found[2])
+            except ValueError:
+                continue
+    return columns, factors
 
 
 def columns_read(row: Mapping[str, Any], names: Iterable[str], given: Mapping[str, str], where: str) -> dict[str, str]:
@@ -153,9 +100,11 @@ def columns_read(row: Mapping[str, Any], names: Iterable[str], given: Mapping[st
     return found
 
 
-def parse_row(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, float]:
-    """Numbers by quantity; times in seconds, shares from 0 to 1. UsageError for what is not a number. A request rate may be
-    unlimited; `completed` may be a flag."""
+def parse_row(
+    row: Mapping[str, Any], columns: Mapping[str, str], factors: Mapping[str, float], where: str
+) -> dict[str, float]:
+    """Numbers by quantity, times their factors; times in seconds, shares from 0 to 1. UsageError for what is not a number. A
+    request rate may be unlimited; `completed` may be a flag."""
     found = {}
     for name, column in columns.items():
         try:
@@ -166,13 +115,17 @@ def parse_row(row: Mapping[str, Any], columns: Mapping[str, str], where: str) ->
             continue
         if not math.isfinite(value) and (name, value) != ("rate", math.inf):
             raise UsageError(f"{where}: {column} is {str(row[column])!r}, which is not a number; correct it")
-        found[name] = value * (1.0 if str(row[column]).strip().endswith("%") else _scale(name, column))
+        scale = 1.0 if str(row[column]).strip().endswith("%") else _scale(name, column)
+        found[name] = value * scale * factors.get(name, 1.0)
     return found
 
 
-def told(columns: Mapping[str, str]) -> str:
+def told(columns: Mapping[str, str], factors: Mapping[str, float]) -> str:
     """Which column was read as what, for people."""
-    return ", ".join(f"{column} as {name}{_unit(name, column)}" for name, column in columns.items())
+    return ", ".join(
+        f"{column}{f' * {factors[name]:g}' if name in factors else ''} as {name}{_unit(name, column)}"
+        for name, column in columns.items()
+    )
 
 
 def unread(row: Mapping[str, Any], columns: Mapping[str, str]) -> list[str]:
@@ -180,32 +133,20 @@ def unread(row: Mapping[str, Any], columns: Mapping[str, str]) -> list[str]:
     return [name for name in row if name not in columns.values()]
 
 
-def ambiguous(names: Iterable[str]) -> list[str]:
-    """Those of the columns whose name means two things."""
-    return [name for name in names if plain_name(name) in _AMBIGUOUS]
-
-
-def missing_concurrency(row: Mapping[str, Any], where: str) -> UsageError:
-    """What to say where the number of concurrent requests cannot be known."""
-    for name in ambiguous(row):
-        return UsageError(
-            f"{where}: the number of concurrent requests is unknown: '{name}' can be how many were sent in all or how many ran "
-            f"at once. If they ran at once, give --column concurrency={name}; else name the column of the concurrency"
-        )
-    return UsageError(
-        f"{where}: the number of concurrent requests is unknown; columns are {listed(row)}; name its column with "
-        "--column concurrency=NAME (or rate=NAME and latency=NAME)"
-    )
-
-
 def is_median(column: str) -> bool:
     """Whether the column's name says that it is a median."""
     return bool(_words(column) & _MEDIAN)
 
 
-def has_unit(column: str) -> bool:
-    """Whether the name of a time says in which unit it is."""
-    return bool(_words(column) & (_MILLI | _MICRO | _SECONDS))
+def is_mean(column: str) -> bool:
+    """Whether the column's name says that it is a mean."""
+    return bool(_words(column) & _MEAN)
+
+
+def unit(column: str) -> float | None:
+    """Seconds of the unit that the name of a time says; None if it says none."""
+    words = _words(column)
+    return 1e-3 if words & _MILLI else 1e-6 if words & _MICRO else 1.0 if words & _SECONDS else None
 
 
 def listed(row: Iterable[str]) -> str:
@@ -232,8 +173,8 @@ def _words(column: str) -> set[str]:
 
 
 def _scale(name: str, column: str) -> float:
-    if name in TIMES and (words := _words(column)) & (_MILLI | _MICRO):
-        return 1e-3 if words & _MILLI else 1e-6
+    if name in TIMES:
+        return unit(column) or 1.0
     return 0.01 if name in SHARES and re.search(r"%|percent|(?<![a-z])pct(?![a-z])", column.lower()) else 1.0
 
 

@@ -13,7 +13,7 @@ from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 
 _DELIMITERS = ",;\t"
-_BLANK = ("", "-", "n/a", "na", "none", "null")  # cells without a value
+_BLANK = ("", "-", "n/a", "na", "none", "null", "nan")  # cells without a value
 _SHOWN = 80  # characters of a cell in a message
 _SIGN, _PERCENT = r"[+-]?", r"\s*%?"
 _COMMA = re.compile(rf"{_SIGN}(0,\d+|\d+,(\d{{1,2}}|\d{{4,}})|\d{{1,3}}(\.\d{{3}})+,\d+){_PERCENT}")

@@ -14,7 +14,7 @@ from itertools import accumulate
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.latency.costs.arrivals import BURST, left_at_end, mean_batch
-from pipeline.latency.costs.columns import UNCLEAR, ambiguous, is_median, missing_concurrency
+from pipeline.latency.costs.columns import is_median, listed
 from pipeline.latency.costs.row import Row, derived_token_seconds, ratio
 
 _SEVERAL, _ONE = 4.0, 1.3  # concurrency with which a throughput of all requests tells of more than one decoding request
@@ -56,19 +56,16 @@ def decoding_shares(rows: Sequence[Row]) -> list[float]:
 
 def decoding_share(rows: Sequence[Row]) -> float:
     """The largest share of the concurrency that decodes at any load, by Little's law: throughput times TPOT. 0 if the throughput
-    is not in tokens per second of all requests: a column `throughput` may be in requests per second, and any may be of one
-    request, which decodes one at every load."""
+    is that of one request, which decodes one at every load."""
     rows = [row for row in rows if "throughput" in row.values]
-    clear = any(row.columns.get("throughput") not in UNCLEAR for row in rows)
     known = _known(rows)
     if not known:
-        return float(clear)
-    if clear and min(concurrency for concurrency, _ in known) > _LIGHT:
+        return float(bool(rows))
+    if min(concurrency for concurrency, _ in known) > _LIGHT:
         return 1.0  # no load tells which share prefills take
     if max(concurrency for concurrency, _ in known) >= _SEVERAL and all(decoding < _ONE for _, decoding in known):
         return 0.0
-    share = min(1.0, max(decoding / concurrency for concurrency, decoding in known))
-    return share if clear or share >= _FULL else 0.0
+    return min(1.0, max(decoding / concurrency for concurrency, decoding in known))
 
 
 def _known(rows: Sequence[Row]) -> list[tuple[float, float]]:
@@ -159,9 +156,13 @@ def batch(row: Row, token_seconds: float, length: float, share: float) -> Batch:
         if nearly and _all_explained(row, token_seconds):
             return Batch(decoding, notes=(_SOME_WAITED,))
         return Batch(concurrency, _mean_of_closed_loop(values, concurrency, length))
-    if share and decoding > 0 and not ambiguous(row.given):
+    if share and decoding > 0:
         return Batch(decoding, notes=("the number of requests in the batch is throughput times time per token",))
-    raise missing_concurrency(row.given, row.where)
+    raise UsageError(
+        f"{row.where}: the number of concurrent requests is unknown; columns are {listed(row.given)}; name its column with "
+        "--column concurrency=NAME (or rate=NAME and latency=NAME); if all rows ran one request at a time, append it to the "
+        "file: FILE:concurrency=1"
+    )
 
 
 def _few(waited: bool | None) -> str:

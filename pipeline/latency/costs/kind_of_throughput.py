@@ -1,50 +1,57 @@
-"""Whether a throughput can be the only time of a table: it may be of each request, or in requests per second. Pure."""
+"""How a throughput or a time per token changes with the load: whether it can be that of all requests, or of each. Pure."""
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
-from pipeline.latency.costs.columns import UNCLEAR
-from pipeline.latency.costs.row import Row
+from pipeline.latency.costs.row import MAX_TPOT, MIN_TPOT, Row
 
 _TIMES = {"step", "itl", "tpot", "latency", "each_throughput"}
 _SEVERAL = 4.0  # ratio of two concurrencies between which the throughput of a server rises
+_FALLS = 1.15  # ratio by which a time per token may fall from one load to the next: noise
+_RISES = 1.2  # throughput at the heaviest / at the lightest load from which it is that of all requests
 
 
-def check_throughput(rows: Sequence[Row], path: Path, given: Mapping[str, str]) -> None:
-    """UsageError for a throughput from which steps would be computed, and which can be something else. `given`: columns that the
-    user named; these are believed to be in tokens per second."""
+def check_throughput(rows: Sequence[Row], path: Path) -> None:
+    """UsageError for a throughput from which steps would be computed, and which is that of each request."""
     alone = [row for row in rows if row.values.get("throughput") and not row.values.keys() & _TIMES]
     if not alone:
         return
     column = printable(alone[0].columns.get("throughput", "throughput"))
-    if column in UNCLEAR and "throughput" not in given:
-        raise UsageError(
-            f"{path}: '{column}' can be in tokens or in requests per second, and no other column tells; give --column "
-            f"throughput={column} if it is in tokens per second of all requests"
-        )
-    if _of_each(alone):
+    groups = by_draft_length(
+        [row.values.get("gamma", 0.0) for row in alone],
+        [row.values.get("running", row.values.get("concurrency", 0.0)) for row in alone],
+        [row.values["throughput"] for row in alone],
+    )
+    ends = [(group[0], group[-1]) for group in groups if 0 < _SEVERAL * group[0][0] <= group[-1][0]]
+    if ends and all(high[1] < low[1] for low, high in ends):
         raise UsageError(
             f"{path}: '{column}' is lower at the highest concurrency than at the lowest, at each draft length, so it is the "
             f"throughput of each request; give --column each_throughput={column}"
         )
 
 
-def _of_each(rows: Sequence[Row]) -> bool:
-    """Whether the throughput falls from the lightest to the heaviest load, at each draft length with such loads."""
+def is_of_all(gammas: Sequence[float], loads: Sequence[float], rates: Sequence[float]) -> bool:
+    """Whether a throughput rises with the load, and the time per token that follows from it is possible."""
+    groups = [group for group in by_draft_length(gammas, loads, rates) if group[-1][0] > group[0][0]]
+    rises = bool(groups) and all(group[-1][1] >= _RISES * group[0][1] for group in groups)
+    return rises and grows(gammas, loads, [load / rate for load, rate in zip(loads, rates, strict=True)])
 
-    def gamma(row: Row) -> float:
-        return row.values.get("gamma", 0.0)
 
-    def requests(row: Row) -> float:
-        return row.values.get("running", row.values.get("concurrency", 0.0))
+def grows(gammas: Sequence[float], loads: Sequence[float], seconds: Sequence[float]) -> bool:
+    """Whether it is a possible time per token that does not fall with the load."""
+    groups = by_draft_length(gammas, loads, seconds)
+    steady = all(later[1] * _FALLS >= earlier[1] for group in groups for earlier, later in pairwise(group))
+    return steady and all(MIN_TPOT <= one <= MAX_TPOT for one in seconds)
 
-    falls = []
-    for _, group in groupby(sorted(rows, key=gamma), key=gamma):
-        of_gamma = sorted(group, key=requests)
-        low, high = of_gamma[0], of_gamma[-1]
-        if 0 < _SEVERAL * requests(low) <= requests(high):
-            falls.append(high.values["throughput"] < low.values["throughput"])
-    return bool(falls) and all(falls)
+
+def by_draft_length(
+    gammas: Sequence[float], loads: Sequence[float], values: Sequence[float]
+) -> list[list[tuple[float, float]]]:
+    """Load and value in order of load, by draft length."""
+    found: dict[float, list[tuple[float, float]]] = {}
+    for gamma, load, value in zip(gammas, loads, values, strict=True):
+        found.setdefault(gamma, []).append((load, value))
+    return [sorted(group) for group in found.values()]

@@ -12,19 +12,19 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.arrivals import left_at_end, with_kind_of_load
-from pipeline.latency.costs.by_value import check_missing
+from pipeline.latency.costs.by_value import offered
 from pipeline.latency.costs.columns import (
     ABOVE_ZERO,
     COLUMNS,
     SHARES,
     TIMES,
-    ambiguous,
     check_names,
     columns_read,
     listed,
     parse_row,
     told,
     unread,
+    without_factors,
 )
 from pipeline.latency.costs.in_batch import USUAL_TOKENS, batch, decoding_shares, requests_per_place
 from pipeline.latency.costs.kind_of_throughput import check_throughput
@@ -82,43 +82,46 @@ def read_measurements(
     check_names([*columns, *values], path)
     if unsound := next((name for name, value in values.items() if not math.isfinite(value)), None):
         raise UsageError(f"{path}: {unsound} is not a number; correct it")
+    found = read_rows(path)
+    columns, factors = without_factors(columns, found[0].names)
     rows = []
-    for one in read_rows(path):
+    for one in found:
         read = columns_read(one.cells, one.names, columns, one.where)
-        parsed = parse_row(one.cells, read, one.where)
+        parsed = parse_row(one.cells, read, factors, one.where)
         if other := next((name for name in values if parsed.get(name, values[name]) != values[name]), None):
             raise UsageError(f"{one.where}: the row has {other} {parsed[other]:g}; remove {other}={values[other]:g}")
         used = {name: column for name, column in read.items() if name not in values}
         row = Row(one.where, with_kind_of_load({**one.computed, **parsed, **values}), used, one.cells)
         _check(row)
         rows.append(row)
-    check_missing(rows, path)
-    check_throughput(rows, path, columns)
+    said_of_unread = offered(rows, path) if is_table(path) else []
+    check_throughput(rows, path)
     shares, kind = decoding_shares(rows), (counts_own_token(rows), acceptance_known(rows))
-    found = [_measurement(row, share, *kind, path.name) for row, share in zip(rows, shares, strict=True)]
-    said = Counter(note for _, notes in found for note in notes)
+    measured = [_measurement(row, share, *kind, path.name) for row, share in zip(rows, shares, strict=True)]
+    said = Counter(note for _, notes in measured for note in notes)
     return Table(
-        [one for one, _ in found],
+        [one for one, _ in measured],
         [
-            *_said_of_columns(rows, is_table(path)),
-            *_said_of_waiting([one for row, (one, _) in zip(rows, found, strict=True) if "rate" not in row.values]),
+            *_said_of_columns(rows, factors, is_table(path)),
+            *said_of_unread,
+            *_said_of_waiting([one for row, (one, _) in zip(rows, measured, strict=True) if "rate" not in row.values]),
             *_said_of_gaps(rows, any(shares)),
             *(note if times == len(rows) else f"{note} ({times} of {len(rows)} rows)" for note, times in said.items()),
         ],
     )
 
 
-def _said_of_columns(rows: Sequence[Row], table: bool) -> list[str]:
+def _said_of_columns(rows: Sequence[Row], factors: Mapping[str, float], table: bool) -> list[str]:
     """What was read as what in any row, and of a table, what was not read."""
     read = {name: column for row in rows for name, column in row.columns.items()}
-    found = [f"read {told({name: read[name] for name in COLUMNS if name in read})}"] if read else []
+    found = [f"read {told({name: read[name] for name in COLUMNS if name in read}, factors)}"] if read else []
     used = {name for row in rows if "most" in row.values for name in FROM_TOTALS}
     ignored = [
         name for name in dict.fromkeys(name for row in rows for name in unread(row.given, read)) if name not in used
     ]
     if table and ignored:
         found.append(f"not read: {listed(ignored)}")
-    return found + [f"'{name}' was not read: it can be how many were sent in all" for name in ambiguous(ignored)]
+    return found
 
 
 def _said_of_gaps(rows: Sequence[Row], used: bool) -> list[str]:
@@ -134,9 +137,16 @@ def _said_of_gaps(rows: Sequence[Row], used: bool) -> list[str]:
 
 def _said_of_waiting(measured: Sequence[Measurement]) -> list[str]:
     """A long TTFT at heavy loads: requests may have waited for a place in the batch."""
-    alone = [one.ttft for one in measured if one.requests <= 1 and one.ttft]
+    first = [one for one in measured if one.requests <= 1 and one.ttft]
+    alone = [one.ttft for one in first if one.ttft]
     if not alone:
         return []
+    low, high = (choose(first, key=lambda one: one.ttft or 0.0) for choose in (min, max))
+    if max(alone) > _LONG_TTFT * min(alone):
+        return [
+            f"check {high.where}: TTFT of one request is {1e3 * max(alone):.3g} ms, in {low.where} {1e3 * min(alone):.3g} ms: "
+            "a server's first requests, which compile, or other prompts; remove the rows that are not your traffic"
+        ]
 
     def waited(one: Measurement) -> bool:
         decoding = one.step_seconds / one.tokens_per_step * ((one.output_tokens or USUAL_TOKENS) - 1)

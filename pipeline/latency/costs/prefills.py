@@ -83,9 +83,10 @@ def _known_prefills(measured: Sequence[Measurement]) -> list[float]:
 
 
 def unloaded_ttft(measured: Sequence[Measurement]) -> float | None:
-    """Median TTFT of measurements without queueing: one request at a time, or measured in isolation. None if there are none."""
+    """Median TTFT (the lower of two, since first requests warm a server up) without queueing: of one request at a time,
+    or measured in isolation. None if there are none."""
     known = _unloaded(measured)
-    return float(np.median([ttft for ttft, _ in known])) if known else None
+    return float(np.quantile([ttft for ttft, _ in known], 0.5, method="lower")) if known else None
 
 
 def _unloaded(measured: Sequence[Measurement]) -> list[tuple[float, float]]:

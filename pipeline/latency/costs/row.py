@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.errors import UsageError
-from pipeline.latency.costs.columns import has_unit, is_median, listed
+from pipeline.latency.costs.columns import is_median, listed, unit
 from pipeline.latency.costs.output_rounds import tokens_per_step as tokens_per_step_of
 
 _MAX_PLAIN_TOKENS = 1.05  # tokens per step that still count as plain decoding (rounding)
@@ -72,6 +72,7 @@ def tokens_per_step(row: Row, gamma: int, own: bool, known: bool) -> tuple[float
     used. UsageError if the acceptance of a row of another table is unknown, or impossible."""
     values, where, notes = row.values, row.where, list[str]()
     length = values.get("acceptance_length")
+    stated = length is not None
     if length is not None and not own:
         length += 1
         notes.append(_OWN_ADDED)
@@ -118,7 +119,13 @@ def tokens_per_step(row: Row, gamma: int, own: bool, known: bool) -> tuple[float
         )
     if not 1 <= length <= gamma + 1:
         raise UsageError(
-            f"{where}: {length:g} tokens per step at draft length {gamma}; possible are 1 to {gamma + 1}; correct the row"
+            f"{where}: {length:g} tokens per step at draft length {gamma}; possible are 1 to {gamma + 1}; correct the row or "
+            "remove it"
+        )
+    if length == 1 and stated:
+        raise UsageError(
+            f"{where}: draft length {gamma}, and no draft token was accepted: if it is a row without a draft, give it draft "
+            "length 0; else the draft or its counters are wrong, so remove it"
         )
     return length, notes
 
@@ -158,13 +165,14 @@ def token_seconds(row: Row) -> float:
 def check_token_seconds(row: Row, seconds: float) -> None:
     """UsageError for a TPOT that no server has."""
     column = row.columns.get("tpot")
-    unnamed = column is not None and not has_unit(column)
+    unnamed = column is not None and unit(column) is None
     most = _MAX_WITHOUT_UNIT if unnamed else MAX_TPOT
     if not MIN_TPOT <= seconds <= most:
         slow = ", and slow ones in seconds tpot_s" if unnamed else ""
         raise UsageError(
             f"{row.where}: TPOT is {seconds:.3g} s; possible are {1e3 * MIN_TPOT:g} ms to {most:g} s. Times in milliseconds "
-            f"need ms in the column's name, such as tpot_ms{slow}; a throughput must be in tokens per second"
+            f"need ms in the column's name, such as tpot_ms{slow}, or --column tpot=NAME*0.001; a throughput must be in tokens "
+            "per second"
         )
 
 

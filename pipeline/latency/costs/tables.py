@@ -4,6 +4,7 @@ What the columns mean is `columns.py`, how a CSV table is written `csv_rows.py`.
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +12,20 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
+from pipeline.latency.costs.columns import plain_name
 from pipeline.latency.costs.csv_rows import read_csv
 from pipeline.store.json_text import parse_json, read_text
 
 _JSON = (".json", ".jsonl")
 _OF_METRICS = ("metric", "metrics", "statistic")  # first columns of a table with a row for each
 _SHOWN = 80  # characters of a header in a message
+_PRINTED = re.compile(r"={3,}.*[Bb]enchmark|^(Mean|Median|P99|Avg|Average) [A-Za-z ]+(\([a-z]+\))?: +[\d.]+")
+_FAILED = re.compile(r"(^|_)(fail\w*|errors?|errored)(_|$)")  # requests, in a table
+_SUCCEEDED = re.compile(r"(^|_)(success\w*|succeed\w*|completed|ok)(_|$)")
+_SHARE = re.compile(r"rate|%|pct|percent|ratio|std")
+_BETWEEN = re.compile(r"(?<=[}\]])\s*\n\s*(?=[{\[])")  # two documents
 _MOST_FAILED = 0.05  # of the requests of a test
+_SAME_LENGTH = 0.1  # difference of mean draft tokens from a whole number that the ends of outputs make
 _SAME_TOKENS = 1.5  # ratio of two counts of the same output tokens from which one has counted something else
 _TOTALS = ("completed", "duration", "total_output_tokens")  # of a result of `vllm bench serve`
 _TIMES = ("mean_tpot_ms", "mean_itl_ms")
@@ -59,6 +67,11 @@ def _rows(path: Path) -> Iterator[Cells]:
             yield Cells(f"{path}: result {number}", cells, tuple(cells), computed)
         return
     table = read_csv(text, str(path))
+    if printed := next((line for line in text.splitlines() if _PRINTED.search(line)), None):
+        raise UsageError(
+            f"{path}: what a benchmark prints ('{printable(printed.strip()[:_SHOWN])}'), not its file; give the JSON it saves "
+            "(`vllm bench serve --save-result`, SGLang's --output-file), or a table with a row for each load"
+        )
     if len(table.names) == 1:
         raise UsageError(
             f"{path}: only one column, '{printable(table.names[0][:_SHOWN])}'; separate the columns with commas, semicolons "
@@ -74,13 +87,15 @@ def _rows(path: Path) -> Iterator[Cells]:
         totals = set(_TOTALS) <= cells.keys()  # as `vllm bench` writes its results into a table
         if totals:
             _check_result(where, cells, table=True)
+        else:
+            _check_counted(where, cells)
         yield Cells(where, cells, table.names, _of_totals(where, cells) if totals else {})
 
 
 def _results(path: Path, text: str) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
     """Results of `vllm bench serve` (one, a list, or one per line) or of a GuideLLM report."""
     try:
-        found = _json(text)
+        found = json_documents(text)
     except ValueError as error:
         raise UsageError(
             f"{path}: not valid JSON or JSON lines ({error}); give the file as the benchmark wrote it"
@@ -90,18 +105,23 @@ def _results(path: Path, text: str) -> Iterator[tuple[dict[str, Any], dict[str, 
         return
     for number, item in enumerate(found if isinstance(found, list) else [found], 1):
         if not isinstance(item, Mapping) or "completed" not in item:
-            raise UsageError(f"{path}: neither a result of `vllm bench serve` nor a GuideLLM report; convert it to CSV")
+            raise UsageError(
+                f"{path}: neither a result of `vllm bench serve` nor a GuideLLM report; write a CSV table "
+                "with a row for each load: concurrency,k,tpot_ms,ttft_ms,output_tok_s,acceptance_length"
+            )
         where = f"{path}: result {number}"
         _check_result(where, item)
         yield _bench_serve(where, dict(item))
 
 
-def _json(text: str) -> Any:
-    """JSON, or JSON lines as `vllm bench serve --append-result` writes them."""
+def json_documents(text: str) -> Any:
+    """JSON, or one document after another: JSON lines as `vllm bench serve --append-result` writes them, or `cat *.json`. No
+    document has an object after another without a comma. ValueError for anything else."""
     try:
         return parse_json(text, foreign=True)
     except ValueError:
-        return [parse_json(line, foreign=True) for line in text.splitlines() if line.strip()]
+        documents = [parse_json(one, foreign=True) for one in _BETWEEN.split(text.strip())]
+        return [item for one in documents for item in (one if isinstance(one, list) else [one])]
 
 
 def _check_result(where: str, result: Mapping[str, Any], table: bool = False) -> None:
@@ -121,6 +141,16 @@ def _check_result(where: str, result: Mapping[str, Any], table: bool = False) ->
                 f"{where}: {tokens:,.0f} output tokens, and {what} {other:,.0f}: the benchmark counted the chunks of streams, "
                 "which hold several tokens each, so times per token are too long; count by `usage`, or use a later version"
             )
+
+
+def _check_counted(where: str, cells: Mapping[str, Any]) -> None:
+    """As `_check_failed`, by columns of a table that count failed requests and others."""
+    counts = {plain_name(name): _count(cells, name) for name in cells if not _SHARE.search(name.lower())}
+    whole = {name: count for name, count in counts.items() if count == int(count)}
+    failed = [count for name, count in whole.items() if _FAILED.search(name)]
+    completed = [count for name, count in whole.items() if _SUCCEEDED.search(name)]
+    if failed and completed:
+        _check_failed(where, max(completed), max(failed))
 
 
 def _check_failed(where: str, completed: float, failed: float) -> None:
@@ -148,7 +178,13 @@ def _number(found: Any) -> float:
 
 def _bench_serve(where: str, result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
     """Cells of a result of `vllm bench serve` or of SGLang's `bench_serving`, and what follows from its totals."""
-    return {name: value for name, value in result.items() if value is not None}, _of_totals(where, result)
+    cells, computed = {name: value for name, value in result.items() if value is not None}, _of_totals(where, result)
+    if {"accept_length", "max_concurrency"} <= result.keys():  # SGLang's own is a mean that was measured
+        cells.pop("concurrency", None)
+    if cells.get("request_rate") == "trace" and "served_rate" in computed:  # SGLang: by the times of a log
+        del cells["request_rate"]
+        computed["rate"] = computed["served_rate"]
+    return cells, computed
 
 
 def _of_totals(where: str, result: Mapping[str, Any]) -> dict[str, float]:
@@ -157,9 +193,12 @@ def _of_totals(where: str, result: Mapping[str, Any]) -> dict[str, float]:
     try:
         tokens, completed = _number(result["total_output_tokens"]), _number(result["completed"])
         drafts, drafted = (_count(result, f"spec_decode_{name}") for name in ("num_drafts", "draft_tokens"))
+        length = drafted / drafts if drafts else 0.0
         computed = {"tokens": tokens / max(1.0, completed)}
-        if drafts:
-            computed["gamma"] = float(round(drafted / drafts))
+        if (
+            drafts and abs(length - round(length)) <= _SAME_LENGTH
+        ):  # else it changed during the test, or outputs are short
+            computed["gamma"] = float(round(length))
         if duration := _count(result, "duration"):
             computed["served_rate"] = completed / duration
             computed["most"] = min(completed, _count(result, "max_concurrent_requests") or completed)

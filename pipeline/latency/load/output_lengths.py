@@ -14,13 +14,14 @@ from scipy.optimize import brentq
 from pipeline.errors import UsageError
 from pipeline.latency.costs.columns import COLUMNS, plain_name
 from pipeline.latency.costs.csv_rows import read_csv
-from pipeline.store.json_text import parse_json, read_text
+from pipeline.latency.costs.tables import json_documents
+from pipeline.store.json_text import read_text
 
 Ints = NDArray[np.int64]
 
 LEAST, MOST = 2, 32_768  # tokens of one output
 _QUANTILES = 200  # equally likely requests that stand for a longer list
-_COLUMNS = (*COLUMNS["tokens"], "completion_tokens")
+_COLUMNS = (*COLUMNS["tokens"], "output_len", "osl", "completion_tokens")
 _HOW = "give a number, MEAN:CAP, or a file of lengths"
 
 
@@ -87,10 +88,7 @@ def _read(path: Path) -> list[Any]:
 def _detailed(text: str, where: str) -> list[Any]:
     """All `output_lens` of the results that have them, one or one a line."""
     try:
-        try:
-            results = parse_json(text, foreign=True)
-        except ValueError:
-            results = [parse_json(line, foreign=True) for line in text.splitlines() if line.strip()]
+        results = json_documents(text)
         results = results if isinstance(results, list) else [results]
         lengths = [length for result in results for length in result.get("output_lens", ())]
     except (ValueError, AttributeError, TypeError):

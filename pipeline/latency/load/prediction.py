@@ -79,6 +79,7 @@ def draft_option(name: str, workload: Workload, step_costs: StepCosts, cap: int)
         step_costs.measured_requests,
         _losses(workload, step_costs, cap),
         step_costs.acceptance_known,
+        step_costs.plain,
     )
 
 
@@ -86,12 +87,22 @@ def _losses(workload: Workload, step_costs: StepCosts, cap: int) -> MeasuredLoss
     """Draft lengths that lost in the measurements, with the tokens per step of the workload."""
     _check_acceptance(workload, step_costs)
     if not step_costs.cells:
-        return None
+        return None if step_costs.plain else _only_drafts(workload.max_gamma, cap)
     rounds_G = None if workload.of_measurements else workload.rounds_G
     found = measured_losses(step_costs.cells, rounds_G, workload.max_gamma, cap)
     if not step_costs.acceptance_known:  # nothing tells what a length between measured ones would get accepted
         found.lost_GN[[gamma for gamma in range(workload.max_gamma + 1) if not step_costs.measured(gamma)]] = True
+    if not step_costs.plain:
+        found.lost_GN[0] = True
+        found.lost_GN[1:] &= ~found.lost_GN[1:].all(0)  # one is left
     return found
+
+
+def _only_drafts(gammas: int, cap: int) -> MeasuredLosses:
+    """Draft lengths that may be chosen where nothing else is known of the measurements: not 0."""
+    lost_GN = np.zeros((gammas + 1, cap), dtype=np.bool_)
+    lost_GN[0] = True
+    return MeasuredLosses((), lost_GN)
 
 
 def _check_acceptance(workload: Workload, step_costs: StepCosts) -> None:

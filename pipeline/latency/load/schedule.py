@@ -136,6 +136,7 @@ class DraftOption:
     )  # measured batch sizes of the others; empty: all
     losses: MeasuredLosses | None = None  # in the measurements of its costs, if they are of a server
     acceptance_known: bool = True  # False: there is no break-even
+    plain: bool = True  # False: plain decoding was not measured, so there is neither a speedup nor a break-even
 
     def measured(self, gamma: int, batch: int) -> bool:
         """Whether this draft length was measured at batch sizes around this one."""
@@ -150,7 +151,7 @@ class Schedule:
     drafts: list[DraftOption]
     winner_N: list[str | None]  # name of the fastest draft; None if plain decoding is fastest
     lengths_N: Ints  # its draft length; 0
-    speedup_N: Floats  # over plain decoding
+    speedup_N: Floats  # over plain decoding; NaN: unknown
     break_even_N: Floats  # break-even acceptance rate of that draft, or of the first if none pays; NaN: unknown
     accuracy_N: list[StepAccuracy]  # of its step times
     measured_N: list[bool]  # whether this draft length was measured at such batch sizes
@@ -180,7 +181,7 @@ def make_schedule(drafts: Sequence[DraftOption]) -> Schedule:
     each_N = np.arange(lengths_DN.shape[1])
     speedup_DN = np.array(
         [
-            speedups(draft.rounds_G, draft.step_GN)[lengths_N, each_N]
+            speedups(draft.rounds_G, draft.step_GN)[lengths_N, each_N] if draft.plain else np.full(len(each_N), np.nan)
             for draft, lengths_N in zip(drafts, lengths_DN, strict=True)
         ]
     )
@@ -193,7 +194,9 @@ def make_schedule(drafts: Sequence[DraftOption]) -> Schedule:
     ]
     break_even_DN = np.array(
         [
-            break_even_acceptances(draft.step_GN) if draft.acceptance_known else np.full(len(each_N), np.nan)
+            break_even_acceptances(draft.step_GN)
+            if draft.acceptance_known and draft.plain
+            else np.full(len(each_N), np.nan)
             for draft in drafts
         ]
     )

@@ -10,6 +10,7 @@ import pytest
 from pipeline.errors import UsageError
 from pipeline.latency.costs.measurements import Measurement, read_measurements
 from pipeline.latency.costs.output_rounds import tokens_per_round
+from tests.unit.latency.costs.offers import followed
 
 PUBLISHED = "concurrency,k,mean_acceptance_length,tpot_p50_ms,ttft_p50_ms,output_tok_s"
 
@@ -49,9 +50,14 @@ def test_a_published_sweep_is_read_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "row", "requests", "step"),
     [
-        ("rate,gamma,latency,tokens,ttft,omega", "2,2,3.0,101,0.5,2", 6.0, tokens_per_round(2, 2, 101) * 2.5 / 100),
+        (
+            "rate,gamma,latency,tokens,ttft,acceptance_length",
+            "2,2,3.0,101,0.5,2",
+            6.0,
+            tokens_per_round(2, 2, 101) * 2.5 / 100,
+        ),
         ("concurrency,gamma,output_tok_s,alpha", "6,1,300,0.5", 6.0, 1.5 * 6 / 300),
-        ("batch,k,tpot,draft_acceptance_rate", "6,4,0.01,0.25", 6.0, 2 * 0.01),
+        ("running,k,tpot,draft_acceptance_rate", "6,4,0.01,0.25", 6.0, 2 * 0.01),
         ("request_rate,request_throughput,k,latency_ms,tokens", "3,2.9,0,1000,11", 3.9, 0.1),
     ],
 )
@@ -220,7 +226,7 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
         ((PUBLISHED, "4,1.5,2,10,50,400"), "line 2: draft length 1.5; give a whole number from 0 to 128"),
         ((PUBLISHED, "0,1,2,10,50,400"), "line 2: 0 concurrent requests"),
         ((PUBLISHED, "1e9,1,2,10,50,400"), "line 2: 1e+09 concurrent requests; give more than 0 and at most 100,000"),
-        ((PUBLISHED, "4,nan,2,10,50,400"), "line 2: k is 'nan', which is not a number"),
+        ((PUBLISHED, "4,three,2,10,50,400"), "line 2: k is 'three', which is not a number"),
         ((PUBLISHED, "4,1,2,10,inf,400"), "line 2: ttft_p50_ms is 'inf', which is not a number"),
         (
             ("concurrency,k,tpot,alpha", "4,3,0.01,70"),
@@ -231,10 +237,13 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
             "line 2: draft_acceptance_rate is -1; give a value",
         ),
         (
-            ("concurrency,omega,tpot", "4,2.5,0.01"),
+            ("concurrency,acceptance_length,tpot", "4,2.5,0.01"),
             "line 2: 2.5 tokens per step, but the draft length is unknown; name",
         ),
-        (("concurrency,k,omega,tpot", "4,0,2.5,0.01"), "line 2: 2.5 tokens per step, but the draft length is 0"),
+        (
+            ("concurrency,k,acceptance_length,tpot", "4,0,2.5,0.01"),
+            "line 2: 2.5 tokens per step, but the draft length is 0",
+        ),
         (("concurrency,k,output_tok_s,ttft,tokens", "2,0,100,9,100"), "line 2: TPOT is -0.0707 s"),
         (("k,tpot", "0,0.1"), "line 2: the number of concurrent requests is unknown"),
         (
@@ -305,7 +314,7 @@ def test_a_value_that_contradicts_the_table_is_an_error(tmp_path: Path) -> None:
         ("concurrency,k,output_tok_s,ttft_ms,tokens", "4,0,179.77,25,16", (4.0, 0, 1.0, 0.022066)),
         ("concurrency,k,step,tpot_ms", "4,0,1,20", (4.0, 0, 1.0, 0.020)),
         ("concurrency,k,accept_length,ITL (ms)", "4,3,2.5,25", (4.0, 3, 2.5, 0.025)),
-        ("k;concurrency;Output token throughput (tok/s)", "0;64;2,116.4", (64.0, 0, 1.0, 64 / 2116.4)),
+        ("k;concurrency;output throughput", "0;64;2,116.4", (64.0, 0, 1.0, 64 / 2116.4)),
     ],
     ids=["names", "percent", "blank", "limit", "throughput", "number of a step", "between chunks", "thousands"],
 )  # fmt: skip
@@ -314,7 +323,7 @@ def test_tables_of_others_are_read(
 ) -> None:
     """Names in other spellings; no value; an open loop's limit is no batch; throughput counts the first token; `step` may be a
     number."""
-    (one,) = read_measurements(_table(tmp_path, header, row)).measured
+    (one,) = followed(_table(tmp_path, header, row)).measured
 
     assert pytest.approx(read, rel=1e-4) == (one.requests, one.gamma, one.tokens_per_step, one.step_seconds)
 
@@ -325,7 +334,7 @@ def test_tables_of_others_are_read(
         (("concurrency,drafts,acceptance_rate,tpot_ms", "1,3,0.5,10"), "acceptance rate 0.5, but the draft length is unknown"),
         (("concurrency,accept_length,tpot_ms", "1,2.9,10"), "2.9 tokens per step, but the draft length is unknown"),
         (("concurrency,itl_ms,tpot_ms", "1,25,10"), "the time between chunks is 2.5 times the time per token, as with drafts"),
-        (("users,k,throughput,tpot_ms", "4,0,0.5,20"), "the number of concurrent requests is unknown"),
+        (("n,k,throughput,tpot_ms", "4,0,0.5,20"), "the number of concurrent requests is unknown"),
         (("requests,k,output_tok_s,tpot_ms", "4,0,200,20"), "'requests' can be how many were sent"),
         (("concurrency,k,output_tok_s", "1,0,0.24"), "a throughput must be in tokens per second"),
         (("concurrency,k,ttft,latency,tokens,tpot_ms", "1,0,50,4.1,200,20"), "latency is 4.1 s, but TTFT and time per token"),

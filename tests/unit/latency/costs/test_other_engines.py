@@ -8,6 +8,7 @@ import pytest
 from pipeline.errors import UsageError
 from pipeline.escaping.secrets import without_secrets
 from pipeline.latency.costs.measurements import Table, read_measurements
+from tests.unit.latency.costs.offers import followed
 
 
 def _read(tmp_path: Path, *lines: str) -> Table:
@@ -20,7 +21,7 @@ def _read(tmp_path: Path, *lines: str) -> Table:
     ("header", "row", "read"),
     [
         ("Concurrency,Inter Token Latency (ms),Time To First Token (ms)", "4,10,30", (4, 0.01, 0.03, 0)),
-        ("Concurrency,Avg TPOT [ms],Total Output Throughput (tokens/sec)", "4,10,390", (4, 0.01, 0, 390)),
+        ("Concurrency,Avg TPOT [ms],Total Output Throughput (tokens/sec)", "4,10,390", (4, 0.01, 0, 0)),
         ("num_concurrent_requests,mean_inter_token_latency_s,mean_ttft_s", "4,0.01,0.03", (4, 0.01, 0.03, 0)),
         ("concurrency,p50_tpot_ms,p99_tpot_ms,p50_ttft_ms", "4,10,20,30", (4, 0.01, 0.03, 0)),
         ("concurrency,p99_tpot_ms,Average time per output token (sec)", "4,20,0.01", (4, 0.01, 0, 0)),
@@ -35,8 +36,10 @@ def _read(tmp_path: Path, *lines: str) -> Table:
 def test_names_of_other_engines_are_read(
     header: str, row: str, read: tuple[float, float, float, float], tmp_path: Path
 ) -> None:
-    """genai-perf, trtllm-bench, LLMPerf; a mean before a median; no other quantile; throughput of each request; an open loop."""
-    (one,) = _read(tmp_path, header, row).measured
+    """With the line that is offered: genai-perf, trtllm-bench, LLMPerf; a mean before a median; an open loop."""
+    path = tmp_path / "sweep.csv"
+    path.write_text(f"{header}\n{row}\n")
+    (one,) = followed(path).measured
 
     assert pytest.approx(read, rel=1e-6) == (one.requests, one.step_seconds, one.ttft or 0, one.throughput or 0)
 
@@ -51,7 +54,7 @@ def test_names_of_other_engines_are_read(
         (("concurrency,output_tok_s", "1,0", "4,100"), "line 2: throughput is 0, but must be above 0"),
         (("concurrency,tpot_ms,tokens", "1,10,0"), "line 2: tokens is 0, but must be above 0"),
         (("request_rate,concurrency,tpot_ms", "0,4,10"), "line 2: rate is 0, but must be above 0"),
-        (("concurrency,throughput", "1,100", "4,300"), "'throughput' can be in tokens or in requests per second"),
+        (("concurrency,throughput", "1,100", "4,300"), "If so, give --column throughput=throughput"),
         (
             ("concurrency,k,output_tok_s,acceptance_length", "1,0,100,", "8,0,80,", "1,2,200,2", "8,2,150,2"),
             "it is the throughput of each request; give --column each_throughput=output_tok_s",
@@ -61,7 +64,7 @@ def test_names_of_other_engines_are_read(
             "line 2: with a request rate, max_concurrency may be a limit that was not reached",
         ),
         (
-            ("request_rate,tpot_p50_ms,ttft_p50_ms,osl", "3,10,10,100"),  # medians say nothing of the mean number
+            ("request_rate,tpot_p50_ms,ttft_p50_ms,tokens", "3,10,10,100"),  # medians say nothing of the mean number
             "line 2: the number of concurrent requests is unknown",
         ),
     ],

@@ -77,7 +77,7 @@ def test_repeats_within_noise_are_repeats(by: float, loads: Sequence[float], tmp
 
 def test_a_throughput_that_falls_as_the_batch_grows_is_named(tmp_path: Path) -> None:
     """4 prompts ran at "16". Without drafts the throughput rises; a fall of 9% is noise."""
-    header, plain = "batch,k,output_tok_s,acceptance_length", ["1,0,151,", "8,0,1187,", "16,0,1085,", "32,0,4194,"]
+    header, plain = "running,k,output_tok_s,acceptance_length", ["1,0,151,", "8,0,1187,", "16,0,1085,", "32,0,4194,"]
     drafted = ["1,2,248,1.8", "8,2,1641,1.8", "16,2,782,1.8", "32,2,4999,1.8"]
     (said,) = falls(_read(tmp_path, header, [*plain, *drafted]))
 

@@ -42,7 +42,7 @@ def _table(tmp_path: Path, *lines: str) -> Path:
         ("running,k,throughput,tpot_p50_ms", "4,0,0.5,20", {}, (4.0, 1.0, 0.020)),
         ("concurrency,k,acceptance_length,itl_ms,tpot_ms", "4,1,1.3,10,10", {}, (4.0, 1.3, 0.013)),
         ("concurrency,k,acceptance_rate,itl_ms,tpot_ms", "4,0,0.5,25,10", {}, (4.0, 1.0, 0.010)),
-        ("concurrency,omega,tpot_ms", "4,1.04,10", {}, (4.0, 1.0, 0.010)),
+        ("concurrency,acceptance_length,tpot_ms", "4,1.04,10", {}, (4.0, 1.0, 0.010)),
     ],
     ids=[
         "spelling",
@@ -105,7 +105,7 @@ def test_a_draft_length_by_counters_is_rounded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (("concurrency,omega,tpot", "4,1.3,0.01"), "1.3 tokens per step, but the draft length is unknown"),
+        (("concurrency,acceptance_length,tpot", "4,1.3,0.01"), "1.3 tokens per step, but the draft length is unknown"),
         (("rate,served_rate,latency,tokens", "10,9.4,3,100"), "completed 9.4 of 10 requests/s"),
         (
             ("concurrency,k,ttft,latency,tokens,tpot_ms", "1,0,16,4.1,200,20"),

@@ -16,7 +16,7 @@ from pipeline.latency.load.prediction import chosen_lengths, draft_option, predi
 from pipeline.latency.load.schedule import make_schedule
 from pipeline.latency.load.workload import Workload
 from pipeline.report.latency_predict import above_measured, near_capacity, print_prediction
-from pipeline.report.latency_schedule import print_schedule
+from pipeline.report.latency_schedule import print_schedule, schedule_json
 
 LOADS, LENGTHS = (1, 2, 4, 8, 16, 32), {0: 1.0, 3: 2.4}
 
@@ -127,3 +127,21 @@ def test_costs_without_drafts_predict_plain_decoding(tmp_path: Path, capsys: pyt
         assert point.plain is not None
         assert point.simulated is not None
         assert pytest.approx(point.plain.mean, rel=0.1) == point.simulated.mean
+
+
+def test_drafts_alone_have_a_schedule_without_speedups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The fastest of the measured lengths by time per token, never 0; what needs plain decoding is unknown."""
+    rows = [f"{n},{g},{n * (1 + 0.5 * g) / _step(n, g)}" for n, g in product(LOADS, (1, 3))]
+    found, path = _costs(tmp_path, _read(tmp_path, "concurrency,k,output_tok_s", *rows))
+    with pytest.raises(UsageError, match="no measurement of plain decoding"):
+        read_costs_and_workload(path, None, None, "256", 128)
+    _, workload = read_costs_and_workload(path, None, None, "256", 128, plain=False)
+    schedule = make_schedule([draft_option("draft", workload, found, 32)])
+    fastest = [min((1, 3), key=lambda g: _step(n, g) / (1 + 0.5 * g)) for n in LOADS]
+
+    assert fastest == [schedule.lengths_N[n - 1] for n in LOADS]
+    assert {1, 3} == set(schedule.lengths_N.tolist()) == set(fastest)
+    assert np.isnan([schedule.speedup_N, schedule.break_even_N]).all()
+    print_schedule(schedule, [])
+    assert "faster at batch size" not in capsys.readouterr().out
+    assert [None] * 32 == schedule_json(schedule)["speedup"]

@@ -1,0 +1,48 @@
+"""Words of column names that say which columns are looked at when a table lacks a quantity. Pure.
+
+Nothing is read by them: `by_value.py` offers what the values confirm.
+"""
+
+import re
+
+from pipeline.latency.costs.columns import plain_name
+
+LOOKED_AT = {  # words of names
+    "gamma": r"(^|_)(k|gamma|n?_?spec|num_spec|speculat\w*|spec_tokens|draft_?len\w*|draft_tokens|steps|mtp\w*|nextn)(_|$)",
+    "requests": r"conc|user|client|batch|(^|_)(bs|b)(_|$)|stream|seqs|parallel|flight|running|requests|threads|(^|_)vus?(_|$)",
+    "acceptance": r"accept|acc_?(len|rate)|(^|_)tau(_|$)|omega|alpha|tokens_per_(step|target_call|round)|block_eff",
+    "ttft": r"ttft|ttfb|ftl|first_tok|time_to_first|first_latency",
+    "tokens": r"(out|output|gen|generated|completion|decode)\w*_(len|tokens|length)|(^|_)osl(_|$)",
+    "latency": r"e2e|latency|total_time|elapsed|duration",
+    "served_rate": r"(^|_)(rps|qps|req\w*_?(per|p)?_?(s|sec|second))(_|$)|req\w*_throughput|throughput_req",
+    "each_throughput": r"user|each|per_req|per_stream|per_seq|speed|single",
+}
+PER_SECOND = re.compile(r"tps|(^|_)t_s(_|$)|toks?_?(per|p)?_?s(_|$)|tokens?.*_(s|sec|second)(_|$)|throughput|tgs|tok_s")
+_TIME = re.compile(r"time|latency|delay|tpot|itl|per_out")
+TELLS_OF_DRAFTS = re.compile(
+    r"(^|[^a-z])(spec(?![a-z]|.?bench)|draft|eagle|medusa|mtp|n_?-?gram|pard|dflash|speculat)", re.IGNORECASE
+)
+NO_DRAFTS = re.compile(
+    r"(^|[^a-z])(no|non|none|without|wihtout|off|false|base|baseline|vanilla|plain|0)([^a-z]|$)", re.IGNORECASE
+)
+INPUT = re.compile(r"input|prompt|prefill|total_tok(?!.*output)|(^|_)(in|pp)(_|$)")
+NO_MEAN = re.compile(r"std|min(_|$)|max(_|$)|p(?!50)\d\d|queue|wait|error|fail|hit")
+OF_DEVICE = re.compile(r"gpu|device|chip|card|rank|node")
+OTHERS = {
+    "gamma": r"draft_tokens|accept|tok_s|_ms",
+    "tokens": r"_s(_|$)|per|tps|ms|accept|total|max|spec|draft",
+}  # others
+
+
+def is_rate(plain: str) -> bool:
+    return bool(PER_SECOND.search(plain)) and not _TIME.search(plain)
+
+
+def is_latency(plain: str) -> bool:
+    """Of a request, and not of a token."""
+    return bool(re.search(LOOKED_AT["latency"], plain)) and not re.search("tok|tpot|itl|chunk|decod", plain)
+
+
+def of_requests(name: str) -> str:
+    """The quantity of a number of requests: those in the batch, or those that are open."""
+    return "running" if re.search("batch|running|(^|_)(bs|b)(_|$)", plain_name(name)) else "concurrency"
