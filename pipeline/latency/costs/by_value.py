@@ -215,7 +215,14 @@ class _Unread:
                 for one in self._times()
                 if unit(one.name) is not None or re.search("itl|tpot|tok", plain_name(one.name))
             ]
-            self._one("tpot", [one for one in times if grows(self._lengths(), load, one.values)])
+            self._one(
+                "tpot",
+                [
+                    one
+                    for one in times
+                    if "step" not in plain_name(one.name) and grows(self._lengths(), load, one.values)
+                ],
+            )
 
     def _take(self, some: Mapping[str, Candidate]) -> None:
         self.found |= {quantity: one for quantity, one in some.items() if one.name}

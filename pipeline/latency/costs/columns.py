@@ -29,7 +29,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "acceptance_rate": ("alpha",),  # per token
     "draft_acceptance_rate": ("draft_acceptance_rate", "acceptance_rate"),  # accepted / drafted
-    "step": ("step",),
+    "step": ("step", "step_time"),
     "itl": ("itl",),
     "tpot": ("tpot",),
     "ttft": ("ttft",),

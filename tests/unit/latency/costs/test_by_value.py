@@ -62,6 +62,7 @@ def test_littles_law_finds_the_columns_of_a_table_without_one_known_name(tmp_pat
         ("concurrency,gain", ("1,1", "8,6", "32,20")),  # neither a rate nor a time
         ("concurrency,total_ms", ("1,5000", "8,6000", "32,9000")),  # too long for a token
         ("concurrency,first_token_ms", ("1,50", "8,60", "32,90")),
+        ("concurrency,decode_step_ms", ("1,50", "8,60", "32,90")),  # a step may give several tokens
         ("n,gen_tps", ("1,100", "8,640")),  # nothing tells that these are requests
         ("n,gen_tps,delay_ms", ("1,100,10", "8,100,90", "32,100,20")),  # does not fit
     ],
