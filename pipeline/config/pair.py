@@ -194,6 +194,12 @@ class ReferenceRecipe(Section):
     fine_tune_learning_rate: float = Field(
         default=3e-3, gt=0, description="Peak learning rate of the target's fine-tuning."
     )
+    newton_schulz_steps: int = Field(
+        default=5,
+        ge=1,
+        le=10,
+        description="Iterations of Muon's orthogonalisation. Five take a third of a step on a CPU without bfloat16 units.",
+    )
     text_megabytes: float = Field(
         default=3.0, gt=0, description="Maximum text to read of each domain (10^6 characters)."
     )

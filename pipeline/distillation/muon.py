@@ -19,8 +19,8 @@ class BatchedMuon(torch.optim.Muon):
     Of a divided model the momentum is divided too, and whole only in batches that are worked on: each process orthogonalises one,
     and sends the others what comes of it."""
 
-    def __init__(self, matrices: list[torch.Tensor], lr: float, weight_decay: float) -> None:
-        super().__init__(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+    def __init__(self, matrices: list[torch.Tensor], lr: float, weight_decay: float, ns_steps: int) -> None:
+        super().__init__(matrices, lr=lr, weight_decay=weight_decay, ns_steps=ns_steps, adjust_lr_fn="match_rms_adamw")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

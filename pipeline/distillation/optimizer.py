@@ -12,7 +12,14 @@ class MuonWithAdamW(torch.optim.Optimizer):
     """Muon for hidden matrices (orthogonalised momentum, scaled to AdamW's step size, arXiv 2502.16982); AdamW for embeddings,
     head, norms, biases and other parameters. Frozen parameters are left out."""
 
-    def __init__(self, model: Any, learning_rate: float, weight_decay: float, betas: tuple[float, float]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        learning_rate: float,
+        weight_decay: float,
+        betas: tuple[float, float],
+        newton_schulz_steps: int = 5,
+    ) -> None:
         ends = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
         if (head := model.get_output_embeddings()) is not None:
             ends.append(head.weight)
@@ -21,7 +28,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         others = [weight for weight in trainable if not any(weight is matrix for matrix in matrices)]
         self.parts: list[torch.optim.Optimizer] = []
         if matrices:
-            self.parts.append(BatchedMuon(matrices, lr=learning_rate, weight_decay=weight_decay))
+            self.parts.append(BatchedMuon(matrices, learning_rate, weight_decay, newton_schulz_steps))
         if others:
             self.parts.append(
                 torch.optim.AdamW(others, lr=learning_rate, betas=betas, weight_decay=weight_decay, fused=True)

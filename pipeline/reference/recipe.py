@@ -63,7 +63,11 @@ def make_reference_pair(
     unseen = {name: _tokens(tokenizer, documents) for name, documents in held_out.items()}
 
     def part(name: str, model: Callable[[], LlamaForCausalLM], training: Training) -> LlamaForCausalLM:
-        return _part(out / name, lambda: train_model(model(), training, recipe, device, progress), tokenizer, device)
+        def train() -> LlamaForCausalLM:
+            progress.line(f"pair: training the reference pair: {training.label} ({training.steps} steps)")
+            return train_model(model(), training, recipe, device, progress)
+
+        return _part(out / name, train, tokenizer, device)
 
     def perplexities(model: LlamaForCausalLM, when: str) -> dict[str, float]:
         return {f"perplexity_{name}_{when}": perplexity(model, row, recipe.context) for name, row in unseen.items()}
@@ -147,7 +151,8 @@ def train_model(
     with Muon, and 218 at best with AdamW alone.
     """
     model.to(device).train()
-    optimizer, steps = MuonWithAdamW(model, training.peak, weight_decay=0.1, betas=(0.9, 0.95)), training.steps
+    iterations, steps = recipe.newton_schulz_steps, training.steps
+    optimizer = MuonWithAdamW(model, training.peak, weight_decay=0.1, betas=(0.9, 0.95), newton_schulz_steps=iterations)
     generator = torch.Generator().manual_seed(training.seed)
     warmup = max(1, steps // 20)
     with progress.track(training.label, steps, "steps") as track:

@@ -13,8 +13,8 @@ from tests.fakes import family_model
 IDS = torch.arange(8).view(2, 4)
 
 
-def _optimizer(model: Any) -> MuonWithAdamW:
-    return MuonWithAdamW(model, 0.02, weight_decay=0.1, betas=(0.9, 0.95))
+def _optimizer(model: Any, iterations: int = 5) -> MuonWithAdamW:
+    return MuonWithAdamW(model, 0.02, weight_decay=0.1, betas=(0.9, 0.95), newton_schulz_steps=iterations)
 
 
 def _step(model: Any, optimizer: torch.optim.Optimizer) -> None:
@@ -26,8 +26,9 @@ def _step(model: Any, optimizer: torch.optim.Optimizer) -> None:
 @pytest.mark.parametrize("at_once", [1, 10**6])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("bf16", [True, False])
+@pytest.mark.parametrize("iterations", [3, 5])
 def test_each_weight_is_moved_by_its_own_rule(
-    bf16: bool, tied: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+    iterations: int, bf16: bool, tied: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Equal to torch's Muon and AdamW one by one: hidden matrices by Muon, embedding, head and norms by AdamW."""
     monkeypatch.setattr(muon, "_AT_ONCE", at_once)
@@ -36,12 +37,12 @@ def test_each_weight_is_moved_by_its_own_rule(
     expected = copy.deepcopy(model)
     ends = {id(expected.model.embed_tokens.weight), id(expected.lm_head.weight)}
     parts = [
-        torch.optim.Muon([weight], lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+        torch.optim.Muon([weight], lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw", ns_steps=iterations)
         if weight.ndim == 2 and id(weight) not in ends
         else torch.optim.AdamW([weight], lr=0.02, betas=(0.9, 0.95), weight_decay=0.1)
         for weight in expected.parameters()
     ]
-    optimizer = _optimizer(model)
+    optimizer = _optimizer(model, iterations)
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
         for own, other in zip(model.parameters(), expected.parameters(), strict=True):

@@ -1,6 +1,7 @@
 """The recipe of the reference pair: sizes, prompts, and the earlier recipe that benchmarks use."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,18 @@ from pipeline.config.loading import load_config
 from pipeline.config.pair import DraftShape, ReferenceRecipe, TargetShape
 from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress
-from pipeline.reference.recipe import Training, new_model, train_model, train_tokenizer, write_prompts
-from pipeline.reference.text import Document
+from pipeline.reference.recipe import (
+    Training,
+    make_reference_pair,
+    new_model,
+    train_model,
+    train_tokenizer,
+    write_prompts,
+)
+from pipeline.reference.text import Document, ReferenceText
 
 EARLIER = Path(__file__).parents[2] / "benchmarks" / "reference_pair.yaml"
+QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.yaml"
 TEXTS = [f"def function_{n}(value):\n    return value + {n}\n" * 60 for n in range(40)]
 SHAPE = {"hidden": 32, "layers": 1, "heads": 1, "intermediate": 32, "steps": 30, "learning_rate": 0.01}
 SMALL = ReferenceRecipe.model_validate(
@@ -34,9 +43,13 @@ def _documents(domain: str) -> list[Document]:
     return [Document(f"{domain}/{n}.py", text) for n, text in enumerate(TEXTS)]
 
 
-@pytest.mark.parametrize("recipe", [ReferenceRecipe(), load_config(EARLIER).pair.reference], ids=["today", "earlier"])
+@pytest.mark.parametrize(
+    "recipe",
+    [ReferenceRecipe(), *(load_config(path).pair.reference for path in (QUICKSTART, EARLIER))],
+    ids=["default", "quickstart", "earlier"],
+)
 def test_the_draft_has_at_most_a_sixth_of_the_parameters(recipe: ReferenceRecipe, tokenizer: Any) -> None:
-    """Of the recipe's default, and of the earlier recipe."""
+    """Of the default, of the quickstart's recipe and of its earlier one, which benchmarks use."""
     target, draft = (new_model(shape, recipe, tokenizer, 0).num_parameters() for shape in (recipe.target, recipe.draft))
 
     assert 6 * draft <= target
@@ -65,6 +78,26 @@ def test_a_model_learns_its_text_and_the_seed_decides_it(tokenizer: Any) -> None
     assert after < before - 1
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_the_training_of_the_pair_is_told_part_by_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each model that is trained has its line; one that an earlier run finished has none."""
+    monkeypatch.setattr("pipeline.reference.recipe.perplexity", lambda model, tokens, context: 1.0)
+    words = " ".join(f"{a}{b}{c}" for a in "abcdefgh" for b in "ijklmno" for c in "pqrstu")
+    documents = [Document(f"{n}.py", f"{words} {text}") for n, text in enumerate(TEXTS[:8])]
+    text = ReferenceText(tuple(documents), tuple(documents))
+    shape = SMALL.target.model_copy(update={"steps": 1})
+    recipe = SMALL.model_copy(update={"target": shape, "draft": shape, "fine_tune_steps": 2})
+
+    def told() -> list[str]:
+        make_reference_pair(tmp_path, recipe, text, 0, torch.device("cpu"), Progress(terminal=False))
+        return [line.partition("reference pair: ")[2] for line in capsys.readouterr().err.splitlines()]
+
+    assert ["target (1 steps)", "base draft (1 steps)", "fine-tuned target (2 steps)"] == told()
+    shutil.rmtree(tmp_path / "target")
+    assert ["fine-tuned target (2 steps)"] == told()
 
 
 def test_prompts_are_of_both_domains_and_their_lengths(tokenizer: Any, tmp_path: Path) -> None:
