@@ -34,7 +34,7 @@ _ELEMENTS = {ACCEPTED: "b", CORRECTED: "i", BONUS: "u"}  # as short as HTML has 
 _RULE_CLASSES = {"pass": "pass", "fail": "fail", "inconclusive": "none"}
 _MOST_BYTES = 1_900_000
 _TABLE, _ROW = re.compile("<table.*?</table>", re.DOTALL), re.compile("<tr>.*?</tr>", re.DOTALL)
-_HEADER, _CELL, _TAG = re.compile("<th [^>]*>(.*?)</th>"), re.compile(r"<td\b"), re.compile("<[^>]*>")
+_HEADER, _CELL, _TAG = re.compile("<th [^<>]*>(.*?)</th>"), re.compile(r"<td\b"), re.compile("<[^<>]*>")
 
 
 def review_page(

@@ -166,7 +166,7 @@ def test_an_export_takes_a_run_an_entry_or_a_version(
     ("command", "forms"),
     [
         (f"compare nobody {RUN}", COMPARED_FORMS),
-        ("decode text --target t --draft nobody", FORMS),
+        ("decode text --target org/t --draft nobody", FORMS),
         ("watch nobody", CONFIG_FORMS),
         ("champion export nobody --engine vllm --out o", CONFIG_FORMS),
         ("champion promote nobody", CONFIG_FORMS),
@@ -180,13 +180,13 @@ def test_a_name_of_nothing_is_told_all_forms(say: Say, command: str, forms: str)
 def test_a_file_is_a_baseline_only_where_drafts_are_compared(say: Say) -> None:
     """Elsewhere it is no draft."""
     assert "plain: not valid JSON" in say(f"compare plain {RUN}")
-    assert f"--draft plain: a file, and no draft; give {FORMS}" == say("decode text --target t --draft plain")
+    assert f"--draft plain: a file, and no draft; give {FORMS}" == say("decode text --target org/t --draft plain")
 
 
 _COMMANDS = (
     f"compare nobody {RUN}",
     "probe --target t --draft nobody --completions .",
-    "decode text --target t --draft nobody",
+    "decode text --target org/t --draft nobody",
     "profile --target t --draft nobody",
     "watch nobody",
     "canary nobody",

@@ -17,7 +17,9 @@ LOOKED_AT = {  # words of names
     "served_rate": r"(^|_)(rps|qps|req\w*_?(per|p)?_?(s|sec|second))(_|$)|req\w*_throughput|throughput_req",
     "each_throughput": r"user|each|per_req|per_stream|per_seq|speed|single",
 }
-PER_SECOND = re.compile(r"tps|(^|_)t_s(_|$)|toks?_?(per|p)?_?s(_|$)|tokens?.*_(s|sec|second)(_|$)|throughput|tgs|tok_s")
+PER_SECOND = re.compile(
+    r"tps|(^|_)t_s(_|$)|toks?_?(per|p)?_?s(_|$)|tokens?.{0,40}_(s|sec|second)(_|$)|throughput|tgs|tok_s"
+)
 _TIME = re.compile(r"time|latency|delay|tpot|itl|per_out")
 TELLS_OF_DRAFTS = re.compile(
     r"(^|[^a-z])(spec(?![a-z]|.?bench)|draft|eagle|medusa|mtp|n_?-?gram|pard|dflash|speculat)", re.IGNORECASE
@@ -25,7 +27,7 @@ TELLS_OF_DRAFTS = re.compile(
 NO_DRAFTS = re.compile(
     r"(^|[^a-z])(no|non|none|without|wihtout|off|false|base|baseline|vanilla|plain|0)([^a-z]|$)", re.IGNORECASE
 )
-INPUT = re.compile(r"input|prompt|prefill|total_tok(?!.*output)|(^|_)(in|pp)(_|$)")
+INPUT = re.compile(r"input|prompt|prefill|total_tok(?!.{0,40}output)|(^|_)(in|pp)(_|$)")
 NO_MEAN = re.compile(r"std|min(_|$)|max(_|$)|p(?!50)\d\d|queue|wait|error|fail|hit")
 OF_DEVICE = re.compile(r"gpu|device|chip|card|rank|node")
 OTHERS = {

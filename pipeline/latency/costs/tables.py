@@ -19,7 +19,7 @@ from pipeline.store.json_text import parse_json, read_text
 _JSON = (".json", ".jsonl")
 _OF_METRICS = ("metric", "metrics", "statistic")  # first columns of a table with a row for each
 _SHOWN = 80  # characters of a header in a message
-_PRINTED = re.compile(r"={3,}.*[Bb]enchmark|^(Mean|Median|P99|Avg|Average) [A-Za-z ]+(\([a-z]+\))?: +[\d.]+")
+_PRINTED = re.compile(r"(?<!=)={3,}[^=]*[Bb]enchmark|^(Mean|Median|P99|Avg|Average) [A-Za-z ]+(\([a-z]+\))?: +[\d.]+")
 _FAILED = re.compile(r"(^|_)(fail\w*|errors?|errored)(_|$)")  # requests, in a table
 _SUCCEEDED = re.compile(r"(^|_)(success\w*|succeed\w*|completed|ok)(_|$)")
 _SHARE = re.compile(r"rate|%|pct|percent|ratio|std")

@@ -432,7 +432,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="result of a benchmark", file="result.json", valid=VLLM, read=lambda place: read_measurements(place / "result.json"),
-        covers=("pipeline/latency/costs/tables:_json", "pipeline/latency/costs/tables:_rows"),
+        covers=("pipeline/latency/costs/tables:json_documents", "pipeline/latency/costs/tables:_rows"),
     ),
     Kind(
         name="table of measurements", file="sweep.csv", valid=SWEEP, read=lambda place: read_measurements(place / "sweep.csv"),
@@ -441,7 +441,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="output lengths", file="lengths.json", valid=[{"output_lens": [5, 9]}],
         read=lambda place: parse_output_lengths(str(place / "lengths.json")),
-        covers=("pipeline/latency/load/output_lengths:_read", "pipeline/latency/load/output_lengths:_detailed"),
+        covers=("pipeline/latency/load/output_lengths:_read",),
     ),
     Kind(
         name="config", file="config.yaml", valid=yaml_text(CONFIG), read=lambda place: load_config(place / "config.yaml"),
