@@ -77,7 +77,7 @@ def broken(line: str, width: int) -> list[str]:
 def _width() -> int:
     """Of the terminal on stderr: stdout may be a file."""
     try:
-        return os.get_terminal_size(2).columns
+        return os.get_terminal_size(2).columns or 80  # 0: a terminal that was never told its size
     except OSError:
         return 80
 

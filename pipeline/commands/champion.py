@@ -139,8 +139,8 @@ def verify(
     read, where = _config_and_store(config, overrides, store)
     if not read.watch.endpoints:
         why = (
-            "watch.endpoints names no engine; to verify a reload, name every replica there, such as "
-            "--set watch.endpoints='[\"http://127.0.0.1:8000\"]'"
+            "watch.endpoints names no engine; to verify a reload, name every replica there: give the config file, with "
+            "--set watch.endpoints='[\"http://127.0.0.1:8000\"]' where it does not"
         )
         if as_json:
             say_json({"action": "nothing", "why": why})

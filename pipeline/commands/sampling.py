@@ -9,16 +9,22 @@ if TYPE_CHECKING:
 
 
 def of_options(temperature: float | None, top_k: int | None, top_p: float | None, min_p: float | None) -> "list[Known]":
-    """What the options set. UsageError for a temperature that is no number."""
-    import math
+    """What the options set. UsageError for what no config may say either."""
+    from pydantic import ValidationError
 
+    from pipeline.config.generate import SamplingConfig
     from pipeline.errors import UsageError
     from pipeline.speculation.deployed import Known
 
-    if temperature is not None and not math.isfinite(temperature):
-        raise UsageError("--temperature must be a number")
-    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    return [Known(f"--{name.replace('_', '-')}", {name: value}) for name, value in given.items() if value is not None]
+    all_of_them = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    given = {name: value for name, value in all_of_them.items() if value is not None}
+    try:
+        SamplingConfig.model_validate(given)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        option = f"--{str(wrong['loc'][0]).replace('_', '-')}"
+        raise UsageError(f"{option} {wrong['input']:g}: {wrong['msg'][:1].lower()}{wrong['msg'][1:]}") from None
+    return [Known(f"--{name.replace('_', '-')}", {name: value}) for name, value in given.items()]
 
 
 def of_runs(drafts: "Mapping[str, Draft]", options: "list[Known]") -> "list[Known]":

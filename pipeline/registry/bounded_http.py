@@ -8,6 +8,7 @@ locks, for hours; and an answer that is packed small can be large. MLflow uses `
 
 import functools
 import io
+import math
 import os
 import socket
 import time
@@ -75,6 +76,8 @@ def _seconds() -> float:
 
 class _Sends:
     """A connection over which a request is sent within the bound of its answer: a server may read as slowly as it writes."""
+
+    _ends = math.inf  # until there is a request: a proxy is first asked for a tunnel, in some hundred bytes
 
     def putrequest(self, *args: Any, **options: Any) -> None:
         self._ends = time.monotonic() + _seconds()

@@ -2,7 +2,9 @@
 
 import io
 import itertools
+import os
 import re
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -129,3 +131,12 @@ def test_a_line_on_a_terminal_is_broken_between_words() -> None:
     ] == broken(line, 60)
     assert ["at", f"  {path}", "  it is"] == broken(f"at {path} it is", 60)
     assert [""] == broken("", 60)
+
+
+def test_a_terminal_without_a_size_is_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`script`, `docker exec -t` and some CI give one."""
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((0, 0)))
+    printed = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", printed)
+    Progress(terminal=True).line("corpus: prompts.jsonl: read as JSON lines, one a row")
+    assert ["corpus: prompts.jsonl: read as JSON lines, one a row"] == printed.getvalue().splitlines()

@@ -13,6 +13,7 @@ import pytest
 import requests
 from requests.adapters import HTTPAdapter
 from requests.exceptions import ConnectionError as NoAnswer
+from requests.exceptions import ProxyError
 from urllib3.util.retry import Retry
 
 from pipeline.errors import RegistryUnavailable, UnderstudyError
@@ -126,6 +127,15 @@ def test_an_uploaded_file_is_answered_with_nothing(server: _Server) -> None:
         assert session.put(f"{url}-artifacts/artifacts/1/a.json", data=b"{}").ok
         with pytest.raises(NoAnswer, match="an empty answer"):
             session.put(f"{url}/experiments/get", data=b"{}")
+
+
+def test_a_proxy_that_makes_no_tunnel_is_an_ordinary_error(server: _Server) -> None:
+    """It is asked for one before there is a request, whose bound does not exist yet."""
+    with requests.Session() as session:
+        session.mount("https://", bounded_http.bounded(HTTPAdapter)())
+        session.proxies = {"https": f"http://127.0.0.1:{server.server_port}"}
+        with pytest.raises(ProxyError, match="Tunnel connection failed: 501"):
+            session.get("https://mlflow.example/health", timeout=5)
 
 
 def test_an_upload_to_a_server_that_hardly_reads_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,3 +66,17 @@ def test_the_run_that_trained_a_draft_says_it(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UsageError, match=r"different sampling: a at .*; b at .*; give --temperature"):
         of_runs(named | {"b": cold}, [])
     assert of_runs(named | {"b": cold}, of_options(None, 5, None, None))
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"temperature": 12.0}, r"--temperature 12: input should be less than or equal to 10"),
+        ({"temperature": float("nan")}, r"--temperature nan: input should be "),
+        ({"min_p": 1.0}, r"--min-p 1: input should be less than 1"),
+    ],
+)
+def test_an_option_out_of_range_is_refused(option: dict[str, float], message: str) -> None:
+    """What a file says out of range is left out with a note. What somebody asked for is not."""
+    with pytest.raises(UsageError, match=message):
+        of_options(**{"temperature": None, "top_k": None, "top_p": None, "min_p": None} | option)
