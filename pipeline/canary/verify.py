@@ -42,6 +42,7 @@ class _Look:
     answers: Answers | None = None
     problems: tuple[str, ...] = ()  # of reading the counters
     said: set[str] = field(default_factory=set)  # problems of asking the engines
+    told: bool = False  # that it is waited for
 
     @property
     def passed(self) -> float:
@@ -77,6 +78,9 @@ def verify(config: Config, store: Store, progress: Progress, seconds: float) -> 
             look.reloaded, look.began, look.canary = True, time.monotonic(), None
         elif decision.action != "wait":
             break
+        elif not look.told:
+            progress.line(f"verify: {decision.why}; waiting for at most {seconds:,.0f} s (--wait)")
+            look.told = True
         time.sleep(max(0.01, seconds / _LOOKS))
     assert look.canary is not None  # of the last look
     if decision.action in ("alarm", "roll_back"):

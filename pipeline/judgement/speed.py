@@ -158,7 +158,9 @@ def served_worth(decision: BriefDecision, gamma: int) -> list[str]:
     if best.speedup is None:
         return [*found, f"speedup {line}"]
     if best.gamma != gamma:
-        found.append(f"measured: {line}; this is started with {gamma}: --gamma {best.gamma} starts it so")
+        found.append(
+            f"measured: {line}; this is started with {gamma}; export it with --gamma {best.gamma} to start it so"
+        )
     return found
 
 

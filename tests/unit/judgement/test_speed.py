@@ -65,7 +65,9 @@ def test_who_serves_a_draft_is_told_its_warning_and_its_best_length() -> None:
     where = "8 prompts with 512 tokens in each of 9 interleaved turns, one request at a time, on cpu"
     measured = f"measured: x0.87 [0.85, 0.90] at 2 draft tokens, {where}"
     assert [warned] == served_worth(slow(), 2)
-    assert [warned, f"{measured}; this is started with 5: --gamma 2 starts it so"] == served_worth(slow(), 5)
+    assert [warned, f"{measured}; this is started with 5; export it with --gamma 2 to start it so"] == served_worth(
+        slow(), 5
+    )
     assert [] == served_worth(replace(slow(), warnings=[], speed=None), 5)
 
 
