@@ -191,5 +191,5 @@ def _unit(name: str, column: str) -> str:
 
 
 def plain_name(column: str) -> str:
-    """`TPOT (ms)` as `tpot_ms`."""
-    return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
+    """`TPOT (ms)` as `tpot_ms`, and `TTFT (\u00b5s)` as `ttft_us`: both signs for micro are a u."""
+    return re.sub(r"[^a-z0-9]+", "_", re.sub("[\u00b5\u03bc]", "u", column.lower())).strip("_")

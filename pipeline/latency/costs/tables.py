@@ -12,16 +12,20 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
-from pipeline.latency.costs.columns import plain_name
+from pipeline.latency.costs.columns import columns_read, plain_name
 from pipeline.latency.costs.csv_rows import read_csv
 from pipeline.store.json_text import parse_json, read_text
 
 _JSON = (".json", ".jsonl")
 _OF_METRICS = ("metric", "metrics", "statistic")  # first columns of a table with a row for each
 _SHOWN = 80  # characters of a header in a message
-_PRINTED = re.compile(r"(?<!=)={3,}[^=]*[Bb]enchmark|^(Mean|Median|P99|Avg|Average) [A-Za-z ]+(\([a-z]+\))?: +[\d.]+")
-_FAILED = re.compile(r"(^|_)(fail\w*|errors?|errored)(_|$)")  # requests, in a table
-_SUCCEEDED = re.compile(r"(^|_)(success\w*|succeed\w*|completed|ok)(_|$)")
+_PRINTED = re.compile(r"={3,}[^=]*[Bb]enchmark|(Mean|Median|P99|Avg|Average) [A-Za-z ]+(\([a-z]+\))?: +[\d.]+")
+_FAILED = re.compile(  # requests, in a table: whole names, since `slo_failed` or `error_code` count something else
+    r"(num_)?(failed|failures|errors|errored)(_requests|_prompts|_count)?|(num_)?requests_(failed|errored)|error_(count|requests)"
+)
+_SUCCEEDED = re.compile(
+    r"(num_)?(success\w*|succeed\w*|completed|ok)(_requests|_count)?|(num_)?requests_(completed|ok)"
+)
 _SHARE = re.compile(r"rate|%|pct|percent|ratio|std")
 _BETWEEN = re.compile(r"(?<=[}\]])\s*\n\s*(?=[{\[])")  # two documents
 _MOST_FAILED = 0.05  # of the requests of a test
@@ -67,7 +71,8 @@ def _rows(path: Path) -> Iterator[Cells]:
             yield Cells(f"{path}: result {number}", cells, tuple(cells), computed)
         return
     table = read_csv(text, str(path))
-    if printed := next((line for line in text.splitlines() if _PRINTED.search(line)), None):
+    known = columns_read(dict.fromkeys(table.names), dict.fromkeys(table.names), {}, str(path))
+    if not known and (printed := next((line for line in text.splitlines() if _PRINTED.match(line.strip())), None)):
         raise UsageError(
             f"{path}: what a benchmark prints ('{printable(printed.strip()[:_SHOWN])}'), not its file; give the JSON it saves "
             "(`vllm bench serve --save-result`, SGLang's --output-file), or a table with a row for each load"
@@ -147,17 +152,18 @@ def _check_counted(where: str, cells: Mapping[str, Any]) -> None:
     """As `_check_failed`, by columns of a table that count failed requests and others."""
     counts = {plain_name(name): _count(cells, name) for name in cells if not _SHARE.search(name.lower())}
     whole = {name: count for name, count in counts.items() if count == int(count)}
-    failed = [count for name, count in whole.items() if _FAILED.search(name)]
-    completed = [count for name, count in whole.items() if _SUCCEEDED.search(name)]
+    failed = [(count, name) for name, count in whole.items() if _FAILED.fullmatch(name)]
+    completed = [(count, name) for name, count in whole.items() if _SUCCEEDED.fullmatch(name)]
     if failed and completed:
-        _check_failed(where, max(completed), max(failed))
+        (most, of), (others, of_others) = max(failed), max(completed)
+        _check_failed(where, others, most, f" by '{of}' and '{of_others}'")
 
 
-def _check_failed(where: str, completed: float, failed: float) -> None:
+def _check_failed(where: str, completed: float, failed: float, by: str = "") -> None:
     if failed > _MOST_FAILED * (completed + failed):
         raise UsageError(
-            f"{where}: {failed:,.0f} of {completed + failed:,.0f} requests failed, so the times are not those of this load; mend "
-            "the test, or remove the result"
+            f"{where}: {failed:,.0f} of {completed + failed:,.0f} requests failed{by}, so the times are not those of this load; "
+            "mend the test, or remove the result"
         )
 
 
