@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from pipeline.judgement.contradictions import check_decision
 from pipeline.judgement.schema import FILE, REMEDY, BriefDecision, Decision, TrainingStep
-from pipeline.judgement.speed import as_measurable
+from pipeline.judgement.speed import as_measurable, without_measured
+from pipeline.judgement.what_now import without_step_times
 from pipeline.store.files import write_json
 from pipeline.store.parsing import Format, format_of
 from pipeline.store.runs import RunRecord
@@ -41,8 +42,12 @@ def recorded_decision(record: RunRecord) -> BriefDecision | None:
 
 
 def _as_measurable(decision: _Any) -> _Any:
-    """An earlier version recorded speedups of a single prompt."""
-    return replace(decision, speed=as_measurable(decision.speed))
+    """An earlier version recorded speedups of a single prompt, and lines that rest on them."""
+    speed = as_measurable(decision.speed)
+    if speed == decision.speed:
+        return decision
+    warnings, lines = without_measured(decision.warnings), without_step_times(decision.what_now)
+    return replace(decision, speed=speed, warnings=warnings, what_now=lines)
 
 
 def read_training(path: Path) -> list[TrainingStep]:

@@ -121,6 +121,9 @@ def _checks(speed: DecodingSpeed, names: Mapping[Side, str]) -> list[str]:
 
 def check_line(check: SpeedCheck, name: str) -> str:
     """`checked by decoding 8 prompts with 523 tokens (base draft, γ=2): x1.20 [...] decoded, x1.24 [...] computed: agrees`."""
+    if check.decoded is None:
+        few = too_few(check.prompts, check.tokens) or f"{extent(check.prompts, check.tokens)} give no figure"
+        return f"not checked by decoding ({name}, γ={check.gamma}): {few}"
     verdict = "agrees" if check.agrees else "does not agree"
     return (
         f"checked by decoding {extent(check.prompts, check.tokens)} ({name}, γ={check.gamma}): {times(check.decoded)} decoded, "
@@ -136,6 +139,11 @@ def as_measurable(speed: DecodingSpeed | None) -> DecodingSpeed | None:
     candidate, baseline = (None if one is None else _without(one, reason) for one in (speed.candidate, speed.baseline))
     assert candidate is not None
     return replace(speed, candidate=candidate, baseline=baseline)
+
+
+def without_measured(warnings: Sequence[str]) -> list[str]:
+    """The warnings that do not rest on the measured speedup."""
+    return [warning for warning in warnings if _HERE not in warning]
 
 
 def _without(draft: DraftSpeed, reason: str) -> DraftSpeed:

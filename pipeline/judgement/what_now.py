@@ -14,6 +14,7 @@ from pipeline.judgement.headline import OF_ACCEPTANCE
 from pipeline.judgement.rule_result import FAIL, PASS, RuleResult
 
 _MOST = 1000  # times as many prompts: no advice
+_OF_TIMES = "a round costs"
 
 
 def what_now(
@@ -30,6 +31,11 @@ def what_now(
     return [*_for_rules(rules, next_doubling), *found]
 
 
+def without_step_times(lines: Sequence[str]) -> list[str]:
+    """Those of the lines that do not rest on step times."""
+    return [line for line in lines if _OF_TIMES not in line]
+
+
 def _break_even(times: StepTimes, per_round: Mapping[int, float], rate: float) -> str:
     """What a round costs and must give. In steps of plain decoding, on the machine of the run."""
     # Within each turn, as the speedup is: what else the machine does in a turn affects both.
@@ -39,7 +45,7 @@ def _break_even(times: StepTimes, per_round: Mapping[int, float], rate: float) -
     }
     best = max(cost, key=lambda length: per_round[length] / median(times.rounds[length]))
     tokens = f"{best} draft tokens" if best > 1 else "1 draft token"
-    said = f"{tokens}: a round costs {cost[best]:.2f} steps of plain decoding and gives {per_round[best]:.2f} tokens"
+    said = f"{tokens}: {_OF_TIMES} {cost[best]:.2f} steps of plain decoding and gives {per_round[best]:.2f} tokens"
     needed = _acceptance_for(cost[best], best)
     if per_round[best] >= cost[best]:
         return f"{said}; it pays while the acceptance rate is above about {needed or 0.0:.2f} (now {rate:.2f})"

@@ -107,6 +107,21 @@ def test_a_speedup_of_too_little_in_an_older_record_is_none_now(prompts: int, to
     assert "turns differ" == speed.baseline.not_measurable
 
 
+def test_what_rests_on_a_speedup_goes_with_it() -> None:
+    """A decision that says "slower" above "not measurable" contradicts itself; what rests on the load or on rules stays."""
+    of_times = "no draft length pays on this machine. With 1 draft token: a round costs 1.50 steps of plain decoding"
+    of_load, of_rules = "slower than plain decoding at the stated load (x0.90)", "gain lacks 1.00 points"
+    made = replace(slow(), what_now=[of_rules, of_times])
+    assert made.speed is not None
+    made = replace(made, warnings=[*made.warnings, of_load], speed=replace(made.speed, prompts=4, tokens=256))
+    record = RunRecord(id="r", name="r", created="", config={}, outside={}, decision=brief(made))
+    found = recorded_decision(record)
+    assert found is not None
+    assert ([of_load], [of_rules]) == (found.warnings, found.what_now)
+    assert [f"the draft passed, but was {of_load}", f"speedup {measured_line(found)}"] == served_worth(found, 5)
+    assert "not measurable: 4 prompts with 256 tokens" in measured_line(found)
+
+
 def test_prompts_and_tokens_stand_beside_the_speedup(capsys: pytest.CaptureFixture[str]) -> None:
     """Of the turns, and of the examination."""
     speed = replace(make_speed(Measured(1.3, 1.2, 1.4)), examined_prompts=160, examined_tokens=15360)

@@ -10,7 +10,7 @@ from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.acceptance.schema import Figure
 from pipeline.acceptance.step_times import StepTimes
 from pipeline.judgement.rule_result import FAIL, INCONCLUSIVE, PASS, Power, RuleResult, RuleVerdict
-from pipeline.judgement.what_now import what_now
+from pipeline.judgement.what_now import what_now, without_step_times
 
 POWER = Power(prompts=100, passes={}, refused={}, equal_passes=None, prompts_needed={})
 
@@ -47,6 +47,14 @@ def test_a_draft_that_does_not_pay_says_what_would() -> None:
 def test_no_acceptance_helps_a_draft_that_is_as_slow_as_its_target() -> None:
     line = _line(1.1, 1.0, 0.9)
     assert "no acceptance rate makes a round of more than 2 steps pay: choose a smaller draft" in line
+
+
+def test_lines_on_step_times_are_known_as_such() -> None:
+    """All of them, and no other."""
+    of_times = [_line(0.1, 1.0, 0.8), _line(0.5, 1.0, 0.4), _line(1.1, 1.0, 0.9)]
+    of_rules = what_now([_rule(FAIL, 0.01, 0.005, 0.03)], None, None, 0.02)
+    assert of_rules
+    assert of_rules == without_step_times([*of_rules, *of_times])
 
 
 def _rule(verdict: RuleVerdict, value: float, half: float, threshold: float, power: Power | None = POWER) -> RuleResult:
