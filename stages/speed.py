@@ -1,6 +1,7 @@
 """speed: measures the seconds of decoding steps with a draft of some shape, plain and at each draft length, in turns, and
-checks the speedup that follows from them by decoding."""
+checks the speedup that follows from them by decoding: all of it twice where the two do not agree."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pipeline.acceptance.profile_file import NotExamined, read_examination
@@ -42,20 +43,29 @@ def _measure(context: StageContext[SpeedSettings]) -> None:
     turns = turns_of(sets, settings.speed, settings.max_gamma, pair)
     decoder = timed_decoder(target, draft, turns, settings.deployed, settings.drafting, pair.vocabulary)
     turns, needed = within_seconds(decoder, turns, settings.speed.seconds, settings.confidence)
-    with context.progress.track("decoding in turns", turns.count, "turns") as track:
-        seconds = measure_step_times(decoder, turns, lambda: track.advance(1))
-    plain = seconds.pop(0)
     examination = read_examination(inputs["examination"])
-    times = StepTimes(
-        device=hardware_class(device),
-        prompts=len(turns.requests),
-        tokens=turns.tokens,
-        plain=plain,
-        rounds=seconds,
-        draft=examination.profile.draft.digest,
-        needed_seconds=needed,
-    )
-    if not isinstance(examination, NotExamined):
+
+    def measure() -> StepTimes:
+        with context.progress.track("decoding in turns", turns.count, "turns") as track:
+            seconds = measure_step_times(decoder, turns, lambda: track.advance(1))
+        times = StepTimes(
+            device=hardware_class(device),
+            prompts=len(turns.requests),
+            tokens=turns.tokens,
+            plain=seconds.pop(0),
+            rounds=seconds,
+            draft=examination.profile.draft.digest,
+            needed_seconds=needed,
+        )
+        if isinstance(examination, NotExamined):
+            return times
         computed = examined_speed(times, examination.counts, settings.confidence)
-        times = replace(times, check=check_speed(decoder, turns, computed, settings.confidence))
-    write_step_times(context.out, times)
+        return replace(times, check=check_speed(decoder, turns, computed, settings.confidence, settings.speed.seconds))
+
+    write_step_times(context.out, agreeing(measure))
+
+
+def agreeing(measure: Callable[[], StepTimes]) -> StepTimes:
+    """The second measurement where the check of the first contradicts it: other work on the machine may have ended."""
+    times = measure()
+    return times if times.check is None or times.check.agrees else measure()

@@ -27,8 +27,8 @@ class SpeedCheck:
     prompts: Count
     tokens: Count  # decoded with the draft, and about as many without
     computed: Measured
-    decoded: Measured
-    agrees: Flag  # the intervals overlap
+    decoded: Measured | None  # None: so few tokens are not enough
+    agrees: Flag  # the intervals overlap, or nothing is compared
 
 
 @stored

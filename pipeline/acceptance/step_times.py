@@ -16,7 +16,7 @@ The draft length is the one with the largest estimate; the interval does not inc
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from math import exp, hypot, log
+from math import ceil, exp, hypot, log
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -101,7 +101,7 @@ def _too_little(times: StepTimes, examined: Figure, tokens: int) -> str | None:
     if (few := too_few(times.prompts, times.tokens)) is not None:
         remedy = "set evaluate.speed.prompts and evaluate.speed.tokens so, with as many examination prompts"
         if times.needed_seconds is not None:
-            remedy = f"raise evaluate.speed.seconds to about {times.needed_seconds:,.0f}"
+            remedy = f"raise evaluate.speed.seconds to about {ceil(times.needed_seconds):,}"
         return f"{few} in each turn: {remedy}"
     if (few := too_few(examined.prompts, tokens)) is not None:
         return f"{few} in the examination: add rows, or raise corpus.splits.examination"
@@ -112,11 +112,12 @@ def _too_little(times: StepTimes, examined: Figure, tokens: int) -> str | None:
 
 def _contradiction(check: SpeedCheck | None) -> str | None:
     """Two kinds of evidence that exclude each other give no figure."""
-    if check is None or check.agrees:
+    if check is None or check.decoded is None or check.agrees:
         return None
     return (
         f"decoding {extent(check.prompts, check.tokens)} gave x{check.decoded.median:.2f}, and step times "
-        f"x{check.computed.median:.2f}; is something else running?"
+        f"x{check.computed.median:.2f}; is something else running? These step times stay in the store: change "
+        "evaluate.speed.turns to measure again"
     )
 
 

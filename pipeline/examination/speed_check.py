@@ -1,13 +1,15 @@
 """Checks the speedup that step times and examined tokens per round give, by decoding with the draft that was timed.
 
-Each request is decoded with the draft and without it, and what is counted are tokens and seconds: rounds of any outcome, on
-tokens of their own. No step time and no examined figure is in the result. Knows one draft, and not which others share its step
-times.
+Each request is decoded with the draft and without it up to a stop token, as it was examined: behind one, target and draft may
+agree more, or less. What is counted are tokens and seconds: rounds of any outcome, on tokens of their own. No step time and no
+examined figure is in the result. Knows one draft, and not which others share its step times.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import exp, inf, log
+from time import perf_counter
 
 from scipy.special import stdtrit
 
@@ -28,35 +30,46 @@ class Decode:
     plain_seconds: float
 
 
-def check_speed(decoder: Decoder, turns: Turns, computed: DraftSpeed, confidence: float) -> SpeedCheck | None:
-    """None where no speedup was computed, or where too little can be decoded to compare it with."""
+def check_speed(
+    decoder: Decoder, turns: Turns, computed: DraftSpeed, confidence: float, most: float = inf
+) -> SpeedCheck | None:
+    """With the requests of the turns, and where their completions end early with further ones, for about `most` seconds. None
+    where no speedup was computed; a check without a decoded speedup where too little can be decoded."""
     if computed.speedup is None:
         return None
-    found = [decode_both(decoder, turns, number, computed.gamma) for number in range(len(turns.requests))]
-    decoded, tokens = decoded_speedup(found, confidence), sum(one.tokens for one in found)
-    if len(found) < LEAST_PROMPTS or tokens < LEAST_TOKENS or decoded is None:
-        return None
+    found, began = list[Decode](), perf_counter()
+    for number, request in enumerate(chain(turns.requests, turns.further)):
+        if number >= len(turns.requests) and (_enough(found) or perf_counter() - began > most):
+            break
+        found.append(decode_both(decoder, turns, request, number, computed.gamma))
+    decoded = decoded_speedup(found, confidence) if _enough(found) else None
     return SpeedCheck(
         gamma=computed.gamma,
         prompts=len(found),
-        tokens=tokens,
+        tokens=sum(one.tokens for one in found),
         computed=computed.speedup,
         decoded=decoded,
-        agrees=overlap(computed.speedup, decoded),
+        agrees=decoded is None or overlap(computed.speedup, decoded),
     )
 
 
-def decode_both(decoder: Decoder, turns: Turns, number: int, gamma: int) -> Decode:
-    """One request with the draft and without it, in alternating order."""
-    request, found = turns.requests[number], dict[int, tuple[int, float]]()
+def _enough(decodes: Sequence[Decode]) -> bool:
+    tokens = min(sum(one.tokens for one in decodes), sum(one.plain_tokens for one in decodes))
+    return len(decodes) >= LEAST_PROMPTS and tokens >= LEAST_TOKENS
+
+
+def decode_both(decoder: Decoder, turns: Turns, request: Request, number: int, gamma: int) -> Decode:
+    """One request with the draft and without it, in an order that alternates by `number`."""
+    found = dict[int, tuple[int, float]]()
     for length in (gamma, 0) if number % 2 else (0, gamma):
-        found[length] = _decode(decoder, request, length, turns.steps)
+        found[length] = _decode(decoder, turns, request, length)
     return Decode(*found[gamma], *found[0])
 
 
-def _decode(decoder: Decoder, request: Request, length: int, tokens: int) -> tuple[int, float]:
-    """Whole rounds until there are `tokens`; those near the request's limit are shorter, and not counted."""
-    decoder.length = Fixed(length)
+def _decode(decoder: Decoder, turns: Turns, request: Request, length: int) -> tuple[int, float]:
+    """Whole rounds up to a stop token, or until there are as many tokens as steps in a turn; those near the request's limit are
+    shorter, and not counted."""
+    decoder.length, decoder.stop_tokens = Fixed(length), turns.stop_tokens
     decoding = Decoding(decoder, [request])
     count, seconds = 0, 0.0
     for round_ in decoding:
@@ -64,7 +77,7 @@ def _decode(decoder: Decoder, request: Request, length: int, tokens: int) -> tup
             break
         taken = decoding.completions[0].seconds
         count, seconds = count + round_.accepted[0] + 1, taken.total - taken.prefill
-        if count >= tokens:
+        if count >= turns.steps:
             break
     return count, seconds
 

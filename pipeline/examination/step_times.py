@@ -7,6 +7,7 @@ length is best, is not known here: only how long a round takes.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import ceil
 from time import perf_counter
 from typing import Any
 
@@ -27,6 +28,8 @@ _PLAIN = 0  # the draft length of plain decoding
 _STEPS_PER_ROUND = 16  # a turn has so many steps of plain decoding, which all lengths are compared with, for each round
 _LEAST_ROUNDS = 2
 _LEAST_STEPS = 16
+_MOST_CHECKED = 128  # requests of a check by decoding
+_MARGIN = 1.25  # of the seconds that are asked for: the next measurement finds another cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,10 @@ class Turns:
     lengths: Sequence[int]
     steps: int
     count: int
+    further: Sequence[Request] = ()  # in no turn: for a check that needs more
+    stop_tokens: frozenset[int] = (
+        frozenset()
+    )  # at which a completion ends, and no turn does: a step takes as long behind one
 
     @property
     def rounds(self) -> int:
@@ -62,21 +69,28 @@ def turns_of(sets: CompletionSets, speed: SpeedConfig, max_gamma: int, pair: Pai
     contexts = ([*one.prompt.tolist(), *one.tokens[: one.length // 2].tolist()] for one in sets.read(sets.deployed))
     rooms = ((context, pair.context - len(context) - max(lengths) - 1) for context in contexts)
     fitting = ((context, room) for context, room in rooms if room >= least)
-    requests = [
-        Request(context, min(room, wanted), seed) for seed, (context, room) in enumerate(islice(fitting, speed.prompts))
-    ]
+    most = max(speed.prompts, _MOST_CHECKED)
+    found = [Request(context, min(room, wanted), seed) for seed, (context, room) in enumerate(islice(fitting, most))]
+    requests, further = found[: speed.prompts], found[speed.prompts :]
     if not requests:
         raise UnderstudyError(
             f"no examination prompt leaves room for {least} tokens in the context of {pair.context}; lower "
             "evaluate.speed.tokens, or set evaluate.speed.turns to 0"
         )
-    return Turns(requests=requests, lengths=lengths, steps=speed.tokens, count=speed.turns)
+    return Turns(
+        requests=requests,
+        lengths=lengths,
+        steps=speed.tokens,
+        count=speed.turns,
+        further=further,
+        stop_tokens=frozenset(pair.stop_tokens),
+    )
 
 
 def timed_decoder(
     target: Any, draft: LoadedDraft, turns: Turns, sampling: Sampling, draft_sampling: Sampling, vocabulary: int
 ) -> Decoder:
-    """Of all sides. It ends at no stop token: a step takes as long behind one."""
+    """Of all sides."""
     return Decoder(
         target, draft, sampling=sampling, draft_sampling=draft_sampling, vocabulary=vocabulary, gamma=max(turns.lengths)
     )
@@ -106,11 +120,13 @@ def within_seconds(decoder: Decoder, turns: Turns, most: float, confidence: floa
     while steps > _LEAST_STEPS and count * requests * cost.of(steps) > most:
         steps -= 1
     requests = min(requests, max(1, int(most / (count * cost.of(steps)))))
-    found = replace(turns, requests=turns.requests[:requests], steps=steps, count=count)
+    further = [*turns.requests[requests:], *turns.further]
+    found = replace(turns, requests=turns.requests[:requests], further=further, steps=steps, count=count)
     lacking, lacked = (too_few(len(one.requests), one.tokens) is not None for one in (found, turns))
     if lacked or not lacking:  # more seconds would not help
         return found, None
-    return found, count * LEAST_PROMPTS * cost.of(LEAST_TOKENS // LEAST_PROMPTS)
+    steps = min(turns.steps, LEAST_TOKENS // LEAST_PROMPTS)  # steps are what is reduced last, after requests
+    return found, _MARGIN * min(turns.count, least_turns(confidence)) * ceil(LEAST_TOKENS / steps) * cost.of(steps)
 
 
 def _cost(decoder: Decoder, one: Turns) -> _Cost:
@@ -151,7 +167,7 @@ def _turn(decoder: Decoder, turns: Turns, number: int) -> dict[int, float]:
 def _rounds(decoder: Decoder, request: Request, length: int, most: int) -> tuple[float, int]:
     """Seconds and number of up to `most` rounds that draft all of `length` tokens; near the limit they are shorter, and not
     counted."""
-    decoder.length = Fixed(length)
+    decoder.length, decoder.stop_tokens = Fixed(length), frozenset()
     decoding = Decoding(decoder, [request])
     spent, whole = 0.0, 0
     for round_ in islice(decoding, most):

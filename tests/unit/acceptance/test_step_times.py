@@ -18,6 +18,7 @@ from pipeline.acceptance.step_times import (
     write_step_times,
 )
 from pipeline.errors import UnderstudyError
+from pipeline.judgement.speed import check_line
 from pipeline.store.files import write_json
 
 OMEGA = {1: 1.7, 2: 2.2, 3: 2.5, 4: 2.6, 6: 2.67}
@@ -72,7 +73,7 @@ FEW = "are too few; at least 8 prompts and 512 tokens are needed"
             {"prompts": 1, "tokens": 16, "needed_seconds": 1234.5},
             40,
             4000,
-            f"1 prompt with 16 tokens {FEW} in each turn: raise evaluate.speed.seconds to about 1,234",
+            f"1 prompt with 16 tokens {FEW} in each turn: raise evaluate.speed.seconds to about 1,235",
         ),
         ({}, 7, 4000, f"7 prompts with 4,000 tokens {FEW} in the examination: add rows"),
         ({}, 8, 511, f"8 prompts with 511 tokens {FEW} in the examination"),
@@ -103,7 +104,16 @@ def test_a_decode_that_contradicts_the_times_gives_none(agrees: bool) -> None:
     found = draft_speed(_times(0.1, check=check), EXACT, 4000, 0.95)
     assert agrees == (found.speedup is not None)
     assert check == found.check
-    assert agrees or "gave x1.20, and step times x1.90" in str(found.not_measurable)
+    said = str(found.not_measurable)
+    assert agrees or ("gave x1.20, and step times x1.90" in said and said.endswith("turns to measure again"))
+
+
+def test_what_could_not_be_checked_stands() -> None:
+    """Too few tokens contradict nothing."""
+    check = SpeedCheck(gamma=3, prompts=8, tokens=20, computed=Measured(1.9, 1.8, 2.0), decoded=None, agrees=True)
+    found = draft_speed(_times(0.1, check=check), EXACT, 4000, 0.95)
+    assert found.speedup is not None
+    assert "not checked by decoding (d, γ=3): 8 prompts with 20 tokens are too few" in check_line(check, "d")
 
 
 def test_both_errors_are_in_the_interval() -> None:

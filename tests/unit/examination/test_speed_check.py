@@ -1,17 +1,19 @@
 """The check of a computed speedup by decoding directly."""
 
+from math import inf
 from random import Random
 
 import pytest
+import torch
 
 from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
 from pipeline.drafts.plain import PlainDraft
 from pipeline.examination.speed_check import Decode, check_speed, decode_both, decoded_speedup, overlap
-from pipeline.examination.step_times import Turns, timed_decoder
+from pipeline.examination.step_times import Turns, _rounds, timed_decoder
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.settings import GREEDY
-from tests.fakes import table_model
+from tests.fakes import TableModel, table_model
 
 
 def _decoder(turns: Turns) -> Decoder:
@@ -26,10 +28,11 @@ def _turns(limit: int, steps: int, requests: int = 8) -> Turns:
 
 def test_whole_rounds_are_decoded_until_there_are_tokens_enough() -> None:
     """A draft that is always right gives 5 tokens a round of 4: 15 where 12 are asked for; near the limit none are counted."""
-    found = decode_both(_decoder(_turns(40, 12)), _turns(40, 12), 0, 4)
+    turns, short = _turns(40, 12), _turns(7, 6)
+    found = decode_both(_decoder(turns), turns, turns.requests[0], 0, 4)
     assert (15, 12) == (found.tokens, found.plain_tokens)
     assert min(found.seconds, found.plain_seconds) > 0
-    assert 5 == decode_both(_decoder(_turns(7, 6)), _turns(7, 6), 1, 4).tokens
+    assert 5 == decode_both(_decoder(short), short, short.requests[1], 1, 4).tokens
 
 
 def test_the_decoded_speedup_is_tokens_over_seconds() -> None:
@@ -70,9 +73,9 @@ def test_it_agrees_where_the_intervals_overlap(decoded: Measured, agrees: bool) 
     assert agrees == overlap(Measured(1.4, 1.3, 1.5), decoded) == overlap(decoded, Measured(1.4, 1.3, 1.5))
 
 
-@pytest.mark.parametrize(("requests", "speedup", "checked"), [(8, 1.0, True), (7, 1.0, False), (8, None, False)])
+@pytest.mark.parametrize(("requests", "speedup", "checked"), [(8, 1.0, True), (8, None, False)])
 def test_a_check_has_both_numbers(requests: int, speedup: float | None, checked: bool) -> None:
-    """Nothing is checked where nothing was computed, nor with too little to compare with."""
+    """Nothing is checked where nothing was computed."""
     turns = _turns(90, 64, requests)
     computed = None if speedup is None else Measured(speedup, 0.0001, 1000.0)
     given = DraftSpeed(gamma=4, tokens_per_second=Measured(1.0, 1.0, 1.0), speedup=computed)
@@ -85,3 +88,37 @@ def test_a_check_has_both_numbers(requests: int, speedup: float | None, checked:
         found.gamma,
         found.agrees,
     )
+
+
+def _stopping(further: int) -> tuple[Decoder, Turns]:
+    """Completions that stop at token 30, 19 tokens on, with a draft that is right up to there and never behind."""
+    following_VW = 50 * torch.eye(90, dtype=torch.float64).roll(1, 1)
+    wrong_VW = torch.cat([following_VW[:30], following_VW[30:].roll(1, 1)])
+    given = [Request([1, 11], 90, seed) for seed in range(8 + further)]
+    turns = Turns(requests=given[:8], further=given[8:], lengths=(4,), steps=64, count=6, stop_tokens=frozenset([30]))
+    draft = PlainDraft(TableModel(wrong_VW[None]), 90)
+    return timed_decoder(TableModel(following_VW[None]), draft, turns, GREEDY, GREEDY, 90), turns
+
+
+def test_a_check_ends_where_completions_do() -> None:
+    """As the examination does; with more requests until there are tokens enough. Turns go on."""
+    decoder, turns = _stopping(further=40)
+    both = decode_both(decoder, turns, turns.requests[0], 0, 4)
+    assert (20, 19) == (both.tokens, both.plain_tokens)  # four rounds that are all right
+    assert 64 == _rounds(decoder, turns.requests[0], 0, 64)[1]
+    found = check_speed(decoder, turns, COMPUTED, 0.95)
+    assert found is not None
+    assert found.decoded is not None
+    assert (27, 540) == (found.prompts, found.tokens)
+
+
+@pytest.mark.parametrize(("further", "seconds"), [(3, inf), (40, 0.0)])
+def test_too_little_to_check_with_is_said(further: int, seconds: float) -> None:
+    """Nothing is contradicted: too few examination prompts, or no time for more."""
+    found = check_speed(*_stopping(further), COMPUTED, 0.95, seconds)
+    assert found is not None
+    prompts = 8 + (further if seconds else 0)
+    assert (None, True, prompts, 20 * prompts) == (found.decoded, found.agrees, found.prompts, found.tokens)
+
+
+COMPUTED = DraftSpeed(gamma=4, tokens_per_second=Measured(1.0, 1.0, 1.0), speedup=Measured(1.0, 0.0001, 1000.0))

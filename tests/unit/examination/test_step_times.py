@@ -58,6 +58,7 @@ def test_sides_alternate_on_each_request(machine: dict[str, Any]) -> None:
 
 
 REQUEST = 64 + 4 * (1.1 + 1.4)  # seconds of a turn of one request, here without prefills
+REQUESTS_OF_TEN = [Request([1], 80, seed) for seed in range(10)]
 LEAST = 16 + 2 * (1.1 + 1.4)  # the same with 16 steps
 
 
@@ -76,11 +77,34 @@ def test_fewer_turns_then_requests_then_steps_where_the_target_is_slow(
     machine: dict[str, Any], seconds: float, expected: tuple[int, int, int]
 ) -> None:
     """As long as they can, they are enough for a speedup."""
-    turns = replace(_turns(9), requests=[Request([1], 80, seed) for seed in range(10)])
+    turns = replace(_turns(9), requests=REQUESTS_OF_TEN)
     found, needed = within_seconds(None, turns, seconds, 0.95)  # type: ignore[arg-type]
     assert expected == (found.count, len(found.requests), found.steps)
     assert (needed is None) == (found.tokens >= 512)
-    assert needed is None or needed == pytest.approx(6 * 8 * REQUEST)
+    assert needed is None or needed == pytest.approx(1.25 * 6 * 8 * REQUEST)
+    assert REQUESTS_OF_TEN == [*found.requests, *found.further]  # what no turn has room for is left to the check
+
+
+@pytest.mark.parametrize(("requests", "steps"), [(10, 64), (8, 64), (12, 50), (40, 16), (16, 128), (9, 200)])
+def test_the_seconds_that_are_asked_for_are_enough(
+    machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch, requests: int, steps: int
+) -> None:
+    """Also where the machine is slower by a fifth when they are given."""
+    given = [Request([1], 300, seed) for seed in range(requests)]
+    turns = replace(_turns(9), requests=given, steps=steps)
+    needed = within_seconds(None, turns, 1, 0.95)[1]  # type: ignore[arg-type]
+    assert needed is not None
+    fast = step_times._cost
+    for slower in (1.0, 1.2):
+        monkeypatch.setattr(step_times, "_cost", lambda *of, by=slower: _scaled(fast(*of), by))
+        found, lacking = within_seconds(None, turns, needed, 0.95)  # type: ignore[arg-type]
+        assert lacking is None
+        assert found.tokens >= 512
+        assert len(found.requests) >= 8
+
+
+def _scaled(cost: Any, by: float) -> Any:
+    return replace(cost, beside=by * cost.beside, step=by * cost.step, rounds=by * cost.rounds)
 
 
 @pytest.mark.parametrize(("requests", "steps"), [(7, 80), (10, 50)])
@@ -105,7 +129,7 @@ class _Sets:
 
 def _some(context: int, max_gamma: int = 16) -> Turns:
     sets: Any = _Sets()
-    pair: Any = SimpleNamespace(context=context)
+    pair: Any = SimpleNamespace(context=context, stop_tokens=[5])
     return turns_of(sets, SpeedConfig(prompts=3, tokens=8), max_gamma, pair)
 
 
@@ -114,6 +138,7 @@ def test_a_request_begins_in_the_middle_of_a_completion() -> None:
     found = _some(1000)
     assert [[3] * 3 + [5] * 20, [40] * 40 + [5] * 20] == [list(one.prompt) for one in found.requests[:2]]
     assert (8, 2, (1, 2, 3, 4, 6, 8, 12, 16)) == (found.steps, found.rounds, tuple(found.lengths))
+    assert [4, 60, 5] == [one.prompt[0] for one in found.further]
 
 
 def test_only_requests_with_room_for_the_longest_round_are_decoded() -> None:

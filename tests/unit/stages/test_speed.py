@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import stages.speed
+from pipeline.acceptance.decoding_speed import Measured, SpeedCheck
+from pipeline.acceptance.step_times import StepTimes
 from pipeline.config.loading import load_config
 from pipeline.errors import UnderstudyError
 from pipeline.running.context import StageContext
@@ -47,3 +49,24 @@ def test_the_draft_is_sampled_as_the_engine_does(drafting: str, expected: Sampli
     """Greedily, or at the deployment's settings."""
     changed = ("sampling.temperature=0.7", f"evaluate.draft_sampling={drafting}")
     assert expected == settings_of(load_config(CONFIGS / "smoke.yaml", changed), "speed/candidate").drafting
+
+
+@pytest.mark.parametrize(("checks", "kept"), [([None], 0), ([True], 0), ([False, True], 1), ([False, False], 1)])
+def test_a_contradiction_is_measured_again_before_it_is_stored(checks: list[bool | None], kept: int) -> None:
+    """Drafts of equal shape share step times, so one disturbed measurement would be theirs for good."""
+    given = [
+        StepTimes(device="cpu", prompts=8, tokens=512, plain=[1.0], rounds={1: [1.0]}, check=_check(one))
+        for one in checks
+    ]
+    left = iter(given)
+    assert given[kept] is stages.speed.agreeing(lambda: next(left))
+    assert [] == list(left)
+
+
+def _check(agrees: bool | None) -> SpeedCheck | None:
+    same = Measured(1.0, 0.9, 1.1)
+    return (
+        agrees
+        if agrees is None
+        else SpeedCheck(gamma=1, prompts=8, tokens=512, computed=same, decoded=same, agrees=agrees)
+    )
