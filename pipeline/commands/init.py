@@ -59,7 +59,7 @@ def init(
     from pipeline.corpus.sources import find_files
     from pipeline.models.names import local_directory
 
-    chosen = prompt_files(prompts, "--prompts")
+    chosen = prompt_files(prompts, "--prompts", prompt_format or "auto")
     find_files(chosen, prompt_format or "auto", f"--prompts {prompts}")  # before torch is imported
     for role, name in (("target", target), ("draft", draft)):
         if "://" not in name and name != "target":

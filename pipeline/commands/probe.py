@@ -111,7 +111,8 @@ def probe(
     from pipeline.corpus.hub_data import prompt_files
 
     options = of_options(temperature, top_k, top_p, min_p)
-    chosen = None if prompts is None or completions is not None else prompt_files(prompts, "--prompts")
+    wanted = prompt_format or "auto"
+    chosen = None if prompts is None or completions is not None else prompt_files(prompts, "--prompts", wanted)
     _check(prompts, chosen, prompt_format, completions, cost_ratio)
     from pipeline.models.names import find_model, short_names
     from pipeline.registry.finding import find_draft

@@ -219,6 +219,12 @@ def named_source(path: Path, columns: Mapping[str, str | None]) -> PromptSource:
     )
 
 
+def source_path(path: Path) -> Path:
+    """Absolute, without links to folders. A link to a file stays one: files are recognised by their names, and what is linked,
+    such as a blob of the hub's cache, may have another."""
+    return path.parent.resolve() / path.name
+
+
 class Splits(Section):
     """Shares of the near-duplicate clusters in each split; they sum to 1."""
 

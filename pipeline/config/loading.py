@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from pipeline.config.corpus import source_path
 from pipeline.config.credentials import masked, uris_with_credentials
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
@@ -309,10 +310,12 @@ def section_within(annotation: Any) -> type[BaseModel] | None:
 def _anchored(config: Config, base: Path, where: str) -> Config:
     """The same config with local paths made absolute, relative ones starting at the config file."""
 
-    def anchor(text: str, is_watched: bool = False) -> str:
+    def anchor(text: str, is_watched: bool = False, is_prompts: bool = False) -> str:
         """`is_watched`: the path may be a link that is moved while the process runs, so it stays one."""
         try:
             path = base / Path(text).expanduser()
+            if is_prompts:
+                return str(source_path(path))
             return os.path.abspath(path) if is_watched else str(path.resolve())
         except (OSError, RuntimeError, ValueError) as error:  # a link to itself, the home of an unknown user, a NUL
             raise UsageError(f"{where}: {text} is not a path: {error}") from None
@@ -326,7 +329,7 @@ def _anchored(config: Config, base: Path, where: str) -> Config:
         raw["pair"]["target"]["tokenizer"] = anchor(tokenizer)
     for source, entry in zip(config.corpus.sources, raw["corpus"]["sources"], strict=True):
         if not source.is_reference:
-            entry["path"] = anchor(source.path)
+            entry["path"] = anchor(source.path, is_prompts=True)
     if config.promote.export is not None:
         raw["promote"]["export"]["out"] = anchor(config.promote.export.out)
         if config.promote.export.converter is not None:

@@ -124,6 +124,7 @@ def read_sources(
     rejects: Path,
     progress: Progress,
     today: date | None = None,
+    is_sample: bool = False,
 ) -> RowCounts:
     """Read the rows of every source, render and tokenise them, and add the usable prompts to `buffer`.
 
@@ -131,6 +132,7 @@ def read_sources(
     too short are written to the file `rejects`, one JSON object per line. `today`: the day on which the run began, for sources
     with a window. Returns the counts of all sources together. UsageError for a source that is empty, has a larger share of
     malformed rows than `config.max_rejected_share`, or contains no prompt, and where no source has rows since `config.since`.
+    `is_sample`: rows that `limit` leaves out may have the prompts and the domain that the rows before them lack.
     """
     readers = [
         (number, source, SourceReader(number, source, path, since=config.since_seconds))
@@ -149,7 +151,8 @@ def read_sources(
             traffic = Traffic(reader, reader.source, today or datetime.now(UTC).date(), reader.since)
             source_pass = _SourcePass(number, reader, traffic, config, renderer, buffer, stream)
             source_pass.run(track)
-            source_pass.check()
+            if not (is_sample and source_pass.counts.over_limit):
+                source_pass.check()
             source_pass.warn(progress)
             counts.add(source_pass.counts)
             if reader.since is not None:

@@ -5,12 +5,15 @@ Files are fetched as they are, at one commit; no loading script of a data set ru
 
 import os
 import re
+from collections import Counter
+from glob import escape
 from pathlib import Path
 
-from pipeline.corpus.sources import COMPRESSIONS, FORMATS, find_files
+from pipeline.config.corpus import SourceFormat
+from pipeline.corpus.sources import COMPRESSIONS, FORMATS, compression, find_files, format_within
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
-from pipeline.models.hub import commit_of, fetch_data
+from pipeline.models.hub import commit_of, fetch_data, list_data
 
 _NAME = re.compile(r"(?P<source>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w./-]+))?(?::(?P<pattern>[^:]+))?")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}.*$")
@@ -18,29 +21,69 @@ _SHOWN = 8
 _ENDS = tuple(FORMATS) + tuple(COMPRESSIONS)
 
 
-def prompt_files(text: str, option: str) -> Path:
+def prompt_files(text: str, option: str, wanted: SourceFormat) -> Path:
     """The value of `option` as a path: of what it names here, or of the fetched data set of the hub. Whatever is here, or is
-    named as a file or a path, is no data set of the hub.
+    named as a file or a path, is no data set of the hub. Only files that match the pattern are fetched, or, without one, those of
+    the one split of format `wanted`.
 
-    UsageError for a data set that the hub does not have, or with files of several splits; UnderstudyError where the hub cannot be
-    reached. Both say what to do.
+    UsageError for a data set that the hub does not have, without files to read, or with files of several formats or splits;
+    UnderstudyError where the hub cannot be reached. All say what to do.
     """
     found = _NAME.fullmatch(text)
     if found is None or os.path.lexists(text) or _is_path(Path(found["source"]), found):
         return Path(text)
     source, pattern = found["source"], found["pattern"]
-    directory = fetch_data(source, commit_of(source, found["revision"], "data set"))
-    if pattern is not None:
-        return directory / pattern
-    files = find_files(directory, "auto", f"{option} {text}")
-    sets = sorted({_set_of(files.name(file)) for file in files.files})
+    commit = commit_of(source, found["revision"], "data set")
+    if pattern is None:
+        return fetch_data(source, commit, _endings(_one_set(list_data(source, commit), text, option, wanted)))
+    directory = fetch_data(source, commit, _fetched(pattern))
+    try:
+        find_files(directory / pattern, wanted, f"{option} {text}")
+    except UsageError as error:  # names what there is as paths of the cache
+        raise UsageError(str(error).replace(f"{directory}/", f"{text.removesuffix(pattern)}")) from None
+    return directory / pattern
+
+
+def _one_set(names: list[str], text: str, option: str, wanted: SourceFormat) -> list[str]:
+    """Those of the files of a data set that are read. UsageError for several formats or sets, and for none."""
+    formats = {name: found for name in sorted(names) if (found := format_within(Path(name))) is not None}
+    held = {name: found for name, found in formats.items() if wanted in ("auto", found)}
+    if not held:
+        sought = "of prompts that can be read" if wanted == "auto" else f"of format {wanted}"
+        raise UsageError(
+            f"{option} {text}: no file {sought}, by its name ({', '.join(FORMATS)}); name its files with '{text}:PATTERN' and "
+            "--prompt-format, or give a local directory of prompts"
+        )
+    first = next(iter(held))
+    if len(counts := Counter(held.values())) > 1:
+        shown = ", ".join(f"{count:,} {one}" for one, count in counts.items())
+        raise UsageError(
+            f"{option} {text}: the data set has files of several formats ({shown}); give --prompt-format, or name files, such as "
+            f"'{text}:**/{_endings([first])[0]}'"
+        )
+    sets = sorted({_set_of(name) for name in held})
     if len(sets) > 1:
         shown = ", ".join(map(printable, sets[:_SHOWN])) + (", ..." if len(sets) > _SHOWN else "")
         raise UsageError(
             f"{option} {text}: the data set has several splits or parts ({shown}); name one, such as "
-            f"'{text}:{printable(sets[0])}', or all with '{text}:**/*{files.files[0].suffix}'"
+            f"'{text}:{printable(sets[0])}', or all with '{text}:**/{_endings([first])[0]}'"
         )
-    return directory
+    return list(held)
+
+
+def _endings(names: list[str]) -> list[str]:
+    """Patterns of the extensions of `names`, with those of a compression."""
+    paths = map(Path, names)
+    return sorted({f"*{''.join(path.suffixes[-2:] if compression(path) else path.suffixes[-1:])}" for path in paths})
+
+
+def _fetched(pattern: str) -> list[str]:
+    """What fetches the files of a glob, a directory or a file: fnmatch patterns, in which `*` also matches `/`."""
+    first, *rest = pattern.rstrip("/").split("**/")  # which may match nothing
+    ones = [first]
+    for part in rest:
+        ones = [f"{one}{folders}{part}" for one in ones for folders in ("", "*/")]
+    return [f"{one}{end}" for one in (*ones, escape(pattern.rstrip("/"))) for end in ("", "/*")]
 
 
 def _is_path(path: Path, found: "re.Match[str]") -> bool:

@@ -48,7 +48,7 @@ _OTHER |= dict.fromkeys(
 )
 """What to do about a file that no format reads, by extension."""
 _DATASET_MARKS = ("state.json", "dataset_dict.json", "dataset_info.json")
-_ABOUT = (*_DATASET_MARKS, "dataset_infos.json")  # files that describe a data set and hold no rows
+_ABOUT = (*_DATASET_MARKS, "dataset_infos.json", "config.json")  # files that describe a data set and hold no rows
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,11 @@ def digested_files(found: SourceFiles) -> list[Path]:
     if found.format != "dataset":
         return list(found.files)
     return sorted(item for item in found.root.rglob("*") if item.is_file())
+
+
+def format_within(file: Path) -> SourceFormat | None:
+    """The format of a file of a directory, by its path from there. None: it is not read with the directory."""
+    return None if _hidden(file) or file.name in _ABOUT else _format_of(file)
 
 
 def compression(path: Path) -> str | None:
@@ -139,7 +144,7 @@ def _directory(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
         return SourceFiles(path, (path,), "dataset")
     within = (item for item in _within(path, name) if not _hidden(item.relative_to(path)) and item.name not in _ABOUT)
     files = _present(within, name)
-    known = [file for file in files if _format_of(file) is not None]
+    known = [file for file in files if format_within(file.relative_to(path)) is not None]
     if not known:
         raise UsageError(
             f"{name}: this directory holds no file of prompts ({_KNOWN}), and was not written by save_to_disk"

@@ -2,6 +2,8 @@
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +15,6 @@ _UNUSED = ["consolidated*.safetensors", "original/*"]  # a second copy of the we
 
 
 _WEIGHTS = ["*.safetensors"]
-_DATA = [f"*{end}*" for end in (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt", ".parquet")]
 
 
 _COMMIT = re.compile("[0-9a-f]{40}")
@@ -90,32 +91,41 @@ def fetch(source: str, revision: str) -> Path:
     return _snapshot(source, revision, _UNUSED, "point pair.*.source at a local directory")
 
 
-def fetch_data(source: str, revision: str) -> Path:
-    """The local path of the files of a data set at `revision` that may hold prompts. Raises as `fetch`."""
-    _check_address()
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+def list_data(source: str, revision: str) -> list[str]:
+    """The files of a data set at `revision`, from its root; nothing is fetched. UnderstudyError if the hub does not answer."""
+    otherwise = "name its files with :PATTERN if they are in this machine's cache, or give them as a local directory"
+    with _one_line(f"{source}@{revision}: the files of the data set cannot be listed by the hub", otherwise):
+        from huggingface_hub import HfApi
 
-    try:
-        return Path(snapshot_download(source, repo_type="dataset", revision=revision, allow_patterns=_DATA))
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        reason = masked(" ".join(str(error).split()))[:200]
-        raise UnderstudyError(
-            f"{source}@{revision}: the data set cannot be fetched from the hub ({reason}); check the network and HF_TOKEN, or "
-            "give its files as a local directory"
-        ) from error
+        return HfApi().list_repo_files(source, repo_type="dataset", revision=revision)
+
+
+def fetch_data(source: str, revision: str, patterns: list[str]) -> Path:
+    """The local path of a data set at `revision`, of which files that match one of `patterns` (fnmatch, `*` also matches `/`)
+    are fetched. Raises as `fetch`."""
+    otherwise = "give its files as a local directory"
+    with _one_line(f"{source}@{revision}: the data set cannot be fetched from the hub", otherwise):
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(source, repo_type="dataset", revision=revision, allow_patterns=patterns))
 
 
 def _snapshot(source: str, revision: str, ignored: list[str], otherwise: str) -> Path:
-    _check_address()
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    with _one_line(f"{source}@{revision}: cannot be fetched from the hub", otherwise):
+        from huggingface_hub import snapshot_download
 
-    try:
         return Path(snapshot_download(source, revision=revision, allow_patterns=_PATTERNS, ignore_patterns=ignored))
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+
+
+@contextmanager
+def _one_line(what: str, otherwise: str) -> Iterator[None]:
+    """UnderstudyError where the hub does not do it, with the reason and how to go on without it."""
+    _check_address()
+    from huggingface_hub import errors
+
+    network: type[Exception] = getattr(errors, "HTTPError", OSError)  # of the HTTP client, which depends on the version
+    try:
+        yield
+    except (errors.LocalEntryNotFoundError, errors.HfHubHTTPError, network, OSError) as error:
         reason = masked(" ".join(str(error).split()))[:200]  # it may quote a signed address
-        raise UnderstudyError(
-            f"{source}@{revision}: cannot be fetched from the hub ({reason}); "
-            f"check the network and HF_TOKEN, or {otherwise}"
-        ) from error
+        raise UnderstudyError(f"{what} ({reason}); check the network and HF_TOKEN, or {otherwise}") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from pipeline.config.corpus import PromptSource, named_source
+from pipeline.config.corpus import PromptSource, named_source, source_path
 from pipeline.config.pair import TARGET
 from pipeline.config.server import EndpointConfig, ServerConfig
 from pipeline.corpus.columns import input_column, system_column
@@ -180,7 +180,7 @@ def read_prompts(path: Path, columns: Mapping[str, str | None]) -> Prompts:
         raise UsageError(f"--prompts {path}: no row contains a prompt{'; ' + bad[0] if bad else ''}")
     reader.require_named()
     return Prompts(
-        path=path.resolve(),
+        path=source_path(path),
         rows=rows,
         kinds=kinds,
         domains=domains,

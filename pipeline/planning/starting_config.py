@@ -39,6 +39,7 @@ from pipeline.speculation.deployed import FILE, Known, of_log, resolve
 
 _SMALL = 50_000_000  # parameters of a draft that needs a higher learning rate
 _BATCH = 16
+_PROMPT = 2048  # tokens
 _EPOCHS = 3
 
 
@@ -136,7 +137,7 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
         prompts.log.has_template(_tokenizer(target)) if target.directory else None,
         _lengths(target, draft),
     )
-    sample = _sample(target, prompts, lengths.prompt, rendered)
+    sample = _sample(target, prompts, lengths, rendered)
     yield from _rendering(target, lengths, rendered, sample)
     if target.url is not None:
         yield from _server(target)
@@ -153,7 +154,7 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield "  min_gain: 0.0  # smallest gain in acceptance rate over the champion or base draft; 0.01 is 1 point"
     yield "  domain_margin: 0.01  # largest loss of acceptance rate in a domain"
     yield ""
-    if sample:
+    if sample and sample.mean is not None:
         yield "plan:"
         yield f"  prompt_tokens: {sample.mean:.1f}  # mean of the rows above, for `understudy plan`; remove it with other prompts"
         yield ""
@@ -218,6 +219,7 @@ class _Lengths:
     new: int
     prompt: int
     known: str
+    is_context: bool  # a prompt has all that the context leaves
 
 
 def _lengths(target: Model, draft: Model) -> _Lengths:
@@ -227,7 +229,8 @@ def _lengths(target: Model, draft: Model) -> _Lengths:
     context = min(contexts) if len(contexts) == 2 else min([4096, *contexts])
     served = _server_defaults(target).get("max_new_tokens")
     new = max(2, min(512, context // 4, served if isinstance(served, int) else 512))
-    prompt = min(2048, context - new - lookahead)
+    room = context - new - lookahead
+    prompt = min(_PROMPT, room)
     if prompt < 1:
         raise UsageError(f"the pair's context of {context} tokens leaves no room for a prompt; choose other models")
     known = (
@@ -235,16 +238,17 @@ def _lengths(target: Model, draft: Model) -> _Lengths:
         if len(contexts) == 2
         else "a model is not on this machine: check its context"
     )
-    return _Lengths(new, prompt, known)
+    return _Lengths(new, prompt, known, room <= _PROMPT)
 
 
-def _sample(target: Model, prompts: Prompts, most: int, rendered: bool | None) -> PromptSample | None:
+def _sample(target: Model, prompts: Prompts, lengths: _Lengths, rendered: bool | None) -> PromptSample | None:
     """What the target's tokenizer makes of the prompts; None where it is not on this machine."""
     if target.directory is None or target.chat_template is None:
         return None
     wanted = target.chat_template if rendered is None else rendered
     width = find_width(target.directory, target.trusted) if (target.directory / "config.json").is_file() else None
-    return sample_prompts(prompts.path, dict(prompts.columns), _tokenizer(target), wanted, most, width)
+    columns, tokenizer = dict(prompts.columns), _tokenizer(target)
+    return sample_prompts(prompts.path, columns, tokenizer, wanted, lengths.prompt, width, lengths.is_context)
 
 
 def _rendering(target: Model, lengths: _Lengths, rendered: bool | None, sample: PromptSample | None) -> Iterator[str]:

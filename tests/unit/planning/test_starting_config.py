@@ -15,6 +15,7 @@ from pipeline.config.loading import load_config
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.generation_config import sampling_defaults
+from pipeline.planning import prompt_sample
 from pipeline.planning.pair_name import pair_name
 from pipeline.planning.starting_config import starting_config
 from pipeline.running.inputs import require_inputs, resolve_inputs
@@ -271,7 +272,10 @@ def test_a_sample_is_rendered_and_tokenised(tmp_path: Path) -> None:
 
     assert found.startswith("# all 22 rows, rendered with the target's chat template: 20 prompts of ")
     assert any(
-        line.startswith("# 1 rows are longer than max_prompt_tokens = 134 and are not used; raise it") for line in lines
+        line.startswith(
+            "# 1 rows are longer than max_prompt_tokens = 134 and are not used; the context leaves no more: "
+        )
+        for line in lines
     )
     assert any("not used: " in line and "roles: {developer: system} of corpus.sources.0" in line for line in lines)
     assert _loaded(tmp_path, text).plan.prompt_tokens is not None
@@ -279,3 +283,28 @@ def test_a_sample_is_rendered_and_tokenised(tmp_path: Path) -> None:
         UsageError, match=r"no prompt was accepted of 1: .*1 longer than corpus.max_prompt_tokens = 134"
     ):
         starting_config(str(target), "target", _prompts(tmp_path / "q.jsonl", [{"prompt": "a " * 190}]))
+
+
+def test_a_sample_says_nothing_of_later_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A domain that begins after the sample, and a sample without a prompt, are no reason to refuse the file."""
+    monkeypatch.setattr(prompt_sample, "SAMPLED", 2)
+    target = _model(tmp_path / "target", TEMPLATE, max_position_embeddings=200)
+    rows = [{"prompt": "a " * 190}, {"prompt": "a " * 190}, {"prompt": "a", "lang": "de"}]
+    prompts = _prompts(tmp_path / "p.jsonl", rows)
+    text = starting_config(str(target), "target", prompts, None, {"domain_field": "lang"})
+
+    assert "# the first 2 rows, rendered with the target's chat template: none is a prompt that a run would use" in text
+    assert (
+        "# 2 rows are longer than max_prompt_tokens = 134 and are not used; the context leaves no more: lower" in text
+    )
+    assert "lang" == _loaded(tmp_path, text).corpus.sources[0].domain_field
+    with pytest.raises(UsageError, match="no prompt was accepted of 2"):
+        starting_config(str(target), "target", _prompts(tmp_path / "q.jsonl", rows[:2]))
+
+
+def test_a_limit_below_the_context_can_be_raised(tmp_path: Path) -> None:
+    """It is that of `init`, and the context leaves more."""
+    target = _model(tmp_path / "target", TEMPLATE, max_position_embeddings=4000)
+    rows = [{"prompt": "a"}, {"prompt": "a " * 2100}]
+    text = starting_config(str(target), "target", _prompts(tmp_path / "p.jsonl", rows))
+    assert "# 1 rows are longer than max_prompt_tokens = 2,048 and are not used; raise it\n" in text
