@@ -1,19 +1,16 @@
 """What the columns of a table whose names are not known can be, by their values. Pure.
 
-Nothing is read by this: a line with `--column` is offered, for its user to judge. Words of a name say which columns are looked
-at, values decide: throughput times time per token is the number of requests that decode (Little's law), a throughput rises with
-the load and a time per token does not fall, a time between chunks is that of a token without drafts and of several with them, and
-acceptance is within what a draft length allows. A quantity is offered where one column only fits.
+Nothing is read by this: `offers.py` offers a line, for its user to judge. Words of a name say which columns are looked at, values
+decide: throughput times time per token is the number of requests that decode (Little's law), a throughput rises with the load, a
+time per token does not fall, a time between chunks is that of a token without drafts and of several with them, and acceptance is
+within what a draft length allows. A quantity is offered where one column only fits.
 """
 
 import math
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, product
 
-from pipeline.errors import UsageError
-from pipeline.escaping.terminal import printable
 from pipeline.latency.costs.candidates import Candidate, Column, number, preferred
 from pipeline.latency.costs.columns import is_mean, is_median, plain_name, unit
 from pipeline.latency.costs.kind_of_throughput import grows, is_of_all
@@ -23,10 +20,14 @@ from pipeline.latency.costs.name_words import (
     NO_DRAFTS,
     NO_MEAN,
     OF_DEVICE,
+    OF_PART,
+    OF_TOKEN,
     OTHERS,
     TELLS_OF_DRAFTS,
+    is_count_of_tokens,
     is_latency,
     is_rate,
+    of_drafts,
     of_requests,
 )
 from pipeline.latency.costs.row import MAX_TPOT, MIN_TPOT, Row, length_by_chunks
@@ -41,40 +42,7 @@ _ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate", "acceptance_rate")
 Assignment = dict[str, str]  # column by quantity, with a factor where its unit is another one
 
 
-def offered(rows: Sequence[Row], where: object) -> list[str]:
-    """Sentences on columns that were not read and would tell more. UsageError with the line to give if what is missing is the
-    time, the number of requests, the draft length, or how many requests were served at a rate."""
-    table = _Unread(rows)
-    found, open_ones = table.assignment()
-    line = " ".join(f"--column {shlex.quote(f'{name}={column}')}" for name, column in found.items())
-    if lacks := dict.fromkeys(what for name, what in table.lacks.items() if name in found or name in open_ones):
-        for name, columns in open_ones.items():
-            if name in table.lacks and not any(table.lacks.get(one) == table.lacks[name] for one in found):
-                several = " or ".join(f"'{printable(one)}'" for one in columns)
-                if name == "concurrency":
-                    raise UsageError(
-                        f"{where}: the number of concurrent requests is unknown: {several} can be how many were sent in all, or "
-                        f"how many ran at once. If they ran at once, give --column {shlex.quote(f'concurrency={columns[0]}')}"
-                    )
-                raise UsageError(
-                    f"{where}: {table.lacks[name]} is in no column with a known name, and can be {several}; say which it is "
-                    f"with --column {name}=NAME"
-                )
-        raise UsageError(
-            f"{where}: {' and '.join(lacks)} {'is' if len(lacks) == 1 else 'are'} in no column with a known name; by name and "
-            f"value these columns can be what is missing. If so, give {printable(line)}"
-        )
-    if "gamma" in table.lacks and (drafted := table.accepted()):
-        raise UsageError(
-            f"{where}: '{printable(drafted)}' tells of drafts, but the draft length is unknown; name its column with --column "
-            "gamma=NAME, or append it to the file: FILE:gamma=3 (0 if there are none)"
-        )
-    if found:
-        return [f"by name and value other columns can be read too; if they are what they seem, give {line}"]
-    return []
-
-
-class _Unread:
+class Unread:
     """The columns of a table that were not read, and what it lacks."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -93,7 +61,9 @@ class _Unread:
         has = {name for row in rows for name in row.values}
         self.lacks: dict[str, str] = {}
         if not has & _REQUIRED_TIMES and not {"latency", "tokens"} <= has:
-            self.lacks |= dict.fromkeys(("tpot", "throughput", "each_throughput", "latency"), "the time per token")
+            self.lacks |= dict.fromkeys(
+                ("tpot", "step", "throughput", "each_throughput", "latency"), "the time per token"
+            )
         if not has & _REQUIRED_REQUESTS:
             self.lacks |= dict.fromkeys(("concurrency", "running"), "the number of requests")
         if "gamma" not in has:
@@ -103,6 +73,7 @@ class _Unread:
                 self.lacks["served_rate"] = "the number of requests served per second"
             if not has & {"tokens", "latency"}:
                 self.lacks["tokens"] = "the output length"
+        self.latency_read = "latency" in has
         self.needs_latency = "latency" in self.lacks or "rate" in has
 
     def assignment(self) -> tuple[Assignment, dict[str, list[str]]]:
@@ -115,6 +86,16 @@ class _Unread:
             if not self._known(quantity) and (quantity != "latency" or self.needs_latency):
                 self._one(quantity, list(getattr(self, f"_as_{quantity}")()))
         self._acceptance()
+        if "latency" in self.lacks and self._known("latency"):
+            self.lacks.setdefault("tokens", self.lacks["latency"])
+        sent, served = self._known("rate") or [], self._known("served_rate") or []
+        if (
+            self.latency_read
+            and sent
+            and served
+            and all(most <= _EQUAL * least for most, least in zip(sent, served, strict=True))
+        ):
+            self.lacks.pop("served_rate", None)  # all are served
         return {name: one.given for name, one in self.found.items()}, self.open
 
     def accepted(self) -> str | None:
@@ -165,7 +146,10 @@ class _Unread:
             return any(known) and all(0 <= one <= _MOST_DRAFT and one == int(one) for one in known)
 
         if "gamma" in self.lacks:
-            self._one("gamma", [self._as(name) for name in self._named("gamma") if fits(self.numbers[name])])
+            told = self.accepted() or any(row.values.keys() & set(_ACCEPTANCE) for row in self.rows)
+            named = [name for name in self._named("gamma") if fits(self.numbers[name])]
+            named = [name for name in named if told or of_drafts(name) or len(set(self.numbers[name])) > 1]
+            self._one("gamma", [self._as(name) for name in named])
 
     def _requests_and_times(self) -> None:
         """By Little's law where three columns satisfy it; else by how a throughput or a time changes with the load."""
@@ -210,19 +194,16 @@ class _Unread:
         if rates and "throughput" not in self.found and not self.open.get("throughput"):
             self.open["throughput"] = [f"{one.name}*N" for one in rates]  # of how many devices is not known
         if not self.found.keys() & {"throughput", "each_throughput"} and not self.open.keys() & {"throughput"}:
-            times = [
-                one
-                for one in self._times()
-                if unit(one.name) is not None or re.search("itl|tpot|tok", plain_name(one.name))
-            ]
+            times = [one for one in self._times() if grows(self._lengths(), load, one.values)]
             self._one(
                 "tpot",
-                [
-                    one
-                    for one in times
-                    if "step" not in plain_name(one.name) and grows(self._lengths(), load, one.values)
-                ],
+                [one for one in times if OF_TOKEN.search(plain_name(one.name)) and not self._is_slower(load, one)],
             )
+            if not self.found.keys() & {"tpot"} and not self.open.get("tpot") and "step" in self.lacks:
+                steps = [
+                    one for one in times if unit(one.name) is not None and not OF_PART.search(plain_name(one.name))
+                ]
+                self.open |= {"step": [one.name for one in steps]} if steps else {}
 
     def _take(self, some: Mapping[str, Candidate]) -> None:
         self.found |= {quantity: one for quantity, one in some.items() if one.name}
@@ -259,8 +240,8 @@ class _Unread:
         taken = {one.name for one in self.found.values()}
         for name, values in self.numbers.items():
             plain = plain_name(name)
-            no_time = is_rate(plain) or re.search(LOOKED_AT["ttft"], plain) or "prefill" in plain or is_latency(plain)
-            if name in taken or no_time or not all(one > 0 for one in values):
+            no_time = is_rate(plain) or re.search(LOOKED_AT["ttft"], plain) or is_latency(plain)
+            if name in taken or no_time or is_count_of_tokens(plain) or not all(one > 0 for one in values):
                 continue
             seconds = unit(name)
             for factor in (1.0,) if seconds else (1.0, 1e-3):
@@ -296,12 +277,16 @@ class _Unread:
                 yield one
 
     def _as_ttft(self) -> Iterator[Candidate]:
-        """In the unit of its name, else in seconds if it is below the time per token in milliseconds."""
+        """In the unit of its name, else in milliseconds unless it would be shorter than a token takes."""
+        tpot = self._known("tpot") or [0.0] * len(self.rows)
         for name in self._named("ttft"):
             if all(value >= 0 or math.isnan(value) for value in self.numbers[name]):
                 seconds = unit(name)
-                milliseconds = seconds is None and max(one for one in self.numbers[name] if not math.isnan(one)) > 5
-                yield self._as(name, 1e-3 if milliseconds else 1.0)
+                high = max(one for one in self.numbers[name] if not math.isnan(one)) > 5
+                pairs = zip(self.numbers[name], tpot, strict=True)
+                milliseconds = seconds is None and high and not any(first * 1e-3 < token for first, token in pairs)
+                factor = 1e-3 if milliseconds else 1.0
+                yield Candidate(name, factor, [value * factor * (seconds or 1.0) for value in self.numbers[name]])
 
     def _as_tokens(self) -> Iterator[Candidate]:
         return (self._as(name) for name in self._named("tokens") if all(not value <= 1 for value in self.numbers[name]))
@@ -371,6 +356,15 @@ class _Unread:
         self._one("acceptance_length", lengths)
         if "acceptance_length" not in self.found:
             self._one("draft_acceptance_rate", rates)
+
+    def _is_slower(self, loads: Column, one: Candidate) -> bool:
+        """Whether a time between tokens is not shorter with drafts at any load: it can be that between chunks."""
+        if not re.search("itl|inter_tok|between", plain_name(one.name)):
+            return False
+        cells = list(zip(self._lengths(), loads, one.values, strict=True))
+        plain = {load: value for length, load, value in cells if length == 0}
+        pairs = [(value, plain[load]) for length, load, value in cells if length > 0 and load in plain]
+        return bool(pairs) and all(value >= without for value, without in pairs)
 
     def _is_each(self, loads: Column, one: Candidate) -> bool:
         """Whether its name says so, and it does not rise with the load."""

@@ -12,7 +12,6 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.arrivals import left_at_end, with_kind_of_load
-from pipeline.latency.costs.by_value import offered
 from pipeline.latency.costs.columns import (
     ABOVE_ZERO,
     COLUMNS,
@@ -28,6 +27,7 @@ from pipeline.latency.costs.columns import (
 )
 from pipeline.latency.costs.in_batch import USUAL_TOKENS, batch, decoding_shares, requests_per_place
 from pipeline.latency.costs.kind_of_throughput import check_throughput
+from pipeline.latency.costs.offers import offered
 from pipeline.latency.costs.output_rounds import tokens_per_round
 from pipeline.latency.costs.row import Row, acceptance_known, check_token_seconds, counts_own_token, tokens_per_step
 from pipeline.latency.costs.step_time import step_seconds

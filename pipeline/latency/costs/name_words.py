@@ -1,6 +1,6 @@
 """Words of column names that say which columns are looked at when a table lacks a quantity. Pure.
 
-Nothing is read by them: `by_value.py` offers what the values confirm.
+Nothing is read by them: `offers.py` offers what the values (`by_value.py`) confirm.
 """
 
 import re
@@ -9,12 +9,13 @@ from pipeline.latency.costs.columns import plain_name
 
 LOOKED_AT = {  # words of names
     "gamma": r"(^|_)(k|gamma|n?_?spec|num_spec|speculat\w*|spec_tokens|draft_?len\w*|draft_tokens|steps|mtp\w*|nextn)(_|$)",
-    "requests": r"conc|user|client|batch|(^|_)(bs|b)(_|$)|stream|seqs|parallel|flight|running|requests|threads|(^|_)vus?(_|$)",
+    "requests": r"conc|user|client|batch|(^|_)(bs|b)(_|$)|stream|seqs|flight|running|requests|threads|(^|_)vus?(_|$)"
+    r"|(?<!tensor_)(?<!pipeline_)(?<!expert_)(?<!data_)parallel",
     "acceptance": r"accept|acc_?(len|rate)|(^|_)tau(_|$)|omega|alpha|tokens_per_(step|target_call|round)|block_eff",
     "ttft": r"ttft|ttfb|ftl|first_tok|time_to_first|first_latency",
     "tokens": r"(out|output|gen|generated|completion|decode)\w*_(len|tokens|length)|(^|_)osl(_|$)",
     "latency": r"e2e|latency|total_time|elapsed|duration",
-    "served_rate": r"(^|_)(rps|qps|req\w*_?(per|p)?_?(s|sec|second))(_|$)|req\w*_throughput|throughput_req",
+    "served_rate": r"(^|_)(rps|qps|req(uest)?s?_(per_|p)?(s|sec|second))(_|$)|req\w*_throughput|throughput_req",
     "each_throughput": r"user|each|per_req|per_stream|per_seq|speed|single",
 }
 PER_SECOND = re.compile(
@@ -27,11 +28,17 @@ TELLS_OF_DRAFTS = re.compile(
 NO_DRAFTS = re.compile(
     r"(^|[^a-z])(no|non|none|without|wihtout|off|false|base|baseline|vanilla|plain|0)([^a-z]|$)", re.IGNORECASE
 )
-INPUT = re.compile(r"input|prompt|prefill|total_tok(?!.{0,40}output)|(^|_)(in|pp)(_|$)")
-NO_MEAN = re.compile(r"std|min(_|$)|max(_|$)|p(?!50)\d\d|queue|wait|error|fail|hit")
-OF_DEVICE = re.compile(r"gpu|device|chip|card|rank|node")
+INPUT = re.compile(
+    r"input|prompt|prefill|total_tok(?!.{0,40}output)|(^|_)(in|pp)(?!_(m|u|milli|micro)?s(ec\w*)?(_|$))(_|$)"
+)
+NO_MEAN = re.compile(
+    r"std|min(_|$)|max(_|$)|p(?!50)\d\d|queue|wait|error|fail|hit|goodput|joule|watt|energy|(^|_)slo(_|$)"
+)
+OF_DEVICE = re.compile(r"gpu|device|chip|card|rank|node|accelerator|(^|_)([abhl]\d{2,3}|mi\d{3}\w?|[tnx]pus?)(_|$)")
+OF_TOKEN = re.compile("itl|tpot|tok|per_out")
+OF_PART = re.compile("sched|network|rtt|draft|cpu|launch|overhead|load|prefill")  # of a step, of its time
 OTHERS = {
-    "gamma": r"draft_tokens|accept|tok_s|_ms",
+    "gamma": r"draft_tokens|accept|tok_s|_ms|top_k|warm|layers",
     "tokens": r"_s(_|$)|per|tps|ms|accept|total|max|spec|draft",
 }  # others
 
@@ -40,9 +47,20 @@ def is_rate(plain: str) -> bool:
     return bool(PER_SECOND.search(plain)) and not _TIME.search(plain)
 
 
+def is_count_of_tokens(plain: str) -> bool:
+    """Of a request: input, output or both."""
+    tokens = re.search(LOOKED_AT["tokens"], plain) and not re.search(OTHERS["tokens"], plain)
+    return bool(tokens or INPUT.search(plain) or (plain.endswith("tokens") and "per" not in plain))
+
+
 def is_latency(plain: str) -> bool:
     """Of a request, and not of a token."""
     return bool(re.search(LOOKED_AT["latency"], plain)) and not re.search("tok|tpot|itl|chunk|decod", plain)
+
+
+def of_drafts(name: str) -> bool:
+    """Whether a name tells of drafts by itself; `steps` does not."""
+    return bool(re.search("spec|draft|mtp|nextn|gamma", plain_name(name)))
 
 
 def of_requests(name: str) -> str:

@@ -234,6 +234,30 @@ def test_results_after_each_other_are_lines_or_not(tmp_path: Path) -> None:
         ("concurrency,tpot_ms,success,failed", ("1,10,10,0", "64,18,20,620"), "line 3: 620 of 640 requests failed"),
         ("concurrency,tpot_ms,num_errors,completed", ("1,10,0,40", "8,12,1,40"), ""),
         ("concurrency,tpot_ms,failed_requests,completed", ("1,10,9,40", "8,12,0,40"), "by 'failed_requests' and 'completed'"),
+        ("concurrency,top_k,tpot_ms,ttft_ms", ("1,20,10,20", "8,20,12,30"), ""),
+        ("concurrency,steps,tpot_ms,ttft_ms", ("1,20,10,20", "8,20,12,30"), ""),
+        ("concurrency,warmup steps,tpot_ms", ("1,5,10", "8,6,12"), ""),
+        ("concurrency,mtp layers,tpot_ms", ("1,1,10", "8,1,12"), ""),
+        ("concurrency,steps,tpot_ms", ("1,0,10", "8,3,12"), "FILE:gamma=0"),
+        ("concurrency,steps,tpot_ms,acceptance_length", ("1,3,10,2", "8,3,12,2"), "gamma=steps"),
+        ("request_rate,k,tpot_ms,ttft_ms,e2el_ms,avg running requests", ("2,0,8,60,570,1.1", "8,0,9,70,640,4.9"), ""),
+        ("request_rate,k,tpot_ms,ttft_ms,e2el_ms,num requests", ("20,0,8,60,570,20", "40,0,9,70,640,20"), ""),
+        ("request_rate,k,tpot_ms,ttft_ms,e2el_ms,goodput (req/s)", ("2,0,8,60,570,1", "8,0,9,70,640,5"), ""),
+        ("rate,k,tpot_ms,ttft_ms,e2el_ms,req/s", ("2,0,8,60,570,1.98", "8,0,9,70,640,7.9"), "served_rate=req/s"),
+        ("rate,k,tpot_ms,ttft_ms,e2el_ms,req/s", ("2,0,8,60,570,1.98", "8,0,9,70,640,4"), "served per second is in no"),
+        ("batch size,k,iteration time (ms)", ("1,0,8", "8,0,9"), "can be a time of a step or of a token"),
+        ("batch size,k,decode latency (ms)", ("1,0,8", "8,0,9"), "can be a time of a step or of a token"),
+        ("users,k,Inter Token Latency (ms)", ("1,0,8", "8,0,9", "1,3,10", "8,3,11"), "(itl=NAME if between chunks)"),
+        ("concurrency,k,tok per joule,tpot_slo_ms", ("1,0,0.5,50", "8,0,0.6,50"), "TPOT is unknown"),
+        ("concurrency,k,scheduler time (ms)", ("1,0,0.5", "8,0,0.6"), "TPOT is unknown"),
+        ("concurrency,k,network rtt ms,e2e latency (ms)", ("1,0,2,900", "8,0,2,950"), "TPOT is unknown"),
+        ("concurrency,k,Input Sequence Length (tokens),Request Latency (ms)", ("1,0,9,900", "8,0,9,950"), "TPOT is unknown"),
+        ("concurrency,k,context_tokens,E2E ms", ("1,0,1000,900", "8,0,1000,950"), "TPOT is unknown"),
+        ("concurrency,tpot_ms,time to first token", ("1,8,0.065", "8,9,7.1"), "'ttft=time to first token'"),
+        ("concurrency,tpot_ms,time to first token", ("1,8,65", "8,9,7100"), "'ttft=time to first token*0.001'"),
+        ("concurrency,k,output throughput / H100", ("1,0,15", "8,0,90"), "'throughput=output throughput / H100*N', with N"),
+        ("users,k,throughput per accelerator (tok/s)", ("1,0,15", "8,0,90"), "(tok/s)*N', with N the number of devices"),
+        ("tensor_parallel,k,tpot_ms", ("1,0,15", "8,0,16"), "requests is unknown"),
         ("concurrency,tpot_ms,slo_failed,completed", ("1,10,30,40", "8,12,30,40"), ""),
         ("concurrency,tpot_ms,error_code,completed", ("1,10,404,40", "8,12,404,40"), ""),
         ("concurrency,tpot_ms,tpot_error_us,completed", ("1,10,60,40", "8,12,60,40"), ""),
@@ -256,7 +280,35 @@ def test_what_planners_tables_say_of_themselves(
     said = _said(_write(tmp_path, header, *rows))
 
     assert message in said
-    assert message or said.startswith("read ")
+    assert message or (said.startswith("read ") and "--column" not in said)
+
+
+@pytest.mark.parametrize(
+    ("latency", "tokens"),
+    [
+        ("Request Latency (ms)", "Output Sequence Length (tokens)"),
+        ("latency_ms", "mean_output_tokens"),
+        ("E2E latency (ms)", "Output tokens/request"),
+        ("avg latency ms", "OSL"),
+        ("E2EL (ms)", "output length"),
+        ("e2e_latency_ms", "output_len"),
+    ],
+)
+@pytest.mark.parametrize("first", ["", "Time To First Token (ms)"])
+def test_a_latency_with_the_output_length_is_the_time_per_token(
+    latency: str, tokens: str, first: str, tmp_path: Path
+) -> None:
+    """As AIPerf writes them; tokens are no milliseconds."""
+    rows = ("1,0,2143.2,256", "8,0,2446,256", "1,3,1069.7,256")
+    path = _write(
+        tmp_path,
+        f"concurrency,k,{latency},{tokens}" + (first and f",{first},ISL"),
+        *(one + (first and ",65,1000") for one in rows),
+    )
+    columns, table = _followed(path)
+
+    assert {"tokens": tokens} == {name: one for name, one in columns.items() if name not in ("latency", "ttft")}
+    assert pytest.approx((2143.2 - (65 if first else 0)) / 255 / 1000, rel=1e-3) == table.measured[0].step_seconds
 
 
 def test_what_a_benchmark_prints_is_not_its_file(tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""What is said of the columns of a table that were not read: the line with `--column` that reads them. Pure.
+
+What they can be is `by_value.py`.
+"""
+
+import shlex
+from collections.abc import Sequence
+
+from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
+from pipeline.latency.costs.by_value import Unread
+from pipeline.latency.costs.row import Row
+
+_NOT_KNOWN = "in no column with a known name"
+
+
+def offered(rows: Sequence[Row], where: object) -> list[str]:
+    """Sentences on columns that were not read and would tell more. UsageError with the line to give if what is missing is the
+    time, the number of requests, the draft length, or how many requests were served at a rate."""
+    table = Unread(rows)
+    found, open_ones = table.assignment()
+    line = printable(" ".join(_column(name, column) for name, column in found.items()))
+    if lacks := dict.fromkeys(what for name, what in table.lacks.items() if name in found or name in open_ones):
+        for name, columns in open_ones.items():
+            if name in table.lacks and not any(table.lacks.get(one) == table.lacks[name] for one in found):
+                raise UsageError(f"{where}: {_several(name, columns, table.lacks[name], line)}")
+        raise UsageError(
+            f"{where}: {' and '.join(lacks)} {'is' if len(lacks) == 1 else 'are'} {_NOT_KNOWN}; by name and value these columns "
+            f"can be what is missing. If so, give {line}"
+            + (
+                "; if there are no drafts, append it to the file: FILE:gamma=0"
+                if "gamma" in found and not any("acceptance" in name for name in found)
+                else ""
+            )
+        )
+    if "gamma" in table.lacks and (drafted := table.accepted()):
+        raise UsageError(
+            f"{where}: '{printable(drafted)}' tells of drafts, but the draft length is unknown; name its column with --column "
+            "gamma=NAME, or append it to the file: FILE:gamma=3 (0 if there are none)"
+        )
+    if found:
+        return [f"by name and value other columns can be read too; if they are what they seem, give {line}"]
+    return []
+
+
+def _several(name: str, columns: Sequence[str], lacks: str, line: str) -> str:
+    """What to say of columns of which values do not tell whether they are this quantity."""
+    several = " or ".join(f"'{printable(one)}'" for one in dict.fromkeys(columns))
+    if name == "concurrency":
+        return (
+            f"the number of concurrent requests is unknown: {several} can be how many were sent in all, or how many ran at once. "
+            f"If they ran at once, give {printable(_column(name, columns[0]))}"
+        )
+    if name == "step":
+        return (
+            f"{lacks} is {_NOT_KNOWN}; {several} can be a time of a step or of a token: give --column step=NAME if it is of a "
+            "step (itl=NAME if between chunks), --column tpot=NAME if it is of a token"
+            + (f", and {line}" if line else "")
+        )
+    if all(one.endswith("*N") for one in columns):
+        offers = " or ".join(printable(_column(name, one)) for one in columns)
+        return f"{lacks} is {_NOT_KNOWN}, and can be {several}; give {offers}, with N the number of devices"
+    return f"{lacks} is {_NOT_KNOWN}, and can be {several}; say which it is with --column {name}=NAME"
+
+
+def _column(name: str, column: str) -> str:
+    return f"--column {shlex.quote(f'{name}={column}')}"
