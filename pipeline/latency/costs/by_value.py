@@ -88,6 +88,7 @@ class Unread:
         self._acceptance()
         if "latency" in self.lacks and self._known("latency"):
             self.lacks.setdefault("tokens", self.lacks["latency"])
+            self._latency_in_milliseconds()
         sent, served = self._known("rate") or [], self._known("served_rate") or []
         if (
             self.latency_read
@@ -97,6 +98,15 @@ class Unread:
         ):
             self.lacks.pop("served_rate", None)  # all are served
         return {name: one.given for name, one in self.found.items()}, self.open
+
+    def _latency_in_milliseconds(self) -> None:
+        """Of a latency that was read in seconds since its name has no unit, where a token would take longer than any does."""
+        names = {row.columns.get("latency") for row in self.rows}
+        name, latency, tokens = next(iter(names)), self._known("latency"), self._known("tokens")
+        if not self.latency_read or name is None or len(names) > 1 or unit(name) or not latency or not tokens:
+            return
+        if all(one > MAX_TPOT * count >= one * 1e-3 for one, count in zip(latency, tokens, strict=True)):
+            self.found["latency"] = Candidate(name, 1e-3, [one * 1e-3 for one in latency])
 
     def accepted(self) -> str | None:
         """A column by whose name and values there were drafts: accepted tokens, texts such as `eagle3`, `spec_tpot_ms` that was

@@ -55,7 +55,9 @@ def is_count_of_tokens(plain: str) -> bool:
 
 def is_latency(plain: str) -> bool:
     """Of a request, and not of a token."""
-    return bool(re.search(LOOKED_AT["latency"], plain)) and not re.search("tok|tpot|itl|chunk|decod", plain)
+    return bool(re.search(LOOKED_AT["latency"], plain)) and not re.search(
+        "tok|tpot|itl|chunk|decod|step|iteration|forward", plain
+    )
 
 
 def of_drafts(name: str) -> bool:

@@ -246,6 +246,8 @@ def test_results_after_each_other_are_lines_or_not(tmp_path: Path) -> None:
         ("rate,k,tpot_ms,ttft_ms,e2el_ms,req/s", ("2,0,8,60,570,1.98", "8,0,9,70,640,7.9"), "served_rate=req/s"),
         ("rate,k,tpot_ms,ttft_ms,e2el_ms,req/s", ("2,0,8,60,570,1.98", "8,0,9,70,640,4"), "served per second is in no"),
         ("batch size,k,iteration time (ms)", ("1,0,8", "8,0,9"), "can be a time of a step or of a token"),
+        ("batch size,k,step latency (ms)", ("1,0,8", "8,0,9"), "can be a time of a step or of a token"),
+        ("concurrency,k,avg latency,osl", ("1,0,2143.2,256", "8,0,2446,256"), "'latency=avg latency*0.001'"),
         ("batch size,k,decode latency (ms)", ("1,0,8", "8,0,9"), "can be a time of a step or of a token"),
         ("users,k,Inter Token Latency (ms)", ("1,0,8", "8,0,9", "1,3,10", "8,3,11"), "(itl=NAME if between chunks)"),
         ("concurrency,k,tok per joule,tpot_slo_ms", ("1,0,0.5,50", "8,0,0.6,50"), "TPOT is unknown"),
