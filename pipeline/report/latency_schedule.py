@@ -30,11 +30,10 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
     """To stdout."""
     out = Report()
     several = len(found.drafts) > 1
-    rows, marked = [], False
+    rows = []
     for first, last in _ranges(found):
         name = found.winner_N[first] or "none"
         guessed = not all(found.measured_N[first : last + 1])
-        marked |= guessed
         rows.append(
             [
                 _sizes(first + 1, last + 1),
@@ -59,16 +58,26 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
         "break-even acceptance: the acceptance rate per token below which no draft length is faster than plain decoding; a long "
         "draft needs more"
     )
-    if marked:
-        out.text(
-            f"{_NOT_MEASURED} this draft length was not measured at all of these batch sizes: times are interpolated or "
-            "extrapolated; measure it before you serve it"
-        )
     for note in notes:
         out.text(note)
     if named and not several:
         out.line(f"vllm: {json.dumps(for_vllm(found.lengths_N))}")
         out.text("for TensorRT-LLM: --engine tensorrt-llm")
+
+
+def said_of_unmeasured(found: Schedule) -> list[str]:
+    """Where a draft length is chosen that was not measured there."""
+    guessed = [
+        f"{found.lengths_N[first]} at batch size {_sizes(first + 1, last + 1)}"
+        for first, last in _ranges(found)
+        if not all(found.measured_N[first : last + 1])
+    ]
+    if not guessed:
+        return []
+    return [
+        f"{_NOT_MEASURED} draft length {', '.join(guessed)}: not measured at all of these batch sizes, so times are interpolated "
+        "or extrapolated; measure it before you serve it"
+    ]
 
 
 def said_of_accuracy(found: Schedule) -> list[str]:

@@ -66,7 +66,13 @@ def schedule(
     from pipeline.latency.load.measured_losses import said_of_losses
     from pipeline.latency.load.prediction import draft_option
     from pipeline.latency.load.schedule import FORMATS, batch_ranges, make_schedule, plain_spread
-    from pipeline.report.latency_schedule import plot_schedule, print_schedule, said_of_accuracy, schedule_json
+    from pipeline.report.latency_schedule import (
+        plot_schedule,
+        print_schedule,
+        said_of_accuracy,
+        said_of_unmeasured,
+        schedule_json,
+    )
 
     check_plot(plot)
     if engine is not None and len(costs) > 1:
@@ -103,7 +109,7 @@ def schedule(
     if not drafts[0].plain:
         told.append(_NO_PLAIN)
     found = make_schedule(drafts)
-    told += said_of_accuracy(found)
+    told = [*said_of_unmeasured(found), *told, *said_of_accuracy(found)]
     for draft in drafts:
         told += said_of_losses(draft.losses.to_plain if draft.losses else ())
     served = (engine,) if engine else ("vllm", "tensorrt-llm")

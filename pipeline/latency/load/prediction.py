@@ -12,12 +12,13 @@ from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import ServerCapacity
 from pipeline.latency.load.measured_losses import MeasuredLosses, measured_losses
 from pipeline.latency.load.queueing import Latency, latency
-from pipeline.latency.load.schedule import DraftOption, draft_lengths
+from pipeline.latency.load.schedule import DraftOption, draft_lengths, request_seconds
 from pipeline.latency.load.simulation import Replica, simulate
 from pipeline.latency.load.workload import Workload, make_traces, server_capacity
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 # Offered load / capacity with speculation, if no rates are given.
 DEFAULT_LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -84,25 +85,31 @@ def draft_option(name: str, workload: Workload, step_costs: StepCosts, cap: int)
 
 
 def _losses(workload: Workload, step_costs: StepCosts, cap: int) -> MeasuredLosses | None:
-    """Draft lengths that lost in the measurements, with the tokens per step of the workload."""
+    """Draft lengths that lost in the measurements of a server, with the tokens per step of the workload, or are not known to be
+    faster than measured ones."""
     _check_acceptance(workload, step_costs)
-    if not step_costs.cells:
-        return None if step_costs.plain else _only_drafts(workload.max_gamma, cap)
+    if not step_costs.accuracy.fitted:
+        return None
     rounds_G = None if workload.of_measurements else workload.rounds_G
     found = measured_losses(step_costs.cells, rounds_G, workload.max_gamma, cap)
-    if not step_costs.acceptance_known:  # nothing tells what a length between measured ones would get accepted
-        found.lost_GN[[gamma for gamma in range(workload.max_gamma + 1) if not step_costs.measured(gamma)]] = True
+    found.lost_GN[:] |= _uncertain(workload, step_costs, cap)
     if not step_costs.plain:
         found.lost_GN[0] = True
         found.lost_GN[1:] &= ~found.lost_GN[1:].all(0)  # one is left
     return found
 
 
-def _only_drafts(gammas: int, cap: int) -> MeasuredLosses:
-    """Draft lengths that may be chosen where nothing else is known of the measurements: not 0."""
-    lost_GN = np.zeros((gammas + 1, cap), dtype=np.bool_)
-    lost_GN[0] = True
-    return MeasuredLosses((), lost_GN)
+def _uncertain(workload: Workload, step_costs: StepCosts, cap: int) -> Bools:
+    """Draft lengths that were not measured, unless they are faster than each measured one by more than the errors explain:
+    [gamma, n - 1]. Below the shortest measured one nothing tells, nor where the acceptance is unknown."""
+    measured_G = np.array([step_costs.measured(gamma) for gamma in range(workload.max_gamma + 1)])
+    seconds_GN = request_seconds(workload.rounds_G, step_costs.steps(cap, round(workload.context), workload.max_gamma))
+    accuracy = step_costs.accuracy.with_tokens(workload.tokens_error)
+    least = accuracy.certain_speedup if step_costs.acceptance_known else np.inf
+    certain_GN = seconds_GN * least < seconds_GN[measured_G].min(0)
+    certain_GN[: int(measured_G.argmax())] = False
+    uncertain_GN: Bools = ~measured_G[:, None] & ~certain_GN
+    return uncertain_GN
 
 
 def _check_acceptance(workload: Workload, step_costs: StepCosts) -> None:

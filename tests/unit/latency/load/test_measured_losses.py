@@ -5,12 +5,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from pipeline.errors import UsageError
+from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.costs.cells import Cell
 from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.fitted import FittedCosts, fitted_costs_from_json
@@ -162,3 +164,21 @@ def test_the_costs_file_of_a_path_is_named(tmp_path: Path) -> None:
     """An unknown schema is refused."""
     with pytest.raises(UsageError, match="not a costs file of schema 6"):
         fitted_costs_from_json(_fitted(_slow_at_8).json() | {"schema": 4}, str(tmp_path / "costs.json"))
+
+
+@pytest.mark.parametrize(("gain", "chosen"), [(0.99, 2), (0.8, 3)])
+def test_an_unmeasured_length_is_chosen_only_beyond_the_error(gain: float, chosen: int) -> None:
+    """Lengths 2 and 4 were measured, with step times 1% off and 1% of tokens; 3 lies between them. Below 2 is nothing."""
+    step_GN = np.array([[9.0], [1.5], [2.0], [2.0 * gain], [2.0]])
+    costs = SimpleNamespace(
+        cells=(), plain=False, acceptance_known=True, max_gamma=4, measured=lambda gamma: gamma in (2, 4),
+        steps=lambda *_: step_GN, accuracy=StepAccuracy(0.01),
+    )  # fmt: skip
+    workload = SimpleNamespace(rounds_G=np.ones(5), context=100.0, max_gamma=4, tokens_error=0.01, of_measurements=True)
+
+    def length(**other: Any) -> int:
+        return int(chosen_lengths(cast("Any", workload), cast("Any", SimpleNamespace(**(vars(costs) | other))), 1)[0])
+
+    cells = [Cell(gamma, 1.0, 1.0, 2.0, 1.0) for gamma in (2, 4)]
+    assert chosen == length(cells=cells)
+    assert 2 == length(cells=cells, acceptance_known=False)
