@@ -1,11 +1,11 @@
 """speed: measures the seconds of decoding steps with a draft of some shape, plain and at each draft length, in turns, and
-checks the speedup that follows from them by decoding: all of it twice where the two do not agree."""
+checks the speedup that follows from them by decoding: all of it twice where the two do not agree, or turns differ too much."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from pipeline.acceptance.profile_file import NotExamined, read_examination
-from pipeline.acceptance.step_times import StepTimes, write_step_times
+from pipeline.acceptance.step_times import StepTimes, differ_too_much, write_step_times
 from pipeline.acceptance.tokens_per_round import examined_speed
 from pipeline.drafts.directory import find_draft
 from pipeline.drafts.loading import load_plain
@@ -62,10 +62,11 @@ def _measure(context: StageContext[SpeedSettings]) -> None:
         computed = examined_speed(times, examination.counts, settings.confidence)
         return replace(times, check=check_speed(decoder, turns, computed, settings.confidence, settings.speed.seconds))
 
-    write_step_times(context.out, agreeing(measure))
+    write_step_times(context.out, agreeing(measure, settings.confidence))
 
 
-def agreeing(measure: Callable[[], StepTimes]) -> StepTimes:
-    """The second measurement where the check of the first contradicts it: other work on the machine may have ended."""
+def agreeing(measure: Callable[[], StepTimes], confidence: float) -> StepTimes:
+    """The second measurement where turns or check of the first contradict it: other work on the machine may have ended."""
     times = measure()
-    return times if times.check is None or times.check.agrees else measure()
+    contradicted = times.check is not None and not times.check.agrees
+    return measure() if contradicted or differ_too_much(times.plain, times.rounds, confidence) else times

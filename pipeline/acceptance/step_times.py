@@ -12,9 +12,12 @@ recovered from them (MOVER; Zou and Donner 2008, 'Construction of confidence lim
     S_low = S exp(-sqrt(ln(L / L_low)^2 + ln(r / r_low)^2)),    r = t_plain / t_round; S_high likewise
 
 The draft length is the one with the largest estimate; the interval does not include that choice.
+
+Whether step times are measurable is asked of the times, and of all their draft lengths: two drafts of equal shape have different
+best lengths, and one of them would have a figure and the other none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from math import ceil, exp, hypot, log
 from pathlib import Path
@@ -25,12 +28,14 @@ from pydantic import Field
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured, SpeedCheck, extent, too_few
 from pipeline.acceptance.schema import Figure
-from pipeline.acceptance.turns import of_turns, speed_of_turns
+from pipeline.acceptance.turns import least_turns, of_turns
 from pipeline.store.files import write_json
 from pipeline.store.parsing import Count, CountKey, Number, Text, format_of, stored
 
 FILE = "step_times.json"
 _Seconds = list[Annotated[Number, Field(gt=0)]]
+_MEASURE_AGAIN = " These step times stay in the store: change evaluate.speed.turns to measure again"
+_MOST_SPREAD = 1.5  # upper bound / lower bound of a ratio of step times that is still worth reading
 
 
 @stored(
@@ -75,15 +80,49 @@ def find_step_times(directory: Path) -> StepTimes | None:
 def draft_speed(times: StepTimes, per_round: Mapping[int, Figure], tokens: int, confidence: float) -> DraftSpeed:
     """Decoding with a draft of this shape, at the draft length with the most tokens per second. `per_round`: its examined tokens
     per round, of every length that was timed; `tokens`: those of the examined completions."""
-    rates = {length: [per_round[length].value / one for one in seconds] for length, seconds in times.rounds.items()}
+    found = speed_at_best_length(times.plain, times.rounds, per_round, confidence)
+    reason = _too_little(times, per_round[found.gamma], tokens) or found.not_measurable or _contradiction(times.check)
+    if reason is not None and reason == found.not_measurable:
+        reason += _MEASURE_AGAIN
+    speedup = None if reason is not None else found.speedup
+    return replace(found, speedup=speedup, not_measurable=reason, check=times.check)
+
+
+def speed_at_best_length(
+    plain: Sequence[float],
+    rounds: Mapping[int, Sequence[float]],
+    per_round: Mapping[int, Figure],
+    confidence: float,
+) -> DraftSpeed:
+    """From seconds of a step of plain decoding and of a round at each draft length, in the same turns, and tokens per round. The
+    speedup is not measurable where there are too few turns for bounds, or where the turns differ too much."""
+    rates = {length: [per_round[length].value / one for one in seconds] for length, seconds in rounds.items()}
     best = max(rates, key=lambda length: median(rates[length]))
-    examined, plain = per_round[best], [1 / one for one in times.plain]
-    found = replace(speed_of_turns(rates[best], plain, best, confidence), check=times.check)
-    reason = _too_little(times, examined, tokens) or found.not_measurable or _contradiction(times.check)
-    rate = with_error(found.tokens_per_second, examined)
-    if reason is not None or found.speedup is None:
-        return replace(found, tokens_per_second=rate, speedup=None, not_measurable=reason)
-    return replace(found, tokens_per_second=rate, speedup=with_error(found.speedup, examined))
+    of_steps = of_turns([rate * one for rate, one in zip(rates[best], plain, strict=True)], confidence)
+    rate, reason = of_turns(rates[best], confidence), differ_too_much(plain, rounds, confidence)
+    if of_steps.low is None:
+        reason = f"{len(plain)} turns are too few for a {100 * confidence:g}% interval, {least_turns(confidence)} are needed."
+    return DraftSpeed(
+        gamma=best,
+        tokens_per_second=with_error(rate, per_round[best]),
+        speedup=with_error(of_steps, per_round[best]) if reason is None else None,
+        not_measurable=reason,
+    )
+
+
+def differ_too_much(
+    plain: Sequence[float], rounds: Mapping[int, Sequence[float]], confidence: float = 0.95
+) -> str | None:
+    """Why these times are no measurement, whatever the draft: at some draft length the bounds of plain / round, which is taken
+    within each turn, are too far apart to say anything. None where they are not, and for too few turns."""
+    spread = dict[int, float]()
+    for length, seconds in rounds.items():
+        ratio = of_turns([one / other for one, other in zip(plain, seconds, strict=True)], confidence)
+        spread[length] = 1.0 if ratio.low is None or ratio.high is None else ratio.high / ratio.low
+    worst = max(spread, key=lambda length: spread[length])
+    if spread[worst] <= _MOST_SPREAD:
+        return None
+    return f"step times differ by a factor of {spread[worst]:.1f} between turns (γ={worst}); is something else running?"
 
 
 def with_error(measured: Measured, examined: Figure) -> Measured:
@@ -116,8 +155,7 @@ def _contradiction(check: SpeedCheck | None) -> str | None:
         return None
     return (
         f"decoding {extent(check.prompts, check.tokens)} gave x{check.decoded.median:.2f}, and step times "
-        f"x{check.computed.median:.2f}; is something else running? These step times stay in the store: change "
-        "evaluate.speed.turns to measure again"
+        f"x{check.computed.median:.2f}; is something else running?{_MEASURE_AGAIN}"
     )
 
 

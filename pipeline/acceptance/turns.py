@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from math import comb
 from statistics import median
 
-from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
-
-_MOST_SPREAD = 1.5  # upper bound / lower bound of a speedup that is still worth reading
+from pipeline.acceptance.decoding_speed import Measured
 
 
 def of_turns(values: Sequence[float], confidence: float = 0.95) -> Measured:
@@ -30,17 +28,3 @@ def least_turns(confidence: float = 0.95) -> int:
     while 1 - 2 / 2**turns < confidence:
         turns += 1
     return turns
-
-
-def speed_of_turns(ours: Sequence[float], plain: Sequence[float], gamma: int, confidence: float = 0.95) -> DraftSpeed:
-    """Tokens per second with up to `gamma` draft tokens and without, in the same turns: the speedup is that within each turn. Not
-    measurable where its bounds are too far apart to say anything, or where there are too few turns for bounds."""
-    rate = of_turns(ours, confidence)
-    speedup = of_turns([one / other for one, other in zip(ours, plain, strict=True)], confidence)
-    if speedup.low is None or speedup.high is None:
-        reason = f"{len(ours)} turns are too few for a {100 * confidence:g}% interval; take {least_turns(confidence)}"
-        return DraftSpeed(gamma=gamma, tokens_per_second=rate, speedup=None, not_measurable=reason)
-    if speedup.high > _MOST_SPREAD * speedup.low:
-        reason = f"it was {speedup.low:.2f} in one turn and {speedup.high:.2f} in another; is something else running?"
-        return DraftSpeed(gamma=gamma, tokens_per_second=rate, speedup=None, not_measurable=reason)
-    return DraftSpeed(gamma=gamma, tokens_per_second=rate, speedup=speedup)

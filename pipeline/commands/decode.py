@@ -58,7 +58,7 @@ _Compare = Annotated[
     bool,
     typer.Option(
         "--compare",
-        help=f"Decode with the target alone too, show both results, and measure the speedup in {_TURNS} turns of each.",
+        help=f"Decode with the target alone too, show both results, and tokens per second in {_TURNS} turns of each.",
     ),
 ]
 

@@ -197,6 +197,7 @@ def _print(
         "draft_sampling": settings.draft_sampling,
         "convention": settings.convention,
         "confidence": settings.confidence,
+        "gamma": settings.gamma,
         "cost_ratio_given": cost_ratio is not None,
     }
     if as_json:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
-from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
-from pipeline.acceptance.turns import of_turns, speed_of_turns
+from pipeline.acceptance.decoding_speed import Measured
+from pipeline.acceptance.turns import of_turns
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.drafts.named_pair import NamedPair
@@ -20,7 +20,6 @@ from pipeline.speculation.draft_length import Certain, Confident, DraftLength, F
 from pipeline.speculation.forward import PREFILL
 from pipeline.speculation.settings import GREEDY, Sampling
 
-_LEAST_TOKENS = 8  # of a completion whose speed is measured
 _LENGTHS: dict[str, Callable[[int], DraftLength]] = {"never": Fixed, "confidence": Confident, "entropy": Certain}
 
 
@@ -38,10 +37,10 @@ class DecodeSettings:
 
 @dataclass(frozen=True)
 class Compared:
-    """Decoding with the draft beside the target alone, in the same turns."""
+    """Tokens per second with the draft and of the target alone, in the same turns. One prompt has no speedup."""
 
-    speculative: DraftSpeed
-    plain: Measured  # tokens per second
+    speculative: Measured
+    plain: Measured
     turns: int
 
 
@@ -109,16 +108,7 @@ class OneDecode:
                 found = decoder.decode([self.request])[0]
                 rates.append(_tokens_per_second(found))
         self.notes.clear()
-        if self.request.limit < _LEAST_TOKENS:
-            reason = f"a completion of {self.request.limit} tokens is too short; raise --max-new-tokens"
-            return Compared(
-                DraftSpeed(
-                    gamma=self.settings.gamma, tokens_per_second=of_turns(ours), speedup=None, not_measurable=reason
-                ),
-                of_turns(plain),
-                turns,
-            )
-        return Compared(speed_of_turns(ours, plain, self.settings.gamma), of_turns(plain), turns)
+        return Compared(of_turns(ours), of_turns(plain), turns)
 
     def too_short(self) -> str | None:
         """Why the fallback could not have changed anything; None if it could."""

@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.acceptance.profile import shared_conversations
 from pipeline.acceptance.schema import DomainFigures, Figure, Figures, counted, units_needed
+from pipeline.acceptance.step_times import speed_at_best_length
+from pipeline.acceptance.turns import least_turns, of_turns
 from pipeline.config.corpus import PromptSource
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.corpus.answer_forms import UnusableAnswer
@@ -30,14 +33,8 @@ from pipeline.generation.completion_plan import plan_completions
 from pipeline.generation.completion_store import StoredCompletion, read_completions, stored_samplings
 from pipeline.generation.generate import GenerationSettings, generate
 from pipeline.latency.costs.flops import macs_per_token, operations_factor
-from pipeline.latency.costs.forward_times import measure_times, pooled
-from pipeline.latency.costs.speedup import (
-    ForwardTimes,
-    best_gamma,
-    break_even_acceptance,
-    from_cost_ratio,
-    ideal_speedup,
-)
+from pipeline.latency.costs.forward_times import measure_times
+from pipeline.latency.costs.speedup import ForwardTimes, break_even, from_cost_ratio
 from pipeline.models.files import model_digest
 from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.progress import Progress
@@ -47,7 +44,8 @@ from pipeline.speculation.settings import Sampling
 from pipeline.store.artifacts import MANIFEST, read_manifest
 
 _GAMMAS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
-_REPETITIONS = 3  # of the forward-time measurement
+_PASSES, _MOST_PASSES = 3, 50  # of each kind in a turn of the forward-time measurement
+_TURN_SECONDS = 0.3  # of a turn in which more of them than the fewest are made: short passes are noisy ones
 _LEAST_PROMPTS = 40  # fewer prompts: inconclusive, as with gate.min_prompts_per_domain
 
 
@@ -61,8 +59,14 @@ class Finding:
     domains: Mapping[str, DomainFigures]
     cost_ratio: float  # a draft pass over a target pass
     gamma: int
-    speedup: Figure  # interval over prompts, widened by the slowest and fastest repetition of the measurement
-    break_even: float | None  # acceptance rate at which the speedup is 1
+    speedup: (
+        Figure | None
+    )  # with the errors of acceptance and of forward times, as in a run; None where it is not measurable
+    not_measurable: str | None  # why
+    # The acceptance rate at which the speedup is 1, at the measured forward times and at their lower bounds. None: above 1; and
+    # where the speedup is not measurable, or acceptance is not of every token.
+    break_even: float | None
+    least_break_even: float | None
     verdict: str
     pays: bool | None  # None: inconclusive
     # operations per emitted token over those of plain decoding; None for unknown architectures
@@ -226,12 +230,12 @@ def probe(
     whole = {name: tally for name, tally in tallies.items() if name not in broken}
     if not whole:
         raise BrokenDraft("; ".join(f"--draft {name}: {reason}" for name, reason in broken.items()))
-    times = _times_by_draft(pair, whole, cost_ratio)
+    times = _times_by_draft(pair, whole, cost_ratio, least_turns(settings.confidence))
     found = [
         _finding(name, tally, times[name], _operations_ratio(pair, name), settings) for name, tally in whole.items()
     ]
     # A search in the text costs nothing compared with a forward pass.
-    free = [ForwardTimes(repetition.target, 0.0) for repetition in next(iter(times.values()))]
+    free = [ForwardTimes(turn.target, 0.0) for turn in next(iter(times.values()))]
     found += [_finding(name, tally, free, 0.0, settings) for name, tally in copied.items()]
     return Probe(found, broken, len(ids), len(chosen), len(stored) - len(ids))
 
@@ -246,27 +250,34 @@ def _chosen(directory: Path, sampling: Sampling, chosen: frozenset[str], vocabul
             yield item
 
 
-def _times_by_draft(pair: NamedPair, names: Iterable[str], cost_ratio: float | None) -> dict[str, list[ForwardTimes]]:
+def _times_by_draft(
+    pair: NamedPair, names: Iterable[str], cost_ratio: float | None, turns: int
+) -> dict[str, list[ForwardTimes]]:
     """Measured once for drafts of equal shape, which differ by their acceptance alone."""
     found, by_shape = dict[str, list[ForwardTimes]](), dict[str, list[ForwardTimes]]()
     for name in names:
         shape = pair.shapes.get(name, name)
         if shape not in by_shape:
-            by_shape[shape] = _times(pair, pair.drafts[name].model, cost_ratio)
+            by_shape[shape] = _times(pair, pair.drafts[name].model, cost_ratio, turns)
         found[name] = by_shape[shape]
     return found
 
 
-def _times(pair: NamedPair, draft: Any, cost_ratio: float | None) -> list[ForwardTimes]:
-    """Several repetitions, to see the noise of the measurement; one where the ratio is given."""
+def _times(pair: NamedPair, draft: Any, cost_ratio: float | None, turns: int) -> list[ForwardTimes]:
+    """In each turn; a ratio that is given has no error."""
     if cost_ratio is not None:
-        return [from_cost_ratio(cost_ratio, max(_GAMMAS))]
+        return [from_cost_ratio(cost_ratio, max(_GAMMAS))] * turns
     context = min(128, pair.context - max(_GAMMAS) - 1)
     widths = [gamma + 1 for gamma in _GAMMAS]
-    return [
-        pooled([measure_times(pair.target, draft, pair.vocabulary, widths, context=context, repeats=5)])
-        for _ in range(_REPETITIONS)
-    ]
+
+    def turn(passes: int) -> ForwardTimes:
+        return measure_times(pair.target, draft, pair.vocabulary, widths, context=context, repeats=passes)
+
+    first = turn(_PASSES)
+    passes = min(_MOST_PASSES, int(_TURN_SECONDS / (sum(first.target.values()) + first.draft)))
+    if passes <= _PASSES:
+        return [first, *(turn(_PASSES) for _ in range(turns - 1))]
+    return [turn(passes) for _ in range(turns)]
 
 
 def _operations_ratio(pair: NamedPair, name: str) -> float | None:
@@ -276,59 +287,72 @@ def _operations_ratio(pair: NamedPair, name: str) -> float | None:
 
 
 def _finding(
-    name: str, tally: AcceptanceTally, repetitions: list[ForwardTimes], ratio: float | None, settings: EvaluateConfig
+    name: str, tally: AcceptanceTally, turns: list[ForwardTimes], ratio: float | None, settings: EvaluateConfig
 ) -> Finding:
-    figures, times = tally.figures(settings.confidence), pooled(repetitions)
-    gammas = [gamma for gamma in _GAMMAS if gamma <= settings.max_gamma]
-    # The decode time is the number of rounds times the time of one. A convention may count the prefill as a call, which
-    # plain decoding needs too; a round yields 1 + accepted / rounds tokens under every convention.
-    yields = {gamma: figures.mean_acceptance_length[gamma] for gamma in gammas}
-    gamma, speedup = best_gamma(yields, times)
-    by_repetition = [ideal_speedup(yields[gamma], gamma, repetition) for repetition in repetitions]
-    omega = figures.tokens_per_target_call[gamma]
-    # The pooled times are medians, each of its own repetition, so their speedup may lie outside those of the repetitions.
-    low, high = (
-        None if bound is None else extreme * bound / omega.value
-        for bound, extreme in (
-            (omega.low, min(*by_repetition, speedup)),
-            (omega.high, max(*by_repetition, speedup)),
-        )
-    )
-    domains = tally.domains(gamma, settings.confidence)
-    predicted = replace(omega, value=speedup, low=low, high=high)
-    pays = _pays(predicted)
+    figures, confidence = tally.figures(settings.confidence), settings.confidence
+    per_round = {gamma: _per_round(figures, gamma) for gamma in _GAMMAS if gamma <= settings.max_gamma}
+    plain = [turn.target[1] for turn in turns]
+    rounds = {gamma: [turn.round(gamma) for turn in turns] for gamma in per_round}
+    found = speed_at_best_length(plain, rounds, per_round, confidence)
+    gamma, measured = found.gamma, found.speedup
+    speedup = None
+    if measured is not None:
+        speedup = replace(per_round[gamma], value=measured.median, low=measured.low, high=measured.high)
+    costs = {
+        gamma: of_turns([one / other for one, other in zip(seconds, plain, strict=True)], confidence)
+        for gamma, seconds in rounds.items()
+    }
+    has_break_even = speedup is not None and figures.by_output_position is not None
+    low = {gamma: cost.median if cost.low is None else cost.low for gamma, cost in costs.items()}
+    pays = _pays(speedup)
     return Finding(
         name=name,
         figures=figures,
-        domains=domains,
-        cost_ratio=times.cost_ratio,
+        domains=tally.domains(gamma, confidence),
+        cost_ratio=median(turn.cost_ratio for turn in turns),
         gamma=gamma,
-        speedup=predicted,
-        break_even=None if figures.by_output_position is None else break_even_acceptance(times, gammas),
-        verdict=f"{name}: {_verdict(pays, gamma, predicted)}",
+        speedup=speedup,
+        not_measurable=found.not_measurable,
+        break_even=break_even({gamma: cost.median for gamma, cost in costs.items()}) if has_break_even else None,
+        least_break_even=break_even(low) if has_break_even else None,
+        verdict=f"{name}: {_verdict(pays, gamma, per_round[gamma], speedup, found.not_measurable)}",
         pays=pays,
-        arithmetic=None if ratio is None else operations_factor(yields[gamma], gamma, ratio),
+        arithmetic=None if ratio is None else operations_factor(per_round[gamma].value, gamma, ratio),
     )
 
 
-def _pays(speedup: Figure) -> bool | None:
-    if speedup.units < _LEAST_PROMPTS or speedup.low is None or speedup.high is None:
+def _per_round(figures: Figures, gamma: int) -> Figure:
+    """The decode time is the number of rounds times the time of one. A convention may count the prefill as a call, which plain
+    decoding needs too; a round yields 1 + accepted / rounds tokens under every convention, with the relative error of those per
+    target call."""
+    omega, value = figures.tokens_per_target_call[gamma], figures.mean_acceptance_length[gamma]
+    low, high = (None if bound is None else value * bound / omega.value for bound in (omega.low, omega.high))
+    return replace(omega, value=value, low=low, high=high)
+
+
+def _pays(speedup: Figure | None) -> bool | None:
+    if speedup is None or speedup.units < _LEAST_PROMPTS or speedup.low is None or speedup.high is None:
         return None
     return True if speedup.low > 1 else False if speedup.high < 1 else None
 
 
-def _verdict(pays: bool | None, gamma: int, speedup: Figure) -> str:
-    predicted = f"the predicted speedup, an upper bound, is {speedup.value:.2f}"
-    if pays is not None:
-        predicted += f" [{speedup.low:.2f}, {speedup.high:.2f}]"
-        if pays:
-            return f"may be faster than plain decoding: {predicted} with {gamma} draft token{'s' if gamma > 1 else ''} per round"
-        return f"is not faster than plain decoding: {predicted} at its best draft length ({gamma})"
-    if speedup.units < _LEAST_PROMPTS:
-        found = counted(speedup.prompts, speedup.conversations)
-        return f"{found} are too few for a verdict; give at least {units_needed(_LEAST_PROMPTS, speedup.conversations)}"
-    if speedup.low is None:
+def _verdict(
+    pays: bool | None, gamma: int, per_round: Figure, speedup: Figure | None, not_measurable: str | None
+) -> str:
+    if per_round.units < _LEAST_PROMPTS:
+        found = counted(per_round.prompts, per_round.conversations)
+        return (
+            f"{found} are too few for a verdict; give at least {units_needed(_LEAST_PROMPTS, per_round.conversations)}"
+        )
+    if speedup is None:
+        return f"speedup not measurable: {not_measurable} Call it again on an idle machine"
+    if speedup.low is None or speedup.high is None:
         return (
             "no interval: a few prompts have most of the tokens; give more prompts with completions of similar length"
         )
+    predicted = f"the predicted speedup, an upper bound, is {speedup.value:.2f} [{speedup.low:.2f}, {speedup.high:.2f}]"
+    if pays:
+        return f"may be faster than plain decoding: {predicted} with {gamma} draft token{'s' if gamma > 1 else ''} per round"
+    if pays is False:
+        return f"is not faster than plain decoding: {predicted} at its best draft length ({gamma})"
     return f"inconclusive: {predicted}, and its interval includes 1; use more prompts or an idle machine"

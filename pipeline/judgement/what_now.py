@@ -49,7 +49,7 @@ def _break_even(times: StepTimes, per_round: Mapping[int, float], rate: float) -
     needed = _acceptance_for(cost[best], best)
     if per_round[best] >= cost[best]:
         return f"{said}; it pays while the acceptance rate is above about {needed or 0.0:.2f} (now {rate:.2f})"
-    said = f"no draft length pays on this machine. With {said}"
+    said = f"no draft length is known to pay on this machine. With {said}"
     smaller = f"a smaller draft{_cheaper(cost, best, per_round)}"
     if needed is None:
         return f"{said}; no acceptance rate makes a round of more than {best + 1} steps pay: choose {smaller}"

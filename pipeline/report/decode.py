@@ -7,9 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from pipeline.acceptance.decoding_speed import too_few
 from pipeline.escaping.terminal import printable, printable_block
 from pipeline.examination.one_decode import Compared
-from pipeline.judgement.speed import per_second, times
+from pipeline.judgement.speed import per_second
 from pipeline.models.token_text import TokenText
 from pipeline.report.console import Report
 from pipeline.speculation.batch import Completion
@@ -80,13 +81,12 @@ def print_statistics(
     out.table(columns, [row[: len(columns)] for row in rows], left=("metric",))
     if compared is not None:
         out.text(
-            f"tokens per second and speedup: medians of {compared.turns} turns of each in alternation, [95% interval], on 1 "
-            f"prompt with {found.tokens} tokens: other prompts have other speedups (understudy probe)"
+            f"tokens per second: medians of {compared.turns} turns of each in alternation, [95% interval], on this prompt. A "
+            f"speedup cannot be told from it: {too_few(1, found.tokens)} (`understudy probe` predicts it, `understudy run` "
+            "measures it)"
         )
-        if reason := compared.speculative.not_measurable:
-            out.text(f"the speedup is not measurable: {reason}")
     else:
-        out.text("--compare measures tokens per second and the speedup")
+        out.text("--compare measures tokens per second")
     out.text(
         "Examined acceptance rate: accepted / (accepted + first rejections). Draft tokens after a rejection are not verified "
         "and do not count."
@@ -123,7 +123,5 @@ def statistics_rows(
         ),
     ]
     if compared is not None:
-        ours = compared.speculative
-        rows.append(("tokens per second", per_second(ours.tokens_per_second), per_second(compared.plain)))
-        rows.append(("speedup", "not measurable" if ours.speedup is None else times(ours.speedup), ""))
+        rows.append(("tokens per second", per_second(compared.speculative), per_second(compared.plain)))
     return rows

@@ -46,6 +46,7 @@ def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str
         if finding.figures.by_output_position is not None:
             _print_acceptance(out, finding)
     out.line()
+    out.text(_compared(found, conditions["gamma"]))
     for name, reason in found.broken.items():
         out.text(f"{name}: cannot be examined: {reason}")
     for finding in found.findings:
@@ -78,21 +79,34 @@ def _headline(found: Probe, conditions: Mapping[str, Any]) -> str:
     )
 
 
+def _compared(found: Probe, gamma: int) -> str:
+    """By the measure of `gate.beats_prompt_lookup`, at one draft length for all."""
+    shown = (f"{one.name} {_interval(one.figures.tokens_per_target_call[gamma], 2)}" for one in found.findings)
+    return f"tokens / target call at {gamma} draft tokens, by which a run compares drafts with prompt-lookup: {', '.join(shown)}"
+
+
 def _cells(finding: Finding, greedy: bool) -> list[str]:
     figures = finding.figures
     without = figures.acceptance_rate_without_loops
     loops = ["-" if without is None else f"{without:.3f}", f"{figures.loop_share:.0%}"] if greedy else []
-    # A draft of which not every token is examined, such as prompt-lookup, has no break-even of its acceptance rate.
-    never = "-" if figures.by_output_position is None else "never"
     return [
         *loops,
-        never if finding.break_even is None else f"{finding.break_even:.3f}",
+        _break_even(finding),
         str(finding.gamma),
         _interval(figures.tokens_per_target_call[finding.gamma], 2),
         f"{finding.cost_ratio:.3f}",
         "-" if finding.arithmetic is None else f"{finding.arithmetic:.2f}",
-        _interval(finding.speedup, 2),
+        "not measurable" if finding.speedup is None else _interval(finding.speedup, 2),
     ]
+
+
+def _break_even(finding: Finding) -> str:
+    """A draft of which not every token is examined, such as prompt-lookup, has no break-even of its acceptance rate."""
+    if finding.speedup is None or finding.figures.by_output_position is None:
+        return "-"
+    if finding.break_even is not None:
+        return f"{finding.break_even:.3f}"
+    return "never" if finding.least_break_even is None else f"above {finding.least_break_even:.3f}"
 
 
 def _domains(finding: Finding) -> list[tuple[str, Figure]]:

@@ -98,7 +98,11 @@ def test_prompts_are_completed_and_times_measured(smoke: Smoke) -> None:
     assert (12, None) == (finding["figures"]["prompts"], finding["pays"])
     assert "12 prompts are too few for a verdict; give at least 40" in finding["verdict"]
     assert finding["cost_ratio"] > 0
-    assert finding["speedup"]["low"] < finding["speedup"]["value"] < finding["speedup"]["high"]
+    assert (finding["speedup"] is None) == (finding["not_measurable"] is not None)  # the machine may be busy
+    low, value, high = (
+        (finding["speedup"] or {"low": 0, "value": 1, "high": 2})[name] for name in ("low", "value", "high")
+    )
+    assert low < value < high
 
 
 @pytest.mark.parametrize(

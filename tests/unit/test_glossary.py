@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pipeline.report
-from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
+from pipeline.acceptance.decoding_speed import Measured
 from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.examination.one_decode import Compared
 from pipeline.judgement.schema import TrainingStep
@@ -68,7 +68,7 @@ def test_every_row_of_the_statistics_is_in_the_glossary() -> None:
     """What `decode` prints, with and without the target alone."""
     completion = Completion(tokens=[1, 2], drafted=[2], accepted=[1])
     rates = Measured(1.0, 1.0, 1.0)
-    compared = Compared(DraftSpeed(gamma=3, tokens_per_second=rates, speedup=rates), rates, 6)
+    compared = Compared(rates, rates, 6)
     rows = statistics_rows(count([completion]), {}, count([completion]), compared)
     assert [] == unexplained([name for name, *_ in rows])
 

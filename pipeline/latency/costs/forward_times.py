@@ -1,7 +1,6 @@
 """Forward times of a pair on this machine, measured with nothing else running: the baseline of `efficiency`."""
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -58,14 +57,6 @@ def measure_forwards(
                 seconds[key].append(perf_counter() - started)
     found = {key: median(values) for key, values in seconds.items()}
     return ForwardTimes({width: found[name, width] for name, width in found if name == "target"}, found["draft", 1])
-
-
-def pooled(turns: Sequence[ForwardTimes]) -> ForwardTimes:
-    """Median of several measurements, made non-decreasing in the number of tokens: a decrease is noise."""
-    widths = sorted(turns[0].target)
-    medians = (median(turn.target[width] for turn in turns) for width in widths)
-    rising = dict(zip(widths, accumulate(medians, max), strict=True))
-    return ForwardTimes(rising, median(turn.draft for turn in turns))
 
 
 def _one_pass(model: CachedModel, ids_BT: torch.Tensor, context: int) -> Callable[[], None]:

@@ -37,13 +37,6 @@ def ideal_speedup(tokens_per_call: float, gamma: int, times: ForwardTimes) -> fl
     return tokens_per_call * times.target[1] / times.round(gamma)
 
 
-def best_gamma(tokens_per_call: Mapping[int, float], times: ForwardTimes) -> tuple[int, float]:
-    """The draft length with the largest predicted speedup, and that speedup. ValueError for no draft length."""
-    speedups = {gamma: ideal_speedup(omega, gamma, times) for gamma, omega in tokens_per_call.items()}
-    gamma = max(speedups, key=lambda gamma: (speedups[gamma], -gamma))
-    return gamma, speedups[gamma]
-
-
 def break_even_acceptance(times: ForwardTimes, gammas: Collection[int]) -> float | None:
     """The acceptance rate at which the speedup at the best of `gammas` is 1, for iid acceptance; None if even an acceptance rate
     of 1 gives no speedup."""

@@ -56,9 +56,32 @@ def test_a_better_draft_is_faster_by_its_acceptance_alone() -> None:
 
 
 def test_too_few_turns_give_no_speedup() -> None:
-    """Nor times that contradict each other: see `speed_of_turns`."""
+    """The line says how many do, and what to set."""
     found = draft_speed(_times(0.1, TURNS[:5]), EXACT, 4000, 0.95)
-    assert (None, "5 turns are too few for a 95% interval; take 6") == (found.speedup, found.not_measurable)
+    assert found.speedup is None
+    assert str(found.not_measurable).startswith(
+        "5 turns are too few for a 95% interval, 6 are needed. These step times"
+    )
+    assert str(found.not_measurable).endswith("change evaluate.speed.turns to measure again")
+
+
+@pytest.mark.parametrize("disturbed", list(OMEGA))
+def test_what_is_not_measurable_for_one_draft_is_not_for_another_of_its_shape(disturbed: int) -> None:
+    """Whichever lengths are their best, and whichever length was disturbed: one turn of a length took twice its time."""
+    times = _times(0.1)
+    times.rounds[disturbed][2] *= 2
+    short = {length: Figure(one, one, one, 40) for length, one in zip(OMEGA, [1.6, 1.5, 1.4, 1.3, 1.2], strict=True)}
+    one, other = (draft_speed(times, tokens, 4000, 0.95) for tokens in (EXACT, short))
+    assert one.gamma != other.gamma
+    assert (None, None) == (one.speedup, other.speedup)
+    assert one.not_measurable == other.not_measurable
+    said = f"step times differ by a factor of 2.0 between turns (γ={disturbed}); is something else running?"
+    assert str(one.not_measurable).startswith(said)
+
+
+def test_times_of_the_whole_turn_may_differ() -> None:
+    """What slows all sides of a turn cancels, however much it is."""
+    assert draft_speed(_times(0.1, [1.0, 4.0] * 3), EXACT, 4000, 0.95).speedup is not None
 
 
 FEW = "are too few; at least 8 prompts and 512 tokens are needed"

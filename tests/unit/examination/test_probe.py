@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
+from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.acceptance.schema import Figure
+from pipeline.config.evaluate import EvaluateConfig
 from pipeline.examination import probe
 from pipeline.examination.probe import _pays
 from pipeline.latency.costs.speedup import ForwardTimes, from_cost_ratio
+from pipeline.report import probe as probe_report
 
 
 @pytest.mark.parametrize(
@@ -28,20 +31,59 @@ def test_a_verdict_needs_bounds_on_one_side_and_enough_conversations(
     low: float | None, high: float | None, prompts: int, conversations: int | None, pays: bool | None
 ) -> None:
     assert _pays(Figure(1.0, low, high, prompts, conversations)) is pays
+    assert _pays(None) is None
 
 
 def test_drafts_of_equal_shape_have_one_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two equal drafts had two speedups, as far apart as two measurements are."""
     measured: list[str] = []
 
-    def times(pair: Any, draft: str, cost_ratio: float | None) -> list[ForwardTimes]:
+    def times(pair: Any, draft: str, cost_ratio: float | None, turns: int) -> list[ForwardTimes]:
         measured.append(draft)
-        return [from_cost_ratio(0.1 * len(measured), 16)]
+        return [from_cost_ratio(0.1 * len(measured), 16)] * turns
 
     monkeypatch.setattr(probe, "_times", times)
     drafts = {name: SimpleNamespace(model=name) for name in ("one", "two", "other", "unknown")}
     pair: Any = SimpleNamespace(drafts=drafts, shapes={"one": "s", "two": "s", "other": "t"})
-    found = probe._times_by_draft(pair, drafts, None)
+    found = probe._times_by_draft(pair, drafts, None, 6)
     assert ["one", "other", "unknown"] == measured
     assert found["one"] is found["two"]
     assert found["one"] != found["other"]
+
+
+def _found(costs: list[float], alpha: float, half: float = 0.01) -> probe.Finding:
+    """Of a draft whose pass costs so many passes of the target in each of the turns, with 40 prompts."""
+    lengths = range(1, 17)
+    yields = {gamma: iid_tokens_per_call(alpha, gamma) for gamma in lengths}
+    figures = SimpleNamespace(
+        tokens_per_target_call={gamma: Figure(one, one - half, one + half, 40) for gamma, one in yields.items()},
+        mean_acceptance_length=yields,
+        by_output_position=(),
+    )
+    tally: Any = SimpleNamespace(figures=lambda _: figures, domains=lambda *_: {})
+    return probe._finding("d", tally, [from_cost_ratio(cost, 16) for cost in costs], None, EvaluateConfig())
+
+
+def test_step_times_are_judged_as_those_of_a_run() -> None:
+    """`upper bound 1.29 [0.05, 1.35]` was printed as if measured, beside a run that found the same times not measurable."""
+    steady, busy = _found([0.2] * 6, 0.7), _found([0.2] * 5 + [3.0], 0.7)
+    assert steady.pays is True
+    assert steady.speedup is not None
+    assert (None, None, None) == (busy.pays, busy.speedup, busy.break_even)
+    assert "d: speedup not measurable: step times differ by a factor of" in busy.verdict
+    assert "-" == probe_report._break_even(busy)
+
+
+@pytest.mark.parametrize(
+    ("costs", "shown", "verdict"),
+    [
+        ([0.4] * 6, "0.400", "may be faster"),
+        ([1.1] * 6, "never", "is not faster"),
+        ([0.97, 1.01, 1.02, 1.03, 1.04, 1.05], "above 0.970", "inconclusive"),
+    ],
+)
+def test_a_break_even_does_not_contradict_its_verdict(costs: list[float], shown: str, verdict: str) -> None:
+    """`never` stands only where no measured turn says otherwise. At acceptance 1 drafts of 1 token pay below a cost of 1."""
+    found = _found(costs, 0.999)
+    assert shown == probe_report._break_even(found)
+    assert verdict in found.verdict

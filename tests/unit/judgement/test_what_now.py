@@ -39,7 +39,9 @@ def test_a_draft_that_pays_says_down_to_which_acceptance() -> None:
 def test_a_draft_that_does_not_pay_says_what_would() -> None:
     """Its acceptance, or its cost: with 1 draft token that costs half a step, 0.4 is below 0.5."""
     line = _line(0.5, 1.0, 0.4)
-    assert line.startswith("no draft length pays on this machine. With 1 draft token: a round costs 1.50 steps")
+    assert line.startswith(
+        "no draft length is known to pay on this machine. With 1 draft token: a round costs 1.50 steps"
+    )
     assert "it pays from an acceptance rate of about 0.50 on (now 0.40), or with a smaller draft" in line
     assert line.endswith("a draft token costs 50% of a step, and may cost 40%")
 

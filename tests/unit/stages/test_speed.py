@@ -59,8 +59,18 @@ def test_a_contradiction_is_measured_again_before_it_is_stored(checks: list[bool
         for one in checks
     ]
     left = iter(given)
-    assert given[kept] is stages.speed.agreeing(lambda: next(left))
+    assert given[kept] is stages.speed.agreeing(lambda: next(left), 0.95)
     assert [] == list(left)
+
+
+def test_turns_that_differ_too_much_are_measured_again() -> None:
+    """They give no speedup either."""
+    quiet, busy = (
+        StepTimes(device="cpu", prompts=8, tokens=512, plain=[1.0] * 6, rounds={1: [one, *[1.0] * 5]})
+        for one in (1.0, 2.0)
+    )
+    left = iter([busy, quiet])
+    assert quiet is stages.speed.agreeing(lambda: next(left), 0.95)
 
 
 def _check(agrees: bool | None) -> SpeedCheck | None:

@@ -3,11 +3,9 @@
 import pytest
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
-from pipeline.latency.costs.forward_times import pooled
 from pipeline.latency.costs.speedup import (
     ForwardTimes,
     acceptance_from_counted,
-    best_gamma,
     break_even_acceptance,
     draft_acceptance_rate,
     from_cost_ratio,
@@ -33,12 +31,6 @@ def test_leviathans_improvement_factor() -> None:
     assert pytest.approx(3.2 / (7 * 0.05 + 1)) == ideal_speedup(3.2, 7, times)
 
 
-def test_the_best_draft_length_is_the_fastest_and_the_shorter_of_equals() -> None:
-    """A free draft that is never right gains nothing at any length."""
-    assert (2, pytest.approx(2.0)) == best_gamma({1: 1.5, 2: 2.4, 3: 2.5}, from_cost_ratio(0.1, 3))
-    assert (1, 1.0) == best_gamma({1: 1.0, 2: 1.0}, from_cost_ratio(0.0, 2))
-
-
 @pytest.mark.parametrize("ratio", [0.02, 0.1, 0.3, 0.9])
 def test_break_even_is_the_cost_ratio_at_gamma_one(ratio: float) -> None:
     """At gamma 1 and free verification speculation pays iff alpha > c, and no longer block pays below that."""
@@ -51,17 +43,6 @@ def test_break_even_is_the_cost_ratio_at_gamma_one(ratio: float) -> None:
 def test_some_pairs_never_pay() -> None:
     """A draft as slow as its target has no break-even."""
     assert break_even_acceptance(from_cost_ratio(1.5, 5), range(1, 6)) is None
-
-
-def test_several_turns_of_the_clock_are_pooled_by_median_and_never_fall() -> None:
-    """Width by width the median of the turns; more tokens that seem to take less time are noise."""
-    turns = [
-        ForwardTimes({1: 9.0, 2: 12.0, 4: 10.0}, 2.0),
-        ForwardTimes({1: 10.0, 2: 50.0, 4: 11.0}, 1.0),
-        ForwardTimes({1: 30.0, 2: 11.0, 4: 90.0}, 7.0),
-    ]
-
-    assert ForwardTimes({1: 10.0, 2: 12.0, 4: 12.0}, 2.0) == pooled(turns)
 
 
 def test_the_rule_of_thumb_is_the_well_known_one() -> None:
