@@ -12,6 +12,7 @@ from pipeline.registry.history import APPROVE, ROLLBACK, Change
 from pipeline.registry.tracking import PAGE, Tracker
 from pipeline.report.run_page import run_page
 from pipeline.store.artifacts import Store
+from pipeline.store.atomic import replacing
 from pipeline.store.runs import RunRecord, readable_run, run_directory, run_lock
 
 _DERIVED = ("result", "approve_with", "approved_by", "approved_at", "rolled_back_by", "export")
@@ -42,9 +43,10 @@ def _update(
         notes["export"] = str(export)
     if notes != record.promotion:
         record.jobs["promote"] = replace(record.jobs["promote"], notes=notes)
-        record.save(store)
+        # The record last: what a killed process had not derived from it is derived by the next one, which finds other notes.
         _write_page(record, store)
         tracker.sync(record)
+        record.save(store)
 
 
 def _write_page(record: RunRecord, store: Store) -> None:
@@ -52,7 +54,9 @@ def _write_page(record: RunRecord, store: Store) -> None:
     page = run_directory(store, record.id) / PAGE
     if page.is_file():
         with suppress(UnderstudyError):
-            page.write_text(run_page(store, record), encoding="utf-8")
+            text = run_page(store, record)
+            with replacing(page) as partial:
+                partial.write_text(text, encoding="utf-8")
 
 
 def _notes(entry: Entry, version: str, before: dict[str, Any]) -> dict[str, Any]:

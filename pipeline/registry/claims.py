@@ -5,8 +5,9 @@ MLflow, but a prompt is in no list of models and sends no `registered_model.crea
 
 The process that created a claim may move the aliases of `<name>`, and deletes the claim afterwards. A claim whose process has
 ended (same machine), or that is older than STALE_SECONDS, is taken over by creating the next generation, `...-<n>.2`. That too
-succeeds only once, so of two processes that find the same stale claim only one gets it. Ages compare the server's clock with the
-local one: they must agree within a few minutes.
+succeeds only once, so of two processes that find the same stale claim only one gets it. Whether it is old enough is decided by
+the server's clock alone, which dates both generations: one that was created too early, by a machine whose clock is ahead, is
+deleted again. A clock that is behind the server's waits for longer.
 """
 
 import os
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.registry.port import Port, Prompt
-from pipeline.store.processes import machine, running_process
+from pipeline.store.processes import has_ended, machine, running_process
 
 STALE_SECONDS = 600.0
 _TAG = "understudy.claim."
@@ -56,17 +57,21 @@ class Held:
 def take(port: Port, change: int, facts: Mapping[str, str]) -> Claim | Held:
     """Claim change number `change` of the port's model, or return the claim of its holder. `facts` become tags, for people to
     read."""
+    before: Prompt | None = None  # the generation before
     for generation in range(1, _MOST_GENERATIONS):
         name = _model_name(port.name, change, generation)
         if _create(port, name, facts):
-            return Claim(port.name, change, generation, time.time(), _ticks())
+            if before is None or _may_take_over(before, port.prompt(name)):
+                return Claim(port.name, change, generation, time.time(), _ticks())
+            port.delete_prompt(name)
+            return _held(before)
         held = port.prompt(name)
         if held is None:
             return Held(name, "released just now")
         later = port.prompt(_model_name(port.name, change, generation + 1))
         if later is None and not _is_stale(held):
-            holder, at = (held.tags.get(_TAG + key, "unknown") for key in ("holder", "at"))
-            return Held(name, f"{holder} since {at}")
+            return _held(held)
+        before = held
     return Held(_model_name(port.name, change, _MOST_GENERATIONS), "too many abandoned claims")
 
 
@@ -120,12 +125,20 @@ def _ticks() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
+def _held(claim: Prompt) -> Held:
+    holder, at = (claim.tags.get(_TAG + key, "unknown") for key in ("holder", "at"))
+    return Held(claim.name, f"{holder} since {at}")
+
+
 def _is_stale(held: Prompt) -> bool:
-    if time.time() - held.created > STALE_SECONDS:
-        return True
-    process = held.tags.get(_TAG + "process", "")
-    return bool(process) and held.tags.get(_TAG + "machine") == machine() and not _is_alive(process)
+    return time.time() - held.created > STALE_SECONDS or _has_died(held)
 
 
-def _is_alive(process: str) -> bool:
-    return running_process(int(process.split()[0])) == process
+def _may_take_over(held: Prompt, own: Prompt | None) -> bool:
+    """Whether a claim was stale when `own`, of the next generation, was created."""
+    return _has_died(held) or (own is not None and own.created - held.created > STALE_SECONDS)
+
+
+def _has_died(held: Prompt) -> bool:
+    is_here = held.tags.get(_TAG + "machine") == machine()
+    return is_here and has_ended(held.tags.get(_TAG + "process", "")) is True

@@ -35,8 +35,10 @@ def is_gone(tag: str, path: Path, silent_seconds: float) -> bool:
     `path` is older than `silent_seconds`."""
     place, _, process = tag.partition("-")
     pid, _, start = process.partition("-")
-    if place == _machine_digest() and pid.isdecimal() and start not in ("", _UNKNOWN):
-        return running_process(int(pid)) != f"{pid} {start}"
+    if place == _machine_digest() and start not in ("", _UNKNOWN):
+        ended = has_ended(f"{pid} {start}")
+        if ended is not None:
+            return ended
     try:
         changed = path.stat().st_mtime
     except FileNotFoundError:
@@ -112,6 +114,23 @@ def running_process(pid: int) -> str:
         return ""
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else f"{pid} {fields[19]}"
+
+
+def has_ended(process: str) -> bool | None:
+    """Whether a process of this machine, as `running_process` tells it, has ended. None where the system does not say: for text
+    that names no process, and for another user's where /proc hides those (`hidepid`)."""
+    pid, _, start = process.partition(" ")
+    if not (pid.isascii() and pid.isdecimal() and start):
+        return None
+    if found := running_process(int(pid)):
+        return found != process
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:
+        return None
+    except (ProcessLookupError, OverflowError):
+        pass
+    return True
 
 
 @functools.cache

@@ -1,9 +1,16 @@
 """How long a claim counts, by its holder."""
 
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from pipeline.registry import claims
-from pipeline.registry.claims import STALE_SECONDS, Claim
+from pipeline.registry.claims import STALE_SECONDS, Claim, Held, take
+from pipeline.registry.mlflow_client import Location
+from pipeline.store.artifacts import Store
+from tests.registry_in_memory import PortInMemory, Server
 
 
 @pytest.mark.parametrize(
@@ -19,3 +26,31 @@ def test_a_claim_expires_though_the_clock_was_set_back(
     monkeypatch.setattr("pipeline.registry.claims.time.time", lambda: 1e9 + wall)
     monkeypatch.setattr(claims, "_ticks", lambda: 100.0 + passed)
     assert expected is claim.expired
+
+
+@pytest.mark.parametrize(
+    ("server_seconds", "expected"),
+    [(5.0, Held), (STALE_SECONDS + 5, Claim)],
+    ids=["by the server's clock it is young", "it is old"],
+)
+def test_a_clock_that_is_ahead_takes_no_live_claim_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server_seconds: float, expected: type
+) -> None:
+    """Two machines, of which one's clock is an hour ahead of the server's: to it each claim of the other looks abandoned. The
+    server's clock, which dates both generations, decides, and what was created too early is gone again."""
+    now = [time.time()]
+    monkeypatch.setattr("tests.registry_in_memory.time", SimpleNamespace(time=lambda: now[0]))
+    store = Store(tmp_path / "store")
+    server = Server()
+    port = PortInMemory(server, Location("memory", None, "x", store), "draft")
+    with monkeypatch.context() as other:
+        other.setattr(claims, "machine", lambda: "elsewhere")
+        assert isinstance(take(port, 1, {}), Claim)
+    now[0] += server_seconds
+    ahead = {name: getattr(time, name) for name in ("strftime", "gmtime", "clock_gettime", "CLOCK_MONOTONIC")}
+    monkeypatch.setattr(claims, "time", SimpleNamespace(**ahead, time=lambda: now[0] + 3600))
+
+    found = take(port, 1, {})
+
+    assert expected is type(found)
+    assert (["draft--claim-1"] if expected is Held else ["draft--claim-1", "draft--claim-1.2"]) == list(server.prompts)

@@ -106,6 +106,25 @@ def test_where_start_times_are_not_known_the_age_decides(tmp_path: Path, monkeyp
     assert is_gone("0123456789ab-1-1", sign, 600)
 
 
+def test_a_process_that_is_hidden_is_not_taken_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/proc with `hidepid`, as on clusters, shows nobody the processes of other users: their age decides, as of another machine.
+    One that the system says is not there has ended, whoever asks."""
+    sign = sign_life(tmp_path)
+    others = str(processes.running_process(os.getpid())).replace(str(os.getpid()), "77", 1)
+    hidden = sign.rename(sign.with_name(sign.name.replace(f"-{os.getpid()}-", "-77-")))
+    monkeypatch.setattr(processes, "running_process", lambda _: "")
+
+    def kill(pid: int, number: int) -> None:
+        raise PermissionError if pid == 77 else ProcessLookupError
+
+    monkeypatch.setattr(os, "kill", kill)
+    alive = is_alive(hidden)
+    os.utime(hidden, (time.time() - 700,) * 2)
+
+    assert (True, False) == (alive, is_alive(hidden))
+    assert (None, True, None) == tuple(map(processes.has_ended, (others, "78 1", "no process")))
+
+
 def test_who_has_the_lock_is_at_work(run: tuple[Store, RunRecord]) -> None:
     """Also one whose process id cannot be seen, such as in another container on this machine."""
     store, record = run
