@@ -13,7 +13,7 @@ from itertools import chain, product
 
 from pipeline.latency.costs.candidates import Candidate, Column, number, preferred
 from pipeline.latency.costs.columns import is_mean, is_median, plain_name, unit
-from pipeline.latency.costs.kind_of_throughput import grows, is_of_all
+from pipeline.latency.costs.kind_of_throughput import grows, is_of_all, is_of_each, rises
 from pipeline.latency.costs.name_words import (
     INPUT,
     LOOKED_AT,
@@ -29,6 +29,7 @@ from pipeline.latency.costs.name_words import (
     is_rate,
     of_drafts,
     of_requests,
+    per_second,
 )
 from pipeline.latency.costs.row import MAX_TPOT, MIN_TPOT, Row, length_by_chunks
 
@@ -38,7 +39,7 @@ _EQUAL = 1.1  # ratio of two times of one token
 _MOST_DRAFT, _MOST_DEVICES = 32, 128  # as offered
 _REQUIRED_TIMES = {"step", "itl", "tpot", "each_throughput", "throughput"}  # or a latency with the output length
 _REQUIRED_REQUESTS = {"running", "concurrency", "rate", "served_rate", "limit"}
-_ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate", "acceptance_rate")
+ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate", "acceptance_rate")
 Assignment = dict[str, str]  # column by quantity, with a factor where its unit is another one
 
 
@@ -142,7 +143,8 @@ class Unread:
         return None if all(map(math.isnan, values)) else values
 
     def _one(self, quantity: str, fit: Sequence[Candidate]) -> None:
-        """The only one, or the only mean (the only one that is no median) of several."""
+        """The only one, or the only mean (the only one that is no median) of several. Equal columns are one."""
+        fit = list({tuple(one.values): one for one in reversed(fit)}.values())[::-1]
         for some in (fit, [one for one in fit if is_mean(one.name)], [one for one in fit if not is_median(one.name)]):
             if len(some) == 1:
                 self.found[quantity] = some[0]
@@ -156,10 +158,11 @@ class Unread:
             return any(known) and all(0 <= one <= _MOST_DRAFT and one == int(one) for one in known)
 
         if "gamma" in self.lacks:
-            told = self.accepted() or any(row.values.keys() & set(_ACCEPTANCE) for row in self.rows)
+            told = self.accepted() or any(row.values.keys() & set(ACCEPTANCE) for row in self.rows)
             named = [name for name in self._named("gamma") if fits(self.numbers[name])]
             named = [name for name in named if told or of_drafts(name) or len(set(self.numbers[name])) > 1]
-            self._one("gamma", [self._as(name) for name in named])
+            steps = [name for name in named if "draft_tokens" not in plain_name(name)]  # which are one more in SGLang
+            self._one("gamma", [self._as(name) for name in steps or named])
 
     def _requests_and_times(self) -> None:
         """By Little's law where three columns satisfy it; else by how a throughput or a time changes with the load."""
@@ -168,7 +171,7 @@ class Unread:
             if (one := self._known("running") or self._known("concurrency"))
             else self._counts()
         )
-        rates = [Candidate("", 1.0, one)] if (one := self._known("throughput")) else list(self._rates())
+        rates = [Candidate("", 1.0, one)] if (one := self._known("throughput")) else list(self._rates(_MOST_DEVICES))
         times = [Candidate("", 1.0, one)] if (one := self._known("tpot")) else list(self._times())
         if not any(one.name for one in (*loads[:1], *rates[:1], *times[:1])):
             return
@@ -199,7 +202,7 @@ class Unread:
         load = exact[0].values
         each = [one for one in self._rates() if self._is_each(load, one)]
         self._one("each_throughput", each)
-        rates = [one for one in self._rates() if one.factor == 1.0 and is_of_all(self._lengths(), load, one.values)]
+        rates = [one for one in self._rates() if is_of_all(self._lengths(), load, one.values)]
         self._one("throughput", [one for one in rates if not OF_DEVICE.search(plain_name(one.name))])
         if rates and "throughput" not in self.found and not self.open.get("throughput"):
             self.open["throughput"] = [f"{one.name}*N" for one in rates]  # of how many devices is not known
@@ -235,15 +238,15 @@ class Unread:
             and (len(set(values)) > 1 or re.search(LOOKED_AT["requests"], plain_name(name)))
         ]
 
-    def _rates(self) -> Iterator[Candidate]:
-        """Possible tokens per second; of one device, as often as there are devices."""
+    def _rates(self, devices: int = 1) -> Iterator[Candidate]:
+        """Possible tokens per second, in the unit of their name; of one device, as often as there are devices."""
         for name, values in self.numbers.items():
             plain = plain_name(name)
             if not is_rate(plain) or INPUT.search(plain) or "req" in plain or not all(one > 0 for one in values):
                 continue
-            yield self._as(name)
-            if OF_DEVICE.search(plain):
-                yield from (self._as(name, 2.0**power) for power in range(1, int(math.log2(_MOST_DEVICES)) + 1))
+            most = devices if OF_DEVICE.search(plain) else 1
+            for power in range(int(math.log2(most)) + 1):
+                yield self._as(name, per_second(plain) * 2.0**power)
 
     def _times(self) -> Iterator[Candidate]:
         """Possible times per token, in the unit of their name; without one, in seconds or milliseconds."""
@@ -299,7 +302,11 @@ class Unread:
                 yield Candidate(name, factor, [value * factor * (seconds or 1.0) for value in self.numbers[name]])
 
     def _as_tokens(self) -> Iterator[Candidate]:
-        return (self._as(name) for name in self._named("tokens") if all(not value <= 1 for value in self.numbers[name]))
+        """Of a request: those of all requests of a test rise with the load."""
+        loads = self._known("concurrency") or self._known("running") or [0.0] * len(self.rows)
+        for one in map(self._as, self._named("tokens")):
+            if not rises(self._lengths(), loads, one.values) and all(not value <= 1 for value in one.values):
+                yield one
 
     def _as_latency(self) -> Iterator[Candidate]:
         """From arrival to last token, whose time per token is possible."""
@@ -342,7 +349,7 @@ class Unread:
     def _acceptance(self) -> None:
         """Within what the draft length allows; blank, 0 or 1 without one."""
         gamma = self._known("gamma")
-        if gamma is None or "itl" in self.found or any(self._known(name) for name in _ACCEPTANCE):
+        if gamma is None or "itl" in self.found or any(self._known(name) for name in ACCEPTANCE):
             return
         if any(map(length_by_chunks, self.rows)):
             return
@@ -377,10 +384,11 @@ class Unread:
         return bool(pairs) and all(value >= without for value, without in pairs)
 
     def _is_each(self, loads: Column, one: Candidate) -> bool:
-        """Whether its name says so, and it does not rise with the load."""
-        if one.factor != 1.0 or not re.search(LOOKED_AT["each_throughput"], plain_name(one.name)):
-            return False
-        return grows(self._lengths(), loads, [1 / value for value in one.values])
+        """Whether its name says so or it falls with the load, and the time per token that follows is possible."""
+        plain, lengths = plain_name(one.name), self._lengths()
+        falls = is_of_each(lengths, loads, one.values) and not OF_DEVICE.search(plain)
+        said = falls or re.search(LOOKED_AT["each_throughput"], plain)
+        return bool(said) and grows(lengths, loads, [1 / value for value in one.values])
 
     def _lengths(self) -> Column:
         """Draft lengths; 0 where there is none."""

@@ -20,24 +20,34 @@ def check_throughput(rows: Sequence[Row], path: Path) -> None:
     if not alone:
         return
     column = printable(alone[0].columns.get("throughput", "throughput"))
-    groups = by_draft_length(
+    if is_of_each(
         [row.values.get("gamma", 0.0) for row in alone],
         [row.values.get("running", row.values.get("concurrency", 0.0)) for row in alone],
         [row.values["throughput"] for row in alone],
-    )
-    ends = [(group[0], group[-1]) for group in groups if 0 < _SEVERAL * group[0][0] <= group[-1][0]]
-    if ends and all(high[1] < low[1] for low, high in ends):
+    ):
         raise UsageError(
             f"{path}: '{column}' is lower at the highest concurrency than at the lowest, at each draft length, so it is the "
             f"throughput of each request; give --column each_throughput={column}"
         )
 
 
+def is_of_each(gammas: Sequence[float], loads: Sequence[float], rates: Sequence[float]) -> bool:
+    """Whether a throughput is lower at the highest of several loads than at the lowest, at each draft length."""
+    groups = by_draft_length(gammas, loads, rates)
+    ends = [(group[0], group[-1]) for group in groups if 0 < _SEVERAL * group[0][0] <= group[-1][0]]
+    return bool(ends) and all(high[1] < low[1] for low, high in ends)
+
+
 def is_of_all(gammas: Sequence[float], loads: Sequence[float], rates: Sequence[float]) -> bool:
     """Whether a throughput rises with the load, and the time per token that follows from it is possible."""
-    groups = [group for group in by_draft_length(gammas, loads, rates) if group[-1][0] > group[0][0]]
-    rises = bool(groups) and all(group[-1][1] >= _RISES * group[0][1] for group in groups)
-    return rises and grows(gammas, loads, [load / rate for load, rate in zip(loads, rates, strict=True)])
+    each = [load / rate for load, rate in zip(loads, rates, strict=True)]
+    return rises(gammas, loads, rates) and grows(gammas, loads, each)
+
+
+def rises(gammas: Sequence[float], loads: Sequence[float], values: Sequence[float]) -> bool:
+    """Whether it is larger at the highest load than at the lowest, at each draft length, as that of all requests is."""
+    groups = [group for group in by_draft_length(gammas, loads, values) if group[-1][0] > group[0][0]]
+    return bool(groups) and all(group[-1][1] >= _RISES * group[0][1] for group in groups)
 
 
 def grows(gammas: Sequence[float], loads: Sequence[float], seconds: Sequence[float]) -> bool:

@@ -4,6 +4,7 @@ A step is one target pass with the draft passes before it. Its time includes pre
 """
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
 from pipeline.latency.costs.arrivals import left_at_end, with_kind_of_load
 from pipeline.latency.costs.columns import (
     ABOVE_ZERO,
@@ -196,8 +198,12 @@ def _check(row: Row) -> None:
         if not values.get(name, 1.0) > 0:
             raise UsageError(f"{where}: {name} is {values[name]:g}, but must be above 0; correct the row or remove it")
     for name in SHARES:
-        if not 0 <= values.get(name, 0.0) <= 1:
-            raise UsageError(f"{where}: {name} is {values[name]:g}; give a value from 0 to 1 (70% is 0.7)")
+        if not 0 <= (value := values.get(name, 0.0)) <= 1:
+            column = f"{name}={row.columns.get(name, name)}*0.01"
+            percent = (
+                f"; if it is in percent, give --column {shlex.quote(printable(column))}" if 1 < value <= 100 else ""
+            )
+            raise UsageError(f"{where}: {name} is {value:g}; give a value from 0 to 1 (70% is 0.7){percent}")
     for name in ("running", "concurrency"):
         _check_requests(where, values.get(name, 1.0))
     left_at_end(values, where)

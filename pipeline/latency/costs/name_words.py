@@ -19,8 +19,10 @@ LOOKED_AT = {  # words of names
     "each_throughput": r"user|each|per_req|per_stream|per_seq|speed|single",
 }
 PER_SECOND = re.compile(
-    r"tps|(^|_)t_s(_|$)|toks?_?(per|p)?_?s(_|$)|tokens?.{0,40}_(s|sec|second)(_|$)|throughput|tgs|tok_s"
+    r"tps|tpm|(^|_)t_s(_|$)|toks?_?(per|p)?_?s(_|$)|tokens?.{0,40}_(s|sec|second)(_|$)|throughput|tgs|tok_s|tok(en)?s?_(per_)?min(ute)?s?(_|$)"
 )
+_PER_MINUTE = re.compile("(tok|tokens|per)_min(ute)?s?(_|$)|tpm")
+_THOUSANDS = re.compile("(^|_)k_?(tok|tps)")
 _TIME = re.compile(r"time|latency|delay|tpot|itl|per_out")
 TELLS_OF_DRAFTS = re.compile(
     r"(^|[^a-z])(spec(?![a-z]|.?bench)|draft|eagle|medusa|mtp|n_?-?gram|pard|dflash|speculat)", re.IGNORECASE
@@ -32,19 +34,24 @@ INPUT = re.compile(
     r"input|prompt|prefill|total_tok(?!.{0,40}output)|(^|_)(in|pp)(?!_(m|u|milli|micro)?s(ec\w*)?(_|$))(_|$)"
 )
 NO_MEAN = re.compile(
-    r"std|min(_|$)|max(_|$)|p(?!50)\d\d|queue|wait|error|fail|hit|goodput|joule|watt|energy|(^|_)slo(_|$)"
+    r"std|(?<!tok_)(?<!tokens_)(?<!per_)min(_|$)|max(_|$)|p(?!50)\d\d|queue|wait|error|fail|hit|goodput|joule|watt|energy|(^|_)slo(_|$)"
 )
 OF_DEVICE = re.compile(r"gpu|device|chip|card|rank|node|accelerator|(^|_)([abhl]\d{2,3}|mi\d{3}\w?|[tnx]pus?)(_|$)")
 OF_TOKEN = re.compile("itl|tpot|tok|per_out")
 OF_PART = re.compile("sched|network|rtt|draft|cpu|launch|overhead|load|prefill")  # of a step, of its time
 OTHERS = {
-    "gamma": r"draft_tokens|accept|tok_s|_ms|top_k|warm|layers",
+    "gamma": r"speculative_num_draft|accept|tok_s|_ms|top_k|warm|layers",
     "tokens": r"_s(_|$)|per|tps|ms|accept|total|max|spec|draft",
-}  # others
+}  # SGLang's `speculative_num_draft_tokens` is the draft length + 1
 
 
 def is_rate(plain: str) -> bool:
     return bool(PER_SECOND.search(plain)) and not _TIME.search(plain)
+
+
+def per_second(plain: str) -> float:
+    """The factor of a rate whose name says minutes or thousands of tokens."""
+    return (1 / 60 if _PER_MINUTE.search(plain) else 1.0) * (1000.0 if _THOUSANDS.search(plain) else 1.0)
 
 
 def is_count_of_tokens(plain: str) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
-from pipeline.latency.costs.by_value import Unread
-from pipeline.latency.costs.row import Row
+from pipeline.latency.costs.by_value import ACCEPTANCE, Unread
+from pipeline.latency.costs.row import NO_DRAFT_LENGTH, Row
 
 _NOT_KNOWN = "in no column with a known name"
 
@@ -34,18 +34,20 @@ def offered(rows: Sequence[Row], where: object) -> list[str]:
             )
         )
     if "gamma" in table.lacks and (drafted := table.accepted()):
-        raise UsageError(
-            f"{where}: '{printable(drafted)}' tells of drafts, but the draft length is unknown; name its column with --column "
-            "gamma=NAME, or append it to the file: FILE:gamma=3 (0 if there are none)"
-        )
+        raise UsageError(f"{where}: '{printable(drafted)}' tells of drafts, but {NO_DRAFT_LENGTH}")
+    unclear = [
+        f"{name} can be {_or(columns)}; say which with --column {name}=NAME"
+        for name, columns in open_ones.items()
+        if name in ACCEPTANCE
+    ]
     if found:
-        return [f"by name and value other columns can be read too; if they are what they seem, give {line}"]
-    return []
+        unclear.append(f"by name and value other columns can be read too; if they are what they seem, give {line}")
+    return unclear
 
 
 def _several(name: str, columns: Sequence[str], lacks: str, line: str) -> str:
     """What to say of columns of which values do not tell whether they are this quantity."""
-    several = " or ".join(f"'{printable(one)}'" for one in dict.fromkeys(columns))
+    several = _or(columns)
     if name == "concurrency":
         return (
             f"the number of concurrent requests is unknown: {several} can be how many were sent in all, or how many ran at once. "
@@ -61,6 +63,10 @@ def _several(name: str, columns: Sequence[str], lacks: str, line: str) -> str:
         offers = " or ".join(printable(_column(name, one)) for one in columns)
         return f"{lacks} is {_NOT_KNOWN}, and can be {several}; give {offers}, with N the number of devices"
     return f"{lacks} is {_NOT_KNOWN}, and can be {several}; say which it is with --column {name}=NAME"
+
+
+def _or(columns: Sequence[str]) -> str:
+    return " or ".join(f"'{printable(one)}'" for one in dict.fromkeys(columns))
 
 
 def _column(name: str, column: str) -> str:

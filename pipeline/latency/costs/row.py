@@ -25,6 +25,10 @@ _UNKNOWN = (
     "measurements only; a break-even cannot be told. If a column has it: --column acceptance_length=NAME, or "
     "draft_acceptance_rate=NAME"
 )
+NO_DRAFT_LENGTH = (
+    "the draft length is unknown; name its column with --column gamma=NAME, or append it to the file if all rows have it: "
+    "FILE:gamma=3 (0 if there are no drafts; if only some rows have one, add a column `k`)"
+)
 _SEVERAL_TOKENS = 1.1  # time between chunks / time per token from which chunks have several
 _LENGTH_AGREES = 0.05  # relative difference of two acceptance columns
 MIN_TPOT, MAX_TPOT = 5e-5, 3.0  # seconds per token outside of which the unit is assumed to be wrong
@@ -134,19 +138,18 @@ def _check_plain(row: Row, length: float | None) -> None:
     """UsageError if a row without a draft length tells of drafts."""
     values, where = row.values, row.where
     stated = "gamma" in values
-    unknown = (
-        "the draft length is unknown; name its column with --column gamma=NAME, or append it to the file: FILE:gamma=3"
-    )
     if length is not None and length > _MAX_PLAIN_TOKENS:
-        raise UsageError(f"{where}: {length:g} tokens per step, but {'the draft length is 0' if stated else unknown}")
+        raise UsageError(
+            f"{where}: {length:g} tokens per step, but {'the draft length is 0' if stated else NO_DRAFT_LENGTH}"
+        )
     rate = max(values.get("acceptance_rate", 0.0), values.get("draft_acceptance_rate", 0.0))
     if rate > 0 and not stated:
-        raise UsageError(f"{where}: acceptance rate {rate:g}, but {unknown}")
+        raise UsageError(f"{where}: acceptance rate {rate:g}, but {NO_DRAFT_LENGTH}")
     if not stated and "itl" in values and "tpot" in values and values["itl"] > AGREES * values["tpot"]:
         ratio = values["itl"] / values["tpot"]
         raise UsageError(
-            f"{where}: the time between chunks is {ratio:.2g} times the time per token, as with drafts, but {unknown} (0 if "
-            "there are none)"
+            f"{where}: the time between chunks is {ratio:.2g} times the time per token, as with drafts, but "
+            f"{NO_DRAFT_LENGTH}"
         )
 
 

@@ -58,7 +58,7 @@ def test_littles_law_finds_the_columns_of_a_table_without_one_known_name(tmp_pat
     ("header", "rows"),
     [
         ("concurrency,a_tps,b_tps", ("1,100,101", "8,640,650", "32,1600,1700")),  # two that fit
-        ("concurrency,tps", ("1,100", "8,80", "32,50")),  # of each request, or a server that slows down
+        ("concurrency,tps_per_gpu", ("1,100", "8,80", "32,50")),  # of all, on a server that slows down
         ("concurrency,gain", ("1,1", "8,6", "32,20")),  # neither a rate nor a time
         ("concurrency,total_ms", ("1,5000", "8,6000", "32,9000")),  # too long for a token
         ("concurrency,first_token_ms", ("1,50", "8,60", "32,90")),
@@ -272,6 +272,20 @@ def test_results_after_each_other_are_lines_or_not(tmp_path: Path) -> None:
         ("concurrency,tps_per_gpu", ("1,12.4", "8,80"), "can be 'tps_per_gpu*N'"),
         ("PP,B,S_TG t/s,S t/s", ("128,1,49.2,94.8", "128,8,269.5,476"), "can be 'S_TG t/s' or 'S t/s'"),
         ("k,concurrency,tpot_ms,acceptance_length", ("0,1,10,nan", "0,8,12,NaN"), ""),
+        ("concurrency,k,tps", ("1,0,100", "8,0,80", "32,0,50"), "give --column each_throughput=tps"),
+        ("concurrency,k,tokens/min", ("1,0,6000", "8,0,38400"), "'throughput=tokens/min*0.0166667'"),
+        ("concurrency,k,out ktok/s", ("1,0,0.1", "8,0,0.64"), "'throughput=out ktok/s*1000'"),
+        ("concurrency,tpot_ms,min latency (ms)", ("1,10,900", "8,12,950"), ""),
+        ("concurrency,tpot_ms,generated tokens", ("1,10,2560", "8,12,20480"), ""),  # of all requests
+        ("concurrency,latency_ms,generated tokens", ("1,2143,2560", "8,2446,20480"), "TPOT is unknown"),
+        ("concurrency,k,tpot_ms,acceptance_rate", ("1,0,10,", "1,3,5,51.1"), "draft_acceptance_rate=acceptance_rate*0.01"),
+        ("concurrency,k,tpot_ms,accept_len,tau", ("1,0,10,1,1", "1,3,5,2.5,2.5"), "give --column acceptance_length=accept_len"),
+        ("concurrency,k,tpot_ms,accept_len,tau", ("1,0,10,1,1", "1,3,5,2.5,2.7"), "can be 'accept_len' or 'tau'; say which"),
+        ("concurrency,num_draft_tokens,tpot_ms,accept_len", ("1,0,10,1", "1,3,5,2.5"), "gamma=num_draft_tokens"),
+        ("concurrency,Draft Tokens,tpot_ms,acceptance_length", ("1,0,10,1", "1,3,5,2.5"), "'gamma=Draft Tokens'"),
+        ("concurrency,steps,num_draft_tokens,tpot_ms,accept_len", ("1,3,4,10,2", "8,3,4,12,2"), "gamma=steps"),
+        ("concurrency,speculative_num_draft_tokens,tpot_ms,acceptance_length", ("1,4,10,2", "8,4,12,2"), "add a column `k`"),
+        ("concurrency,total draft tokens,tpot_ms,acceptance_length", ("1,4000,10,2", "8,39000,12,2"), "add a column `k`"),
     ],
 )  # fmt: skip
 def test_what_planners_tables_say_of_themselves(
