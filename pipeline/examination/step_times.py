@@ -1,10 +1,11 @@
 """Measures the seconds of a step of plain decoding, and of a round at each draft length, one request at a time.
 
-The sides take turns on each request, so that what else the machine does affects all of them. What the draft is worth, and which
-length is best, is not known here: only how long a round takes.
+The sides take turns within one decoding of each request, so that what else the machine does affects all of them, and none is
+timed with cold caches: on a CPU the first round behind a prefill took twice as long as later ones, and so did the first steps of
+plain decoding behind rounds. What the draft is worth, and which length is best, is not known here: only how long a round takes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil
@@ -17,7 +18,7 @@ from pipeline.config.evaluate import SpeedConfig
 from pipeline.errors import UnderstudyError
 from pipeline.examination.completion_sets import CompletionSets
 from pipeline.models.stored_pair import Pair
-from pipeline.speculation.batch import Request
+from pipeline.speculation.batch import Request, Round
 from pipeline.speculation.decoder import Decoder, Decoding
 from pipeline.speculation.draft_length import Fixed
 from pipeline.speculation.drafter import LoadedDraft
@@ -27,6 +28,10 @@ _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 _PLAIN = 0  # the draft length of plain decoding
 _STEPS_PER_ROUND = 16  # a turn has so many steps of plain decoding, which all lengths are compared with, for each round
 _LEAST_ROUNDS = 2
+_SETTLING = (
+    8  # rounds behind a prefill, and steps of plain decoding behind a round, that are not counted: measured on a CPU
+)
+_CHANGING = 2  # rounds that are not counted where only the draft length is another
 _LEAST_STEPS = 16
 _MOST_CHECKED = 128  # requests of a check by decoding
 _MARGIN = 1.25  # of the seconds that are asked for: the next measurement finds another cost
@@ -64,10 +69,12 @@ def turns_of(sets: CompletionSets, speed: SpeedConfig, max_gamma: int, pair: Pai
     """Requests that begin in the middle of a stored completion, with all that is before it as context: the first examination
     prompts of the deployment's completions that leave room for the longest round."""
     lengths = [length for length in _LENGTHS if length <= max_gamma]
-    least = max(*lengths, speed.tokens) + 1  # one round of each length is whole, and so is plain decoding
-    wanted = max(speed.tokens, max(lengths) * rounds_beside(speed.tokens)) + max(lengths) + 1
+    longest = max(lengths)
+    least = max(longest, speed.tokens) + 1  # one round of each length is whole, and so is plain decoding
+    rounds = [(_SETTLING + rounds_beside(speed.tokens)) * (length + 1) for length in lengths]
+    wanted = _SETTLING + speed.tokens + sum(rounds) + longest + 1  # all sides, in any order
     contexts = ([*one.prompt.tolist(), *one.tokens[: one.length // 2].tolist()] for one in sets.read(sets.deployed))
-    rooms = ((context, pair.context - len(context) - max(lengths) - 1) for context in contexts)
+    rooms = ((context, pair.context - len(context) - longest - 1) for context in contexts)
     fitting = ((context, room) for context, room in rooms if room >= least)
     most = max(speed.prompts, _MOST_CHECKED)
     found = [Request(context, min(room, wanted), seed) for seed, (context, room) in enumerate(islice(fitting, most))]
@@ -156,23 +163,58 @@ def _turn(decoder: Decoder, turns: Turns, number: int) -> dict[int, float]:
     sides = [_PLAIN, *turns.lengths]
     seconds, rounds = dict.fromkeys(sides, 0.0), dict.fromkeys(sides, 0)
     for place, request in enumerate(turns.requests):
-        first = (number + place) % len(sides)
+        first, decoding = (number + place) % len(sides), RoundsInTurn(decoder, request, max(sides))
         for length in sides[first:] + sides[:first]:
-            spent, whole = _rounds(decoder, request, length, turns.rounds if length else turns.steps)
+            spent, whole = decoding.seconds(length, turns.rounds if length else turns.steps)
             seconds[length] += spent
             rounds[length] += whole
     return {length: seconds[length] / rounds[length] for length in sides}
 
 
-def _rounds(decoder: Decoder, request: Request, length: int, most: int) -> tuple[float, int]:
-    """Seconds and number of up to `most` rounds that draft all of `length` tokens; near the limit they are shorter, and not
-    counted."""
-    decoder.length, decoder.stop_tokens = Fixed(length), frozenset()
-    decoding = Decoding(decoder, [request])
-    spent, whole = 0.0, 0
-    for round_ in islice(decoding, most):
-        if round_.drafted[0] < length:
-            break
-        taken = decoding.completions[0].seconds
-        spent, whole = taken.total - taken.prefill, whole + 1
-    return spent, whole
+@dataclass(frozen=True)
+class _OneOf(Fixed):
+    """gamma tokens, in a batch with room for other lengths too."""
+
+    longest: int = 0
+
+    @property
+    def most(self) -> int:
+        return self.longest
+
+
+class RoundsInTurn:
+    """Rounds of one request at one draft length after another, in one decoding; in a further one where its limit is reached."""
+
+    def __init__(self, decoder: Decoder, request: Request, longest: int) -> None:
+        self.decoder, self.request, self.longest = decoder, request, longest
+        self._decoding: Decoding | None = None
+        self._rounds: Iterator[Round] = iter(())
+
+    def seconds(self, length: int, most: int) -> tuple[float, int]:
+        """Seconds and number of up to `most` rounds that draft all of `length` tokens; near the limit they are shorter, and not
+        counted. Fewer where the request has no room for one."""
+        self.decoder.length, self.decoder.stop_tokens = _OneOf(length, self.longest), frozenset()
+        spent, whole, room = 0.0, 0, True
+        uncounted = _CHANGING if length else _SETTLING
+        while whole < most:
+            if self._decoding is None:
+                if not room:
+                    break
+                self._decoding = Decoding(self.decoder, [self.request])
+                self._rounds, room = iter(self._decoding), False
+                fitting = self.request.limit // (length + 1) - (most - whole)
+                uncounted = max(0, min(_SETTLING, fitting))
+            before = self._taken()
+            round_ = next(self._rounds, None)
+            if round_ is None or round_.drafted[0] < length:
+                self._decoding = None
+            elif uncounted:
+                uncounted -= 1
+            else:
+                spent, whole, room = spent + self._taken() - before, whole + 1, True
+        return spent, whole
+
+    def _taken(self) -> float:
+        assert self._decoding is not None
+        taken = self._decoding.completions[0].seconds
+        return taken.total - taken.prefill

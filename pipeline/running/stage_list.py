@@ -40,7 +40,7 @@ STAGES: tuple[Stage, ...] = (
         uses_device=True,
         in_parts=True,
     ),
-    Stage("speed", 2, "step times, plain and at each draft length, in turns", uses_device=True),
+    Stage("speed", 3, "step times, plain and at each draft length, in turns", uses_device=True),
     Stage("gate", 17, "apply the promotion rules", needs_registry=True),
     Stage("promote", 2, "register the draft and set the alias `champion`", cached=False, needs_registry=True),
 )

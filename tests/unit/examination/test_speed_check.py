@@ -9,7 +9,7 @@ import torch
 from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
 from pipeline.drafts.plain import PlainDraft
 from pipeline.examination.speed_check import Decode, check_speed, decode_both, decoded_speedup, overlap
-from pipeline.examination.step_times import Turns, _rounds, timed_decoder
+from pipeline.examination.step_times import RoundsInTurn, Turns, timed_decoder
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.settings import GREEDY
@@ -105,7 +105,7 @@ def test_a_check_ends_where_completions_do() -> None:
     decoder, turns = _stopping(further=40)
     both = decode_both(decoder, turns, turns.requests[0], 0, 4)
     assert (20, 19) == (both.tokens, both.plain_tokens)  # four rounds that are all right
-    assert 64 == _rounds(decoder, turns.requests[0], 0, 64)[1]
+    assert 64 == RoundsInTurn(decoder, turns.requests[0], 4).seconds(0, 64)[1]
     found = check_speed(decoder, turns, COMPUTED, 0.95)
     assert found is not None
     assert found.decoded is not None

@@ -12,7 +12,14 @@ from pipeline.config.evaluate import SpeedConfig
 from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UnderstudyError
 from pipeline.examination import step_times
-from pipeline.examination.step_times import Turns, measure_step_times, timed_decoder, turns_of, within_seconds
+from pipeline.examination.step_times import (
+    RoundsInTurn,
+    Turns,
+    measure_step_times,
+    timed_decoder,
+    turns_of,
+    within_seconds,
+)
 from pipeline.speculation.batch import Request
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import table_model
@@ -26,13 +33,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A machine on which a pass takes TARGET and DRAFT seconds. `calls`: request and draft length of each side."""
     state: dict[str, Any] = {"calls": [], "clock": 0.0}
 
-    def rounds(decoder: Any, request: Request, length: int, most: int) -> tuple[float, int]:
-        state["calls"].append((request.seed, length))
-        spent = most * (TARGET + length * DRAFT)
-        state["clock"] += spent
-        return spent, most
+    class Rounds(RoundsInTurn):
+        def seconds(self, length: int, most: int) -> tuple[float, int]:
+            state["calls"].append((self.request.seed, length))
+            spent = most * (TARGET + length * DRAFT)
+            state["clock"] += spent
+            return spent, most
 
-    monkeypatch.setattr(step_times, "_rounds", rounds)
+    monkeypatch.setattr(step_times, "RoundsInTurn", Rounds)
     monkeypatch.setattr(step_times, "perf_counter", lambda: state["clock"])
     return state
 
@@ -156,12 +164,53 @@ def test_lengths_that_are_not_examined_are_not_timed() -> None:
     assert [1, 2, 3, 4] == list(_some(1000, max_gamma=5).lengths)
 
 
-def test_rounds_that_are_cut_short_are_not_counted() -> None:
-    """Near the limit a round drafts less: of a limit of 7 tokens and a draft that is always right, one round of four is whole."""
+def test_a_further_decoding_begins_where_the_limit_is_reached() -> None:
+    """Near it a round drafts less, which is not counted: of 7 tokens and a draft that is always right, one round is."""
     model = table_model(8, 1)
     turns = Turns(requests=[Request([1, 2], 7, 0)], lengths=(4,), steps=3, count=2)
     decoder = timed_decoder(model, PlainDraft(model, 8), turns, GREEDY, GREEDY, 8)
-    assert 1 == step_times._rounds(decoder, turns.requests[0], 4, 5)[1]
-    assert 3 == step_times._rounds(decoder, turns.requests[0], 0, 3)[1]
+    rounds = RoundsInTurn(decoder, turns.requests[0], 4)
+    assert [3, 2, 3] == [rounds.seconds(length, most)[1] for length, most in ((0, 3), (4, 2), (0, 3))]
+    assert (0.0, 0) == rounds.seconds(7, 2)  # no room for one
     found = measure_step_times(decoder, turns)
     assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.values())
+
+
+def test_rounds_of_all_lengths_are_of_one_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first behind a prefill, the first of plain decoding and the first of another length are in no mean: here they take so
+    long that one would show."""
+    clock = _Clock({0: (1.0, 8), 2: (1.5, 2), 4: (2.0, 2)})
+    begun: list[int] = []
+    monkeypatch.setattr(step_times, "Decoding", lambda decoder, requests: begun.append(1) or clock.decoding(decoder))
+    turns = Turns(requests=[Request([1], 400, 0)], lengths=(2, 4), steps=64, count=3)
+    found = measure_step_times(SimpleNamespace(), turns)  # type: ignore[arg-type]
+    assert {0: pytest.approx([1.0] * 3), 2: pytest.approx([1.5] * 3), 4: pytest.approx([2.0] * 3)} == found
+    assert 3 == len(begun)  # one in each turn
+
+
+class _Clock:
+    """A decoding of which the first rounds behind a prefill and behind another length are slow. `sides`: seconds of a round, and
+    slow rounds, by length."""
+
+    def __init__(self, sides: dict[int, tuple[float, int]]) -> None:
+        self.sides = sides
+
+    def decoding(self, decoder: Any) -> Any:
+        seconds = SimpleNamespace(total=100.0, prefill=100.0)
+        return _Rounds(self.sides, decoder, seconds)
+
+
+class _Rounds:
+    def __init__(self, sides: dict[int, tuple[float, int]], decoder: Any, seconds: Any) -> None:
+        self.sides, self.decoder, self.spent = sides, decoder, seconds
+        self.completions = [SimpleNamespace(seconds=seconds)]
+
+    def __iter__(self) -> Iterator[SimpleNamespace]:
+        last, slow = None, 8
+        while True:
+            length = self.decoder.length.gamma
+            if last not in (None, length):
+                slow = max(slow, self.sides[length][1])
+            self.spent.total += 50.0 if slow > 0 else self.sides[length][0]
+            last, slow = length, slow - 1
+            yield SimpleNamespace(drafted=[length])
