@@ -40,7 +40,8 @@ def _measured(found: FittedCosts) -> str:
     for gamma, ends in found.measured_requests.items():
         by_range.setdefault(ends, []).append(str(gamma))
     return "; ".join(
-        f"{low} to {high} requests, draft lengths {', '.join(gammas)}" for (low, high), gammas in by_range.items()
+        f"{low} {f'to {high} ' if high > low else ''}requests, draft lengths {', '.join(gammas)}"
+        for (low, high), gammas in by_range.items()
     )
 
 
@@ -52,6 +53,7 @@ def print_costs(
     costs = found.costs
     rows = []
     unknown = set() if found.max_gamma else {"draft", "draft_each"}  # plain decoding alone
+    unknown |= {"verify_each", "draft_each"} if found.load else set()
     for name, one in costs.coefficients.items():
         if name in unknown:
             continue
@@ -62,7 +64,9 @@ def print_costs(
         out.text(note)
     out.text(f"{measurements} measurements; linear fit: MAPE {costs.mape:.1%}, R2 {costs.r2:.4f}")
     error = found.leave_one_out
-    if error is None:
+    if found.load:
+        out.text("model used: what was measured, since it is one load")
+    elif error is None:
         out.text(
             "model used: linear; its error on left-out points is unknown, because there are fewer than 6 different points"
         )
@@ -79,14 +83,17 @@ def print_costs(
         out.text(f"check {worst.where}: its step is {worst.error:+.0%} off the fitted costs")
     if not found.plain:
         out.text("No measurement without a draft: there is no baseline for a speedup; add draft length 0")
-    out.text(f"measured: {_measured(found)}; predictions outside are extrapolated")
+    outside = "predictions outside are extrapolated"
+    if found.load:
+        outside = "nothing is known of other loads: `schedule` gives the best of these lengths"
+    out.text(f"measured: {_measured(found)}; {outside}")
     if found.batch_share:
         low, high = min(found.batch_share.values()), max(found.batch_share.values())
         out.text(
             f"On average {low:.0%} to {high:.0%} of the concurrency is in the batch: a new request waits for the running step, "
             "and a test begins and ends with an empty batch; `predict` and `schedule` count that"
         )
-    if unknown:
+    if not found.max_gamma:
         out.text("No measurement with a draft: these costs predict plain decoding only")
     if confounded := [name for name in costs.confounded if name not in unknown]:
         out.text(

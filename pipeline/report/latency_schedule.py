@@ -45,7 +45,10 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
             ]
         )
     out.table([column for column in COLUMNS if several or column != "draft"], rows)
-    paying, cap = batch_ranges((found.lengths_N > 0).astype(np.int64)), len(found.lengths_N)
+    cap = len(found.lengths_N)
+    paying = (
+        [(cap, cap, int(found.lengths_N[-1]))] if found.load else batch_ranges((found.lengths_N > 0).astype(np.int64))
+    )
     if not all(draft.plain for draft in found.drafts):
         named = [_sizes(1, cap)]
     elif named := [_sizes(first, last) for first, last, pays in paying if pays]:
@@ -53,7 +56,9 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
         off = f"; {errors}" if errors else ""
         out.text(f"speculation is faster at batch size {', '.join(named)} (batch cap: {cap}{off})")
     else:
-        out.text(f"speculation is not faster at any batch size up to {cap}")
+        out.text(
+            f"speculation is not faster at {'' if found.load else 'any '}batch size {'' if found.load else 'up to '}{cap}"
+        )
     out.text(
         "break-even acceptance: the acceptance rate per token below which no draft length is faster than plain decoding; a long "
         "draft needs more"
@@ -100,8 +105,8 @@ def _sizes(first: int, last: int) -> str:
 
 
 def _ranges(found: Schedule) -> list[tuple[int, int]]:
-    """First and last index of each range of batch sizes with one draft and one draft length."""
-    places = range(len(found.lengths_N))
+    """First and last index of each range of batch sizes with one draft and one draft length, of what is known."""
+    places = range((found.load or 1) - 1, len(found.lengths_N))
     groups = groupby(places, key=lambda place: (found.winner_N[place], int(found.lengths_N[place])))
     return [(members[0], members[-1]) for members in (list(group) for _, group in groups)]
 

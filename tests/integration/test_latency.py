@@ -232,7 +232,6 @@ def test_the_textbook_example_is_explained(smoke: Smoke) -> None:
         (("fit", "gone.csv"), "gone.csv: No such file or directory"),
         (("fit", "{sweep}"), "If so, give --column concurrency=users"),
         (("fit", "{sweep}", "--column", "requests"), "--column: 'requests' should be NAME=VALUE"),
-        (("fit", "{sweep}:concurrency=4"), "have the same number of requests, so the cost per request is unknown"),
         (("schedule", "--costs", "a", "--costs", "b", "--engine", "vllm"), "--engine: an engine serves one draft"),
         (("fit", "{sweep}", "--column", "concurrency=users", "--out", "/"), "--out /: give a file"),
         (("fit", "{sweep}:concurrency=many"), "values after the file must be numbers"),

@@ -62,9 +62,11 @@ def read_costs_and_workload(
     prompt_tokens: int,
     default_tokens: int | None = None,
     plain: bool = True,
+    one_load: bool = False,
 ) -> "tuple[StepCosts, Workload]":
     """Step costs and workload, cut to the draft lengths that were both measured and examined. `default_tokens`: output length
-    where neither an option nor the measurements tell one; `plain`: whether plain decoding must have been measured.
+    where neither an option nor the measurements tell one; `plain`: whether plain decoding must have been measured; `one_load`:
+    whether one load is enough.
     UsageError for options that are missing or exclude each other."""
     from pipeline.latency.costs.step_costs import read_step_costs
     from pipeline.latency.load.workload import read_workload
@@ -74,7 +76,7 @@ def read_costs_and_workload(
         raise UsageError(f"give either --acceptance (an examination, with its own output lengths) or {given}")
     if acceptance is None and alpha is not None and tokens is None:
         raise UsageError(f"--acceptance-rate needs --output-tokens: {_HOW}")
-    step_costs = read_step_costs(path)
+    step_costs = read_step_costs(path, one_load)
     if plain and not step_costs.plain:
         raise UsageError(
             f"{path}: no measurement of plain decoding (draft length 0), so there is no baseline for the speedup; add one"
@@ -127,6 +129,12 @@ def notes(step_costs: "StepCosts", workload: "Workload", cap: int) -> list[str]:
     if not step_costs.prefills([max(1, context)]).any() and not step_costs.first_token:
         found.append("note: prefill time is unknown, so latency leaves out TTFT")
     ranges = step_costs.measured_requests
+    if step_costs.load is not None:
+        return [
+            *found,
+            f"note: measured at {step_costs.load} requests only: which draft length is the best at other loads, and the latency "
+            "by load, are unknown; measure other loads, one of them light",
+        ]
     lightest = min((low for low, _ in ranges.values()), default=1)
     for (low, high), gammas in groupby(
         sorted(ranges, key=lambda gamma: ranges[gamma]), key=lambda gamma: ranges[gamma]

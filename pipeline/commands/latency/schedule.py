@@ -86,7 +86,12 @@ def schedule(
         )
     pairs = [
         read_costs_and_workload(
-            *given, output_tokens, prompt_tokens, _OUTPUT_TOKENS, plain=len(costs) > 1 or plot is not None
+            *given,
+            output_tokens,
+            prompt_tokens,
+            _OUTPUT_TOKENS,
+            plain=len(costs) > 1 or plot is not None,
+            one_load=plot is None,
         )
         for given in zip(costs, examinations, rates, strict=True)
     ]
@@ -94,7 +99,13 @@ def schedule(
         raise UsageError(
             f"--costs {plain}: no measurement with a draft, so there is no draft length to choose; add one"
         )
-    cap = default_max_num_seqs(max_num_seqs, *(step_costs for step_costs, _ in pairs))
+    loads = {one.load for one, _ in pairs}
+    load = next(iter(loads - {None}), None)
+    if load is not None and (len(loads) > 1 or max_num_seqs not in (None, load)):
+        raise UsageError(
+            f"--costs: a file was measured at {load} requests only; give no other --max-num-seqs, and only files of this load"
+        )
+    cap = load or default_max_num_seqs(max_num_seqs, *(step_costs for step_costs, _ in pairs))
     drafts, told = [], list[str]()
     for path, (step_costs, workload) in zip(costs, pairs, strict=True):
         drafts.append(draft_option(path.stem, workload, step_costs, cap))
@@ -108,7 +119,7 @@ def schedule(
         )
     if not drafts[0].plain:
         told.append(_NO_PLAIN)
-    found = make_schedule(drafts)
+    found = make_schedule(drafts) if load is None else make_schedule(drafts).at_load(load)
     told = [*said_of_unmeasured(found), *told, *said_of_accuracy(found)]
     for draft in drafts:
         told += said_of_losses(draft.losses.to_plain if draft.losses else ())

@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, product
 
-from pipeline.latency.costs.candidates import Candidate, Column, number, preferred
+from pipeline.latency.costs.candidates import Candidate, Column, counts, number, preferred, rates, times
 from pipeline.latency.costs.columns import is_mean, is_median, plain_name, unit
 from pipeline.latency.costs.kind_of_throughput import grows, is_of_all, is_of_each, rises
 from pipeline.latency.costs.name_words import (
-    INPUT,
     LOOKED_AT,
     NO_DRAFTS,
     NO_MEAN,
@@ -24,12 +23,9 @@ from pipeline.latency.costs.name_words import (
     OF_TOKEN,
     OTHERS,
     TELLS_OF_DRAFTS,
-    is_count_of_tokens,
     is_latency,
-    is_rate,
     of_drafts,
     of_requests,
-    per_second,
 )
 from pipeline.latency.costs.row import MAX_TPOT, MIN_TPOT, Row, length_by_chunks
 
@@ -124,15 +120,10 @@ class Unread:
 
     def _named(self, quantity: str) -> Iterator[str]:
         """Names of columns with the words of a quantity, and none that was found to be another one."""
-        taken = {one.name for one in self.found.values()}
-        for name in self.numbers:
+        for name in self._free():
             plain = plain_name(name)
             others = OTHERS.get(quantity)
-            if (
-                name not in taken
-                and re.search(LOOKED_AT[quantity], plain)
-                and not (others and re.search(others, plain))
-            ):
+            if re.search(LOOKED_AT[quantity], plain) and not (others and re.search(others, plain)):
                 yield name
 
     def _known(self, quantity: str) -> Column | None:
@@ -169,10 +160,10 @@ class Unread:
         loads = (
             [Candidate("", 1.0, one)]
             if (one := self._known("running") or self._known("concurrency"))
-            else self._counts()
+            else list(counts(self._free()))
         )
-        rates = [Candidate("", 1.0, one)] if (one := self._known("throughput")) else list(self._rates(_MOST_DEVICES))
-        times = [Candidate("", 1.0, one)] if (one := self._known("tpot")) else list(self._times())
+        rates = [Candidate("", 1.0, one)] if (one := self._known("throughput")) else self._rates(_MOST_DEVICES)
+        times = [Candidate("", 1.0, one)] if (one := self._known("tpot")) else self._times()
         if not any(one.name for one in (*loads[:1], *rates[:1], *times[:1])):
             return
         fit = [three for three in product(loads, rates, times) if self._satisfied(*three)]
@@ -217,6 +208,11 @@ class Unread:
                     one for one in times if unit(one.name) is not None and not OF_PART.search(plain_name(one.name))
                 ]
                 self.open |= {"step": [one.name for one in steps]} if steps else {}
+        if (
+            not self.found.keys() & {"throughput", "each_throughput", "tpot"} and not self.open
+        ):  # of all or of each: not known
+            unclear = [one.given for one in self._rates() if not OF_DEVICE.search(plain_name(one.name))]
+            self.open |= {"throughput": unclear} if unclear else {}
 
     def _take(self, some: Mapping[str, Candidate]) -> None:
         self.found |= {quantity: one for quantity, one in some.items() if one.name}
@@ -224,41 +220,16 @@ class Unread:
     def _as(self, name: str, factor: float = 1.0) -> Candidate:
         return Candidate(name, factor, [value * factor for value in self.numbers[name]])
 
-    def _counts(self) -> list[Candidate]:
-        """Possible numbers of requests: whole, and not the same in all rows; those of an average need not be whole."""
-        taken = {one.name for one in self.found.values()}
-        return [
-            self._as(name)
-            for name, values in self.numbers.items()
-            if name not in taken
-            and all(
-                value >= 0.5 and (value == int(value) or is_mean(name) or "running" in plain_name(name))
-                for value in values
-            )
-            and (len(set(values)) > 1 or re.search(LOOKED_AT["requests"], plain_name(name)))
-        ]
+    def _rates(self, devices: int = 1) -> list[Candidate]:
+        return list(rates(self.numbers, devices))
 
-    def _rates(self, devices: int = 1) -> Iterator[Candidate]:
-        """Possible tokens per second, in the unit of their name; of one device, as often as there are devices."""
-        for name, values in self.numbers.items():
-            plain = plain_name(name)
-            if not is_rate(plain) or INPUT.search(plain) or "req" in plain or not all(one > 0 for one in values):
-                continue
-            most = devices if OF_DEVICE.search(plain) else 1
-            for power in range(int(math.log2(most)) + 1):
-                yield self._as(name, per_second(plain) * 2.0**power)
+    def _times(self) -> list[Candidate]:
+        return list(times(self._free()))
 
-    def _times(self) -> Iterator[Candidate]:
-        """Possible times per token, in the unit of their name; without one, in seconds or milliseconds."""
+    def _free(self) -> dict[str, Column]:
+        """Columns that were not found to be a quantity."""
         taken = {one.name for one in self.found.values()}
-        for name, values in self.numbers.items():
-            plain = plain_name(name)
-            no_time = is_rate(plain) or re.search(LOOKED_AT["ttft"], plain) or is_latency(plain)
-            if name in taken or no_time or is_count_of_tokens(plain) or not all(one > 0 for one in values):
-                continue
-            seconds = unit(name)
-            for factor in (1.0,) if seconds else (1.0, 1e-3):
-                yield Candidate(name, factor, [value * factor * (seconds or 1.0) for value in values])
+        return {name: values for name, values in self.numbers.items() if name not in taken}
 
     def _satisfied(self, load: Candidate, rate: Candidate, time: Candidate) -> bool:
         """Little's law, for three columns of which no two are one. With one load only, any number fits one of many."""

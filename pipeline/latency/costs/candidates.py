@@ -2,10 +2,19 @@
 
 import math
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pipeline.latency.costs.columns import is_mean, is_median, plain_name
-from pipeline.latency.costs.name_words import LOOKED_AT
+from pipeline.latency.costs.columns import is_mean, is_median, plain_name, unit
+from pipeline.latency.costs.name_words import (
+    INPUT,
+    LOOKED_AT,
+    OF_DEVICE,
+    is_count_of_tokens,
+    is_latency,
+    is_rate,
+    per_second,
+)
 
 Column = list[float]  # NaN in a row without a value
 
@@ -22,6 +31,39 @@ class Candidate:
     def given(self) -> str:
         """As `--column` takes it; the unit that a name says is applied by itself."""
         return self.name if self.factor == 1.0 else f"{self.name}*{self.factor:g}"
+
+
+def counts(numbers: Mapping[str, Column]) -> Iterator[Candidate]:
+    """Possible numbers of requests: whole, and not the same in all rows; those of an average need not be whole."""
+    for name, values in numbers.items():
+        plain = plain_name(name)
+        may_be_split = is_mean(name) or "running" in plain
+        if all(one >= 0.5 and (one == int(one) or may_be_split) for one in values) and (
+            len(set(values)) > 1 or re.search(LOOKED_AT["requests"], plain)
+        ):
+            yield Candidate(name, 1.0, values)
+
+
+def rates(numbers: Mapping[str, Column], devices: int) -> Iterator[Candidate]:
+    """Possible tokens per second, in the unit of their name; of one device, as often as there are devices."""
+    for name, values in numbers.items():
+        plain = plain_name(name)
+        if not is_rate(plain) or INPUT.search(plain) or "req" in plain or not all(one > 0 for one in values):
+            continue
+        most = devices if OF_DEVICE.search(plain) else 1
+        for factor in (per_second(plain) * 2.0**power for power in range(int(math.log2(most)) + 1)):
+            yield Candidate(name, factor, [one * factor for one in values])
+
+
+def times(numbers: Mapping[str, Column]) -> Iterator[Candidate]:
+    """Possible times per token, in the unit of their name; without one, in seconds or milliseconds."""
+    for name, values in numbers.items():
+        plain, seconds = plain_name(name), unit(name)
+        no_time = is_rate(plain) or re.search(LOOKED_AT["ttft"], plain) or is_latency(plain)
+        if no_time or is_count_of_tokens(plain) or not all(one > 0 for one in values):
+            continue
+        for factor in (1.0,) if seconds else (1.0, 1e-3):
+            yield Candidate(name, factor, [one * factor * (seconds or 1.0) for one in values])
 
 
 def preferred(

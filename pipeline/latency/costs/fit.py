@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 
 NAMES = ("verify", "draft", "verify_each", "draft_each")
 EXPERTS, PREFILL = "experts", "prefill"
+_SAME_LOAD = 1.08  # ratio of two numbers of requests up to which they are one load
 _RANK_TOLERANCE = 1e-3  # singular values below this share of the largest count as 0
 
 
@@ -65,6 +66,12 @@ class LinearCosts:
         return seconds
 
 
+def is_one_load(batch_R: ArrayLike) -> bool:
+    """Whether all numbers of requests are one load: then no cost per request can be told."""
+    batch_R = np.asarray(batch_R, dtype=np.float64)
+    return bool(batch_R.max() <= _SAME_LOAD * batch_R.min())
+
+
 def fit_costs(
     batch_R: ArrayLike,
     gamma_R: ArrayLike,
@@ -73,14 +80,16 @@ def fit_costs(
     prefills_R: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> LinearCosts:
-    """Fit R measured steps. `prefills_R`: prefills of other requests per step. UsageError for too few measurements, a single
-    number of requests, or invalid values."""
+    """Fit R measured steps. `prefills_R`: prefills of other requests per step. Of one load all costs are per step. UsageError for
+    too few measurements, one load at one draft length, or invalid values."""
     batch_R, gamma_R, seconds_R = (np.asarray(one, dtype=np.float64) for one in (batch_R, gamma_R, step_seconds_R))
     _check(batch_R, gamma_R, seconds_R)
     names = [*NAMES, *([EXPERTS] if experts else [])]
     columns_RK = columns(batch_R, gamma_R, experts)
     if not gamma_R.any():  # plain decoding has no draft costs
         columns_RK[:, [names.index("draft"), names.index("draft_each")]] = 0.0
+    if is_one_load(batch_R):
+        columns_RK[:, [names.index("verify_each"), names.index("draft_each")]] = 0.0
     if prefills_R is not None:
         names.append(PREFILL)
         columns_RK = np.column_stack([columns_RK, np.asarray(prefills_R, dtype=np.float64)])
@@ -128,12 +137,13 @@ def _check(batch_R: Floats, gamma_R: Floats, seconds_R: Floats) -> None:
         raise UsageError(
             f"measurement {wrong[0] + 1}: {batch_R[wrong[0]]:g} requests at draft length {gamma_R[wrong[0]]:g} is not valid"
         )
-    if len(set(batch_R.tolist())) < 2:
-        raise UsageError(
-            f"all {len(batch_R)} measurements have the same number of requests, so the cost per request is unknown; measure at "
-            "least two"
-        )
-    if len(set(zip(batch_R.tolist(), gamma_R.tolist(), strict=True))) < len(NAMES) and gamma_R.any():
+    if is_one_load(batch_R):
+        if len(set(gamma_R.tolist())) < 2:
+            raise UsageError(
+                f"all {len(batch_R)} measurements have the same number of requests, so the cost per request is unknown; measure "
+                "at least two, or several draft lengths at this one"
+            )
+    elif len(set(zip(batch_R.tolist(), gamma_R.tolist(), strict=True))) < len(NAMES) and gamma_R.any():
         raise UsageError(f"{len(batch_R)} measurements are too few for {len(NAMES)} costs")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.cells import measured_cells
-from pipeline.latency.costs.fit import Experts, columns
+from pipeline.latency.costs.fit import Experts, columns, is_one_load
 from pipeline.latency.costs.fitted import FittedCosts, Floats, LeaveOneOut
 from pipeline.latency.costs.measurements import MOST_GAMMA, Measurement
 from pipeline.latency.costs.piecewise import Choice, Piecewise, choose_model, left_out
@@ -52,7 +52,7 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
     lengths = {} if any(one.isolated for one in measured) else _tokens_by_gamma(measured)
     known = [one.output_tokens for one in measured if one.output_tokens is not None]
     measured_requests = {
-        gamma: (max(1, int(np.ceil(of_gamma.min()))), max(1, int(of_gamma.max())))
+        gamma: (low := max(1, int(np.ceil(of_gamma.min()))), max(low, int(of_gamma.max())))
         for gamma in sorted(set(gamma_R.tolist()))
         if len(of_gamma := requests_R[gamma_R == gamma])
     }
@@ -61,7 +61,7 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
         piecewise=piecewise,
         prefill=treatment.prefill,
         max_gamma=int(gamma_R.max()),
-        max_requests=max(1, int(requests_R.max())),
+        max_requests=max(high for _, high in measured_requests.values()),
         leave_one_out=errors,
         plain=bool((gamma_R == 0).any()),
         min_requests=max(low for low, _ in measured_requests.values()),
@@ -157,7 +157,7 @@ def _chosen(
     errors, and its error on what it was fitted to."""
     seconds_R, prefills_R = treatment.seconds_R, treatment.prefill * treatment.prefills_R
     point_R = point_numbers(requests_R, gamma_R)
-    if point_R.max() + 1 < _MIN_POINTS:
+    if point_R.max() + 1 < _MIN_POINTS or is_one_load(requests_R):
         fitted_R = treatment.costs.step_seconds(requests_R, gamma_R)
         whole = float(np.abs((fitted_R - seconds_R) / (seconds_R + prefills_R)).mean())
         return None, None, whole

@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import TypeAdapter
 
 from pipeline.errors import UsageError
-from pipeline.latency.costs.accuracy import StepAccuracy
+from pipeline.latency.costs.accuracy import MEASURED, StepAccuracy
 from pipeline.latency.costs.cells import Cell
-from pipeline.latency.costs.fit import Coefficient, Experts, LinearCosts
+from pipeline.latency.costs.fit import Coefficient, Experts, LinearCosts, is_one_load
 from pipeline.latency.costs.measurements import MOST_GAMMA, MOST_REQUESTS
 from pipeline.latency.costs.piecewise import Piecewise, Terms
 from pipeline.store.parsing import CountKey, Flag, Number, SmallWhole, Text, parse, stored
@@ -71,8 +71,12 @@ class FittedCosts:
 
     def steps(self, cap: int, context: int, gammas: int | None = None) -> Floats:
         """As `Profile.steps`; `context` is ignored, the measurements have one. n requests are in the batch of a closed loop whose
-        concurrency is higher, by the share that waits or has not begun."""
+        concurrency is higher, by the share that waits or has not begun. Of one load they are what was measured there."""
         gamma_G, count_N = np.arange((self.max_gamma if gammas is None else gammas) + 1)[:, None], np.arange(1, cap + 1)
+        if self.load is not None:
+            measured = sorted((one.gamma, one.step_seconds) for one in self.cells)
+            seconds_G1: Floats = np.interp(gamma_G, *np.transpose(measured))
+            return seconds_G1.repeat(cap, axis=1)
         known = dict(sorted(self.batch_share.items())) or {0: 1.0}
         share_G = np.interp(gamma_G, list(known), list(known.values()))
         return self.step_seconds(np.where(count_N > 1, count_N / share_G, 1.0), gamma_G)
@@ -87,7 +91,15 @@ class FittedCosts:
         return self.min_requests <= batch <= self.max_requests and gamma <= self.max_gamma
 
     @property
+    def load(self) -> int | None:
+        """The number of requests, if drafts were measured at one only; None for several."""
+        one = self.max_gamma > 0 and bool(self.cells) and is_one_load([cell.requests for cell in self.cells])
+        return max(1, round(float(np.mean([cell.requests for cell in self.cells])))) if one else None
+
+    @property
     def accuracy(self) -> StepAccuracy:
+        if self.load is not None:
+            return MEASURED
         return StepAccuracy(self.leave_one_out.chosen if self.leave_one_out else None)
 
     @property

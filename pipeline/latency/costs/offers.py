@@ -47,7 +47,7 @@ def offered(rows: Sequence[Row], where: object) -> list[str]:
 
 def _several(name: str, columns: Sequence[str], lacks: str, line: str) -> str:
     """What to say of columns of which values do not tell whether they are this quantity."""
-    several = _or(columns)
+    several, and_line = _or(columns), f", and {line}" if line else ""
     if name == "concurrency":
         return (
             f"the number of concurrent requests is unknown: {several} can be how many were sent in all, or how many ran at once. "
@@ -57,11 +57,17 @@ def _several(name: str, columns: Sequence[str], lacks: str, line: str) -> str:
         return (
             f"{lacks} is {_NOT_KNOWN}; {several} can be a time of a step or of a token: give --column step=NAME if it is of a "
             "step (itl=NAME if between chunks), --column tpot=NAME if it is of a token"
-            + (f", and {line}" if line else "")
+            f"{and_line}"
         )
     if all(one.endswith("*N") for one in columns):
         offers = " or ".join(printable(_column(name, one)) for one in columns)
         return f"{lacks} is {_NOT_KNOWN}, and can be {several}; give {offers}, with N the number of devices"
+    if name == "throughput" and len(columns) == 1:
+        of_all, each = (printable(_column(one, columns[0])) for one in (name, "each_throughput"))
+        return (
+            f"{lacks} is {_NOT_KNOWN}, and can be {several}; give {of_all} if it is of all requests, {each} if it is of each"
+            f"{and_line}"
+        )
     return f"{lacks} is {_NOT_KNOWN}, and can be {several}; say which it is with --column {name}=NAME"
 
 

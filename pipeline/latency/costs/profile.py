@@ -63,6 +63,11 @@ class Profile:
         return {}
 
     @property
+    def load(self) -> None:
+        """Forward times are read at any batch size."""
+        return None
+
+    @property
     def acceptance_known(self) -> bool:
         """Forward times need none."""
         return True

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pipeline.errors import UsageError
 from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.costs.cells import Cell
 from pipeline.latency.costs.fitted import KIND, fitted_costs_from_json
@@ -37,6 +38,11 @@ class StepCosts(Protocol):
     @property
     def measured_requests(self) -> Mapping[int, tuple[int, int]]:
         """Fewest and most requests by measured draft length, where these differ from one to the other; empty if they cannot."""
+        ...
+
+    @property
+    def load(self) -> int | None:
+        """The number of requests, if it is the only one that was measured: nothing is known of others. None for several."""
         ...
 
     @property
@@ -96,10 +102,17 @@ class StepCosts(Protocol):
         ...
 
 
-def read_step_costs(path: Path) -> StepCosts:
-    """Read a profile or fitted costs. UsageError, naming the file and the problem, for anything else."""
+def read_step_costs(path: Path, one_load: bool = False) -> StepCosts:
+    """Read a profile or fitted costs. UsageError, naming the file and the problem, for anything else, and unless `one_load` for
+    costs of a single load."""
     raw = _read(path)
-    return fitted_costs_from_json(raw, str(path)) if _kind(raw) == KIND else profile_from_json(raw, str(path))
+    found = fitted_costs_from_json(raw, str(path)) if _kind(raw) == KIND else profile_from_json(raw, str(path))
+    if found.load is not None and not one_load:
+        raise UsageError(
+            f"{path}: measured at {found.load} requests only, so nothing is known of other loads, nor of the latency by load; "
+            "measure at least two (`latency schedule` gives the best draft length at this one)"
+        )
+    return found
 
 
 def read_profile(path: Path) -> Profile:

@@ -88,7 +88,7 @@ def _losses(workload: Workload, step_costs: StepCosts, cap: int) -> MeasuredLoss
     """Draft lengths that lost in the measurements of a server, with the tokens per step of the workload, or are not known to be
     faster than measured ones."""
     _check_acceptance(workload, step_costs)
-    if not step_costs.accuracy.fitted:
+    if not step_costs.accuracy.fitted and not step_costs.cells:
         return None
     rounds_G = None if workload.of_measurements else workload.rounds_G
     found = measured_losses(step_costs.cells, rounds_G, workload.max_gamma, cap)
@@ -101,11 +101,11 @@ def _losses(workload: Workload, step_costs: StepCosts, cap: int) -> MeasuredLoss
 
 def _uncertain(workload: Workload, step_costs: StepCosts, cap: int) -> Bools:
     """Draft lengths that were not measured, unless they are faster than each measured one by more than the errors explain:
-    [gamma, n - 1]. Below the shortest measured one nothing tells, nor where the acceptance is unknown."""
+    [gamma, n - 1]. Nothing tells below the shortest measured one, where the acceptance is unknown, and of one load."""
     measured_G = np.array([step_costs.measured(gamma) for gamma in range(workload.max_gamma + 1)])
     seconds_GN = request_seconds(workload.rounds_G, step_costs.steps(cap, round(workload.context), workload.max_gamma))
     accuracy = step_costs.accuracy.with_tokens(workload.tokens_error)
-    least = accuracy.certain_speedup if step_costs.acceptance_known else np.inf
+    least = accuracy.certain_speedup if step_costs.acceptance_known and step_costs.load is None else np.inf
     certain_GN = seconds_GN * least < seconds_GN[measured_G].min(0)
     certain_GN[: int(measured_G.argmax())] = False
     uncertain_GN: Bools = ~measured_G[:, None] & ~certain_GN

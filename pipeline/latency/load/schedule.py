@@ -7,7 +7,7 @@ batch sizes, and gives up at most 1% at each batch size for it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -155,6 +155,21 @@ class Schedule:
     break_even_N: Floats  # break-even acceptance rate of that draft, or of the first if none pays; NaN: unknown
     accuracy_N: list[StepAccuracy]  # of its step times
     measured_N: list[bool]  # whether this draft length was measured at such batch sizes
+    load: int | None = None  # the only batch size of which something is known
+
+    def at_load(self, load: int) -> "Schedule":
+        """Of measurements at one load: its draft length is that of all batch sizes, and everything else is unknown there."""
+        here, count = load - 1, len(self.lengths_N)
+        elsewhere_N = np.arange(count) != here
+        return replace(
+            self,
+            winner_N=[self.winner_N[here]] * count,
+            lengths_N=np.full(count, self.lengths_N[here]),
+            speedup_N=np.where(elsewhere_N, np.nan, self.speedup_N),
+            break_even_N=np.where(elsewhere_N, np.nan, self.break_even_N),
+            measured_N=[bool(one) for one in ~elsewhere_N],
+            load=load,
+        )
 
     @property
     def uncertain_N(self) -> NDArray[np.bool_]:

@@ -73,7 +73,7 @@ def test_expert_costs_follow_the_active_share() -> None:
 @pytest.mark.parametrize(
     ("batch", "gamma", "seconds", "message"),
     [
-        ([4, 4, 4, 4], [0, 1, 2, 3], [1, 2, 3, 4], "all 4 measurements have the same number of requests"),
+        ([4, 4, 4, 4], [3, 3, 3, 3], [1, 2, 3, 4], "all 4 measurements have the same number of requests"),
         ([1, 2, 4, 8], [0, 1, 2, 3], [1, -2, 3, 4], "measurement 2: -2 s is not a valid step time"),
         ([1, 2, 4, 8], [0, 1, 2, 3], [1, 2, float("nan"), 4], "measurement 3: nan s is not a valid step time"),
         ([1, 0, 4, 8], [0, 1, 2, 3], [1, 2, 3, 4], "measurement 2: 0 requests at draft length 1"),

@@ -171,7 +171,7 @@ def test_an_unmeasured_length_is_chosen_only_beyond_the_error(gain: float, chose
     """Lengths 2 and 4 were measured, with step times 1% off and 1% of tokens; 3 lies between them. Below 2 is nothing."""
     step_GN = np.array([[9.0], [1.5], [2.0], [2.0 * gain], [2.0]])
     costs = SimpleNamespace(
-        cells=(), plain=False, acceptance_known=True, max_gamma=4, measured=lambda gamma: gamma in (2, 4),
+        cells=(), load=None, plain=False, acceptance_known=True, max_gamma=4, measured=lambda gamma: gamma in (2, 4),
         steps=lambda *_: step_GN, accuracy=StepAccuracy(0.01),
     )  # fmt: skip
     workload = SimpleNamespace(rounds_G=np.ones(5), context=100.0, max_gamma=4, tokens_error=0.01, of_measurements=True)
