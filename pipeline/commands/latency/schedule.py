@@ -91,7 +91,7 @@ def schedule(
             prompt_tokens,
             _OUTPUT_TOKENS,
             plain=len(costs) > 1 or plot is not None,
-            one_load=plot is None,
+            one_load=True,
         )
         for given in zip(costs, examinations, rates, strict=True)
     ]
@@ -101,9 +101,9 @@ def schedule(
         )
     loads = {one.load for one, _ in pairs}
     load = next(iter(loads - {None}), None)
-    if load is not None and (len(loads) > 1 or max_num_seqs not in (None, load)):
+    if load is not None and (len(loads) > 1 or max_num_seqs not in (None, load) or plot is not None):
         raise UsageError(
-            f"--costs: a file was measured at {load} requests only; give no other --max-num-seqs, and only files of this load"
+            f"--costs: a file was measured at {load} requests only; give no other --max-num-seqs, no --plot, and only files of this load"
         )
     cap = load or default_max_num_seqs(max_num_seqs, *(step_costs for step_costs, _ in pairs))
     drafts, told = [], list[str]()

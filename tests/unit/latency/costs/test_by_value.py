@@ -273,7 +273,7 @@ def test_results_after_each_other_are_lines_or_not(tmp_path: Path) -> None:
         ("PP,B,S_TG t/s,S t/s", ("128,1,49.2,94.8", "128,8,269.5,476"), "can be 'S_TG t/s' or 'S t/s'"),
         ("k,concurrency,tpot_ms,acceptance_length", ("0,1,10,nan", "0,8,12,NaN"), ""),
         ("concurrency,k,tps", ("1,0,100", "8,0,80", "32,0,50"), "give --column each_throughput=tps"),
-        ("concurrency,k,tok/s", ("32,0,2351", "32,1,3596"), "give --column throughput=tok/s if it is of all requests, --column each_"),
+        ("concurrency,k,tok/s", ("32,0,2351", "32,1,3596"), "--column throughput=tok/s if it is of all requests, --column each"),
         ("concurrency,k,tok/s", ("256,0,5256", "512,0,5512"), "--column each_throughput=tok/s if it is of each"),
         ("concurrency,k,tok/s/user", ("32,0,73", "32,1,112"), "If so, give --column each_throughput=tok/s/user"),
         ("concurrency,k,tokens/min", ("1,0,6000", "8,0,38400"), "'throughput=tokens/min*0.0166667'"),
