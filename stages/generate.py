@@ -19,7 +19,7 @@ from pipeline.generation.generate import GenerationSettings
 from pipeline.generation.labelling import label_shards
 from pipeline.generation.logged import LoggedAnswers, count_answers
 from pipeline.generation.multi_turn import StopReasons, next_turn
-from pipeline.generation.sample_test import figures, passed, stored_test
+from pipeline.generation.sample_test import StoredShards, figures, passed, stored_test
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
 from pipeline.generation.shard_worker import Shard, ShardWork, open_target
@@ -62,12 +62,13 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
     def next_turn_of(requests: Sequence[CompletionRequest], turn: int) -> Sequence[CompletionRequest]:
         return _next_turn(context, pair, requests, turn, stop_reasons) if prompts.has_chats else []
 
+    if asked.task.target == "target":  # a log's answers are not of the target before its change
+        logged = _logged(context, pair, settings)
     if asked.api is not None:
         assert context.share is None  # `require_in_parts` has refused it
-        logged = _logged(context, pair, settings)
         turns = asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of, logged))
     else:
-        turns, missing = _spread(context, pair, prompts, requests, settings, next_turn_of)
+        turns, missing = _spread(context, pair, prompts, requests, settings, next_turn_of, logged)
         if context.share is not None:
             return Outcome(notes={"turn": turns, "missing": missing})
     shutil.copytree(pair.tokenizer, context.out / TOKENIZER, dirs_exist_ok=True)
@@ -91,9 +92,11 @@ def _spread(
     requests: Sequence[CompletionRequest],
     settings: GenerationSettings,
     next_turn_of: NextTurn,
+    logged: LoggedAnswers | None,
 ) -> tuple[int, int]:
     """Generate by loaded targets, wherever the config has them, and return the number of turns. A share of the shards ends with
-    the first turn that others have not finished, and with the number of their shards that are missing."""
+    the first turn that others have not finished, and with the number of their shards that are missing. UnderstudyError as soon as
+    the shards that are there show that the recorded answers are no samples of the target."""
     work = ShardWork(
         target=pair.path(context.settings.task.target),
         dtype=context.settings.dtype,
@@ -104,31 +107,38 @@ def _spread(
         completions=min(settings.shard, len(requests)),
         vocabulary=pair.vocabulary,
         stop_tokens=pair.stop_tokens,
+        batch_tokens=context.resources.batch_tokens,
     )
     turns = missing = 0
+    stored = StoredShards(context.out, pair.vocabulary)
     with Spread(context, Work(open_target, work)) as spread:
         while requests and not missing:
             turns += 1
-            missing = spread.make(_parts(requests, settings, turns), "generate", "tokens")
+            parts = _parts(requests, settings, turns, logged)
+            stored.expect(part.name for part in parts)
+            missing = spread.make(parts, "generate", "tokens", stored.look)
             requests = [] if missing else next_turn_of(requests, turns)
     return turns, missing
 
 
-def _parts(requests: Sequence[CompletionRequest], settings: GenerationSettings, turn: int) -> list[Part[Shard]]:
+def _parts(
+    requests: Sequence[CompletionRequest], settings: GenerationSettings, turn: int, logged: LoggedAnswers | None
+) -> list[Part[Shard]]:
     return [
         Part(
             name,
             shard_files(name),
             len(shard) * settings.max_new_tokens,
-            partial(_content, name, shard),
+            partial(_content, name, shard, logged),
         )
         for name, shard in shards_of(requests, settings.shard, turn)
     ]
 
 
-def _content(name: str, requests: Sequence[CompletionRequest]) -> Shard:
+def _content(name: str, requests: Sequence[CompletionRequest], logged: LoggedAnswers | None) -> Shard:
     """With its requests as a list: a slice of the plan would take all prompts with it."""
-    return Shard(name, list(requests))
+    own = list(requests)
+    return Shard(name, own, logged.of_requests(own) if logged is not None else {})
 
 
 async def _by_servers(
@@ -168,7 +178,7 @@ def _report_answers(
     found = count_answers(logged, ids, read_completions(context.out, sampling=logged.sampling))
     tested = stored_test(context.out).recorded
     context.progress.line(
-        f"generate: {found.used:,} of {completions:,.0f} completions are recorded answers, which the servers have scored"
+        f"generate: {found.used:,} of {completions:,.0f} completions are recorded answers, which the target has scored"
         f"{found.text}"
     )
     if power := passed(tested):

@@ -90,8 +90,8 @@ class PromptSource(Section):
     )
     use_answers: bool = Field(
         default=False,
-        description="For a log of the deployment: the recorded answers are completions of the target, whose servers then only "
-        "score them. They are read from `answer_field`, else from the last of `messages`.",
+        description="For a log of the deployment: the recorded answers are completions of the target, which then only scores "
+        "them. They are read from `answer_field`, else from the last of `messages`.",
     )
     answer_field: str = Field(
         default="answer",

@@ -98,7 +98,7 @@ class Config(Section):
                 )
             if not self.execution.ray.gpus:
                 raise ValueError("device is cuda, and Ray gives its workers no GPU; set execution.ray.gpus to 1")
-        if any(source.use_answers for source in self.corpus.sources):
+        if self.generate.is_served and any(source.use_answers for source in self.corpus.sources):
             self._require_known_log_p()
         if self.promote.export is not None and self.promote.export.engine == "vllm" and self.sampling.min_p:
             raise ValueError(
@@ -114,15 +114,12 @@ class Config(Section):
         return self
 
     def _require_known_log_p(self) -> None:
-        """Recorded answers have no log p; a scoring gives that of the likeliest tokens at temperature 1."""
-        wrong = "corpus.sources.N.use_answers"
-        if not self.generate.is_served:
-            raise ValueError(f"{wrong} works only with a target on servers (generate.engine: server)")
+        """Recorded answers have no log p; a scoring by servers gives that of the likeliest tokens at temperature 1."""
         sampling, listed = self.sampling, self.generate.server.logprobs
         plain = sampling.temperature == 0 or sampling == SamplingConfig()
         if not plain and not 0 < sampling.top_k <= listed:
             raise ValueError(
-                f"{wrong} needs `sampling` at temperature 0, at temperature 1 without cut-offs, or with a top_k up to "
-                f"generate.server.logprobs = {listed}: log p at other settings needs the whole vocabulary; "
-                "or set use_answers to false"
+                "corpus.sources.N.use_answers with a target on servers needs `sampling` at temperature 0, at temperature 1 "
+                f"without cut-offs, or with a top_k up to generate.server.logprobs = {listed}: log p at other settings needs the "
+                "whole vocabulary; load the target here (generate.engine: local), or set use_answers to false"
             )

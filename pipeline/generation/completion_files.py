@@ -9,10 +9,12 @@ import pyarrow as pa
 from pipeline.errors import UnderstudyError
 from pipeline.store.own_files import reads_own_files
 
+_COMPLETIONS = ".completions.arrow"
+
 
 def completion_files(directory: Path, prefix: str = "") -> list[Path]:
     """The completion file of each complete shard whose name begins with `prefix`, in order."""
-    return sorted(directory.glob(f"{prefix}*.completions.arrow"))
+    return sorted(directory.glob(f"{prefix}*{_COMPLETIONS}"))
 
 
 def text_ids(directory: Path, splits: Collection[str]) -> dict[str, str]:
@@ -55,6 +57,15 @@ def shard_facts(directory: Path, prefix: str = "") -> Iterator[tuple[str, Mappin
     """The name of every complete shard, in order, with its facts, as given to `write_shard`. UnderstudyError names a damaged
     file."""
     for path in completion_files(directory, prefix):
-        metadata = open_batch(path).schema.metadata or {}
-        facts = {key.decode(): value.decode() for key, value in metadata.items()}
-        yield path.name.removesuffix(".completions.arrow"), facts
+        yield path.name.removesuffix(_COMPLETIONS), _facts(path)
+
+
+def facts_of_shard(directory: Path, name: str) -> Mapping[str, str] | None:
+    """The facts of this shard; None while it is not complete."""
+    path = directory / f"{name}{_COMPLETIONS}"
+    return _facts(path) if path.exists() else None
+
+
+def _facts(path: Path) -> Mapping[str, str]:
+    metadata = open_batch(path).schema.metadata or {}
+    return {key.decode(): value.decode() for key, value in metadata.items()}

@@ -3,16 +3,16 @@
 A plan holds indices, not prompts, so that its memory hardly grows with their number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.corpus.prompt_store import Prompt, PromptColumns
 from pipeline.corpus.splits import SPLITS
-from pipeline.generation.completion_store import canonical
+from pipeline.generation.completion_store import StoredCompletion, canonical
 from pipeline.speculation.settings import GREEDY, Sampling
 
 
@@ -23,6 +23,25 @@ class CompletionRequest:
     prompt: Prompt
     sampling: Sampling
     number: int = 0  # index among the prompt's completions with this sampling
+
+    def stored(self, columns: Mapping[str, Any], length: int, stopped: bool, vocabulary: int) -> StoredCompletion:
+        """This completion, of `length` tokens without the lookahead. `columns`: by name what is stored of each token."""
+        prompt = self.prompt
+        return StoredCompletion(
+            id=prompt.id,
+            text_id=prompt.text_id,
+            conversation=prompt.conversation,
+            mode=prompt.mode,
+            acceptance=prompt.acceptance,
+            split=prompt.split,
+            domain=prompt.domain,
+            sampling=self.sampling,
+            prompt=np.array(prompt.tokens, dtype=np.int32),
+            length=length,
+            stopped=stopped,
+            vocabulary=vocabulary,
+            **{name: columns[name] for name in ("tokens", "log_p", "entries", "certain", "rest_log_p")},
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pipeline.generation.completion_plan import CompletionRequest, shards_of
 from pipeline.generation.completion_store import StoredCompletion, shard_exists, write_shard
@@ -24,6 +25,8 @@ from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.forward import PREFILL
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import GREEDY, Sampling
+
+_PAST_END = "/past the end"  # other random numbers than the completion's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,29 +65,53 @@ def generate(
     with progress.track("generate", len(requests) * most, "tokens", done) as track:
         for name, shard in shards:
             if not shard_exists(out, name):
-                generate_shard(model, list(shard), settings, vocabulary, stop_tokens, out, name, track.advance)
+                rows = generate_completions(model, list(shard), settings, vocabulary, stop_tokens, track.advance)
+                write_shard(out, name, rows)
 
 
-def generate_shard(
+def generate_completions(
     model: Any,
-    shard: Sequence[CompletionRequest],
+    requests: Sequence[CompletionRequest],
     settings: GenerationSettings,
     vocabulary: int,
     stop_tokens: Sequence[int],
-    out: Path,
-    name: str,
     advance: Callable[[float], None],
-) -> None:
-    """Generate the completions of one shard and write it. `advance` is called with the tokens of each batch, as `generate` counts
-    them."""
-    # Created once per shard, because it packs the model's small weights.
-    decoder = Decoder(model, None, sampling=shard[0].sampling, vocabulary=vocabulary, stop_tokens=stop_tokens)
+) -> list[StoredCompletion]:
+    """The completions of requests that have the same sampling settings, such as those of one shard. `advance` is called with the
+    tokens of each batch, as `generate` counts them."""
+    # Created once, because it packs the model's small weights.
+    decoder = Decoder(model, None, sampling=requests[0].sampling, vocabulary=vocabulary, stop_tokens=stop_tokens)
     completions: list[StoredCompletion] = []
-    for begin in range(0, len(shard), settings.batch):
-        batch = shard[begin : begin + settings.batch]
+    for begin in range(0, len(requests), settings.batch):
+        batch = requests[begin : begin + settings.batch]
         completions += _complete(decoder, batch, settings)
         advance(len(batch) * settings.max_new_tokens)
-    write_shard(out, name, completions)
+    return completions
+
+
+def generate_past_end(
+    model: Any,
+    requests: Sequence[CompletionRequest],
+    before: Sequence[Sequence[int]],
+    settings: GenerationSettings,
+    vocabulary: int,
+) -> list[dict[str, NDArray[Any]]]:
+    """What is stored of the `lookahead` tokens past the end of completions that are there already: by name, tokens and what the
+    target's logits decide. `before`: prompt and completion of each request. All have the same sampling settings."""
+    found: list[dict[str, NDArray[Any]]] = []
+    if not requests:
+        return found
+    decoder = Decoder(model, None, sampling=requests[0].sampling, vocabulary=vocabulary, stop_tokens=())
+    for begin in range(0, len(requests), settings.batch):
+        rows = slice(begin, begin + settings.batch)
+        decode_requests = [
+            Request(tokens, settings.lookahead, seed_of(settings, item, _PAST_END), 0, item.prompt.domain)
+            for item, tokens in zip(requests[rows], before[rows], strict=True)
+        ]
+        recorder = _Recorder([request.seed for request in decode_requests], settings, decoder)
+        completions = decoder.decode(decode_requests, recorder.observe)
+        found += [recorder.columns(row, completion) for row, completion in enumerate(completions)]
+    return found
 
 
 def attempt_batch(
@@ -136,13 +163,13 @@ def _complete(
     recorder = _Recorder([request.seed for request in decode_requests], settings, decoder)
     completions = decoder.decode(decode_requests, recorder.observe)
     return [
-        recorder.stored(row, item, completion)
+        item.stored(recorder.columns(row, completion), completion.length, completion.stopped, decoder.vocabulary)
         for row, (item, completion) in enumerate(zip(requests, completions, strict=True))
     ]
 
 
-def seed_of(settings: GenerationSettings, item: CompletionRequest) -> int:
-    """The seed of a completion, independent of its batch."""
+def seed_of(settings: GenerationSettings, item: CompletionRequest, part: str = "") -> int:
+    """The seed of a completion, or of a part of it, independent of its batch."""
     sampling = item.sampling
     if sampling in (
         GREEDY,
@@ -151,7 +178,7 @@ def seed_of(settings: GenerationSettings, item: CompletionRequest) -> int:
         kind = str(sampling.greedy)
     else:
         kind = f"{sampling.temperature!r}/{sampling.top_k}/{sampling.top_p!r}/{sampling.min_p!r}"
-    name = f"{settings.seed}/{item.prompt.id}/{kind}" + (f"/{item.number}" if item.number else "")
+    name = f"{settings.seed}/{item.prompt.id}/{kind}" + (f"/{item.number}" if item.number else "") + part
     digest = hashlib.sha256(name.encode()).digest()
     return int.from_bytes(digest[:8], "big")
 
@@ -189,24 +216,13 @@ class _Recorder:
         self._certain[at], self._rest_log_p[at] = kept.certain_N, kept.rest_log_p_N
         self._filled[numbers] += 1
 
-    def stored(self, row: int, item: CompletionRequest, completion: Completion) -> StoredCompletion:
+    def columns(self, row: int, completion: Completion) -> dict[str, NDArray[Any]]:
+        """What is stored of each token of a row, by name."""
         count = len(completion.tokens)
-        return StoredCompletion(
-            id=item.prompt.id,
-            text_id=item.prompt.text_id,
-            conversation=item.prompt.conversation,
-            mode=item.prompt.mode,
-            acceptance=item.prompt.acceptance,
-            split=item.prompt.split,
-            domain=item.prompt.domain,
-            sampling=item.sampling,
-            prompt=np.array(item.prompt.tokens, dtype=np.int32),
-            length=completion.length,
-            stopped=completion.stopped,
-            tokens=np.array(completion.tokens, dtype=np.int32),
-            log_p=self._log_p[row, :count],
-            entries=self._entries[row, :count],
-            certain=self._certain[row, :count],
-            rest_log_p=self._rest_log_p[row, :count],
-            vocabulary=self._vocabulary,
-        )
+        return {
+            "tokens": np.array(completion.tokens, dtype=np.int32),
+            "log_p": self._log_p[row, :count],
+            "entries": self._entries[row, :count],
+            "certain": self._certain[row, :count],
+            "rest_log_p": self._rest_log_p[row, :count],
+        }

@@ -1,7 +1,7 @@
 """Recorded answers of the deployment as completions of the target: which are used, and the tokens of each. Torch-free."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,8 +11,11 @@ from pipeline.corpus.answer_forms import UnusableAnswer
 from pipeline.corpus.answer_store import StoredAnswer, StoredAnswers
 from pipeline.corpus.answers import differing
 from pipeline.errors import UsageError
+from pipeline.generation.completion_plan import CompletionRequest
 from pipeline.generation.completion_store import StoredCompletion, canonical
 from pipeline.speculation.settings import Sampling
+
+NEAR_TIE = 0.25  # nats; two batches in bfloat16 differ by less
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,11 @@ class LoggedAnswers:
         if canonical(sampling) != self.sampling or number:
             return None
         return self.completion(prompt)[0]
+
+    def of_requests(self, requests: Sequence[CompletionRequest]) -> dict[int, LoggedCompletion]:
+        """By the number of the request; the target has to complete the others."""
+        found = ((number, self.get(one.prompt.id, one.sampling, one.number)) for number, one in enumerate(requests))
+        return {number: answer for number, answer in found if answer is not None}
 
     def completion(self, prompt: str) -> tuple[LoggedCompletion | None, str]:
         """The answer to a prompt (its id) at the deployment's sampling, else why it cannot be used; None and "" where there is

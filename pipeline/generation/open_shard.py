@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
-import numpy as np
-
 from pipeline.generation.completion_plan import CompletionRequest
-from pipeline.generation.completion_store import StoredCompletion, write_shard
+from pipeline.generation.completion_store import write_shard
 from pipeline.generation.journal import Journal, Record, read_journal, write_journal
 from pipeline.generation.sample_test import SampleEvidence
 
@@ -60,7 +58,10 @@ class OpenShard:
         write_shard(
             self.directory,
             self.name,
-            [_stored(request, row, vocabulary) for request, row in zip(self.requests, rows, strict=True)],
+            [
+                request.stored(row.arrays, int(row.facts["length"]), bool(row.facts["stopped"]), vocabulary)
+                for request, row in zip(self.requests, rows, strict=True)
+            ],
             sum((SampleEvidence.of_facts(row.facts) for row in rows), start=SampleEvidence()).facts(),
         )
         self.journal.close()
@@ -76,25 +77,3 @@ def open_shards(shards: Sequence[tuple[str, Sequence[CompletionRequest]]], out: 
     """The shards of `requests` by name, which are not opened yet; those that are stored among them."""
     firsts = accumulate((len(requests) for _, requests in shards), initial=0)
     return [OpenShard(name, requests, out, first) for (name, requests), first in zip(shards, firsts, strict=False)]
-
-
-def _stored(item: CompletionRequest, record: Record, vocabulary: int) -> StoredCompletion:
-    return StoredCompletion(
-        id=item.prompt.id,
-        text_id=item.prompt.text_id,
-        conversation=item.prompt.conversation,
-        mode=item.prompt.mode,
-        acceptance=item.prompt.acceptance,
-        split=item.prompt.split,
-        domain=item.prompt.domain,
-        sampling=item.sampling,
-        prompt=np.array(item.prompt.tokens, dtype=np.int32),
-        length=int(record.facts["length"]),
-        stopped=bool(record.facts["stopped"]),
-        vocabulary=vocabulary,
-        tokens=record.arrays["tokens"],
-        log_p=record.arrays["log_p"],
-        entries=record.arrays["entries"],
-        certain=record.arrays["certain"],
-        rest_log_p=record.arrays["rest_log_p"],
-    )

@@ -5,22 +5,30 @@ error rate of `evidence.py` holds for any number of looks at completions in an o
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pipeline.errors import UnderstudyError
-from pipeline.generation.completion_files import shard_facts
+from pipeline.generation.completion_files import facts_of_shard, shard_facts
 from pipeline.generation.evidence import (
     FALSE_ALARM,
     NO_EVIDENCE,
+    ROUNDING,
+    TEXT,
     Evidence,
     FirstToken,
     FirstTokens,
     findable_share,
+    of_answer,
+    of_tokens,
     power,
 )
+from pipeline.servers.answers import LikeliestTokens
 from pipeline.store.json_text import parse_json
 from pipeline.store.own_files import reads_own_files
 
@@ -59,6 +67,19 @@ class SampleEvidence:
         return cls(**found, firsts=tuple(FirstToken(*one) for one in parse_json(facts.get("firsts", "[]"))))
 
 
+def of_recorded(
+    tokens_N: NDArray[np.int32], log_p_N: NDArray[np.float32], listed: LikeliestTokens | None, exact: bool
+) -> SampleEvidence:
+    """Of a recorded answer that the target can have chosen. `listed`: the distributions as sampled from, which may go on past the
+    answer, as `log_p_N` may; None where nothing is sampled. `exact`: the log has its token ids."""
+    if listed is None:
+        return SampleEvidence(recorded=of_answer(True, exact))
+    own = listed[: len(tokens_N)]
+    found = of_tokens(tokens_N, own.ids_NK, own.log_p_NK, ROUNDING if exact else TEXT)
+    firsts = (FirstToken(int(tokens_N[0]), float(log_p_N[0])),)
+    return SampleEvidence(recorded=of_answer(True, exact, found), firsts=firsts)
+
+
 def stored_test(directory: Path, shards: str = "") -> SampleEvidence:
     """Of all completions stored in `directory`, or those of shards whose names begin with `shards`; without the first tokens."""
     found = (SampleEvidence.of_facts(facts).sums for _, facts in shard_facts(directory, shards))
@@ -88,6 +109,28 @@ class SampleTest:
             for first in one.firsts:
                 self.found += SampleEvidence(recorded=self._firsts.evidence(first, self.vocabulary))
             _require_samples(self.found)
+
+
+class StoredShards:
+    """Tests the shards of `directory` in their order, each as soon as all before it are there: whoever made them, in this run or
+    an earlier one. `vocabulary`: as in `SampleTest`."""
+
+    def __init__(self, directory: Path, vocabulary: int) -> None:
+        self._directory, self._test = directory, SampleTest(vocabulary)
+        self._names: list[str] = []
+        self._tested = 0
+
+    def expect(self, names: Iterable[str]) -> None:
+        """These shards come after those that were expected before."""
+        self._names += names
+
+    def look(self) -> None:
+        """UnderstudyError if the completions of the shards that are there are no samples."""
+        for name in self._names[self._tested :]:
+            if (facts := facts_of_shard(self._directory, name)) is None:
+                return
+            self._test.add(self._tested, SampleEvidence.of_facts(facts))
+            self._tested += 1
 
 
 def _require_samples(found: SampleEvidence) -> None:

@@ -15,11 +15,11 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_plan import CompletionRequest
 from pipeline.generation.cut_offs import sampled_log_p
 from pipeline.generation.distributions import pack, sparsify
-from pipeline.generation.evidence import CUT_OFF, NO_EVIDENCE, ROUNDING, TEXT, FirstToken, of_answer, of_tokens
+from pipeline.generation.evidence import CUT_OFF, ROUNDING, of_tokens
 from pipeline.generation.generate import GenerationSettings, seed_of
-from pipeline.generation.logged import LoggedCompletion, NotOfTarget
-from pipeline.generation.sample_test import SampleEvidence
-from pipeline.generation.served_log_p import NEAR_TIE, SAMPLED_FROM, Answers, SampledFrom
+from pipeline.generation.logged import NEAR_TIE, LoggedCompletion, NotOfTarget
+from pipeline.generation.sample_test import SampleEvidence, of_recorded
+from pipeline.generation.served_log_p import SAMPLED_FROM, Answers, SampledFrom
 from pipeline.servers.abilities import Abilities, Passes, passes, passes_of_recorded
 from pipeline.servers.answers import Generated, LikeliestTokens, Scored
 from pipeline.servers.api import GenerateRequest, ScoreRequest
@@ -88,16 +88,13 @@ def _tested(
 ) -> SampleEvidence:
     """Of a completion without its lookahead, where the distributions as sampled from are listed. The lookahead is no part of an
     answer, and llama.cpp samples it without the end of sequence."""
-    exact = logged is None or logged.exact
-    found = NO_EVIDENCE
-    if sampled.listed is not None:
-        listed = sampled.listed[: len(tokens_N)]
-        tolerance = CUT_OFF if way.log_p == "cut_off" else ROUNDING if exact else TEXT
-        found = of_tokens(tokens_N, listed.ids_NK, listed.log_p_NK, tolerance)
-    if logged is None:
-        return SampleEvidence(generated=found)
-    firsts = () if sampled.listed is None else (FirstToken(int(tokens_N[0]), float(sampled.log_p_N[0])),)
-    return SampleEvidence(recorded=of_answer(True, exact, found), firsts=firsts)
+    if logged is not None:
+        return of_recorded(tokens_N, sampled.log_p_N, sampled.listed, logged.exact)
+    if sampled.listed is None:
+        return SampleEvidence()
+    listed = sampled.listed[: len(tokens_N)]
+    tolerance = CUT_OFF if way.log_p == "cut_off" else ROUNDING
+    return SampleEvidence(generated=of_tokens(tokens_N, listed.ids_NK, listed.log_p_NK, tolerance))
 
 
 class _Requests:

@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 
 from pipeline.errors import UnderstudyError
 from pipeline.generation.cut_offs import cut_off
-from pipeline.generation.logged import NotOfTarget
+from pipeline.generation.logged import NEAR_TIE, NotOfTarget
 from pipeline.servers.answers import LikeliestTokens, Scored
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import Sampling
-
-NEAR_TIE = 0.25  # nats; two batches in bfloat16 differ by less
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,7 @@ def amounts_of(config: Config, counted: Forecast, known: Measurements) -> Amount
         longest_prompt=_longest_prompt(config, lengths).value,
         turns=lengths.turns if lengths else 1.0,
         processes=_processes(config, known).value,
+        recorded=(counted.recorded_answers or 0) / counted.rows if counted.rows else 0.0,
     )
 
 

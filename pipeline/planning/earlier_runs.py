@@ -175,7 +175,14 @@ def _amounts(config: Config, found: Lengths, built: Mapping[str, Artifact]) -> A
         longest_prompt=found.longest_prompt,
         turns=found.turns,
         processes=float(built["distill"].figures.get("processes", 1.0)) if "distill" in built else 1.0,
+        recorded=_recorded(built),
     )
+
+
+def _recorded(built: Mapping[str, Artifact]) -> float:
+    """The share of the prompts whose recorded answer was scored."""
+    figures = built["generate"].figures if "generate" in built else {}
+    return float(figures.get("recorded_answers", 0.0)) / sum(_prompts(built["corpus"]).values())
 
 
 def _lengths(run: str, config: Config, built: Mapping[str, Artifact]) -> Lengths:

@@ -1,12 +1,16 @@
 """How many tokens a run will generate and store, computed before anything runs. Torch-free; reads only row counts."""
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from pipeline.config.corpus import PromptSource
 from pipeline.config.root import Config
+from pipeline.corpus.answer_forms import UnusableAnswer
+from pipeline.corpus.answers import parse_answer
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.traffic import Traffic
@@ -43,7 +47,9 @@ class Forecast:
     training_steps: int  # optimiser steps of all trainings
     training_rows: int  # sequences that these steps see
     endpoints: int  # servers that generate; 0 if the target is loaded here
-    recorded_answers: bool  # some completions are scored only
+    recorded_answers: (
+        int | None
+    )  # rows whose answer is used: the target only scores it. None: there are some, and the rows are not read
     first_turns_only: bool  # true for chats: the number of later turns depends on the target's answers
 
 
@@ -72,9 +78,35 @@ def forecast(config: Config) -> Forecast:
         training_steps=steps,
         training_rows=steps * batch,
         endpoints=len(config.generate.server.endpoints),
-        recorded_answers=any(source.use_answers for source in config.corpus.sources),
+        recorded_answers=_recorded(config, readers.values()),
         first_turns_only=_chats(config),
     )
+
+
+def _recorded(config: Config, readers: Iterable[SourceReader]) -> int | None:
+    """Rows with an answer that can be used as far as is seen without a tokenizer, of the sources that use them. None where there
+    may be some and no row is read."""
+    if config.plan.rows is not None:
+        return None if any(source.use_answers for source in config.corpus.sources) else 0
+    today = datetime.now(UTC).date()
+    return sum(
+        _has_answer(value, reader.source)
+        for reader in readers
+        if reader.source.use_answers
+        for row in Traffic(reader, reader.source, today, reader.since)
+        for value in rows_by_answer(row.value, reader.source)
+        if not row.redacted
+    )
+
+
+def _has_answer(value: Any, source: PromptSource) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    try:
+        parse_answer(value, source)
+    except UnusableAnswer:
+        return False
+    return True
 
 
 def _chats(config: Config) -> bool:

@@ -96,7 +96,7 @@ class LogColumns:
             yield f"      # since: 14d  # only rows of the last 14 days{named}; {rows:,} rows have a time"
         if self.answers:
             column, rows = self.answers.most_common(1)[0]
-            yield f"      use_answers: false  # {rows:,} rows have a recorded answer; true: the servers only score it"
+            yield f"      use_answers: false  # {rows:,} rows have a recorded answer; true: the target only scores it"
             if column:
                 yield f"      answer_field: {column}"
             if unknown := self.without_reason[column]:

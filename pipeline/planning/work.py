@@ -33,6 +33,7 @@ class Amounts:
     longest_prompt: float
     turns: float = 1.0  # completions for each one that is planned: more than 1 for chats with several turns
     processes: float = 1.0  # that train the draft
+    recorded: float = 0.0  # share of the prompts whose recorded answer is scored only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,21 +134,35 @@ def _generation(config: Config, amounts: Amounts, task: GenerateTask) -> Work:
     settings, served = config.generate, config.generate.is_served and task.target == "target"
     by_split = completions_of(config, amounts.prompts, task.splits)
     completions, examined = amounts.turns * _total(by_split), amounts.turns * by_split.get("examination", 0.0)
-    out = _total(generated_by_split(config, amounts, task.splits))
-    whole, prefilled = amounts.prompt_tokens + amounts.completion_tokens, completions * amounts.prompt_tokens
+    stored = _total(generated_by_split(config, amounts, task.splits))
+    whole = amounts.prompt_tokens + amounts.completion_tokens
+    by_answer = recorded_by_split(config, amounts, task)
+    scored, answered = _total(by_answer), by_answer.get("examination", 0.0)
+    out = stored - scored * amounts.completion_tokens
+    prefilled = (completions - scored) * amounts.prompt_tokens + scored * whole
     if served:  # each request is a prefill
         prefilled += examined * whole if settings.lookahead else 0.0
-        prefilled += completions * whole if is_scored_again(config) else 0.0
+        prefilled += (completions - scored) * whole if is_scored_again(config) else 0.0
+    else:
+        prefilled += answered * whole if settings.lookahead else 0.0
+    longest = (completions - scored) * (settings.max_new_tokens - amounts.completion_tokens)
     return Work(
         rate="generate" if served or not settings.is_served else "other",
         tokens_in=prefilled,
         tokens_out=out,
-        asked=prefilled + out + completions * (settings.max_new_tokens - amounts.completion_tokens) if served else 0.0,
-        amount=out,
+        asked=prefilled + out + longest if served else 0.0,
+        amount=stored,  # a token that is scored takes at most the time of a generated one
         unit="tokens",
-        size=out,
+        size=stored,
         workers=endpoint_weights(config) if served else float(processes_of(config)),
     )
+
+
+def recorded_by_split(config: Config, amounts: Amounts, task: GenerateTask) -> dict[str, float]:
+    """Completions that a log has, by split: one of each such prompt, at the deployment's sampling."""
+    at = config.generate.train_temperatures or (config.sampling.temperature,)
+    splits = [split for split in task.splits if split != "train" or config.sampling.temperature in at]
+    return {split: amounts.recorded * amounts.prompts[split] for split in splits if task.target == "target"}
 
 
 def _dev_tokens(amounts: Amounts) -> float:

@@ -44,7 +44,14 @@ def print_forecast(found: "Forecast", curve: LearningCurve | None, notes: Sequen
             "score the completions (a second prefill) if `sampling` is neither greedy nor plain temperature 1"
         )
     if found.recorded_answers:
-        out.text("recorded answers are among these completions; the endpoints score them and generate only the others")
+        out.text(
+            f"recorded answers: {found.recorded_answers:,} rows have one that is one of these completions, unless its tokens or "
+            "its sampling turn out otherwise; the target scores them in one pass each and generates only the others"
+        )
+    elif found.recorded_answers is None:
+        out.text(
+            "recorded answers are not counted, because plan.rows is stated: all completions are counted as generated"
+        )
     if found.first_turns_only:
         out.text(
             "chats with `every_turn` are counted by their first question; those with more questions need more tokens"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
+from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.execution import ExecutionConfig
 from pipeline.config.pair import DeviceMap
 from pipeline.config.root import Config
@@ -35,6 +36,7 @@ class Resources:
     training: TrainingSettings  # a step of which is tried at `pair`
     processes: int | Literal["auto"] = 1  # that train a draft
     shard: bool = False  # whether they divide it among them
+    batch_tokens: int = EvaluateConfig().batch_tokens  # the most of a batch of answers that the target scores
 
     def device_map(self, role: str) -> DeviceMap | None:
         """Where the layers of a role's model are placed; None: on `device`."""
@@ -54,6 +56,7 @@ def resources_of(config: Config, registry: Registry) -> Resources:
         training=training_settings(config),
         processes=config.distill.processes,
         shard=config.distill.shard,
+        batch_tokens=config.evaluate.batch_tokens,
     )
 
 

@@ -96,6 +96,7 @@ def _generate(workers: int) -> float:
             completions=SHARD,
             vocabulary=VOCABULARY,
             stop_tokens=(),
+            batch_tokens=8192,
         )
         parts = [
             Part(shard, shard_files(shard), float(len(part)), partial(Shard, shard, list(part)))

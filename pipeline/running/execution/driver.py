@@ -4,7 +4,7 @@ A worker writes to a directory beside the artifact's, and never to the artifact'
 that ends late, adds nothing to an artifact that is committed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,10 +34,19 @@ class Driver:
     """Hands out the parts that nobody else makes."""
 
     def __init__(
-        self, parts: list[Part[Any]], out: Path, staging: Path, claims: Claims, track: Track, progress: Progress
+        self,
+        parts: list[Part[Any]],
+        out: Path,
+        staging: Path,
+        claims: Claims,
+        track: Track,
+        progress: Progress,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        """`check` is called when a part has been put in place."""
         self.staging = staging  # where workers write
         self._out, self._claims, self._track, self._progress = out, claims, track, progress
+        self._check = check
         self._given_back: list[Part[Any]] = []
         self._rest = self._claimed(parts)
         self._advanced: dict[str, float] = {}
@@ -61,6 +70,7 @@ class Driver:
         self._claims.release(part.name)
         if rest := part.amount - self._advanced.pop(part.name, 0.0):
             self._track.advance(rest)
+        self._check()
 
     def died(self, part: Part[Any], worker: str, how: str) -> None:
         """A worker has died while it made a part, which is handed out again. UnderstudyError if it was the third one."""

@@ -5,7 +5,7 @@ that are done are skipped, so an interrupted stage, or one whose parts tasks of 
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -39,12 +39,13 @@ class Spread:
         self._place.close()
         self._context.workers.extend(self._place.facts())
 
-    def make(self, parts: Sequence[Part[Any]], label: str, unit: str) -> int:
+    def make(self, parts: Sequence[Part[Any]], label: str, unit: str, check: Callable[[], None] = lambda: None) -> int:
         """Make the parts that are missing, or those of the context's share of them, and wait for those that other tasks make.
-        `label` and `unit` of the progress line. Returns how many parts are still missing: of other shares.
+        `label` and `unit` of the progress line. `check` looks at the parts that are there, before others are made and after each.
+        Returns how many parts are still missing: of other shares.
 
-        Raises what making a part raises; UnderstudyError for a part with which three workers died; FileNotFoundError where the
-        directory is gone, because another process has committed it.
+        Raises what making a part or `check` raises; UnderstudyError for a part with which three workers died; FileNotFoundError
+        where the directory is gone, because another process has committed it.
         """
         context, own = self._context, list(parts)
         if context.share is not None:
@@ -56,8 +57,9 @@ class Spread:
             temporary_directory(self._directory / context.out.name) as staging,
         ):
             told = False
+            check()
             while missing := _missing(own, self._out):
-                driver = Driver(missing, self._out, staging, claims, track, context.progress)
+                driver = Driver(missing, self._out, staging, claims, track, context.progress, check)
                 try:
                     self._place.make(driver)
                 except BaseException:
@@ -69,6 +71,7 @@ class Spread:
                     told = True
                 if missing:
                     time.sleep(_LOOK_SECONDS)
+            check()  # parts of others
         return len(_missing(parts, self._out))
 
 

@@ -313,14 +313,15 @@ def test_every_key_has_a_description() -> None:
         ("{temperature: 0, top_p: 0.9}", "server", None),
         ("{}", "server", None),
         ("{temperature: 0.7, top_k: 20}", "server", None),
-        ("{temperature: 0.7}", "server", "use_answers needs `sampling` at temperature 0"),
-        ("{top_p: 0.9}", "server", "use_answers needs `sampling` at temperature 0"),
-        ("{top_k: 200}", "server", "use_answers needs `sampling` at temperature 0"),
-        ("{}", "local", "use_answers works only with a target on servers"),
+        ("{temperature: 0.7}", "server", "use_answers with a target on servers needs `sampling` at temperature 0"),
+        ("{top_p: 0.9}", "server", "use_answers with a target on servers needs `sampling` at temperature 0"),
+        ("{top_k: 200}", "server", "use_answers with a target on servers needs `sampling` at temperature 0"),
+        ("{temperature: 0.7, top_p: 0.9}", "local", None),
     ],
 )
 def test_recorded_answers_need_known_log_p(small: Path, sampling: str, engine: str, said: str | None) -> None:
-    """A scoring gives log p of the likeliest tokens at temperature 1: enough for some sampling settings only."""
+    """A scoring by servers gives log p of the likeliest tokens at temperature 1: enough for some sampling settings only. A target
+    that is loaded here gives that of all tokens."""
     target = "{source: server, tokenizer: ./t, revision: v1}" if engine == "server" else "{source: ./t}"
     servers = "{engine: server, server: {endpoints: ['http://a']}}" if engine == "server" else "{}"
     small.write_text(

@@ -29,6 +29,7 @@ def _work(target: Path) -> ShardWork:
         completions=4,
         vocabulary=32,
         stop_tokens=[],
+        batch_tokens=8192,
     )
 
 

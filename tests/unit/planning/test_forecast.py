@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.loading import load_config, parse_config
+from pipeline.config.root import Config
 from pipeline.planning.forecast import forecast
 
 CONFIG = Path(__file__).parents[3] / "configs" / "qwen3-8b.yaml"
@@ -32,14 +33,34 @@ def test_each_answer_of_a_session_is_counted(tmp_path: Path) -> None:
     assert [2, 4] == [_rows(tmp_path / "log.jsonl", rows, {"every_answer": every}) for every in (False, True)]
 
 
+def test_recorded_answers_are_counted(tmp_path: Path) -> None:
+    """Those that can be used, where a source uses them; unknown where no row is read."""
+    rows: list[object] = [
+        {"prompt": "a", "answer": {"content": "b", "finish_reason": end}} for end in ("stop", "length", None)
+    ]
+    rows += [{"prompt": "a"}, {"prompt": "a", "answer": "b"}]
+    path, found = tmp_path / "log.jsonl", list[int | None]()
+    wanted: list[dict[str, object]] = [{"use_answers": True}, {"use_answers": True, "finish_reason": "stop"}, {}]
+    for keys in wanted:
+        found.append(forecast(_config(path, rows, keys)).recorded_answers)
+    found.append(forecast(_config(path, rows, {"use_answers": True}, {"rows": 9})).recorded_answers)
+    assert [2, 4, 0, None] == found
+
+
 def _rows(path: Path, rows: Sequence[object], keys: dict[str, object]) -> int:
+    return forecast(_config(path, rows, keys)).rows
+
+
+def _config(
+    path: Path, rows: Sequence[object], keys: dict[str, object], plan: dict[str, object] | None = None
+) -> Config:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     raw = {
         "name": "t",
         "pair": {"target": {"source": "reference"}, "draft": {"source": "reference"}},
         "corpus": {"sources": [{"path": str(path), **keys}]},
     }
-    return forecast(parse_config(raw, "t")).rows
+    return parse_config({**raw, "plan": plan or {}}, "t")
 
 
 @pytest.mark.parametrize(("rows", "train"), [(1_000, 600), (100, 60)])

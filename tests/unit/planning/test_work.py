@@ -73,6 +73,21 @@ def test_here_nothing_is_prefilled_twice() -> None:
     assert (1_300 * 400, 0.0, 1.0) == (work.tokens_in, work.asked, work.workers)
 
 
+def test_recorded_answers_are_prefilled_and_not_generated() -> None:
+    """Half of the prompts have one: 350 of train and dev prompts and 150 of examination prompts, where tokens past the end
+    are still generated, after one more prefill here. None is one of the train completions at other temperatures."""
+    half, local = replace(AMOUNTS, recorded=0.5), load_config(CONFIGS / "qwen3-8b.yaml")
+    whole, work = work_of(local, AMOUNTS)["generate"], work_of(local, half)["generate"]
+    assert (500 * 350, 500 * 350 + 150 * 750) == (whole.tokens_out - work.tokens_out, work.tokens_in - whole.tokens_in)
+    assert (whole.amount, whole.size) == (work.amount, work.size)
+    by_servers = [work_of(served(), amounts)["generate"] for amounts in (AMOUNTS, half)]
+    assert [500 * 350, 500 * 400, 500 * (350 + 400 + 512 - 350)] == [
+        getattr(by_servers[0], name) - getattr(by_servers[1], name) for name in ("tokens_out", "tokens_in", "asked")
+    ]
+    other = load_config(CONFIGS / "qwen3-8b.yaml", ["generate.train_temperatures=[0.3]"])
+    assert 200 * 350 == work_of(other, AMOUNTS)["generate"].tokens_out - work_of(other, half)["generate"].tokens_out
+
+
 def test_endpoints_count_by_their_weight() -> None:
     weighted = served("generate.server.endpoints=[{url: 'http://a', weight: 2}, 'http://b']")
     assert 3.0 == work_of(weighted, AMOUNTS)["generate"].workers
