@@ -46,7 +46,7 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
     examination_samplings = [Sampling.from_config(further) for further in asked.examination_samplings]
     train_at = [replace(sampling, temperature=temperature) for temperature in asked.train_temperatures]
     prompts = open_prompts(context.inputs["corpus"], asked.task.splits)
-    requests, logged = plan_completions(prompts, sampling, examination_samplings, train_at), None
+    requests = plan_completions(prompts, sampling, examination_samplings, train_at)
     settings = GenerationSettings(
         sampling=sampling,
         max_new_tokens=asked.max_new_tokens,
@@ -62,8 +62,7 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
     def next_turn_of(requests: Sequence[CompletionRequest], turn: int) -> Sequence[CompletionRequest]:
         return _next_turn(context, pair, requests, turn, stop_reasons) if prompts.has_chats else []
 
-    if asked.task.target == "target":  # a log's answers are not of the target before its change
-        logged = _logged(context, pair, settings)
+    logged = _logged(context, pair, settings)
     if asked.api is not None:
         assert context.share is None  # `require_in_parts` has refused it
         turns = asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of, logged))
@@ -162,8 +161,9 @@ async def _by_servers(
 
 
 def _logged(context: StageContext[GenerateSettings], pair: Pair, settings: GenerationSettings) -> LoggedAnswers | None:
+    """None where the target has to complete all prompts: a log's answers are not of the target before its change."""
     stored = StoredAnswers(context.inputs["corpus"])
-    if not len(stored):
+    if not len(stored) or context.settings.task.target != "target":
         return None
     logged = LoggedAnswers(stored, settings.sampling, settings.max_new_tokens, pair.stop_tokens, pair.vocabulary)
     logged.require_usable()

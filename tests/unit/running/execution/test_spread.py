@@ -401,6 +401,25 @@ def test_parts_may_be_kept_beside_the_artifact(context: Begin) -> None:
     assert [] == _left(here)
 
 
+@pytest.mark.parametrize("execution", LOCAL.values(), ids=LOCAL)
+def test_finished_parts_are_checked_before_others_are_made(context: Begin, execution: ExecutionConfig) -> None:
+    """Those of an earlier run, before anything is loaded; then after each. An error of the check ends the work."""
+    here, seen = context(execution), list[int]()
+
+    def check() -> None:
+        seen.append(sum(part.is_in(here.out) for part in squares(9)))
+        if seen[-1] in (3, 4):
+            raise UnderstudyError("no samples")
+
+    with Spread(here, work(Squares(log_of(here)))) as spread, pytest.raises(UnderstudyError, match="no samples"):
+        spread.make(squares(9), "squares", "numbers", check)
+    assert [0, 1, 2, 3] == seen
+    before = times(log_of(here), "opened-*")
+    with Spread(here, work(Squares(log_of(here)))) as spread, pytest.raises(UnderstudyError, match="no samples"):
+        spread.make(squares(9), "squares", "numbers", check)
+    assert (before, 3) == (times(log_of(here), "opened-*"), len(contents(here.out)) // 2)
+
+
 def test_ray_that_is_not_installed_is_said_in_one_line(context: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to install."""
     monkeypatch.setitem(sys.modules, "ray", None)
