@@ -40,7 +40,7 @@ from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.fitted import fitted_costs_from_json
 from pipeline.latency.costs.measurements import MOST_GAMMA, Measurement, read_measurements
 from pipeline.latency.costs.step_costs import read_step_costs
-from pipeline.latency.costs.tables import GUIDELLM
+from pipeline.latency.costs.tool_results import TOOLS
 from pipeline.latency.load.workload import read_workload
 from pipeline.store.artifacts import MANIFEST, Store
 from pipeline.store.files import canonical_json, read_user_json
@@ -77,11 +77,21 @@ VLLM: dict[str, Any] = {
     "request_rate": "inf", "request_throughput": 1.1, "output_throughput": 52.0, "mean_ttft_ms": 30.0, "mean_tpot_ms": 20.0,
     "mean_e2el_ms": 900.0, "spec_decode_num_drafts": 100, "spec_decode_draft_tokens": 300, "spec_decode_acceptance_length": 2.2,
 }  # fmt: skip
-GUIDELLM = {
-    "benchmarks": [
-        {"metrics": {name: {"successful": {"mean": 2.5}, "total": {"mean": 3.0}} for name in GUIDELLM.values()}}
-    ]
-}
+
+
+def _nested(paths: list[str]) -> dict[str, Any]:
+    """A document that has a number at each path."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        *keys, last = path.split(".")
+        place = found
+        for key in keys:
+            place = place.setdefault(key, {})
+        place[last] = 2.5
+    return found
+
+
+NESTED = [_nested(" ".join((*tool.columns.values(), *tool.requests[:1])).split()) for tool in TOOLS.values()]
 TABLE = b"users,k,mean_acceptance_length,tpot_p50_ms,ttft_p50_ms\n1,0,1.0,21,30\n4,2,2.2,11,30\n"
 COLUMN_NAMES = [name for names in COLUMNS.values() for name in names]
 ROWS: list[Any] = [
@@ -200,9 +210,9 @@ def test_measured_tables(place: Path, content: bytes) -> None:
 
 
 @fuzzed
-@given(json_files(VLLM, [VLLM], GUIDELLM))
+@given(json_files(VLLM, [VLLM], *NESTED))
 def test_measured_results(place: Path, content: bytes) -> None:
-    """The same of results of `vllm bench serve` and GuideLLM reports."""
+    """The same of results of `vllm bench serve` and of other tools."""
     _measurements_are_sound(place / "result.json", content)
 
 

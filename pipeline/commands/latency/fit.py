@@ -17,8 +17,9 @@ def fit(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="A file of `understudy profile`, CSV tables, results of `vllm bench serve` or SGLang's `bench_serving`, or "
-            "GuideLLM reports. Append values that are not in the file: report.json:gamma=3,acceptance_length=2.4",
+            help="A file of `understudy profile`, CSV tables, or results of `vllm bench serve`, SGLang's `bench_serving`, "
+            "GuideLLM, AIPerf, GenAI-Perf, inference-perf or trtllm-bench. Append values that are not in the file: "
+            "report.json:gamma=3,acceptance_length=2.4",
         ),
     ],
     column: Annotated[

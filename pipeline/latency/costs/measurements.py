@@ -33,7 +33,8 @@ from pipeline.latency.costs.offers import offered
 from pipeline.latency.costs.output_rounds import tokens_per_round
 from pipeline.latency.costs.row import Row, acceptance_known, check_token_seconds, counts_own_token, tokens_per_step
 from pipeline.latency.costs.step_time import step_seconds
-from pipeline.latency.costs.tables import FROM_TOTALS, is_table, read_rows
+from pipeline.latency.costs.tables import is_table, read_rows
+from pipeline.latency.costs.totals import FROM_TOTALS
 
 MOST_GAMMA, MOST_REQUESTS = 128, 100_000
 _LONG_TTFT = 5.0  # ratio to that of one request from which requests may have waited
@@ -107,7 +108,7 @@ def read_measurements(
             *_said_of_columns(rows, factors, is_table(path)),
             *said_of_unread,
             *_said_of_waiting([one for row, (one, _) in zip(rows, measured, strict=True) if "rate" not in row.values]),
-            *_said_of_gaps(rows, any(shares)),
+            *_said_of_gaps(rows, any(shares), is_table(path)),
             *(note if times == len(rows) else f"{note} ({times} of {len(rows)} rows)" for note, times in said.items()),
         ],
     )
@@ -126,11 +127,15 @@ def _said_of_columns(rows: Sequence[Row], factors: Mapping[str, float], table: b
     return found
 
 
-def _said_of_gaps(rows: Sequence[Row], used: bool) -> list[str]:
-    """Rows without a draft length in a table that has one, and a throughput that is of another kind."""
+def _said_of_gaps(rows: Sequence[Row], used: bool, table: bool) -> list[str]:
+    """Rows without a draft length in a table that has one or in results, and a throughput that is of another kind."""
     found, without = [], [row for row in rows if "gamma" not in row.values]
     if 0 < len(without) < len(rows):
         found.append(f"no draft length, so plain decoding ({len(without)} of {len(rows)} rows)")
+    elif without and not table:
+        found.append(
+            "no draft is stated, so plain decoding; if there was one, append it: FILE:gamma=3,acceptance_length=2.4"
+        )
     column = next((row.columns["throughput"] for row in rows if "throughput" in row.columns), None)
     if column is not None and not used:
         found.append(f"{column} is not tokens per second of all requests, by the other columns, so it was not used")

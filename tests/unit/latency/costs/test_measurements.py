@@ -272,8 +272,11 @@ def test_a_bad_table_is_one_line(lines: tuple[str, ...], message: str, tmp_path:
         ("{", "not valid JSON"),
         ({"completed": "many"}, "incomplete result of `vllm bench serve`"),
         ({"completed": 1, "total_output_tokens": None}, "incomplete result of `vllm bench serve`"),
-        ({"some": "thing"}, "neither a result of `vllm bench serve` nor a GuideLLM report"),
-        ({"benchmarks": [{"metrics": {}}]}, "result 1: unsupported GuideLLM schema"),
+        (
+            {"some": "thing"},
+            "no result of `vllm bench serve`, GuideLLM, AIPerf or GenAI-Perf, inference-perf",
+        ),
+        ({"benchmarks": [{"metrics": {}}]}, "unsupported GuideLLM schema; convert it to CSV"),
     ],
 )
 def test_a_file_of_another_kind_is_one_line(content: Any, message: str, tmp_path: Path) -> None:
