@@ -55,12 +55,12 @@ def init(
 
     Save it with `understudy init ... > my.yaml`. The comments explain each choice.
     """
-    from pipeline.corpus.hub_data import prompt_files
+    from pipeline.corpus.hub_data import named_prompts
     from pipeline.corpus.sources import find_files
     from pipeline.models.names import local_directory
 
-    chosen = prompt_files(prompts, "--prompts", prompt_format or "auto")
-    find_files(chosen, prompt_format or "auto", f"--prompts {prompts}")  # before torch is imported
+    chosen = named_prompts(prompts, "--prompts", prompt_format or "auto")
+    find_files(chosen.path, prompt_format or "auto", f"--prompts {prompts}")  # before torch is imported
     for role, name in (("target", target), ("draft", draft)):
         if "://" not in name and name != "target":
             local_directory(name, role)
@@ -72,4 +72,6 @@ def init(
         "messages_field": messages_field,
         "domain_field": domain_field,
     }
-    say_block(starting_config(target, draft, chosen, tokenizer, columns, trust_remote_code))
+    say_block(
+        starting_config(target, draft, chosen.path, tokenizer, columns, trust_remote_code, prompts_name=chosen.name)
+    )

@@ -108,11 +108,11 @@ def probe(
     """
     from pipeline.config.corpus import named_source
     from pipeline.config.evaluate import EvaluateConfig
-    from pipeline.corpus.hub_data import prompt_files
+    from pipeline.corpus.hub_data import named_prompts
 
     options = of_options(temperature, top_k, top_p, min_p)
     wanted = prompt_format or "auto"
-    chosen = None if prompts is None or completions is not None else prompt_files(prompts, "--prompts", wanted)
+    chosen = None if prompts is None or completions is not None else named_prompts(prompts, "--prompts", wanted).path
     _check(prompts, chosen, prompt_format, completions, cost_ratio)
     from pipeline.models.names import find_model, short_names
     from pipeline.registry.finding import find_draft

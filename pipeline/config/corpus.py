@@ -1,5 +1,6 @@
 """The workload: prompt sources, de-duplication, splits, limits."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,9 @@ TEMPLATE_ARGUMENTS_OF_OURS = (
     *("conversation", "messages", "tokenize", "add_generation_prompt", "return_dict", "return_tensors"),
 )
 """Arguments of a chat template that no config and no row may set."""
+HUB_DATA = re.compile(r"(?P<source>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w./-]+))?(?::(?P<pattern>[^:]+))?")
+"""The name of a data set of the hub: `org/name[@revision][:PATTERN]`."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 MAX_LABEL = 200  # characters of a domain or group; longer values are probably the wrong column
 
 
@@ -39,7 +43,8 @@ class PromptSource(Section):
     path: str = Field(
         min_length=1,
         description="A file of prompts, a directory of such files, a glob such as `logs/*.jsonl.gz`, or a `datasets` directory, "
-        "relative to the config file; or `reference`, the prompts that come with the reference pair.",
+        "relative to the config file; files of a data set of the hub, `org/name@COMMIT:PATTERN` with the commit's 40 hex digits; "
+        "or `reference`, the prompts that come with the reference pair.",
     )
     format: SourceFormat = Field(
         default="auto",
@@ -188,6 +193,12 @@ class PromptSource(Section):
     @property
     def is_reference(self) -> bool:
         return self.path == REFERENCE
+
+    @property
+    def is_hub(self) -> bool:
+        """Whether the files are those of a data set of the hub, at a commit: what a run reads must not change."""
+        found = HUB_DATA.fullmatch(self.path)
+        return found is not None and _COMMIT.fullmatch(found["revision"] or "") is not None
 
 
 @reads_own_files("its own JSON text, to see whether it comes back")

@@ -328,7 +328,7 @@ def _anchored(config: Config, base: Path, where: str) -> Config:
     if (tokenizer := config.pair.target.tokenizer) is not None and "@" not in tokenizer:
         raw["pair"]["target"]["tokenizer"] = anchor(tokenizer)
     for source, entry in zip(config.corpus.sources, raw["corpus"]["sources"], strict=True):
-        if not source.is_reference:
+        if not source.is_reference and not (source.is_hub and not os.path.lexists(base / source.path)):
             entry["path"] = anchor(source.path, is_prompts=True)
     if config.promote.export is not None:
         raw["promote"]["export"]["out"] = anchor(config.promote.export.out)

@@ -6,46 +6,75 @@ Files are fetched as they are, at one commit; no loading script of a data set ru
 import os
 import re
 from collections import Counter
+from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 
-from pipeline.config.corpus import SourceFormat
+from pipeline.config.corpus import HUB_DATA, PromptSource, SourceFormat, source_path
 from pipeline.corpus.sources import COMPRESSIONS, FORMATS, compression, find_files, format_within
-from pipeline.errors import UsageError
+from pipeline.errors import UnderstudyError, UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.models.hub import commit_of, fetch_data, list_data
 
-_NAME = re.compile(r"(?P<source>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w./-]+))?(?::(?P<pattern>[^:]+))?")
-_SHARD = re.compile(r"-\d{5}-of-\d{5}.*$")
+_SHARD = re.compile(r"-\d{5}-of-(\d{5}).*$")
 _SHOWN = 8
 _ENDS = tuple(FORMATS) + tuple(COMPRESSIONS)
 
 
-def prompt_files(text: str, option: str, wanted: SourceFormat) -> Path:
-    """The value of `option` as a path: of what it names here, or of the fetched data set of the hub. Whatever is here, or is
-    named as a file or a path, is no data set of the hub. Only files that match the pattern are fetched, or, without one, those of
-    the one split of format `wanted`.
+@dataclass(frozen=True)
+class NamedPrompts:
+    """Prompts that are on this machine."""
+
+    path: Path
+    name: str  # as a config names them: a data set of the hub with its commit and the files that are read, or the path
+
+
+def named_prompts(text: str, option: str, wanted: SourceFormat) -> NamedPrompts:
+    """What the value of `option` names here, or the fetched data set of the hub. Whatever is here, or is named as a file or a
+    path, is no data set of the hub. Only files that match the pattern are fetched, or, without one, those of the one split of
+    format `wanted`.
 
     UsageError for a data set that the hub does not have, without files to read, or with files of several formats or splits;
-    UnderstudyError where the hub cannot be reached. All say what to do.
+    UnderstudyError where the hub cannot be reached, or only a part of the files. All say what to do.
     """
-    found = _NAME.fullmatch(text)
+    found = HUB_DATA.fullmatch(text)
     if found is None or os.path.lexists(text) or _is_path(Path(found["source"]), found):
-        return Path(text)
+        return NamedPrompts(Path(text), str(source_path(Path(text))))
     source, pattern = found["source"], found["pattern"]
     commit = commit_of(source, found["revision"], "data set")
     if pattern is None:
-        return fetch_data(source, commit, _endings(_one_set(list_data(source, commit), text, option, wanted)))
-    directory = fetch_data(source, commit, _fetched(pattern))
+        pattern = _one_set(list_data(source, commit), text, option, wanted)
+    directory, name = fetch_data(source, commit, _fetched(pattern)), f"{source}@{commit}:{pattern}"
     try:
-        find_files(directory / pattern, wanted, f"{option} {text}")
+        files = find_files(directory / pattern, wanted, f"{option} {text}")
     except UsageError as error:  # names what there is as paths of the cache
-        raise UsageError(str(error).replace(f"{directory}/", f"{text.removesuffix(pattern)}")) from None
-    return directory / pattern
+        shown = text if found["pattern"] is None else text.removesuffix(pattern)
+        raise UsageError(str(error).replace(f"{directory}/", shown)) from None
+    _require_whole([file.name for file in files.files], pattern, name)
+    return NamedPrompts(directory / pattern, name)
 
 
-def _one_set(names: list[str], text: str, option: str, wanted: SourceFormat) -> list[str]:
-    """Those of the files of a data set that are read. UsageError for several formats or sets, and for none."""
+def source_files(number: int, source: PromptSource) -> Path:
+    """Where the files of a source of a config are on this machine, fetched if the hub has them. Raises as `named_prompts`."""
+    if source.is_reference or not source.is_hub:
+        return Path(source.path)
+    return named_prompts(source.path, f"corpus.sources.{number}.path:", source.format).path
+
+
+def _require_whole(names: list[str], pattern: str, name: str) -> None:
+    """UnderstudyError where shards of a split are missing: a cache that was filled in part, without the hub."""
+    if not pattern.endswith("-*"):
+        return
+    there = [found for one in names if (found := _SHARD.search(one))]
+    if there and len(there) < (wanted := int(there[0][1])):
+        raise UnderstudyError(
+            f"{name}: only {len(there):,} of {wanted:,} shards are in this machine's cache, and the hub gave no others; fetch "
+            "them with a network, or name those that you want"
+        )
+
+
+def _one_set(names: list[str], text: str, option: str, wanted: SourceFormat) -> str:
+    """The pattern of the files of a data set that are read. UsageError for several formats or sets, and for none."""
     formats = {name: found for name in sorted(names) if (found := format_within(Path(name))) is not None}
     held = {name: found for name, found in formats.items() if wanted in ("auto", found)}
     if not held:
@@ -68,7 +97,7 @@ def _one_set(names: list[str], text: str, option: str, wanted: SourceFormat) -> 
             f"{option} {text}: the data set has several splits or parts ({shown}); name one, such as "
             f"'{text}:{printable(sets[0])}', or all with '{text}:**/{_endings([first])[0]}'"
         )
-    return list(held)
+    return sets[0]
 
 
 def _endings(names: list[str]) -> list[str]:
@@ -93,5 +122,5 @@ def _is_path(path: Path, found: "re.Match[str]") -> bool:
 
 
 def _set_of(name: str) -> str:
-    """The pattern of the shards that a file, named from the data set's root, belongs to."""
-    return f"{shard}-*" if (shard := _SHARD.sub("", name)) != name else name
+    """The pattern of the shards that a file, named from the data set's root, belongs to; a file without shards is its own."""
+    return f"{escape(shard)}-*" if (shard := _SHARD.sub("", name)) != name else name

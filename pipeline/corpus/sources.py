@@ -6,13 +6,14 @@ because one of them may be something else, such as a README.txt.
 
 import glob
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.config.corpus import SourceFormat
+from pipeline.config.corpus import HUB_DATA, SourceFormat
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 
@@ -47,6 +48,7 @@ _OTHER |= dict.fromkeys(
     (".yaml", ".yml", ".xml", ".html", ".pdf", ".docx", ".pkl", ".pickle", ".npy", ".pt"), _AS_LINES
 )
 """What to do about a file that no format reads, by extension."""
+_HUB_DATA = re.compile(f"{HUB_DATA.pattern}$")
 _DATASET_MARKS = ("state.json", "dataset_dict.json", "dataset_info.json")
 _ABOUT = (*_DATASET_MARKS, "dataset_infos.json", "config.json")  # files that describe a data set and hold no rows
 
@@ -80,7 +82,7 @@ def find_files(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
         )
     if glob.has_magic(str(path)):
         return _glob(path, wanted, name)
-    raise UsageError(f"{name}: no such file or directory{_nearest(path)}")
+    raise UsageError(f"{name}: no such file or directory{_nearest(path) or _of_hub(path, name)}")
 
 
 def digested_files(found: SourceFiles) -> list[Path]:
@@ -203,7 +205,7 @@ def _glob(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
     found = glob.iglob(str(path.relative_to(root)), root_dir=root, recursive=True)
     files = _present((root / item for item in found), name)
     if not files:
-        raise UsageError(f"{name}: no file matches")
+        raise UsageError(f"{name}: no file matches{_of_hub(path, name)}")
     if wanted == "auto":
         for file in files:
             _format(file, f"{name}: {printable(file.name)}")
@@ -238,3 +240,14 @@ def _nearest(path: Path) -> str:
         return ""
     found = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.75)
     return f"; did you mean {printable(str(path.parent / found[0]))}?" if found else ""
+
+
+def _of_hub(path: Path, name: str) -> str:
+    """How a config names a data set of the hub, where `path` may be one."""
+    found = _HUB_DATA.search(str(path))
+    if found is None or name.startswith("--") or path.name.lower().endswith((*FORMATS, *COMPRESSIONS)):
+        return ""
+    return (
+        f"; a data set of the hub has its commit in a config, {found['source']}@ and 40 hex digits: "
+        f"`understudy init --prompts {found['source']}` writes it"
+    )

@@ -4,13 +4,13 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
 from pipeline.config.root import Config
 from pipeline.corpus.answer_forms import UnusableAnswer
 from pipeline.corpus.answers import parse_answer
+from pipeline.corpus.hub_data import source_files
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.traffic import Traffic
@@ -118,7 +118,7 @@ def source_readers(config: Config) -> dict[int, SourceReader]:
     sources = enumerate(config.corpus.sources)
     since = config.corpus.since_seconds
     return {
-        number: SourceReader(number, one, Path(one.path), since=since)
+        number: SourceReader(number, one, source_files(number, one), since=since)
         for number, one in sources
         if not one.is_reference
     }

@@ -62,6 +62,7 @@ class Prompts:
     """What is in the file of prompts."""
 
     path: Path
+    name: str  # in a config: the path, or a data set of the hub at a commit
     rows: int
     kinds: Counter[str]  # by the column that holds the prompt
     domains: Counter[str]
@@ -154,9 +155,10 @@ def _server_config(url: str) -> ServerConfig:
         raise UsageError(f"--target: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}") from None
 
 
-def read_prompts(path: Path, columns: Mapping[str, str | None]) -> Prompts:
-    """Every row is parsed as a run would parse it. `columns`: keys of a source, None for what is recognised. UsageError where no
-    row is a prompt, and where no row has the domain that was asked for."""
+def read_prompts(path: Path, columns: Mapping[str, str | None], name: str | None = None) -> Prompts:
+    """Every row is parsed as a run would parse it. `columns`: keys of a source, None for what is recognised. `name`: as a config
+    names the prompts; None: by their path. UsageError where no row is a prompt, and where no row has the domain that was asked
+    for."""
     reader = SourceReader(0, named_source(path, {**columns}), path, option="--prompts")
     source = reader.source.model_copy(update={"every_turn": True})
     kinds, domains, log, bad = Counter[str](), Counter[str](), LogColumns(source.messages_field), list[str]()
@@ -181,6 +183,7 @@ def read_prompts(path: Path, columns: Mapping[str, str | None]) -> Prompts:
     reader.require_named()
     return Prompts(
         path=source_path(path),
+        name=name or str(source_path(path)),
         rows=rows,
         kinds=kinds,
         domains=domains,

@@ -50,13 +50,15 @@ def starting_config(
     tokenizer: str | None = None,
     columns: Mapping[str, str | None] = MappingProxyType({}),
     trust_remote_code: bool = False,
+    prompts_name: str | None = None,
 ) -> str:
     """The YAML text. `target_name` may be the URL of a server; then `tokenizer` names the target's tokenizer. `columns`: of the
-    prompts, by the key of a source; None, or no key: what is recognised.
+    prompts, by the key of a source; None, or no key: what is recognised. `prompts_name`: of a data set of the hub, as a config
+    names it.
 
     Raises UsageError; UnderstudyError for models that do not form a pair, unreadable prompts, a server that does not answer.
     """
-    prompts = read_prompts(prompts_path, columns)
+    prompts = read_prompts(prompts_path, columns, prompts_name)
     is_served = "://" in target_name
     if is_served and (wrong := wrong_with(target_name, (*HTTP, "unix"))):
         raise UsageError(f"--target {masked(target_name)}: {wrong}")
@@ -124,7 +126,7 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield "corpus:"
     yield "  sources:"
     kinds = ", ".join(f"{count:,} with `{kind}`" for kind, count in prompts.kinds.items())
-    yield f"    - path: {_text(str(prompts.path))}  # {prompts.rows:,} rows: {kinds}"
+    yield f"    - path: {_text(prompts.name)}  # {prompts.rows:,} rows: {kinds}"
     yield from _columns(prompts)
     if prompts.follow_ups:
         yield f"      every_turn: false  # {prompts.follow_ups:,} chats have several user messages; true uses each of them"

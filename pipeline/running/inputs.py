@@ -18,6 +18,7 @@ from pipeline.config.corpus import PromptSource
 from pipeline.config.pair import TARGET, ModelSource
 from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
+from pipeline.corpus.hub_data import source_files
 from pipeline.corpus.sources import digested_files, find_files
 from pipeline.drafts.directory import TRAINED_ON, trained_on_before
 from pipeline.errors import UnderstudyError, UsageError
@@ -55,6 +56,12 @@ _MODELS = ("target", "draft", "tokenizer", "reference_text")
 def is_prompts(name: str) -> bool:
     """Whether this input is a source of prompts."""
     return name.startswith(_PROMPTS)
+
+
+def prompts_here(config: Config, name: str) -> Path:
+    """Where the files of this input, a source of prompts, are on this machine; those of the hub may be elsewhere on another."""
+    number = int(name.removeprefix(_PROMPTS))
+    return source_files(number, config.corpus.sources[number])
 
 
 def resolve_inputs(config: Config, store: Store, verify: bool = False) -> dict[str, OutsideInput]:
@@ -260,11 +267,11 @@ def _tokenizer(name: str, digests: _Digests) -> OutsideInput:
 
 def _prompts(number: int, source: PromptSource, digests: _Digests) -> OutsideInput:
     """Names and contents of the files that are read: a shard that is added, renamed or changed makes another input."""
-    path = Path(source.path)
+    path = source_files(number, source)
     found = find_files(path, source.format, f"corpus.sources.{number}.path: {path}")
     if found.files == (path,) and found.format != "dataset":
-        return OutsideInput(digests.of(path), str(path))
-    return OutsideInput(digests.of_files(found.root, digested_files(found)), str(path))
+        return OutsideInput(digests.of(path), source.path)
+    return OutsideInput(digests.of_files(found.root, digested_files(found)), source.path)
 
 
 class _NoDigests:

@@ -12,7 +12,7 @@ from pipeline.registry.registry import registry_for
 from pipeline.running.champion_check import require_same_tokenizer
 from pipeline.running.context import StageContext, resources_of
 from pipeline.running.execution.parts import Share, drop_parts
-from pipeline.running.inputs import PinnedInputs
+from pipeline.running.inputs import PinnedInputs, is_prompts, prompts_here
 from pipeline.running.jobs import SHAPE, Job
 from pipeline.running.plan import Plan, Step
 
@@ -85,7 +85,7 @@ class JobInputs:
         if name == "champion":
             champion = self._registry.champion_at(outside.facts["version"])
             return self._registry.fetch(champion, self._plan.store.champions / champion.digest)
-        return Path(outside.path or ".")
+        return prompts_here(self._plan.config, name) if is_prompts(name) else Path(outside.path or ".")
 
     def _facts(self, reference: str) -> dict[str, Any]:
         source, _, name = reference.partition("#")

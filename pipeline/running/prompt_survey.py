@@ -16,6 +16,7 @@ from pipeline.config.pair import PairConfig
 from pipeline.config.root import Config
 from pipeline.corpus.answer_forms import UnusableAnswer
 from pipeline.corpus.answers import LoggedAnswer
+from pipeline.corpus.hub_data import source_files
 from pipeline.corpus.rows import ParsedPrompt
 from pipeline.corpus.small_domains import DomainCounts
 from pipeline.progress import Progress
@@ -38,7 +39,8 @@ def survey_prompts(config: Config, progress: Progress, today: date | None = None
     UsageError for a source that the corpus stage would refuse. Prompts of the reference pair, which is still to be made, are left
     out, and with them all domains: {}.
     """
-    paths = [None if source.is_reference else Path(source.path) for source in config.corpus.sources]
+    sources = enumerate(config.corpus.sources)
+    paths = [None if source.is_reference else source_files(number, source) for number, source in sources]
     enough = 2 * certain_refusals.needed(config.gate.min_prompts_per_domain, config.corpus.splits.examination)
     found = _Domains(enough, config.gate.min_domain_share, config.corpus.min_domain_prompts)
     if any(paths):

@@ -1,6 +1,7 @@
 """A data set of the hub as prompts: fetched at a commit, read as files, and one line where that cannot be."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -13,13 +14,16 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
 
-from pipeline.config.corpus import named_source, source_path
+from pipeline.config.corpus import HUB_DATA, SourceFormat, named_source, source_path
 from pipeline.config.loading import load_config
-from pipeline.corpus.hub_data import prompt_files
+from pipeline.config.root import Config
+from pipeline.corpus.hub_data import named_prompts, source_files
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.sources import find_files
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.planning.forecast import forecast
 from pipeline.planning.named_inputs import read_prompts
+from pipeline.running.inputs import _FileDigests, _prompts, prompts_here
 
 COMMIT = "0123456789" * 4
 
@@ -60,8 +64,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     return found
 
 
+def _path(name: str, option: str, wanted: SourceFormat) -> Path:
+    return named_prompts(name, option, wanted).path
+
+
 def _read(name: str) -> list[str]:
-    path = prompt_files(name, "--prompts", "auto")
+    path = _path(name, "--prompts", "auto")
     reader = SourceReader(0, named_source(path, {}), path, option="--prompts")
     return [row.value["question"] for row in reader]
 
@@ -79,7 +87,7 @@ def test_several_splits_are_not_mixed(hub: Hub) -> None:
     with pytest.raises(
         UsageError, match=r"several splits or parts \(main/test-\*, .*\); name one, such as 'org/name:main"
     ):
-        prompt_files("org/name", "--prompts", "auto")
+        _path("org/name", "--prompts", "auto")
     assert not hub.fetched
 
     assert ["main/test-00000-of-00001.jsonl"] == _read("org/name:main/test-*")
@@ -109,18 +117,18 @@ def test_the_format_chooses_files(hub: Hub) -> None:
     """Files that describe a data set are none of its prompts; what is advised is named as a user names it."""
     hub(["config.json", "train.json", "data/x.csv", ".hidden.csv"])
     with pytest.raises(UsageError, match=r"several formats \(1 csv, 1 json\); give .* such as 'org/name:\*\*/\*.csv'"):
-        prompt_files("org/name", "--prompts", "auto")
+        _path("org/name", "--prompts", "auto")
     with pytest.raises(
         UsageError, match=r"org/name: no file of format parquet, .*'org/name:PATTERN' and --prompt-format"
     ):
-        prompt_files("org/name", "--prompts", "parquet")
+        _path("org/name", "--prompts", "parquet")
     assert not hub.fetched
 
-    found = find_files(prompt_files("org/name", "--prompts", "json"), "json", "")
+    found = find_files(_path("org/name", "--prompts", "json"), "json", "")
     assert ["train.json"] == [found.name(file) for file in found.files]
     assert "data/x.csv" not in hub.fetched
     with pytest.raises(UsageError) as caught:
-        prompt_files("org/name:**/*[nv]", "--prompts", "auto")
+        _path("org/name:**/*[nv]", "--prompts", "auto")
     assert "give a glob such as org/name:*.jsonl" in str(caught.value)
 
 
@@ -128,7 +136,7 @@ def test_a_link_to_a_file_is_read_by_its_own_name(hub: Hub, tmp_path: Path) -> N
     """By `init`, and by the run of its config."""
     hub(["train.jsonl"])
     (tmp_path / "folder").symlink_to(tmp_path)
-    path = read_prompts(prompt_files("org/name:train.jsonl", "--prompts", "auto"), {"prompt_field": "question"}).path
+    path = read_prompts(_path("org/name:train.jsonl", "--prompts", "auto"), {"prompt_field": "question"}).path
     assert path == tmp_path.resolve() / "snapshots" / COMMIT / "train.jsonl"
     (tmp_path / "my.yaml").write_text(
         f"name: a\npair: {{target: {{source: ./t}}, draft: {{source: ./d}}}}\n"
@@ -136,6 +144,85 @@ def test_a_link_to_a_file_is_read_by_its_own_name(hub: Hub, tmp_path: Path) -> N
     )
     assert str(path) == load_config(tmp_path / "my.yaml").corpus.sources[0].path
     assert str(tmp_path.resolve()) == str(source_path(Path()))
+
+
+def _config(place: Path, path: str) -> Config:
+    (place / "my.yaml").write_text(
+        f"name: a\npair: {{target: {{source: ./t}}, draft: {{source: ./d}}}}\n"
+        f"corpus: {{sources: [{{path: '{path}', prompt_field: question}}]}}\n"
+    )
+    return load_config(place / "my.yaml")
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ("org/name:train.jsonl", f"org/name@{COMMIT}:train.jsonl"),
+        ("org/name:data/test-*", f"org/name@{COMMIT}:data/test-*"),
+        (f"org/more@{COMMIT}", f"org/more@{COMMIT}:data/test-*"),
+    ],
+)
+def test_a_config_names_a_data_set_by_its_commit_and_files(hub: Hub, tmp_path: Path, asked: str, named: str) -> None:
+    """As `init` writes it; a run reads the same files wherever it goes on, and its record has the name, not a path of a cache."""
+    hub(["data/test-00000-of-00002.jsonl", "data/test-00001-of-00002.jsonl"])
+    hub(["train.jsonl"] if "more" not in asked else [])
+    chosen = named_prompts(asked, "--prompts", "auto")
+    config = _config(tmp_path, chosen.name)
+    (source,) = config.corpus.sources
+    assert named == chosen.name == source.path
+    assert chosen.path == prompts_here(config, "prompts_0") == source_files(0, source)
+    record = _prompts(0, source, _FileDigests({}))
+    local = _prompts(0, named_source(chosen.path, {}), _FileDigests({}))
+    assert (named, local.digest) == (record.path, record.digest)
+    assert (2 if "-*" in named else 1) == forecast(config).rows
+
+
+def test_a_config_has_no_branch_of_a_data_set(hub: Hub, tmp_path: Path) -> None:
+    """It would be other prompts tomorrow; the line says how it is named. A local path of this name is one, and a misspelled local
+    file is not taken for a data set."""
+    hub(["train.jsonl"])
+    for path in ("org/name", "org/name@main", "org/name:data/test-*", "org/name@main:train*"):
+        with pytest.raises(
+            UsageError, match=r"corpus.sources.0.path: .* its commit .*init --prompts org/name` writes it"
+        ):
+            forecast(_config(tmp_path, path))
+    with pytest.raises(UsageError, match=r"no such file or directory$"):
+        forecast(_config(tmp_path, "org/name.jsonl"))
+    (tmp_path / "org" / f"name@{COMMIT}").mkdir(parents=True)
+    assert (
+        str(tmp_path.resolve() / "org" / f"name@{COMMIT}")
+        == _config(tmp_path, f"org/name@{COMMIT}").corpus.sources[0].path
+    )
+    assert not hub.fetched
+
+
+def test_the_benchmarks_of_the_docs_are_recognised(tmp_path: Path) -> None:
+    """Rows with the columns that they have; the column that the page names is the prompt."""
+    others: dict[str, Any] = {
+        "answer": "1",
+        "solution": "b",
+        "test": "c",
+        "reference": [],
+        "task_id": "d",
+        "category": "e",
+    }
+    page = (Path(__file__).parents[3] / "docs" / "prompts.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| ([^|]+) \| `([^`]+/[^`]+)` \| `(\w+)`", page, re.M)
+    assert 4 == len(lines)
+    for benchmark, name, column in lines:
+        assert HUB_DATA.fullmatch(name) is not None
+        path = tmp_path / f"{benchmark}.jsonl"
+        path.write_text(json.dumps({**others, column: ["a", "b"] if benchmark == "MT-bench" else "a"}) + "\n")
+        found = read_prompts(path, {})
+        assert ({column: 1}, benchmark == "MT-bench") == (found.kinds, bool(found.follow_ups))
+
+
+def test_a_cache_with_a_part_of_the_shards_is_not_the_whole(hub: Hub) -> None:
+    """As the hub's client gives it without a network. Whoever names one shard gets one."""
+    hub(["data/test-00001-of-00003.jsonl", "data/test-00002-of-00003.jsonl"])
+    with pytest.raises(UnderstudyError, match="only 2 of 3 shards are in this machine's cache"):
+        _read(f"org/name@{COMMIT}:data/test-*")
+    assert 1 == len(_read(f"org/name@{COMMIT}:data/test-00001-of-00003.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +233,7 @@ def test_what_is_or_looks_like_a_file_is_one(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", None)
-    assert Path(name) == prompt_files(name, "--prompts", "auto")
+    assert Path(name) == _path(name, "--prompts", "auto")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +259,7 @@ def test_a_hub_without_it_is_one_line(
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", ask)
     with pytest.raises(kind, match=complaint):
-        prompt_files("org/name", "--prompts", "auto")
+        _path("org/name", "--prompts", "auto")
 
 
 def test_files_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,8 +271,8 @@ def test_files_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", missing)
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", missing)
     with pytest.raises(UnderstudyError, match=r"cannot be listed by the hub \(offline\); .*with :PATTERN .*directory"):
-        prompt_files(f"org/name@{COMMIT}", "--prompts", "auto")
+        _path(f"org/name@{COMMIT}", "--prompts", "auto")
     with pytest.raises(
         UnderstudyError, match=r"the data set cannot be fetched from the hub \(offline\); .* local directory"
     ):
-        prompt_files(f"org/name@{COMMIT}:*.jsonl", "--prompts", "auto")
+        _path(f"org/name@{COMMIT}:*.jsonl", "--prompts", "auto")
