@@ -16,16 +16,15 @@ from pipeline.latency.costs.columns import is_mean, is_median, plain_name, unit
 from pipeline.latency.costs.kind_of_throughput import grows, is_of_all, is_of_each, rises
 from pipeline.latency.costs.name_words import (
     LOOKED_AT,
-    NO_DRAFTS,
     NO_MEAN,
     OF_DEVICE,
     OF_PART,
     OF_TOKEN,
     OTHERS,
-    TELLS_OF_DRAFTS,
     is_latency,
     of_drafts,
     of_requests,
+    tells_of_drafts,
 )
 from pipeline.latency.costs.row import MAX_TPOT, MIN_TPOT, Row, length_by_chunks
 
@@ -108,13 +107,9 @@ class Unread:
     def accepted(self) -> str | None:
         """A column by whose name and values there were drafts: accepted tokens, texts such as `eagle3`, `spec_tpot_ms` that was
         read as the time per token."""
-        texts = (
-            name
-            for name, cells in self.texts.items()
-            if any(TELLS_OF_DRAFTS.search(cell) and not NO_DRAFTS.search(cell) for cell in cells)
-        )
+        texts = (name for name, cells in self.texts.items() if any(map(tells_of_drafts, cells)))
         times = {one for row in self.rows for name, one in row.columns.items() if name in _REQUIRED_TIMES | {"latency"}}
-        read = (name for name in sorted(times) if TELLS_OF_DRAFTS.search(name))
+        read = (name for name in sorted(times) if tells_of_drafts(name))
         accepted = (one for one in self._named("acceptance") if any(value > 0 for value in self.numbers[one]))
         return next(chain(accepted, texts, read), None)
 

@@ -38,8 +38,10 @@ def counts(numbers: Mapping[str, Column]) -> Iterator[Candidate]:
     for name, values in numbers.items():
         plain = plain_name(name)
         may_be_split = is_mean(name) or "running" in plain
-        if all(one >= 0.5 and (one == int(one) or may_be_split) for one in values) and (
-            len(set(values)) > 1 or re.search(LOOKED_AT["requests"], plain)
+        if (
+            not is_rate(plain)
+            and all(one >= 0.5 and (one == int(one) or may_be_split) for one in values)
+            and (len(set(values)) > 1 or re.search(LOOKED_AT["requests"], plain))
         ):
             yield Candidate(name, 1.0, values)
 

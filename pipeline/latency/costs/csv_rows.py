@@ -12,7 +12,7 @@ from enum import Enum
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 
-_DELIMITERS = ",;\t"
+_DELIMITERS = ",;\t|"
 _BLANK = ("", "-", "n/a", "na", "none", "null", "nan")  # cells without a value
 _SHOWN = 80  # characters of a cell in a message
 _SIGN, _PERCENT = r"[+-]?", r"\s*%?"
@@ -48,7 +48,7 @@ class CsvTable:
 def read_csv(text: str, where: str) -> CsvTable:
     """The delimiter is the one that the header has most of. UsageError, naming `where` and the line, for rows that do not fit the
     header, a table without one, and numbers that can be read in two ways."""
-    lines = text.splitlines()
+    lines = _without_borders(text.splitlines())
     start = _header(lines)
     if start == len(lines):
         return CsvTable((), ())
@@ -87,6 +87,14 @@ def read_csv(text: str, where: str) -> CsvTable:
             for line, cells in rows
         ),
     )
+
+
+def _without_borders(lines: list[str]) -> list[str]:
+    """A Markdown table without its borders, its rule and the text around it; other tables as they are."""
+    rows = [re.fullmatch(r"\s*\|(.*)\|\s*", line) for line in lines]
+    if sum(map(bool, rows)) < 2:
+        return lines
+    return [row[1] if row and re.search(r"[^|:\s-]", row[1]) else "" for row in rows]
 
 
 def _header(lines: Sequence[str]) -> int:

@@ -24,22 +24,23 @@ PER_SECOND = re.compile(
 _PER_MINUTE = re.compile("(tok|tokens|per)_min(ute)?s?(_|$)|tpm")
 _THOUSANDS = re.compile("(^|_)k_?(tok|tps)")
 _TIME = re.compile(r"time|latency|delay|tpot|itl|per_out")
-TELLS_OF_DRAFTS = re.compile(
+_DRAFTS = re.compile(
     r"(^|[^a-z])(spec(?![a-z]|.?bench)|draft|eagle|medusa|mtp|n_?-?gram|pard|dflash|speculat)", re.IGNORECASE
 )
-NO_DRAFTS = re.compile(
+_NO_DRAFTS = re.compile(
     r"(^|[^a-z])(no|non|none|without|wihtout|off|false|base|baseline|vanilla|plain|0)([^a-z]|$)", re.IGNORECASE
 )
 INPUT = re.compile(
     r"input|prompt|prefill|total_tok(?!.{0,40}output)|(^|_)(in|pp)(?!_(m|u|milli|micro)?s(ec\w*)?(_|$))(_|$)"
 )
 NO_MEAN = re.compile(
-    r"std|(?<!tok_)(?<!tokens_)(?<!per_)min(_|$)|max(_|$)|p(?!50)\d\d|queue|wait|error|fail|hit|goodput|joule|watt|energy|(^|_)slo(_|$)"
+    r"std|(?<!tok_)(?<!tokens_)(?<!per_)min(_|$)|max(_|$)|p(?!50)\d\d|queue|wait|error|fail|hit|goodput|joule|watt|energy|(^|_)slo(_|$)|speed_?up|(^|_)ratio(_|$)"
 )
 OF_DEVICE = re.compile(r"gpu|device|chip|card|rank|node|accelerator|(^|_)([abhl]\d{2,3}|mi\d{3}\w?|[tnx]pus?)(_|$)")
 OF_TOKEN = re.compile("itl|tpot|tok|per_out")
 OF_PART = re.compile("sched|network|rtt|draft|cpu|launch|overhead|load|prefill")  # of a step, of its time
 OTHERS = {
+    "acceptance": r"(^|_)pos",  # at one position
     "gamma": r"speculative_num_draft|accept|tok_s|_ms|top_k|warm|layers",
     "tokens": r"_s(_|$)|per|tps|ms|accept|total|max|spec|draft",
 }  # SGLang's `speculative_num_draft_tokens` is the draft length + 1
@@ -47,6 +48,11 @@ OTHERS = {
 
 def is_rate(plain: str) -> bool:
     return bool(PER_SECOND.search(plain)) and not _TIME.search(plain)
+
+
+def tells_of_drafts(text: str) -> bool:
+    """Whether a name or a cell says that there was a draft."""
+    return bool(_DRAFTS.search(text)) and not _NO_DRAFTS.search(text)
 
 
 def per_second(plain: str) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.latency.costs.by_value import ACCEPTANCE, Unread
+from pipeline.latency.costs.name_words import tells_of_drafts
 from pipeline.latency.costs.row import NO_DRAFT_LENGTH, Row
 
 _NOT_KNOWN = "in no column with a known name"
@@ -47,6 +48,11 @@ def offered(rows: Sequence[Row], where: object) -> list[str]:
 
 def _several(name: str, columns: Sequence[str], lacks: str, line: str) -> str:
     """What to say of columns of which values do not tell whether they are this quantity."""
+    if len({tells_of_drafts(one) for one in columns}) > 1:
+        return (
+            f"{_or(columns)}: with and without a draft in one row; write a row for each load and draft length, with a column `k` "
+            "(0 without a draft)"
+        )
     several, and_line = _or(columns), f", and {line}" if line else ""
     if name == "concurrency":
         return (

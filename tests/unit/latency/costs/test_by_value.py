@@ -288,6 +288,9 @@ def test_results_after_each_other_are_lines_or_not(tmp_path: Path) -> None:
         ("concurrency,Draft Tokens,tpot_ms,acceptance_length", ("1,0,10,1", "1,3,5,2.5"), "'gamma=Draft Tokens'"),
         ("concurrency,steps,num_draft_tokens,tpot_ms,accept_len", ("1,3,4,10,2", "8,3,4,12,2"), "gamma=steps"),
         ("concurrency,speculative_num_draft_tokens,tpot_ms,acceptance_length", ("1,4,10,2", "8,4,12,2"), "add a column `k`"),
+        ("batch size,baseline (tok/s),eagle3 (tok/s),speedup", ("1,122,245,2", "8,870,1740,2"), "draft in one row; write a row"),
+        ("concurrency,no_spec_tpot_ms,mtp3_tpot_ms", ("1,8,4", "8,9,5"), "with and without a draft in one row; write"),
+        ("concurrency,k,tpot_ms,pos0_acceptance,pos1_acceptance", ("1,0,8,,", "1,2,4,0.7,0.5"), "pos1_acceptance the accept"),
         ("concurrency,total draft tokens,tpot_ms,acceptance_length", ("1,4000,10,2", "8,39000,12,2"), "add a column `k`"),
     ],
 )  # fmt: skip

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UsageError
+from pipeline.latency.costs.csv_rows import read_csv
 from pipeline.latency.costs.measurements import read_measurements
 from pipeline.latency.load.output_lengths import parse_output_lengths
 
@@ -79,3 +80,14 @@ def test_output_lengths_are_read_in_the_same_way(tmp_path: Path) -> None:
     path = _path(tmp_path, '# lengths\nid,output_tokens\na,"1,200"\n,\nb,100\n')
 
     assert [100, 1200] == parse_output_lengths(str(path)).tolist()
+
+
+def test_a_markdown_table_is_one() -> None:
+    """As benchmarks print it and issues show it: with borders, a rule, and text around it that is left out."""
+    text = "main: n_kv_max = 4096, a\n\n| B | S_TG t/s |\n|---|---:|\n| 1 | 122.50 |\n|  8 |  870.00 |\n\nllama_perf: 1, 2\n"
+    table = read_csv(text, "bench.md")
+
+    assert ("B", "S_TG t/s") == table.names
+    assert [(5, ["1", "122.50"]), (6, ["8", "870.00"])] == [
+        (row.line, [cell.strip() for cell in row.cells.values()]) for row in table.rows
+    ]
