@@ -95,7 +95,7 @@ def _results(path: Path, text: str) -> Iterator[tuple[dict[str, Any], dict[str, 
         ) from None
     for number, item in enumerate(one_by_one(found), 1):
         where = f"{path}: result {number}"
-        if isinstance(item, Mapping) and (tool := tool_of(item, where)):
+        if isinstance(item, Mapping) and (tool := tool_of(item)):
             yield read_result(tool, item, where)
             continue
         if not isinstance(item, Mapping) or "completed" not in item:

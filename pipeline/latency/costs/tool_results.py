@@ -11,20 +11,16 @@ from pipeline.errors import UsageError
 from pipeline.latency.costs.totals import SAME_LENGTH, check_failed, count, number
 
 _SPEC, _LOAD = "decoding_stats", "input_config.perf_analyzer.stimulus"
-_ACCEPTED, _RATE = (
-    f"{_SPEC}.acceptance_length_percentiles.average",
-    f"{_SPEC}.draft_acceptance_rate_percentiles.average",
-)
+_ACCEPTED = f"{_SPEC}.acceptance_length_percentiles.average"
+_RATE = f"{_SPEC}.draft_acceptance_rate_percentiles.average"
 Get = Callable[[str], Any]  # by the keys of a path
 
 
 @dataclass(frozen=True)
 class Tool:
-    """Of each column the paths of which the first with a value is read. Means are over the requests of a test."""
-
-    known_by: str  # a path that its results have and no other's
-    columns: Mapping[str, str]  # paths are separated by spaces
-    needed: tuple[str, ...]
+    known_by: str  # a path that its files have, and those of the tools after it may have
+    columns: Mapping[str, str]  # by our name the paths, separated by spaces, of which the first with a value is read
+    needed: str  # columns
     else_: str  # what to do without
     requests: tuple[str, str] = ("", "")  # how many succeeded and failed
     gamma: Callable[[Get], float] | None = None  # the draft length, where it can be computed
@@ -32,22 +28,8 @@ class Tool:
 
 
 TOOLS = {
-    "GuideLLM": Tool(
-        "metrics.request_totals metrics.request_concurrency",
-        {
-            "concurrency": "metrics.request_concurrency.total.mean",  # over all requests, as the others over successful ones
-            "served_rate": "metrics.requests_per_second.successful.mean",
-            "tpot_ms": "metrics.inter_token_latency_ms.successful.mean",  # time after the first token / (tokens - 1)
-            "ttft_ms": "metrics.time_to_first_token_ms.successful.mean",
-            "latency": "metrics.request_latency.successful.mean",
-            "tokens": "metrics.output_token_count.successful.mean",
-        },
-        ("concurrency", "served_rate", "tpot_ms", "ttft_ms", "latency", "tokens"),
-        "unsupported GuideLLM schema; convert it to CSV",
-        ("metrics.request_totals.successful", "metrics.request_totals.errored"),
-    ),
     "AIPerf or GenAI-Perf": Tool(
-        "request_throughput.avg",
+        "request_throughput.avg aiperf_version metadata.benchmark_phase",
         {
             "concurrency": f"input_config.phases.concurrency input_config.loadgen.concurrency {_LOAD}.concurrency "
             "input_config.concurrency",
@@ -60,7 +42,7 @@ TOOLS = {
             "output_tok_s": "output_token_throughput.avg",
             "acceptance_length": "spec_decode_token_weighted_acceptance_length.avg spec_decode_acceptance_length.avg",
         },
-        ("tpot_ms", "tokens"),
+        "tpot_ms tokens",
         "run it with --streaming, and give profile_export_aiperf.json (profile_export_genai_perf.json) of each load",
         ("request_count.avg", "error_request_count.avg"),
         lambda get: get("total_draft_tokens.avg") / get("total_spec_decode_steps.avg"),
@@ -77,7 +59,7 @@ TOOLS = {
             "tokens": "successes.output_len.mean successes.output_tokens.mean",
             "output_tok_s": "successes.throughput.output_tokens_per_sec",
         },
-        ("rate", "tpot_s", "tokens"),
+        "rate tpot_s tokens",
         "give stage_N_lifecycle_metrics.json of each stage, of answers that were streamed (`streaming: true`)",
         ("successes.count", "failures.count"),
     ),
@@ -93,17 +75,27 @@ TOOLS = {
             "output_tok_s": "performance.system_output_throughput_tok_s",
             "acceptance_length": _ACCEPTED,
         },
-        ("tpot_ms", "tokens"),
+        "tpot_ms tokens",
         "run it with --streaming",
         # Of each request the rate is (length - 1) / draft length, so that means give the draft length.
         gamma=lambda get: (get(_ACCEPTED) - 1) / get(_RATE),
         drafts=_SPEC,
     ),
+    "GuideLLM": Tool(
+        "metrics",
+        {
+            "concurrency": "metrics.request_concurrency.total.mean",  # over all requests, as the others over successful ones
+            "served_rate": "metrics.requests_per_second.successful.mean",
+            "tpot_ms": "metrics.inter_token_latency_ms.successful.mean",  # time after the first token / (tokens - 1)
+            "ttft_ms": "metrics.time_to_first_token_ms.successful.mean",
+            "latency": "metrics.request_latency.successful.mean",
+            "tokens": "metrics.output_token_count.successful.mean",
+        },
+        "concurrency served_rate tpot_ms ttft_ms latency tokens",
+        "unsupported GuideLLM schema; convert it to CSV",
+        ("metrics.request_totals.successful", "metrics.request_totals.errored"),
+    ),
 }  # fmt: skip
-_OTHER_FILES = {  # of the same tools
-    "metadata.benchmark_phase": "AIPerf's records of single requests; give its profile_export_aiperf.json",
-    "aiperf_version": "AIPerf's summary of several runs; give profile_export_aiperf.json of each",
-}
 
 
 def one_by_one(found: Any) -> Iterator[Any]:
@@ -113,43 +105,30 @@ def one_by_one(found: Any) -> Iterator[Any]:
         yield from several if isinstance(several, list) else [one]
 
 
-def tool_of(result: Mapping[str, Any], where: str) -> str | None:
-    """The name of the tool that wrote it. UsageError for another file of such a tool."""
-    for name, tool in TOOLS.items():
-        if _first(result, tool.known_by) is not None:
-            return name
-    for path, say in _OTHER_FILES.items():
-        if _first(result, path) is not None:
-            raise UsageError(f"{where}: {say}")
-    return "GuideLLM" if "metrics" in result else None
+def tool_of(result: Mapping[str, Any]) -> str | None:
+    """The name of the tool that wrote it, or another file."""
+    return next((name for name, tool in TOOLS.items() if _first(result, tool.known_by) is not None), None)
 
 
 def read_result(name: str, result: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, float]]:
-    """Cells by column, and quantities that were computed. UsageError for a test of which too many requests failed, and for one
+    """Cells by column, and quantities that were computed. UsageError for a test of which too many requests failed, and for a file
     without what is needed."""
     tool = TOOLS[name]
     completed, failed = (count({"": _first(result, path)}, "") for path in tool.requests)
     check_failed(where, completed, failed)
     cells = {ours: value for ours, paths in tool.columns.items() if (value := _first(result, paths)) is not None}
-    needed = (*tool.needed, *(("acceptance_length",) if _first(result, tool.drafts) else ()))
+    needed = (*tool.needed.split(), *(["acceptance_length"] if _first(result, tool.drafts) else []))
     if missing := [ours for ours in needed if ours not in cells]:
-        raise UsageError(f"{where}: a result of {name} without {', '.join(missing)}: {tool.else_}")
-    for ours in cells:
-        unit = _first(result, tool.columns[ours].replace(".avg", ".unit"))
-        if ours.endswith("_ms") and isinstance(unit, str) and unit != "ms":
-            raise UsageError(
-                f"{where}: {tool.columns[ours]} is in {unit!r}, and milliseconds are known only; convert it to CSV"
-            )
+        raise UsageError(f"{where}: a file of {name} without {', '.join(missing)}: {tool.else_}")
     if name == "inference-perf" and "concurrency" in cells:  # its rate then follows from it
         del cells["rate"]
     computed = {"most": completed, "arrivals": completed} if completed and "rate" in cells else {}
     try:
         length = tool.gamma(lambda path: number(_first(result, path))) if tool.gamma else 0.0
     except (TypeError, ValueError, ZeroDivisionError, OverflowError):
-        length = 0.0
-    if length >= 1 - SAME_LENGTH and abs(length - round(length)) <= SAME_LENGTH:
-        computed["gamma"] = float(round(length))
-    return cells, computed
+        return cells, computed
+    whole = {"gamma": float(round(length))} if abs(length - max(1, round(length))) <= SAME_LENGTH else {}
+    return cells, computed | whole
 
 
 def _first(result: Any, paths: str) -> Any:

@@ -274,7 +274,7 @@ def test_a_bad_table_is_one_line(lines: tuple[str, ...], message: str, tmp_path:
         ({"completed": 1, "total_output_tokens": None}, "incomplete result of `vllm bench serve`"),
         (
             {"some": "thing"},
-            "no result of `vllm bench serve`, GuideLLM, AIPerf or GenAI-Perf, inference-perf",
+            "no result of `vllm bench serve`, AIPerf or GenAI-Perf, inference-perf, trtllm-bench",
         ),
         ({"benchmarks": [{"metrics": {}}]}, "unsupported GuideLLM schema; convert it to CSV"),
     ],

@@ -122,7 +122,7 @@ def test_the_draft_is_read_where_the_tool_counts_it(tmp_path: Path) -> None:
 
         assert (3, 2.5) == (one.gamma, one.tokens_per_step)
         assert pytest.approx(TPOT) == one.token_seconds
-    with pytest.raises(UsageError, match="a result of trtllm-bench without acceptance_length"):
+    with pytest.raises(UsageError, match="a file of trtllm-bench without acceptance_length"):
         _read(tmp_path, _trtllm(decoding_stats={"mode": "Eagle"}))
 
 
@@ -143,11 +143,11 @@ def test_a_draft_that_the_tool_does_not_count_is_given(tmp_path: Path) -> None:
         (_trtllm(streaming_metrics=None), "without tpot_ms: run it with --streaming"),
         (_aiperf({}, inter_token_latency=None), "without tpot_ms: run it with --streaming"),
         (_aiperf({}, error_request_count={"unit": "requests", "avg": 100.0}), "100 of 500 requests failed"),
-        (_aiperf({}, inter_token_latency=_stats(1e7, "ns")), "inter_token_latency.avg is in 'ns', and milliseconds are known"),
+        (_aiperf({"concurrency": 8}, inter_token_latency=_stats(1e7, "ns")), "times in milliseconds need ms"),
         (_inference_perf({"achieved_rate": None}), "give stage_N_lifecycle_metrics.json of each stage"),
         (_inference_perf({}, latency={}), "without tpot_s: give stage_N"),
-        ({"metadata": {"benchmark_phase": "profiling"}, "metrics": {}}, "records of single requests; give its profile_export"),
-        ({"aiperf_version": "0.13.0", "metrics": {}}, "summary of several runs; give profile_export_aiperf.json of each"),
+        ({"metadata": {"benchmark_phase": "profiling"}, "metrics": {}}, "tokens: run it with --streaming, and give profile_"),
+        ({"aiperf_version": "0.13.0", "metrics": {}}, "give profile_export_aiperf.json (profile_export_genai"),
         (_aiperf({"phases": []}, output_sequence_length={"avg": "many"}), "which is not a number"),
     ],
 )  # fmt: skip
