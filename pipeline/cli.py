@@ -3,13 +3,14 @@
 import importlib.metadata
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from pipeline.commands import interruption, machine_errors, standard_streams
 from pipeline.commands.canary import canary
@@ -59,7 +60,7 @@ class Named(NamedTuple):
 # In the order in which the help and docs/commands.md show them: by what one wants to do.
 AIMS: dict[str, tuple[Named, ...]] = {
     "Make a draft": (
-        Named(init, "init --target ./target --draft ./draft --prompts prompts.jsonl > my.yaml"),
+        Named(init, "init --target ./target --draft ./draft --prompts prompts.jsonl --out my.yaml"),
         Named(plan, "plan my.yaml --measure"),
         Named(run, "run my.yaml"),
         Named(stage, "stage generate my.yaml --run nightly --shards 3/16"),
@@ -126,6 +127,30 @@ class _ByAim(TyperGroup):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(most)) for name in names])
 
 
+class _Command(TyperCommand):
+    """A command whose usage has no braces, which people typed, and whose example fits the width."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        formatter.write("\n  Example:\n")
+        for line in shell_lines(str(self.epilog), formatter.width - 4):
+            formatter.write(f"    {line}\n")
+
+
+def shell_lines(call: str, width: int) -> list[str]:
+    """A call in the shell, on lines that go on with a backslash where it is wider; options keep their values."""
+    lines = [""]
+    for word in re.findall(r"""(?:--[\w-]+ (?!-))?(?:[^\s"']|"[^"]*"|'[^']*')+""", call):
+        if lines[-1] and len(lines[-1]) + len(word) + 3 > width:
+            lines[-1] += " \\"
+            lines.append(f"  {word}")
+        else:
+            lines[-1] = f"{lines[-1]} {word}".lstrip() if len(lines) == 1 else f"{lines[-1]} {word}"
+    return lines
+
+
 def _typer(text: str, **options: Any) -> typer.Typer:
     return typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text, **options)
 
@@ -155,7 +180,7 @@ for _name, _group in _groups.items():
         app.add_typer(_group, name=_name)
 for _one in (one for listed in AIMS.values() for one in listed):
     _called = led_by_first(_one.command) if _one.command in (run, stage) else in_first_alone(_one.command)
-    _groups[_one.group].command(epilog=f"\b\nExample:\n  understudy {_one.example}")(_called)
+    _groups[_one.group].command(cls=_Command, epilog=f"understudy {_one.example}")(_called)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """`understudy init`: a commented config to start from."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -49,12 +50,20 @@ def init(
     prompt_field: PromptFieldOption = None,
     messages_field: MessagesFieldOption = None,
     domain_field: DomainFieldOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="Where the config goes, a file that is not there. Default: standard output."
+        ),
+    ] = None,
     trust_remote_code: TrustOption = False,
 ) -> None:
-    """Print a commented config for your models and prompts.
+    """Make a commented config for your models and prompts.
 
-    Save it with `understudy init ... > my.yaml`. The comments explain each choice.
+    It is printed, or written to --out. The comments explain each choice.
     """
+    if out is not None:
+        _check_new(out)
     from pipeline.corpus.hub_data import named_prompts
     from pipeline.corpus.sources import find_files
     from pipeline.models.names import local_directory
@@ -72,6 +81,21 @@ def init(
         "messages_field": messages_field,
         "domain_field": domain_field,
     }
-    say_block(
-        starting_config(target, draft, chosen.path, tokenizer, columns, trust_remote_code, prompts_name=chosen.name)
-    )
+    text = starting_config(target, draft, chosen.path, tokenizer, columns, trust_remote_code, prompts_name=chosen.name)
+    if out is None:
+        say_block(text)
+        return
+    from pipeline.store.files import write_user_text
+
+    write_user_text(out, text, "--out")
+    say_block(f"written to {out}; next: understudy plan {out} --measure\n")
+
+
+def _check_new(out: Path) -> None:
+    """Before anything is read. What somebody edited is not written over."""
+    from pipeline.errors import UsageError
+    from pipeline.store.files import check_user_file
+
+    check_user_file(out, "--out")
+    if out.exists():
+        raise UsageError(f"--out {out}: it is there already; remove it, or name another file")

@@ -32,9 +32,10 @@ def plan(
     from pipeline.planning.forecast import forecast, last_learning_curve
     from pipeline.planning.trial_runs import measure as measure_trials
     from pipeline.progress import Progress
+    from pipeline.report.dry_run import print_stored
     from pipeline.report.plan import print_estimate, print_forecast
     from pipeline.running.local_pair import check_local_pair
-    from pipeline.running.preview import require_stored_prompts
+    from pipeline.running.preview import preview, require_stored_prompts
     from pipeline.running.prompt_survey import require_prompts
     from pipeline.store.artifacts import Store
 
@@ -50,16 +51,19 @@ def plan(
     if measured is not None:
         known = with_small_runs(known, measured.lengths, measured.draft_parameters)
     costs = estimate(resolved, found, known, measured)
+    planned = preview(resolved, kept) if resolved.plan.rows is None else []  # whose prompts need not be there
     if as_json:
         figures = {
             **dataclasses.asdict(found),
             "learning_curve": dataclasses.asdict(curve) if curve else None,
             "notes": notes,
             "estimate": dataclasses.asdict(costs),
+            "a_run_would": {one.job.id: one.action for one in planned},
         }
         figures["measured"] = dataclasses.asdict(measured) if measured else None
         say_json(figures)
         return
     print_estimate(costs, measured)
+    print_stored(costs, planned)
     if measured is None:
         say("to measure the throughput of each job in two small runs, add --measure")

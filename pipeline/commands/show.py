@@ -1,12 +1,16 @@
 """`understudy show`: what a run did and found."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, JsonOption, StorePath
 from pipeline.progress import say, say_block, say_json
+
+if TYPE_CHECKING:
+    from pipeline.report.summary import Summary
+    from pipeline.store.artifacts import Store
 
 
 def show(
@@ -59,3 +63,19 @@ def show(
         say_json(dataclasses.asdict(summary))
     else:
         print_summary(summary)
+        if run is None and (note := _of_latest(target, summary)):
+            say(note)
+
+
+def _of_latest(store: "Store", latest: "Summary") -> str:
+    """That the latest run is shown, where it has no decision; empty where it has one."""
+    from pipeline.errors import UsageError
+    from pipeline.store.runs import require_run
+
+    if latest.decision is not None:
+        return ""
+    try:
+        decided = f"the latest with a decision: understudy show {require_run(store, None, ('gate',)).id}"
+    except UsageError:
+        decided = "no run here has one"
+    return f"run {latest.run} is the latest, and has no decision ({latest.state}); {decided}"

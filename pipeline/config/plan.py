@@ -14,6 +14,12 @@ class PlanConfig(Section):
         description="Prompts to plan for, in place of the rows of `corpus.sources`, which then need not be there.",
     )
     prompt_tokens: float | None = Field(default=None, gt=0, le=MOST, description="Mean tokens of a prompt.")
+    longest_prompt_tokens: int | None = Field(
+        default=None,
+        gt=0,
+        description="Tokens of the longest prompt, as long as which training rows are packed; without it "
+        "`corpus.max_prompt_tokens` is assumed.",
+    )
     completion_tokens: float | None = Field(default=None, gt=0, le=MOST, description="Mean tokens of a completion.")
     generate_tokens_per_second: float | None = Field(
         default=None,

@@ -109,7 +109,7 @@ def mostly_lists(values: Sequence[Any]) -> bool:
 def _used(source: PromptSource, has_counts: bool) -> tuple[str, ...]:
     """One list for all formats: of Parquet files nothing else is read."""
     further = [source.input_field, source.system_field, source.domain_field, source.group_field, source.tools_field]
-    further += [source.arguments_field, source.time_field, *OF_ROWS]
+    further += [source.arguments_field, source.time_field, *OF_ROWS, *STATED]
     further += [source.answer_field, *ANSWER_COLUMNS] if source.use_answers else []
     further += [source.answer_field, *COUNT_COLUMNS] if has_counts else []
     return tuple(dict.fromkeys([*prompt_columns(source), *(name for name in further if name)]))
@@ -302,7 +302,7 @@ def _not_there(names: Sequence[str], source: PromptSource, where: Where) -> Usag
     hint = f" (did you mean {printable(close[0])}?)" if close else ""
     shown = printable(", ".join(name[:40] for name in names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
     return UsageError(
-        f"{where.file}: {where.unit} {where.number}: missing column: none of {', '.join(wanted)} among {shown}{hint}; "
+        f"{where.file}: {where.unit} {where.number}: no column {' or '.join(wanted)} among {shown}{hint}; "
         f"{where.remedy}"
     )
 

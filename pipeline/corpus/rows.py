@@ -26,6 +26,7 @@ from pipeline.escaping.terminal import printable
 from pipeline.store.files import canonical_json
 from pipeline.store.json_text import json_kind, parse_json
 
+DEFAULT_DOMAIN = "default"  # of rows without a label
 MAX_CHARACTERS = 1_000_000
 SPELLED = "chat or list written as text"
 ENCODED = "encoded text"
@@ -216,7 +217,7 @@ def _missing_prompt(value: Mapping[str, Any], source: PromptSource) -> BadRow:
     if null:
         return BadRow("null prompt", f"'{null[0]}' is null")
     names = printable(", ".join(str(name)[:40] for name in list(value)[:8]))
-    return BadRow("missing column", f"none of {', '.join(wanted)} among the columns {names or '(none)'}")
+    return BadRow("missing column", f"no {' or '.join(wanted)} among the columns {names or '(none)'}")
 
 
 def _text(value: Any, what: str) -> str:
@@ -374,7 +375,7 @@ def _arguments(row: Mapping[str, Any], source: PromptSource, names: TemplateName
 
 
 def _domain_label(row: Mapping[str, Any], source: PromptSource) -> str:
-    return source.domain or _label(row.get(source.domain_field), "domain") or "default"
+    return source.domain or _label(row.get(source.domain_field), "domain") or DEFAULT_DOMAIN
 
 
 def _label(value: Any, what: str) -> str | None:

@@ -88,7 +88,7 @@ def _present(path: Path, names: list[str], columns: list[str] | None) -> list[st
         return names
     if not set(names) & set(columns[:3]):
         raise UsageError(
-            f"{path}: row 1: missing column: none of {', '.join(columns[:3])} among "
+            f"{path}: row 1: no column {' or '.join(columns[:3])} among "
             f"{printable(', '.join(names[:12]))}; set prompt_field, messages_field or turns_field of the source"
         )
     return [name for name in columns if name in names]

@@ -1,10 +1,11 @@
 """The files of a model directory and their digest. Torch-free, so that keys are computed without importing torch."""
 
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipeline.errors import UnderstudyError
+from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.model_json import (
     CONFIG,
     GENERATION_CONFIG,
@@ -42,6 +43,14 @@ def tokenizer_files(directory: Path) -> list[Path]:
     if directory / TOKENIZER_CONFIG in code_named_in(directory):
         found += code_files(directory)
     return sorted(path for path in (*named, *found) if path.is_file())
+
+
+def require_regular(directory: Path) -> None:
+    """UsageError for a pipe, a device, a directory or a link to nothing with the name of a file of a model: whoever lists files
+    takes it for one that is not there."""
+    for name in (*_CONFIG_FILES, WEIGHTS, *_TOKENIZER_FILES):
+        if os.path.lexists(directory / name) and not (directory / name).is_file():
+            raise UsageError(f"{directory / name}: not a regular file, nor a link to one; put the file itself there")
 
 
 def needed_package(directory: Path) -> tuple[str, str] | None:

@@ -17,7 +17,7 @@ from pipeline.config.pair import DeviceMap
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.built import empty_model, load_config, require_known_quantization, state_tied
 from pipeline.models.directory_checks import check_directory, not_allowed
-from pipeline.models.files import has_tokenizer, needed_package, tokenizer_files
+from pipeline.models.files import has_tokenizer, needed_package, require_regular, tokenizer_files
 from pipeline.models.fixed_rope import fix_rope
 from pipeline.models.listed_files import ListedFiles, check_own_code
 from pipeline.models.memory_plan import require_memory
@@ -30,6 +30,7 @@ from pipeline.store.own_files import reads_own_files
 
 transformers_logging.disable_progress_bar()  # only our own progress bars are shown
 transformers_logging.set_verbosity_error()
+_BRIEF = 300  # characters of an error of a library
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -197,10 +198,11 @@ def check_finite(model: Any, path: Path) -> None:
 
 
 def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a model directory. UnderstudyError if there is none."""
+    """The tokenizer of a model directory. UsageError if there is none."""
     if path.is_dir() and not has_tokenizer(path):
         # transformers makes an empty tokenizer of the model's kind instead
-        raise UnderstudyError(f"{path}: no tokenizer files; copy the tokenizer of the model that it belongs to")
+        require_regular(path)
+        raise UsageError(f"{path}: no tokenizer files; copy the tokenizer of the model that it belongs to")
     check_directory(path)  # the config too is read for a tokenizer
     if trust_remote_code:
         check_own_code(path)
@@ -221,7 +223,7 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
         remedy = "download or copy it again"
         if (found := needed_package(path)) is not None:
             remedy = f"{found[0]} alone is read with the package {found[1]}: install it, or save the tokenizer as tokenizer.json"
-        raise UnderstudyError(f"{path}: no usable tokenizer: {_brief(error)}; {remedy}") from error
+        raise UsageError(f"{path}: no usable tokenizer: {_brief(error)}; {remedy}") from error
     _check_listed(path, tokenizer)
     if not tokenizer.chat_template:
         tokenizer.chat_template = template_of_processor(path)
@@ -244,7 +246,8 @@ def _check_listed(path: Path, tokenizer: Any) -> None:
 
 def _brief(error: Exception) -> str:
     """In one line."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _BRIEF else f"{text[:_BRIEF].rpartition(' ')[0]} ..."
 
 
 def dtype_bytes(dtype: str) -> int:

@@ -87,10 +87,14 @@ def _prompt_tokens(config: Config, lengths: Lengths | None) -> Assumption:
 
 
 def _longest_prompt(config: Config, lengths: Lengths | None) -> Assumption:
-    what, key = "longest prompt, in tokens", "corpus.max_prompt_tokens"
+    what, key = "longest prompt, in tokens", "plan.longest_prompt_tokens"
+    if (stated := config.plan.longest_prompt_tokens) is not None:
+        return Assumption(what=what, value=min(stated, config.corpus.prompt_limit), source="stated", key=key)
     if lengths is not None:
         return Assumption(what=what, value=lengths.longest_prompt, source=_run(lengths), key=key)
-    return Assumption(what=what, value=config.corpus.prompt_limit, source="the most that is allowed", key=key)
+    return Assumption(
+        what=what, value=config.corpus.prompt_limit, source="the most that corpus.max_prompt_tokens allows", key=key
+    )
 
 
 def _completion_tokens(config: Config, lengths: Lengths | None) -> Assumption:

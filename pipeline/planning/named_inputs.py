@@ -22,7 +22,8 @@ from pipeline.errors import UsageError
 from pipeline.models.files import model_digest, model_files, tokenizer_files
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.names import layers_to_keep, local_directory, pinned_name, same_model
-from pipeline.models.shape import read_shape
+from pipeline.models.pair_facts import check_sizes
+from pipeline.models.shape import measure_weights, read_shape
 from pipeline.planning.log_columns import LogColumns
 from pipeline.progress import Progress
 from pipeline.servers.connect import served_model_of
@@ -115,6 +116,18 @@ def require_two_models(target: Model, draft: Model, name: str) -> None:
         )
     if same:
         raise same_model(f"--draft {name}", target.directory)
+
+
+def require_smaller(target: Model, draft: Model) -> None:
+    """UsageError for a draft that is larger than its target, if both are here: as the pair stage does."""
+    if target.url is None and target.directory and draft.directory and draft.layers is None:
+        check_sizes(
+            {
+                role: {"parameters": measure_weights(model.directory, model.trusted).parameters}
+                for role, model in (("target", target), ("draft", draft))
+                if model.directory
+            }
+        )
 
 
 def _sizes(directory: Path) -> list[int]:

@@ -17,6 +17,7 @@ from pipeline.config.gate import GateConfig
 from pipeline.config.generate import GenerateConfig
 from pipeline.config.pair import TARGET
 from pipeline.config.urls import HTTP, wrong_with
+from pipeline.corpus.rows import DEFAULT_DOMAIN
 from pipeline.drafts.surgery import gained_tokens
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
@@ -30,6 +31,7 @@ from pipeline.planning.named_inputs import (
     draft_of_target,
     named_model,
     read_prompts,
+    require_smaller,
     require_two_models,
     served_model,
 )
@@ -77,6 +79,7 @@ def starting_config(
     else:
         draft = named_model(draft_name, "draft", trust_remote_code)
     require_two_models(target, draft, draft_name)
+    require_smaller(target, draft)
     if target.directory and draft.directory:
         width = find_width(target.directory, trust_remote_code)
         gained_tokens(_tokenizer(target), _tokenizer(draft), width)
@@ -127,7 +130,7 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield "  sources:"
     kinds = ", ".join(f"{count:,} with `{kind}`" for kind, count in prompts.kinds.items())
     yield f"    - path: {_text(prompts.name)}  # {prompts.rows:,} rows: {kinds}"
-    yield from _columns(prompts)
+    yield from _columns(prompts, target)
     if prompts.follow_ups:
         yield f"      every_turn: false  # {prompts.follow_ups:,} chats have several user messages; true uses each of them"
     if prompts.sessions:
@@ -158,7 +161,8 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield ""
     if sample and sample.mean is not None:
         yield "plan:"
-        yield f"  prompt_tokens: {sample.mean:.1f}  # mean of the rows above, for `understudy plan`; remove it with other prompts"
+        yield f"  prompt_tokens: {sample.mean:.1f}  # mean of the rows above, for `plan`; remove both with other prompts"
+        yield f"  longest_prompt_tokens: {max(sample.lengths)}"
         yield ""
     yield "promote:"
     yield f"  target_name: {_text(name)}  # the registered model is called NAME-draft"
@@ -188,7 +192,7 @@ def _server(target: Model) -> Iterator[str]:
         yield "    # With a temperature other than 1, or cut-offs: start vLLM with --logprobs-mode processed_logprobs too."
 
 
-def _columns(prompts: Prompts) -> Iterator[str]:
+def _columns(prompts: Prompts, target: Model) -> Iterator[str]:
     """The columns that were recognised, as keys, so that the config says how its prompts are read."""
     yield f"      # read as {prompts.layout}"
     for key, column in prompts.columns.items():
@@ -197,8 +201,9 @@ def _columns(prompts: Prompts) -> Iterator[str]:
         yield f"      # system_field: {_text(prompts.system)}  # puts this column before each prompt, as a system message"
     if prompts.further:
         yield f"      # input_field: {_text(prompts.further)}  # puts this column after each prompt"
-    if prompts.unused:
-        yield f"      # columns not used: {', '.join(map(_text, prompts.unused[:12]))}"
+    of_log = {} if target.url is None else {**prompts.log.answers, **prompts.log.times}  # which lines below speak of
+    if unused := [column for column in prompts.unused if column not in of_log]:
+        yield f"      # columns not used: {', '.join(map(_text, unused[:12]))}"
     if prompts.foreign_answers:
         yield f"      # not used: {prompts.foreign_answers}, which the target has not given; it answers these prompts itself"
 
@@ -206,7 +211,11 @@ def _columns(prompts: Prompts) -> Iterator[str]:
 def _domains(prompts: Prompts) -> Iterator[str]:
     """Whether the gate will have enough examination prompts: a comment, because only the user can add some."""
     shown = ", ".join(f"{_text(domain)} {count:,}" for domain, count in prompts.domains.most_common(8))
-    yield f"  # rows by domain (column `{prompts.domain_field}`): {shown}"
+    if set(prompts.domains) == {DEFAULT_DOMAIN}:
+        none = f"none has a value in the column `{prompts.domain_field}`"
+        yield f"  # all {prompts.rows:,} rows are of one domain, `{DEFAULT_DOMAIN}`: {none}"
+    else:
+        yield f"  # rows by domain (column `{prompts.domain_field}`): {shown}"
     least, (domain, rows) = GateConfig().min_prompts_per_domain, min(prompts.domains.items(), key=lambda item: item[1])
     examined = round(rows * Splits().examination)
     if examined < least:
@@ -300,7 +309,8 @@ def _training(prompts: Prompts, draft: Model) -> Iterator[str]:
     every = max(20, steps // 10)
     yield "distill:"
     epochs = steps * _BATCH / max(train, 1.0)
-    yield f"  max_steps: {steps}  # about {epochs:.2g} epochs of {train:,.0f} train prompts; {_EPOCHS}, within 100 to 3,000 steps"
+    times = f"{epochs:.2g}" if epochs < 10 else f"{epochs:,.0f}"
+    yield f"  max_steps: {steps}  # about {times} epochs of {train:,.0f} train prompts; {_EPOCHS}, within 100 to 3,000 steps"
     yield f"  batch: {_BATCH}  # sequences; with less memory use `accumulation` and a smaller batch"
     small = draft.directory is not None and measure_weights(draft.directory, draft.trusted).parameters < _SMALL
     rate, size = (

@@ -144,6 +144,8 @@ def _of_hub(text: str, where: str, option: str, forms: str) -> Hub:
 
 
 def _meant(text: str, path: Path, known: Known) -> str:
+    if text == "target":
+        return "; a draft of the target's layers is made by a run (`understudy init --draft target`)"
     name, at, which = text.partition("@")
     if at:
         return f" ({which} is neither a version nor one of {', '.join(ALIASES)})"

@@ -1,13 +1,16 @@
-"""What `understudy run --dry-run` prints: the jobs, and with --verbose the resolved config and what each job reads."""
+"""What a run would do with the store as it is: the jobs of `understudy run --dry-run`, with --verbose the resolved config and
+what each job reads; and what `understudy plan` says of it."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 from pipeline.config.root import Config
+from pipeline.planning.estimate import Estimate
 from pipeline.progress import say, say_block
 from pipeline.report.console import Report
+from pipeline.report.plan import duration
 from pipeline.running.jobs import Job
-from pipeline.running.preview import BUILD, PlannedJob
+from pipeline.running.preview import BUILD, REFUSED, REUSE, PlannedJob
 
 COLUMNS = ("job", "a run would", "what it does")
 
@@ -22,6 +25,24 @@ def print_jobs(planned: Sequence[PlannedJob], notes: Sequence[str], store: objec
     )
     for note in notes:
         out.text(note)
+
+
+def print_stored(found: Estimate, planned: Sequence[PlannedJob]) -> None:
+    """To stdout, what a run does otherwise than one from an empty store with no champion, of which `found` is."""
+    out, counted = Report(), {job.job: job for job in found.jobs}
+    reused = [one.job.id for one in planned if one.action in (REUSE, REFUSED)]
+    if reused:
+        left = [counted[one.job.id] for one in planned if one.job.id in counted and one.job.id not in reused]
+        known = [job.seconds for job in left if job.seconds is not None]
+        least = "at least " if len(known) < len(left) else ""
+        takes = f"; the others in the table take {least}{duration(sum(known))}" if known else ""
+        out.text(f"in the store already, and not made again: {', '.join(reused)}{takes}")
+    if further := [one.job.id for one in planned if one.job.id not in counted and one.action == BUILD]:
+        left_out = [name for name in counted if name not in {one.job.id for one in planned}]
+        instead = f", in place of {', '.join(left_out)}" if left_out else ""
+        out.text(
+            f"of the champion, and not in the table: {', '.join(further)}, as long as those of the base draft{instead}"
+        )
 
 
 def print_config(config: Config, jobs: Sequence[Job]) -> None:

@@ -95,7 +95,7 @@ def _row(job: "JobEstimate", measured: "Measured | None") -> list[str]:
         _count(job.tokens_in),
         _count(job.tokens_out),
         _size(job.stored_bytes),
-        _time(job.seconds),
+        duration(job.seconds),
         speed,
         job.origin,
     ]
@@ -108,7 +108,7 @@ def _total_row(found: "Estimate", measured: "Measured | None") -> list[str]:
         "",
         "",
         _size(found.stored_bytes),
-        _time(found.seconds if _has_times(found) else None),
+        duration(found.seconds if _has_times(found) else None),
         "",
         "",
     ]
@@ -125,7 +125,7 @@ def _memory(measured: "Measured | None", cost: "Cost | None") -> list[str]:
 def _totals(found: "Estimate") -> Iterator[str]:
     least = "at least " if found.unknown else ""
     if _has_times(found):
-        yield f"time: {least}{_time(found.seconds)}, one job after another{_bottleneck(found)}"
+        yield f"time: {least}{duration(found.seconds)}, one job after another{_bottleneck(found)}"
     if found.unknown:
         yield f"time not known: {', '.join(found.unknown)}"
     more = f", without {', '.join(found.unknown_bytes)}" if found.unknown_bytes else ""
@@ -163,7 +163,7 @@ def _bottleneck(found: "Estimate") -> str:
     if critical is None or critical.seconds is None:
         return ""
     share = critical.seconds / found.seconds if found.seconds else 1.0
-    return f"; most of it is {critical.job} ({_time(critical.seconds)}, {share:.0%})"
+    return f"; most of it is {critical.job} ({duration(critical.seconds)}, {share:.0%})"
 
 
 def _process_hours(found: "Estimate") -> str:
@@ -182,7 +182,7 @@ def _process_hours(found: "Estimate") -> str:
 
 def _savings(found: "Estimate") -> Iterator[str]:
     for one in found.savings:
-        yield f"{one.change}: {one.job} {_time(one.seconds_before)} -> {_time(one.seconds_after)}"
+        yield f"{one.change}: {one.job} {duration(one.seconds_before)} -> {duration(one.seconds_after)}"
 
 
 def _sources(found: "Estimate") -> Iterator[str]:
@@ -212,7 +212,8 @@ def _serving(found: "Measured") -> str:
     )
 
 
-def _time(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
+    """For people; `unknown` for None."""
     if seconds is None:
         return "unknown"
     if seconds < 90:

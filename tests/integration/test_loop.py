@@ -377,6 +377,13 @@ def test_on_policy_rounds_follow_the_offline_phase(loop: Place) -> None:
     assert max(value for _, value in omega[:6]) == omega[6][1]
     assert loop.keys("rounds")["distill"] != loop.keys(RUN)["distill"]
 
+    shown = loop.understudy("show").out
+    told = (
+        f"run rounds is the latest, and has no decision (stopped); the latest with a decision: understudy show {RUN}\n"
+    )
+    assert shown.endswith(told)
+    assert "is the latest" not in loop.understudy("show", RUN).out
+
 
 def test_a_learning_curve_is_shown(loop: Place) -> None:
     """Drafts of parts of the completions beside the whole one, which is as it would be without them."""

@@ -1,6 +1,7 @@
 """What `main` makes of an end that no command expects: a full disk, Ctrl-C, a defect."""
 
 import errno
+import shlex
 import signal
 from collections.abc import Callable
 
@@ -85,3 +86,22 @@ def test_the_version_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
     assert 0 == cli._main()
     assert "understudy of understudy\n" == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [40, 60, 76, 200])
+@pytest.mark.parametrize("named", [one for listed in cli.AIMS.values() for one in listed], ids=lambda one: one.example)
+def test_an_example_fits_the_width_and_is_the_same_call(named: cli.Named, width: int) -> None:
+    """The shell joins its lines again; an option and its value stay on one."""
+    lines = cli.shell_lines(f"understudy {named.example}", width)
+    longest = max(map(len, named.example.split()), default=0)
+    assert max(map(len, lines)) <= max(width, 2 * longest + 6)
+    assert shlex.split(f"understudy {named.example}") == shlex.split("\n".join(lines).replace("\\\n", ""))
+
+
+def test_the_usage_has_no_braces(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """People type what they see."""
+    monkeypatch.setattr("sys.argv", ["understudy", "stage", "--help"])
+    assert 0 == cli._main()
+    said = capsys.readouterr().out
+    assert "stage [OPTIONS] NAME CONFIG\n" in said
+    assert "Example:\n    understudy stage" in said

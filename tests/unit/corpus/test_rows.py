@@ -167,7 +167,7 @@ def test_damaged_parquet_and_missing_columns_name_the_file(tmp_path: Path) -> No
     ("value", "reason"),
     [
         ([1], "not an object: a row is a JSON object, not a list"),
-        ({"text": "x"}, "missing column: none of prompt, messages, turns among the columns text"),
+        ({"text": "x"}, "missing column: no prompt or messages or turns among the columns text"),
         ({"prompt": None}, "null prompt: 'prompt' is null"),
         ({"prompt": ""}, "empty prompt: 'prompt' is empty"),
         ({"prompt": " \n"}, "empty prompt: 'prompt' is empty"),

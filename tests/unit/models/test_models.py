@@ -1,8 +1,10 @@
 """Loading, measuring and matching models and tokenizers."""
 
 import json
+import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.attention_layers import AttentionLayers
 from pipeline.models.files import copy_files, model_digest, model_files, tokenizer_digest
-from pipeline.models.loading import choose_device, dtype_bytes, load_model, load_tokenizer, supports_bf16
+from pipeline.models.loading import _brief, choose_device, dtype_bytes, load_model, load_tokenizer, supports_bf16
 from pipeline.models.shape import Shape, Weights, measure_weights, read_shape
 from pipeline.models.tokenizers import check_columns, check_same_family, columns_for, stop_token_ids
 from tests.architectures import tiny_model
@@ -314,6 +316,26 @@ def test_a_directory_without_tokenizer_files_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     with pytest.raises(UnderstudyError, match="no tokenizer files"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("nothing")])
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "model.safetensors"])
+def test_what_is_no_file_is_not_taken_for_one_that_lacks(
+    name: str, make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """transformers looks for another form of the file then, and its errors name packages to install."""
+    tiny_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    make(tmp_path / name)
+    with pytest.raises(UsageError, match=rf"{re.escape(str(tmp_path / name))}: not a regular file"):
+        load_tokenizer(tmp_path)
+
+
+def test_an_error_of_a_library_is_not_cut_within_a_word() -> None:
+    """`to convert a slow tokenizer to a ; download` told nobody what was missing."""
+    assert _brief(ValueError("ab " * 200)).endswith("ab ...")
+    assert _brief(ValueError("ab " * 20)) == " ".join(["ab"] * 20)
+    assert _brief(ValueError()) == "ValueError"
 
 
 def test_only_added_tokens_may_lack_a_column_of_logits() -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,10 @@ from pipeline.planning.forecast import forecast
 from pipeline.planning.savings import Saving
 from pipeline.planning.trial_runs import Cost, Measured
 from pipeline.planning.work import Amounts, Work, work_of
+from pipeline.report.dry_run import print_stored
 from pipeline.report.plan import print_estimate
+from pipeline.running.jobs import jobs_of
+from pipeline.running.preview import BUILD, REUSE
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
@@ -376,8 +381,33 @@ def test_a_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
         in said
     )
     assert "  mean tokens of a prompt: 400 (stated; plan.prompt_tokens)\n" in said
-    assert "  longest prompt, in tokens: 2,048 (the most that is allowed; corpus.max_prompt_tokens)\n" in said
+    longest = "  longest prompt, in tokens: 2,048 (the most that corpus.max_prompt_tokens allows; "
+    assert f"{longest}plan.longest_prompt_tokens)\n" in said
     assert "  FLOP/s of one device: 1e+14 (stated; a parameter and a token take 6 FLOPs in training (Kaplan" in said
+
+
+def test_a_plan_says_what_is_there_already(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whose time nobody pays again; and what a champion adds to the table, which is of a run without one."""
+    found, jobs = estimated(*STATED), {job.id: job for job in jobs_of(planned(*STATED))}
+    actions = dict.fromkeys(jobs, BUILD) | {"pair": REUSE, "corpus": REUSE, "generate": REUSE}
+    would: list[Any] = [SimpleNamespace(job=jobs[name], action=action) for name, action in actions.items()]
+    print_stored(found, would)
+    assert (
+        "in the store already, and not made again: pair, corpus, generate; the others in the table take at least 10"
+        in (capsys.readouterr().out)
+    )
+
+    would = [one for one in would if one.job.id != "evaluate/base"]
+    would += [
+        SimpleNamespace(job=SimpleNamespace(id=name), action=BUILD) for name in ("evaluate/champion", "speed/champion")
+    ]
+    print_stored(found, would)
+    assert (
+        "of the champion, and not in the table: evaluate/champion, speed/champion, as long as those of the base draft, in place "
+        "of evaluate/base\n" in capsys.readouterr().out
+    )
+    print_stored(found, [SimpleNamespace(job=jobs[name], action=BUILD) for name in jobs])  # type: ignore[misc]
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

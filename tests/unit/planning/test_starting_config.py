@@ -238,7 +238,7 @@ def test_columns_are_written_into_the_config(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--domain-field: .*: no row has .* 'knid'; other .* did you mean kind\?"):
         starting_config(SMALLER, HUB, prompts, None, {"domain_field": "knid"})
     with pytest.raises(
-        UsageError, match=r"none of q among .*; name the column with --prompt-field or --messages-field"
+        UsageError, match=r"no column q among .*; name the column with --prompt-field or --messages-field"
     ):
         starting_config(SMALLER, HUB, prompts, None, {"prompt_field": "q"})
 
@@ -308,3 +308,29 @@ def test_a_limit_below_the_context_can_be_raised(tmp_path: Path) -> None:
     rows = [{"prompt": "a"}, {"prompt": "a " * 2100}]
     text = starting_config(str(target), "target", _prompts(tmp_path / "p.jsonl", rows))
     assert "# 1 rows are longer than max_prompt_tokens = 2,048 and are not used; raise it\n" in text
+
+
+def test_a_draft_that_is_larger_than_its_target_is_refused(tmp_path: Path) -> None:
+    """As the pair stage does, which is a run later: most often the two options are in the wrong places."""
+    target, prompts = _model(tmp_path / "target"), _prompts(tmp_path / "p.jsonl", [{"prompt": "a"}])
+    model = tiny_llama(dtype=torch.bfloat16)
+    model.model.layers.extend(tiny_llama(dtype=torch.bfloat16).model.layers)
+    model.config.num_hidden_layers = len(model.model.layers)
+    model.save_pretrained(tmp_path / "larger")
+    tiny_tokenizer().save_pretrained(tmp_path / "larger")
+    with pytest.raises(UsageError, match="a draft larger than its target cannot save time; swap the two"):
+        starting_config(str(target), str(tmp_path / "larger"), prompts)
+    assert starting_config(str(tmp_path / "larger"), str(target), prompts)
+
+
+def test_few_rows_without_a_domain_are_said_as_they_are(tmp_path: Path) -> None:
+    """No column that is not there, and no powers of ten."""
+    target = _model(tmp_path / "target")
+    rows = [{"prompt": f"a {number}", "temperature": 0.5, "note": "x"} for number in range(2)]
+    text = starting_config(str(target), "target", _prompts(tmp_path / "p.jsonl", rows))
+    assert "# all 2 rows are of one domain, `default`: none has a value in the column `domain`" in text
+    assert "# about 1,333 epochs of 1 train prompts" in text
+    config = _loaded(tmp_path, text)  # rows of the training are as long as the longest prompt, and not as the limit
+    assert 0 < int(config.plan.longest_prompt_tokens or 0) < config.corpus.prompt_limit
+    assert "# columns not used: note\n" in text  # the temperature is
+    assert "# 2 rows of the log state temperature 0.5." in text

@@ -90,6 +90,10 @@ def test_of_two_readings_one_wins_and_the_other_is_said(text: str, named: Named,
     [
         ("nobody", f"no run and no registered draft of /s, and no directory here; give {FORMS}"),
         (
+            "target",
+            "no run .*; a draft of the target's layers is made by a run (`understudy init --draft target`); give",
+        ),
+        (
             "weihgts",
             f"no run and no registered draft of /s, and no directory here; did you mean weights?; give {FORMS}",
         ),
