@@ -132,8 +132,8 @@ def notes(step_costs: "StepCosts", workload: "Workload", cap: int) -> list[str]:
     if step_costs.load is not None:
         return [
             *found,
-            f"note: measured at {step_costs.load} requests only: which draft length is the best at other loads, and the latency "
-            "by load, are unknown; measure other loads, one of them light",
+            f"note: measured at one load only ({step_costs.load} requests): which draft length is the best at others, and the "
+            "latency by load, are unknown; measure other loads, one of them light",
         ]
     lightest = min((low for low, _ in ranges.values()), default=1)
     for (low, high), gammas in groupby(

@@ -103,7 +103,7 @@ def schedule(
     load = next(iter(loads - {None}), None)
     if load is not None and (len(loads) > 1 or max_num_seqs not in (None, load) or plot is not None):
         raise UsageError(
-            f"--costs: a file was measured at {load} requests only; give no other --max-num-seqs, no --plot, and only files "
+            f"--costs: a file has one load only ({load} requests); give no other --max-num-seqs, no --plot, and only files "
             "of this load"
         )
     cap = load or default_max_num_seqs(max_num_seqs, *(step_costs for step_costs, _ in pairs))

@@ -90,11 +90,11 @@ def read_csv(text: str, where: str) -> CsvTable:
 
 
 def _without_borders(lines: list[str]) -> list[str]:
-    """A Markdown table without its borders, its rule and the text around it; other tables as they are."""
+    """A Markdown table without its borders, its rule, bold type and the text around it; other tables as they are."""
     rows = [re.fullmatch(r"\s*\|(.*)\|\s*", line) for line in lines]
     if sum(map(bool, rows)) < 2:
         return lines
-    return [row[1] if row and re.search(r"[^|:\s-]", row[1]) else "" for row in rows]
+    return [row[1].replace("**", "") if row and re.search(r"[^|:\s-]", row[1]) else "" for row in rows]
 
 
 def _header(lines: Sequence[str]) -> int:

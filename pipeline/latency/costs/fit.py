@@ -66,10 +66,11 @@ class LinearCosts:
         return seconds
 
 
-def is_one_load(batch_R: ArrayLike) -> bool:
-    """Whether all numbers of requests are one load: then no cost per request can be told."""
-    batch_R = np.asarray(batch_R, dtype=np.float64)
-    return bool(batch_R.max() <= _SAME_LOAD * batch_R.min())
+def is_one_load(batch_R: ArrayLike, gamma_R: ArrayLike) -> bool:
+    """Whether each draft length has one load: then no cost per request can be told."""
+    batch_R, gamma_R = np.asarray(batch_R, dtype=np.float64), np.asarray(gamma_R, dtype=np.float64)
+    groups = [batch_R[gamma_R == gamma] for gamma in set(gamma_R.tolist())]
+    return all(bool(one.max() <= _SAME_LOAD * one.min()) for one in groups)
 
 
 def fit_costs(
@@ -88,7 +89,7 @@ def fit_costs(
     columns_RK = columns(batch_R, gamma_R, experts)
     if not gamma_R.any():  # plain decoding has no draft costs
         columns_RK[:, [names.index("draft"), names.index("draft_each")]] = 0.0
-    if is_one_load(batch_R):
+    if is_one_load(batch_R, gamma_R):
         columns_RK[:, [names.index("verify_each"), names.index("draft_each")]] = 0.0
     if prefills_R is not None:
         names.append(PREFILL)
@@ -137,7 +138,7 @@ def _check(batch_R: Floats, gamma_R: Floats, seconds_R: Floats) -> None:
         raise UsageError(
             f"measurement {wrong[0] + 1}: {batch_R[wrong[0]]:g} requests at draft length {gamma_R[wrong[0]]:g} is not valid"
         )
-    if is_one_load(batch_R):
+    if is_one_load(batch_R, gamma_R):
         if len(set(gamma_R.tolist())) < 2:
             raise UsageError(
                 f"all {len(batch_R)} measurements have the same number of requests, so the cost per request is unknown; measure "

@@ -42,6 +42,7 @@ class Misfit:
 def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = None) -> FittedCosts:
     """Fit the models and choose. UsageError as for `fit_costs`, and for a value that no server has."""
     _check_plausible(measured)
+    _check_comparable(measured)
     requests_R = np.array([one.requests for one in measured])
     gamma_R = np.array([one.gamma for one in measured])
     tried = [(one, *_chosen(requests_R, gamma_R, one, experts)) for one in treatments(measured, experts)]
@@ -149,6 +150,20 @@ def _check_plausible(measured: Sequence[Measurement]) -> None:
                 )
 
 
+def _check_comparable(measured: Sequence[Measurement]) -> None:
+    """UsageError for draft lengths that were each measured at a load of its own: neither as many requests nor, as at one rate of
+    arrivals, as many tokens per second."""
+    gammas = [one.gamma for one in measured]
+    requests = np.array([one.requests for one in measured])
+    rates = [one.requests * one.tokens_per_step / one.step_seconds for one in measured]
+    one_load = any(is_one_load(loads, np.zeros(len(measured))) for loads in (requests, rates))
+    if len(set(gammas)) > 1 and is_one_load(requests, gammas) and not one_load:
+        raise UsageError(
+            f"each draft length was measured at a load of its own ({requests.min():.3g} to {requests.max():.3g} requests), so "
+            "the cost of a request cannot be told from that of a draft token; measure all at one load, or one at two"
+        )
+
+
 def _chosen(
     requests_R: Floats, gamma_R: Floats, treatment: Treatment, experts: Experts | None
 ) -> tuple[Piecewise | None, LeaveOneOut | None, float]:
@@ -157,7 +172,7 @@ def _chosen(
     errors, and its error on what it was fitted to."""
     seconds_R, prefills_R = treatment.seconds_R, treatment.prefill * treatment.prefills_R
     point_R = point_numbers(requests_R, gamma_R)
-    if point_R.max() + 1 < _MIN_POINTS or is_one_load(requests_R):
+    if point_R.max() + 1 < _MIN_POINTS or is_one_load(requests_R, gamma_R):
         fitted_R = treatment.costs.step_seconds(requests_R, gamma_R)
         whole = float(np.abs((fitted_R - seconds_R) / (seconds_R + prefills_R)).mean())
         return None, None, whole

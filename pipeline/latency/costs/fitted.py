@@ -92,9 +92,9 @@ class FittedCosts:
 
     @property
     def load(self) -> int | None:
-        """The number of requests, if drafts were measured at one only; None for several."""
-        one = self.max_gamma > 0 and bool(self.cells) and is_one_load([cell.requests for cell in self.cells])
-        return max(1, round(float(np.mean([cell.requests for cell in self.cells])))) if one else None
+        """The largest number of requests, if each draft length was measured at one load; None for several."""
+        requests, gammas = [one.requests for one in self.cells], [one.gamma for one in self.cells]
+        return max(1, round(max(requests))) if self.max_gamma and requests and is_one_load(requests, gammas) else None
 
     @property
     def accuracy(self) -> StepAccuracy:

@@ -43,7 +43,11 @@ def treatments(measured: Sequence[Measurement], experts: Experts | None) -> Iter
         yield Treatment(whole, seconds_R, none_R, unloaded_ttft(measured) or 0.0)
         return
     prefills_R = np.array([prefills_of_others(one) or 0.0 for one in measured])
-    if prefills_R.any() and not is_one_load(requests_R) and all(one.output_tokens is not None for one in measured):
+    if (
+        prefills_R.any()
+        and not is_one_load(requests_R, gamma_R)
+        and all(one.output_tokens is not None for one in measured)
+    ):
         for time in _known_prefills(measured):
             if _remains(without_R := seconds_R - time * prefills_R, seconds_R):
                 without = fit_costs(requests_R, gamma_R, without_R, experts)

@@ -159,7 +159,7 @@ def token_seconds(row: Row) -> float:
     if found is None:
         raise UsageError(
             f"{row.where}: TPOT is unknown; columns with a value are {listed(row.given)}; name its column with --column "
-            "tpot=NAME (or step=NAME, itl=NAME, throughput=NAME, or latency=NAME with tokens=NAME)"
+            "tpot=NAME (or step=NAME, itl=NAME, throughput=NAME with the number of requests, or latency=NAME with tokens=NAME)"
         )
     check_token_seconds(row, found)
     return found

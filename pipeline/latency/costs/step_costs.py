@@ -42,7 +42,8 @@ class StepCosts(Protocol):
 
     @property
     def load(self) -> int | None:
-        """The number of requests, if it is the only one that was measured: nothing is known of others. None for several."""
+        """The (largest) number of requests, if each draft length was measured at one load: nothing is known of others. None for
+        several."""
         ...
 
     @property
@@ -109,7 +110,7 @@ def read_step_costs(path: Path, one_load: bool = False) -> StepCosts:
     found = fitted_costs_from_json(raw, str(path)) if _kind(raw) == KIND else profile_from_json(raw, str(path))
     if found.load is not None and not one_load:
         raise UsageError(
-            f"{path}: measured at {found.load} requests only, so nothing is known of other loads, nor of the latency by load; "
+            f"{path}: measured at one load only ({found.load} requests), so nothing is known of others and of latency by load; "
             "measure at least two (`latency schedule` gives the best draft length at this one)"
         )
     return found

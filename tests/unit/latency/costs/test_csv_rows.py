@@ -84,7 +84,7 @@ def test_output_lengths_are_read_in_the_same_way(tmp_path: Path) -> None:
 
 def test_a_markdown_table_is_one() -> None:
     """As benchmarks print it and issues show it: with borders, a rule, and text around it that is left out."""
-    text = "main: n_kv_max = 4096, a\n\n| B | S_TG t/s |\n|---|---:|\n| 1 | 122.50 |\n|  8 |  870.00 |\n\nllama_perf: 1, 2\n"
+    text = "main: n_kv_max = 4096, a\n\n| B | S_TG t/s |\n|---|---:|\n| 1 | 122.50 |\n|  **8** |  870.00 |\n\nllama_perf: 1, 2\n"
     table = read_csv(text, "bench.md")
 
     assert ("B", "S_TG t/s") == table.names

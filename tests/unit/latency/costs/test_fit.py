@@ -77,7 +77,7 @@ def test_expert_costs_follow_the_active_share() -> None:
         ([1, 2, 4, 8], [0, 1, 2, 3], [1, -2, 3, 4], "measurement 2: -2 s is not a valid step time"),
         ([1, 2, 4, 8], [0, 1, 2, 3], [1, 2, float("nan"), 4], "measurement 3: nan s is not a valid step time"),
         ([1, 0, 4, 8], [0, 1, 2, 3], [1, 2, 3, 4], "measurement 2: 0 requests at draft length 1"),
-        ([1, 2, 2], [0, 1, 1], [1, 2, 3], "3 measurements are too few for 4 costs"),
+        ([1, 2, 2], [0, 0, 1], [1, 2, 3], "3 measurements are too few for 4 costs"),
     ],
 )
 def test_what_cannot_be_fitted_is_one_line(

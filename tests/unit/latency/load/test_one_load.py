@@ -53,6 +53,24 @@ def test_the_best_length_at_one_load_is_a_measured_one(loads: tuple[float, ...],
     assert {"num_speculative_tokens": 3} == for_vllm(schedule.lengths_N)
 
 
+def test_lengths_at_one_rate_of_arrivals_are_at_one_load(tmp_path: Path) -> None:
+    """At 1,000 tokens per second faster drafts have fewer requests: 14 of plain decoding, 6.7 of length 3. At loads of their own
+    they are not compared."""
+    measured = [
+        Measurement(
+            where=str(gamma), requests=1000 * step / tokens, gamma=gamma, tokens_per_step=tokens, step_seconds=step
+        )
+        for gamma, (step, tokens) in STEPS.items()
+    ]
+    (tmp_path / "costs.json").write_text(json.dumps(fit_measurements(measured).json()))
+    found = read_step_costs(tmp_path / "costs.json", one_load=True)
+    assert isinstance(found, FittedCosts)
+
+    assert (14, 3) == (found.load, _schedule(found).lengths_N[-1])
+    with pytest.raises(UsageError, match="each draft length was measured at a load of its own"):
+        fit_measurements([replace(one, requests=2.0 * one.requests**2) for one in measured])
+
+
 def test_nothing_is_said_of_other_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither in the table, nor in its JSON, nor by `predict`."""
     found = _fitted(tmp_path)
@@ -67,7 +85,7 @@ def test_nothing_is_said_of_other_loads(tmp_path: Path, capsys: pytest.CaptureFi
     assert "verify_each" not in table
     assert [None] * 31 == schedule_json(schedule)["speedup"][:-1]
     assert [32] == [batch for batch, known in enumerate(schedule.measured_N, 1) if known]
-    with pytest.raises(UsageError, match="measured at 32 requests only, so nothing is known of other loads"):
+    with pytest.raises(UsageError, match="so nothing is known of others and of latency by load"):
         read_step_costs(tmp_path / "costs.json")
 
 
