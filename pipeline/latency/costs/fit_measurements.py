@@ -152,15 +152,17 @@ def _check_plausible(measured: Sequence[Measurement]) -> None:
 
 def _check_comparable(measured: Sequence[Measurement]) -> None:
     """UsageError for draft lengths that were each measured at a load of its own: neither as many requests nor, as at one rate of
-    arrivals, as many tokens per second."""
+    arrivals, as many tokens per second. So are those of a profile, of which other batch sizes are asked."""
     gammas = [one.gamma for one in measured]
     requests = np.array([one.requests for one in measured])
     rates = [one.requests * one.tokens_per_step / one.step_seconds for one in measured]
-    one_load = any(is_one_load(loads, np.zeros(len(measured))) for loads in (requests, rates))
+    one_load = not measured[0].isolated and any(
+        is_one_load(loads, np.zeros(len(measured))) for loads in (requests, rates)
+    )
     if len(set(gammas)) > 1 and is_one_load(requests, gammas) and not one_load:
         raise UsageError(
-            f"each draft length was measured at a load of its own ({requests.min():.3g} to {requests.max():.3g} requests), so "
-            "the cost of a request cannot be told from that of a draft token; measure all at one load, or one at two"
+            f"each draft length was measured at a load of its own or alone ({requests.min():.3g} to {requests.max():.3g}), "
+            "so the cost of a request is unknown; measure one length at two loads, or all lengths of a server at one"
         )
 
 
