@@ -6,9 +6,11 @@
 Rows have the form of docs/logs.md, with chats in `request`. Needs Python 3.11 and the standard library only.
 """
 
+import http.client
 import json
 import sys
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,13 +19,13 @@ AT_ONCE, SECONDS = 4, 300.0
 
 
 def main(log: str, url: str, out: str) -> None:
+    with open(log, encoding="utf-8") as rows:
+        requests = [json.loads(row)["request"] for row in rows if row.strip()]
     with urllib.request.urlopen(f"{url}/v1/models", timeout=SECONDS) as answer:
         served = {"model": json.load(answer)["data"][0]["id"], "return_token_ids": True}
-    with open(log, encoding="utf-8") as rows:
-        requests = [json.loads(row)["request"] | served for row in rows if row.strip()]
 
-    def replayed(request: dict[str, Any]) -> dict[str, Any]:
-        created = time.time()
+    def replayed(logged: dict[str, Any]) -> dict[str, Any]:
+        request, created = logged | served, time.time()
         sent = urllib.request.Request(
             f"{url}/v1/chat/completions", json.dumps(request).encode(), {"Content-Type": "application/json"}
         )
@@ -33,10 +35,20 @@ def main(log: str, url: str, out: str) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool, open(out, "a", encoding="utf-8") as file:
         for row in pool.map(replayed, requests):
             file.write(json.dumps(row) + "\n")
+            file.flush()
     print(f"{len(requests)} requests answered; logged in {out}")
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 4:
         sys.exit("usage: replay_log.py LOG URL OUT")
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except OSError as error:  # a file; or no engine at the URL, one that refuses, a request without an answer in time
+        why = f"{sys.argv[2]} refused: {error}" if isinstance(error, urllib.error.HTTPError) else error
+        sys.exit(f"replay_log.py: {why}; is an engine with the OpenAI API at {sys.argv[2]}, and {sys.argv[1]} a log?")
+    except (ValueError, KeyError, TypeError, IndexError, http.client.HTTPException) as error:
+        sys.exit(
+            f"replay_log.py: {type(error).__name__}: {error}; {sys.argv[1]} has to have a chat in `request` of each row, and "
+            f"{sys.argv[2]} the OpenAI API; what was answered is in {sys.argv[3]}"
+        )

@@ -2,7 +2,7 @@
 
 from pipeline.export.plan import ExportPlan
 from pipeline.export.schema import ExpectedCounters
-from pipeline.export.shell import HERE, launch_script
+from pipeline.export.shell import HERE, PYTHON, launch_script
 from pipeline.export.target import needs_code, target_name
 
 _QUANTIZATION = {"unquantized": "unquant", "int8": "bitsandbytes", "int4": "bitsandbytes", "fp8": "fp8"}
@@ -11,7 +11,7 @@ _QUANTIZATION = {"unquantized": "unquant", "int8": "bitsandbytes", "int4": "bits
 def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
     """By name: the launch script."""
     gamma, source = plan.lengths.gamma, plan.draft.config.pair.target
-    words = ["${PYTHON:-python3}", "-m", "sglang.launch_server", "--model-path", "$TARGET"]
+    words = [PYTHON, "-m", "sglang.launch_server", "--model-path", "$TARGET"]
     if source.is_hub and not source.is_served and source.revision:
         words += ["--revision", source.revision]
     if needs_code(plan.draft):

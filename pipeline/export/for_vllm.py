@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.export.checks import NUMBERS
 from pipeline.export.plan import ExportPlan
 from pipeline.export.schema import ExpectedCounters
-from pipeline.export.shell import HERE, launch_script
+from pipeline.export.shell import HERE, PYTHON, launch_script
 from pipeline.export.target import needs_code, target_name
 from pipeline.latency.load.schedule import for_vllm
 
@@ -29,7 +29,7 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
 
 def arguments(plan: ExportPlan) -> list[str]:
     """The command without the speculative config."""
-    words = ["${PYTHON:-python3}", "-m", "vllm.entrypoints.openai.api_server", "--model", "$TARGET"]
+    words = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", "$TARGET"]
     source, load = plan.draft.config.pair.target, plan.draft.config.gate.load
     if source.is_hub and not source.is_served and source.revision:
         words += ["--revision", source.revision]

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
+PYTHON = "${PYTHON:-python3}"  # a word: the Python in which the engine is
 HERE = "@HERE@"  # stands for the directory of the script inside a word
 
 
@@ -17,11 +18,19 @@ def launch_script(comment: str, target: str, words: Sequence[str]) -> str:
         "# TARGET names another target; arguments of this script are added to the command.",
         'here=$(cd "$(dirname "$0")" && pwd) || exit 1',
         f"TARGET=${{TARGET:-{shlex.quote(target)}}}" if target else ': "${TARGET:?set TARGET to the target}"',
+        *([_needs(words[2].partition(".")[0])] if words[:2] == [PYTHON, "-m"] else []),
         "exec \\",
         *(f"  {' '.join(_quoted(word) for word in line)} \\" for line in _lines(words)),
         '  "$@"',
     ]
     return "\n".join(lines) + "\n"
+
+
+def _needs(module: str) -> str:
+    """A line that says what to set where nobody has said which Python has the engine, and python3 has not."""
+    found = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    said = f"launch.sh: python3 has no {module}; set PYTHON to the Python of the environment that has it"
+    return f"""[ -n "$PYTHON" ] || python3 -c {shlex.quote(found)} || {{ echo {shlex.quote(said)} >&2; exit 1; }}"""
 
 
 def _lines(words: Sequence[str]) -> list[list[str]]:
@@ -36,7 +45,7 @@ def _lines(words: Sequence[str]) -> list[list[str]]:
 
 
 def _quoted(word: str) -> str:
-    if word in ("$TARGET", "${PYTHON:-python3}"):
+    if word in ("$TARGET", PYTHON):
         return f'"{word}"'
     parts = [shlex.quote(part) if part else "" for part in word.split(HERE)]
     return '"$here"'.join(parts)

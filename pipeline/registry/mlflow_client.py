@@ -5,6 +5,7 @@ directory, which is MLflow's default for a database without an artifact location
 """
 
 import contextlib
+import errno
 import json
 import logging
 import math
@@ -209,6 +210,11 @@ def answering(location: Location) -> Iterator[None]:
         status = error.get_http_status_code() if hasattr(error, "get_http_status_code") else 0
         if location.is_server and status in _UNAUTHORIZED:
             raise _unauthorized(location, status, str(error)) from error
+        if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES) and not location.is_server:
+            raise RegistryUnavailable(
+                f"{error.filename}: {error.strerror}; MLflow's database {location.uri} is opened under a lock and with write "
+                "access, also to read: copy the store to a place that can be written, and name it with --store"
+            ) from error
         cause = error.__cause__ or error.__context__
         if location.is_server and isinstance(cause, OSError):  # an error of the connection, not a reply of the server
             raise RegistryUnavailable(

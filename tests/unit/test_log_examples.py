@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import json
+import subprocess
 import sys
 import types
 from collections.abc import Awaitable, Callable, Iterator
@@ -278,3 +279,26 @@ def test_the_transport_compiles() -> None:
     """httpx is no dependency; the conformance tests run it."""
     path = EXAMPLES / "logged_client.py"
     compile(path.read_text(encoding="utf-8"), str(path), "exec")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (None, "No such file or directory"),
+        ('{"request": {"messages": []}}\n', "is an engine with the OpenAI API at http://127.0.0.1:1"),
+        ('{"prompt": "x"}\n', "has to have a chat in `request` of each row"),
+        ("[1]\n", "has to have a chat in `request` of each row"),
+        ("no json\n", "has to have a chat in `request` of each row"),
+    ],
+)
+def test_a_log_that_cannot_be_replayed_is_a_line(rows: str | None, said: str, tmp_path: Path) -> None:
+    """No engine, no file, another form: what it is and what to look at, and no traceback."""
+    log = tmp_path / "log.jsonl"
+    if rows is not None:
+        log.write_text(rows)
+    call = [sys.executable, "-S", EXAMPLES / "replay_log.py", log, "http://127.0.0.1:1", tmp_path / "out"]
+    ended = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("replay_log.py: ")
+    assert said in ended.stderr
+    assert 1 == len(ended.stderr.splitlines())

@@ -42,3 +42,28 @@ def test_another_champion_meanwhile_is_not_judged(
         monkeypatch.setattr(module, name, stand_in)
     with pytest.raises(UnderstudyError, match=said):
         module.verify(None, None, SimpleNamespace(warn=lambda line: None), 0.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("looks", [1, 2, 5])
+def test_a_wait_is_told_once(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    """For what, and for how long at most; a verification that ends at once says nothing."""
+    found = [*[Decision("wait", "engine a is starting")] * (looks - 1), Decision("verified", "as examined")]
+    decisions, said = iter(found), list[str]()
+    asked = SimpleNamespace(draft=SimpleNamespace(name="d", version="2"), examined=SimpleNamespace(draft=None))
+
+    def look(state: Any, progress: Any) -> Production:
+        state.canary = SimpleNamespace(draft=SimpleNamespace(verdict="as_examined"))
+        return Production(state="short", why="")
+
+    for name, stand_in in {
+        "question": lambda *_: asked,
+        "examined_draft": lambda *_: None,
+        "_look": look,
+        "_decide": lambda *_: next(decisions),
+        "Verification": lambda **facts: SimpleNamespace(**facts),
+        "VERIFICATION": SimpleNamespace(write=lambda *_: None),
+    }.items():
+        monkeypatch.setattr(module, name, stand_in)
+    module.verify(None, None, SimpleNamespace(line=said.append), 0.2)  # type: ignore[arg-type]
+    told = ["verify: engine a is starting; waiting for at most 0 s (--wait)"]
+    assert said == (told if looks > 1 else [])

@@ -5,6 +5,7 @@ import itertools
 import json
 import shlex
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,7 +41,7 @@ from pipeline.export.schema import (
     read_expected,
     write_expected,
 )
-from pipeline.export.shell import HERE, launch_script
+from pipeline.export.shell import HERE, PYTHON, launch_script
 from pipeline.export.widths import padding_rows, resize_rows
 from pipeline.judgement.schema import TargetSource
 from tests.fakes import tiny_llama
@@ -363,6 +364,24 @@ def test_a_launch_script_works_from_any_directory(tmp_path: Path) -> None:
     ).stdout
     assert ["org/it's", "--json", f'{{"model": "{place}/draft"}}', "--port", "1", ""] == default.split("|")
     assert "t" == other.split("|")[0]
+
+
+def test_a_python_without_the_engine_says_what_to_set(tmp_path: Path) -> None:
+    """`No module named vllm` names no remedy. A Python that somebody named is used as it is."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(sys.executable)
+    script, path = tmp_path / "launch.sh", f"{tmp_path / 'bin'}:/usr/bin:/bin"
+    for module, code in (("no_such_engine.server", 1), ("json.tool", 0)):
+        script.write_text(launch_script("x", "t", [PYTHON, "-m", module, "--help"]))
+        ended = subprocess.run(["sh", script], capture_output=True, text=True, env={"PATH": path}, check=False)
+        assert ended.returncode == code
+        hint = "launch.sh: python3 has no no_such_engine; set PYTHON to the Python of the environment that has it\n"
+        assert ended.stderr == (hint if code else "")
+    script.write_text(launch_script("x", "t", [PYTHON, "-m", "no_such_engine", "--help"]))
+    named = subprocess.run(
+        ["sh", script], capture_output=True, text=True, env={"PATH": path, "PYTHON": "echo"}, check=True
+    )
+    assert named.stdout == "-m no_such_engine --help\n"
 
 
 def test_counts_at_one_length_are_those_of_all_lengths() -> None:
