@@ -93,30 +93,36 @@ def finish(scope: Handover, entry: Entry, said: str = "") -> None:
     """Bring everything into line with `entry`. `said` is printed once what is possible is done, before that is written down: a
     person who saw nothing may call again.
 
-    If the champion cannot be exported or the receiver does not accept the notice, UnderstudyError is raised at the end; the next
-    call tries again.
+    What fails, such as an export, the receiver of the notice or the disk of the records, keeps nothing else back but a notice of
+    what is not exported. UnderstudyError is raised at the end; the next call tries again.
     """
     before = _told(scope, entry)
-    directory, failure = None, None
-    try:
+    directory, noticed, failures = None, before.noticed, list[Exception]()
+    with _kept(failures):
         directory = _follow_link(scope, entry)
-    except (UnderstudyError, OSError) as error:
-        failure = error
-    update_records(entry, directory, scope.store, Tracker(scope.config, scope.store, scope.progress))
-    noticed = before.noticed
-    if failure is None:
-        try:
+    is_linked = not failures
+    with _kept(failures):  # copies for people: a full disk of theirs must not keep the notice back
+        update_records(entry, directory, scope.store, Tracker(scope.config, scope.store, scope.progress))
+    if is_linked:
+        with _kept(failures):
             noticed = _notified(scope, entry, directory, before)
-        except UnderstudyError as error:
-            failure = error
     if said:
         say(said)
-    # A change that another process has announced and not completed may still be made.
-    done = Settled(change=min(entry.change, scope.registry.change()), noticed=noticed)
-    if done != before:
-        SETTLED.write(scope.store, done, scope.registry.name)
-    if failure is not None:
-        raise _not_settled(scope, entry, failure) from failure
+    with _kept(failures):
+        # A change that another process has announced and not completed may still be made.
+        done = Settled(change=min(entry.change, scope.registry.change()), noticed=noticed)
+        if done != before:
+            SETTLED.write(scope.store, done, scope.registry.name)
+    if failures:
+        raise _not_settled(scope, entry, failures[0]) from failures[0]
+
+
+@contextmanager
+def _kept(failures: list[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except (UnderstudyError, OSError) as error:
+        failures.append(error)
 
 
 def tell_again(scope: Handover) -> None:

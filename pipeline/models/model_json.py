@@ -19,6 +19,8 @@ INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
 PROCESSOR_TEMPLATE = "chat_template.json"  # of a multimodal model, whose tokenizer may have none
+# Of a file beside the weights: the largest tokenizer.json that is known has 35 MB, and reading takes eight times as much.
+MOST_BYTES = 1 << 27
 _MOST_LAYERS = 10_000  # the deepest decoders have a few hundred
 _MOST_LABELS = 100_000  # of a classifier; transformers names each of them
 _MOST_SIZE = 1 << 31
@@ -190,15 +192,31 @@ CONFIG_FORMAT = Format(
     foreign=True,
     check=_check_counts,
     error=UsageError,
+    most_bytes=MOST_BYTES,
 )
 GENERATION_FORMAT = Format(
-    name="generation config", content=GenerationConfig, remedy=_REMEDY, foreign=True, error=UsageError
+    name="generation config",
+    content=GenerationConfig,
+    remedy=_REMEDY,
+    foreign=True,
+    error=UsageError,
+    most_bytes=MOST_BYTES,
 )
 TOKENIZER_FORMAT = Format(
-    name="config of a tokenizer", content=TokenizerConfig, remedy=_REMEDY, foreign=True, error=UsageError
+    name="config of a tokenizer",
+    content=TokenizerConfig,
+    remedy=_REMEDY,
+    foreign=True,
+    error=UsageError,
+    most_bytes=MOST_BYTES,
 )
 TEMPLATE_FORMAT = Format(
-    name="chat template of a processor", content=ProcessorTemplate, remedy=_REMEDY, foreign=True, error=UsageError
+    name="chat template of a processor",
+    content=ProcessorTemplate,
+    remedy=_REMEDY,
+    foreign=True,
+    error=UsageError,
+    most_bytes=MOST_BYTES,
 )
 INDEX_FORMAT = Format(
     name="index of weights, which lists the file of each tensor in `weight_map`",
@@ -206,6 +224,7 @@ INDEX_FORMAT = Format(
     remedy="download the model again",
     foreign=True,
     error=UsageError,
+    most_bytes=MOST_BYTES,
 )
 
 

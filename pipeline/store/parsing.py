@@ -25,7 +25,7 @@ from pydantic import (
 
 from pipeline.errors import UnderstudyError
 from pipeline.escaping.terminal import printable
-from pipeline.store.json_text import parse_json, read_text
+from pipeline.store.json_text import MOST_BYTES, parse_json, read_text
 
 _MOST = 2**53  # whole numbers up to here are exact as floats
 
@@ -82,6 +82,7 @@ class Format(Generic[T]):
     remedy: str = _REMEDY
     foreign: bool = False  # another program's: see `parse_json`
     error: type[UnderstudyError] = UnderstudyError
+    most_bytes: int = MOST_BYTES
     check: Callable[[T], None] = lambda found: None  # ValueError for fields that contradict each other
 
     @cached_property
@@ -101,7 +102,7 @@ class Format(Generic[T]):
     def read_raw(self, path: Path) -> Any:
         """The parsed JSON. Raises as `read`."""
         with self.naming(path):
-            return parse_json(read_text(path), foreign=self.foreign)
+            return parse_json(read_text(path, self.most_bytes), foreign=self.foreign)
 
     @contextlib.contextmanager
     def naming(self, path: Path) -> Iterator[None]:

@@ -3,6 +3,7 @@
 The registry is in memory, and MLflow's in tests that kill.
 """
 
+import errno
 import http.server
 import itertools
 import json
@@ -290,7 +291,7 @@ def _registered(site: Site, name: str, tags: dict[str, str]) -> str:
 def test_another_rollback_may_follow_one_that_is_not_settled(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """The first one has printed its result; a receiver that is down, or a version that cannot be exported, blocks no second."""
     (site.out / "version-2" / "expected.json").unlink()
-    with pytest.raises(UnderstudyError, match="version 2 is champion, but not settled"):
+    with pytest.raises(UnderstudyError, match=r"version 2 is champion, but not settled"):
         site.roll_back()
     said = capsys.readouterr().out
     site.roll_back()
@@ -506,6 +507,29 @@ def _rollbacks_killed(
             break
         _promote_again(site, champion)
     assert at > 15
+
+
+@pytest.mark.parametrize("full", ["update_records", "write"], ids=["records", "what was told"])
+def test_a_full_disk_of_copies_keeps_no_notice_back(site: Site, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
+    """A rollback whose records, or whose own note of it, cannot be written: servers are told all the same, the error says who
+    is champion, and once there is room the next call writes the rest."""
+
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            settle if full == "update_records" else state_files, {"write": "write_json"}.get(full, full), no_space
+        )
+        if full == "write":
+            patch.setattr("pipeline.handover.rollback._remember_start", lambda *_: None)
+        with pytest.raises(
+            UnderstudyError, match=r"version 2 is champion, but not settled: .*No space left.*champion settle"
+        ):
+            site.roll_back()
+    assert ("version-2", "2") == (site.link, site.notices[-1]["champion"]["version"])
+    site.settle()
+    assert consistent(site)
 
 
 def _promote_again(site: Site, version: str) -> None:

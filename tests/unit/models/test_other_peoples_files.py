@@ -245,3 +245,18 @@ def test_heads_may_differ_from_layer_to_layer(tmp_path: Path) -> None:
     )
     config.save_pretrained(tmp_path)
     assert 2 * (2 * 8 + 1 * 16 + 2 * 8) == read_shape(tmp_path).cache_elements_per_token
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", "chat_template.jinja"),
+        *("special_tokens_map.json", "added_tokens.json", "merges.txt", "model.safetensors.index.json"),
+    ],
+)
+def test_a_file_of_a_gigabyte_is_refused_unread(model: Path, name: str) -> None:
+    """Of zeros that take no place on the disk; its reader would hold it many times over."""
+    with (model / name).open("ab") as stream:
+        stream.truncate(1 << 30)
+    with pytest.raises(UsageError, match=f"{name}.*1,073,741,824|{name}.*larger than 134,217,728"):
+        load_tokenizer(model)
