@@ -1,13 +1,16 @@
 """Secrets in text of others: a server's error may repeat the header that it was sent, a program's output its environment.
 
-What is printed and every error go through `without_secrets`. The values are those of this process's environment; other encodings
-than base64 of a login are not recognised.
+What is printed and every error go through `without_secrets`. The values are those of this process's environment, as they are, in
+base64 (also with their user, as in a header), in a URL and in JSON; other encodings are not recognised.
 """
 
 import base64
 import binascii
+import functools
+import json
 import os
 import re
+from urllib.parse import quote
 
 _SECRET_NAME = re.compile(
     r"(?i)token|secret|pass(w|phrase|code)|(^|_)pass(_|$)|pwd|api_?key|access_?key|private_?key|credential|_key$|authorization|_auth$"
@@ -46,7 +49,22 @@ def _secrets() -> list[tuple[str, str]]:
     ]
     # The login of a proxy stands in its address, whatever the variable is called.
     found += [(login[1], name) for name, value in os.environ.items() for login in _LOGIN.finditer(value)]
-    return sorted(found, key=lambda item: -len(item[0]))
+    written = [(form, name) for value, name in found for form in _forms(value, _user_of(name))]
+    return sorted(written, key=lambda item: -len(item[0]))
+
+
+def _user_of(name: str) -> str:
+    """Who has the password in the variable `name`, as that of MLflow."""
+    stem, _, last = name.rpartition("PASSWORD")
+    return "" if last else os.environ.get(f"{stem}USERNAME") or os.environ.get(f"{stem}USER") or ""
+
+
+@functools.lru_cache(maxsize=256)
+def _forms(value: str, user: str) -> tuple[str, ...]:
+    """A value as programs write it."""
+    pairs = [value] + ([f"{user}:{value}"] if user else [])
+    coded = [base64.b64encode(one.encode(errors="surrogateescape")).decode().rstrip("=") for one in pairs]
+    return tuple(dict.fromkeys((value, quote(value, safe="", errors="replace"), json.dumps(value)[1:-1], *coded)))
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -46,9 +46,10 @@ class Change:
     def line(self) -> str:
         """The text of the tag."""
         more = {"run": self.run, "by": re.sub(r"\s+", "_", self.by), "because": self.why}
-        return f"{self.time} {self.action} {self.old or NONE} -> {self.new or NONE}" + "".join(
-            f" {key} {value}" for key, value in more.items() if value
-        )
+        said = "".join(f" {key} {value}" for key, value in more.items() if value)
+        # Words of a command line that are no text in this locale: no registry takes them as Python has them.
+        said = said.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        return f"{self.time} {self.action} {self.old or NONE} -> {self.new or NONE}{said}"
 
 
 @cache

@@ -90,3 +90,21 @@ def test_a_variable_that_a_config_names_is_hidden(monkeypatch: pytest.MonkeyPatc
     parse_config({**raw, **corpus, "generate": {"server": {"key_variable": "GATEWAY"}}}, "c.yaml")
 
     assert "said [GATEWAY]" == without_secrets("said c4n")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "c4nary/p@ss wörd",
+        "c4nary%2Fp%40ss%20w%C3%B6rd",
+        r"c4nary/p@ss w\u00f6rd",
+        base64.b64encode("c4nary/p@ss wörd".encode()).decode(),
+        base64.b64encode("ann:c4nary/p@ss wörd".encode()).decode(),
+    ],
+    ids=["as it is", "URL", "JSON", "base64", "base64 of a login"],
+)
+def test_a_secret_is_hidden_as_programs_write_it(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server's page may repeat a login without the word Basic, and an error the URL that it was called by."""
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "c4nary/p@ss wörd")
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ann")
+    assert "it said [MLFLOW_TRACKING_PASSWORD]" == without_secrets(f"it said {form}").rstrip("=")

@@ -27,7 +27,7 @@ from pipeline.registry.aliases import (
     rollback,
 )
 from pipeline.registry.drafts import ALIASES
-from pipeline.registry.history import APPROVE, INTERRUPTED, MOVE, ROLLBACK
+from pipeline.registry.history import APPROVE, INTERRUPTED, MOVE, ROLLBACK, Change, read_change
 
 
 def entry_of(versions: int = 3) -> Entry:
@@ -211,3 +211,13 @@ def test_a_rollback_returns_to_no_version_that_is_gone(deleted: str) -> None:
     assert ({CHAMPION: "2"} if deleted == "1" else {}) == back.aliases
     assert CHALLENGER not in back.aliases
     assert ALIASES[0] == CHAMPION
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"), [("größer".encode(), "größer"), (b"gr\xf6\xdfer", "gr\ufffd\ufffder")], ids=["UTF-8", "latin-1"]
+)
+def test_a_reason_in_any_bytes_is_kept_as_text(typed: bytes, kept: str) -> None:
+    """As Python has words of a command line that its locale does not read: no database takes those."""
+    reason = typed.decode("ascii", "surrogateescape")
+    line = Change(number=1, time="t", action=ROLLBACK, old="2", new="1", why=reason).line
+    assert kept == read_change(1, line).why
