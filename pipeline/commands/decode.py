@@ -11,7 +11,10 @@ from pipeline.commands.options import (
     DraftName,
     DraftSamplingOption,
     DtypeOption,
+    MessagesFieldOption,
     MinPOption,
+    PromptFieldOption,
+    PromptFormatOption,
     StorePath,
     TargetName,
     TemperatureOption,
@@ -22,12 +25,28 @@ from pipeline.commands.options import (
 from pipeline.commands.sampling import of_options, of_runs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pipeline.config.corpus import PromptSource, SourceFormat
     from pipeline.examination.one_decode import OneDecode
 
 _THRESHOLD = 0.5  # of --fallback, as long as nobody measured the break-even
 _TURNS = 6
 
-_Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt; `-` reads it from standard input.")]
+_Prompt = Annotated[
+    str | None,
+    typer.Argument(metavar="PROMPT", help="The prompt; `-` reads it from standard input. Or give --prompts."),
+]
+_Prompts = Annotated[
+    str | None,
+    typer.Option(
+        "--prompts",
+        metavar="F",
+        help="Decode a row of these prompts instead: a file, a directory, a glob, or a data set of the hub, "
+        "org/name[@revision][:PATTERN] (docs/prompts.md).",
+    ),
+]
+_Row = Annotated[int | None, typer.Option(min=1, help="With --prompts: which row. Default: the first.")]
 _Gamma = Annotated[int, typer.Option(max=64, help="The draft length: number of draft tokens per round.")]
 _StopDrafting = Annotated[
     Literal["never", "confidence", "entropy"],
@@ -64,9 +83,14 @@ _Compare = Annotated[
 
 
 def decode(
-    prompt: _Prompt,
     target: TargetName,
     draft: DraftName,
+    prompt: _Prompt = None,
+    prompts: _Prompts = None,
+    row: _Row = None,
+    prompt_format: PromptFormatOption = None,
+    prompt_field: PromptFieldOption = None,
+    messages_field: MessagesFieldOption = None,
     gamma: _Gamma = 5,
     stop_drafting: _StopDrafting = "never",
     fallback: _Fallback = False,
@@ -90,20 +114,27 @@ def decode(
 
     Accepted, corrected and bonus tokens are printed in different colours.
     """
-    text = _checked(prompt, gamma, threshold if not fallback else None)
+    columns = {"format": prompt_format, "prompt_field": prompt_field, "messages_field": messages_field}
+    source = _source(prompt, prompts, row, columns)
+    text = _checked(prompt or "", gamma, threshold if not fallback else None, source is None)
     from pipeline.registry.finding import find_draft
     from pipeline.store.artifacts import Store
 
     options = of_options(temperature, top_k, top_p, min_p)
     named = find_draft(draft, Store(store), "--draft")
     from pipeline.drafts.named_pair import load_named_pair
-    from pipeline.examination.one_decode import DecodeSettings, OneDecode, prompt_tokens
+    from pipeline.examination.one_decode import DecodeSettings, OneDecode
+    from pipeline.examination.one_prompt import of_row, of_text
     from pipeline.speculation.batch import Request
     from pipeline.speculation.deployed import FILE, Known, resolve
 
     known = [*of_runs({draft: named}, options), *options]
     pair = load_named_pair(target, {draft: named}, dtype, device, trust_remote_code)
-    deployed = resolve([Known(FILE, pair.sampling_defaults), *known])
+    if source is None:
+        chosen = of_text(pair, text, chat, max_new_tokens)
+    else:
+        chosen = of_row(pair, source, row or 1, chat, max_new_tokens)
+    deployed = resolve([Known(FILE, pair.sampling_defaults), *chosen.sampling, *known])
     settings = DecodeSettings(
         sampling=deployed.sampling,
         greedy_draft=draft_sampling == "greedy",
@@ -112,18 +143,41 @@ def decode(
         break_even=(_THRESHOLD if threshold is None else threshold) if fallback else None,
         verification=verification,
     )
-    request = Request(prompt_tokens(pair, text, chat, max_new_tokens), max_new_tokens, seed)
-    _show(OneDecode(pair, request, settings), text, compare, deployed.lines)
+    request = Request(chosen.tokens, max_new_tokens, seed, domain=chosen.domain)
+    _show(OneDecode(pair, request, settings), chosen.text, compare, [*chosen.notes, *deployed.lines])
 
 
-def _checked(prompt: str, gamma: int, unused_threshold: float | None) -> str:
-    """The prompt's text. UsageError for what needs no model to be seen."""
+def _source(
+    prompt: str | None, prompts: str | None, row: int | None, columns: "Mapping[str, str | None]"
+) -> "PromptSource | None":
+    """Of --prompts, whose files are on this machine then; None for a prompt that is a text. UsageError for both, for neither, and
+    for options of rows without one."""
+    from pipeline.config.corpus import named_source
+    from pipeline.corpus.hub_data import named_prompts
+    from pipeline.corpus.sources import find_files
+    from pipeline.errors import UsageError
+
+    if (prompt is None) == (prompts is None):
+        raise UsageError("give either PROMPT, a text, or --prompts, of which a row is decoded")
+    if prompts is None:
+        given = {"row": row, **{name if "_" in name else "prompt_format": one for name, one in columns.items()}}
+        if unused := [f"--{name.replace('_', '-')}" for name, one in given.items() if one is not None]:
+            raise UsageError(f"{unused[0]}: works only with --prompts; add it, or leave {unused[0]} out")
+        return None
+    wanted: SourceFormat = columns["format"] or "auto"  # type: ignore[assignment]
+    path = named_prompts(prompts, "--prompts", wanted).path
+    find_files(path, wanted, f"--prompts {prompts}")  # before torch is imported
+    return named_source(path, columns)
+
+
+def _checked(prompt: str, gamma: int, unused_threshold: float | None, needed: bool) -> str:
+    """The prompt's text, which is `needed` without --prompts. UsageError for what needs no model to be seen."""
     from pipeline.errors import UsageError
 
     text = sys.stdin.read() if prompt == "-" else prompt
     if not _is_text(text):
         raise UsageError("the prompt is not UTF-8 text; convert it")
-    if not text:
+    if needed and not text:
         raise UsageError("the prompt is empty; there is nothing to continue")
     if gamma < 1:
         raise UsageError(f"--gamma {gamma}: draft at least 1 token per round; --compare shows the target alone")

@@ -8,10 +8,7 @@ from typing import Literal
 
 from pipeline.acceptance.decoding_speed import Measured
 from pipeline.acceptance.turns import of_turns
-from pipeline.corpus.rendering import Renderer
-from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.drafts.named_pair import NamedPair
-from pipeline.errors import UsageError
 from pipeline.examination.cross_check import NEAR_TIE, first_divergence
 from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.speculation.batch import Completion, Request, Round
@@ -148,25 +145,3 @@ class OneDecode:
 def _tokens_per_second(found: Completion) -> float:
     seconds = found.seconds.total - found.seconds.prefill
     return (found.length or len(found.tokens)) / max(seconds, 1e-9)
-
-
-def prompt_tokens(pair: NamedPair, text: str, chat: bool | None, new: int) -> list[int]:
-    """The token ids of a prompt. UsageError if it is empty, or with `new` tokens does not fit the pair's context."""
-    if chat and not pair.tokenizer.chat_template:
-        raise UsageError("--chat: the target's tokenizer has no chat template; leave the option out")
-    renderer = Renderer(pair.tokenizer, chat, {}, pair.vocabulary)
-    try:
-        prompt = ParsedPrompt(({"role": "user", "content": text},), True, "", None)
-        rendered = renderer.text(prompt)
-        tokens = renderer.token_ids([rendered])[0]
-        renderer.check_ids(tokens, prompt.facts)
-    except BadRow as reason:
-        raise UsageError(f"the prompt: {reason}; --no-chat leaves out the chat template") from None
-    if not tokens:
-        raise UsageError("the prompt is empty; there is nothing to continue")
-    if len(tokens) + new > pair.context:
-        raise UsageError(
-            f"the prompt's {len(tokens)} tokens and {new} new ones exceed the pair's context of {pair.context}; "
-            "lower --max-new-tokens or shorten the prompt"
-        )
-    return tokens
