@@ -4,11 +4,7 @@ headers and no tensor, so it takes milliseconds. Torch-free."""
 from pathlib import Path
 
 from pipeline.errors import UsageError
-<<<<<<< HEAD
 from pipeline.models.files import WEIGHTS, require_regular, weight_files
-=======
-from pipeline.models.files import WEIGHTS, check_text_sizes, weight_files
->>>>>>> 401d032c (A full disk keeps no notice back; files beside weights are bounded)
 from pipeline.models.model_json import CONFIG, INDEX, LAYERS, WIDTHS, ModelConfig, find_generation_config, read_config
 from pipeline.models.safetensors_header import FLOATS, read_header
 
@@ -22,11 +18,7 @@ def check_directory(directory: Path) -> ModelConfig | None:
     UsageError naming the file and the field that is wrong. transformers builds a model from its config before it looks at
     the weights: with 10^7 layers that takes all memory.
     """
-<<<<<<< HEAD
     require_regular(directory)
-=======
-    check_text_sizes(directory)
->>>>>>> 401d032c (A full disk keeps no notice back; files beside weights are bounded)
     find_generation_config(directory)
     if not (directory / CONFIG).exists():
         return None

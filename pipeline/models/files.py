@@ -46,23 +46,19 @@ def tokenizer_files(directory: Path) -> list[Path]:
     return sorted(path for path in (*named, *found) if path.is_file())
 
 
-<<<<<<< HEAD
 def require_regular(directory: Path) -> None:
     """UsageError for a pipe, a device, a directory or a link to nothing with the name of a file of a model: whoever lists files
-    takes it for one that is not there."""
+    takes it for one that is not there. Also for one beside the weights that is larger than any is: libraries read it whole, many
+    times over."""
     for name in (*_CONFIG_FILES, WEIGHTS, *_TOKENIZER_FILES):
-        if os.path.lexists(directory / name) and not (directory / name).is_file():
-            raise UsageError(f"{directory / name}: not a regular file, nor a link to one; put the file itself there")
-=======
-def check_text_sizes(directory: Path) -> None:
-    """UsageError for a file beside the weights that is larger than any is: libraries read such files whole, many times over."""
-    for path in (directory / name for name in (*_CONFIG_FILES, *_TOKENIZER_FILES)):
-        if path.is_file() and (size := path.stat().st_size) > MOST_BYTES:
+        path = directory / name
+        if os.path.lexists(path) and not path.is_file():
+            raise UsageError(f"{path}: not a regular file, nor a link to one; put the file itself there")
+        if name != WEIGHTS and path.is_file() and (size := path.stat().st_size) > MOST_BYTES:
             raise UsageError(
                 f"{path}: {size:,} bytes, and such a file has at most {MOST_BYTES:,}: damaged; take it again from where "
                 "the model was published"
             )
->>>>>>> 401d032c (A full disk keeps no notice back; files beside weights are bounded)
 
 
 def needed_package(directory: Path) -> tuple[str, str] | None:
