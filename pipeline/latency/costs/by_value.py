@@ -130,7 +130,7 @@ class Unread:
 
     def _one(self, quantity: str, fit: Sequence[Candidate]) -> None:
         """The only one, or the only mean (the only one that is no median) of several. Equal columns are one."""
-        fit = list({tuple(one.values): one for one in reversed(fit)}.values())[::-1]
+        fit = list({str(one.values): one for one in reversed(fit)}.values())[::-1]  # blanks are equal too
         for some in (fit, [one for one in fit if is_mean(one.name)], [one for one in fit if not is_median(one.name)]):
             if len(some) == 1:
                 self.found[quantity] = some[0]
