@@ -4,6 +4,7 @@ checks the speedup that follows from them by decoding: all of it twice where the
 from collections.abc import Callable
 from dataclasses import replace
 
+from pipeline.acceptance.decoding_speed import too_few
 from pipeline.acceptance.profile_file import NotExamined, read_examination
 from pipeline.acceptance.step_times import StepTimes, differ_too_much, write_step_times
 from pipeline.acceptance.tokens_per_round import examined_speed
@@ -69,4 +70,6 @@ def agreeing(measure: Callable[[], StepTimes], confidence: float) -> StepTimes:
     """The second measurement where turns or check of the first contradict it: other work on the machine may have ended."""
     times = measure()
     contradicted = times.check is not None and not times.check.agrees
-    return measure() if contradicted or differ_too_much(times.plain, times.rounds, confidence) else times
+    enough = too_few(times.prompts, times.tokens) is None  # else there is no speedup in any case
+    noisy = enough and differ_too_much(times.plain, times.rounds, confidence) is not None
+    return measure() if contradicted or noisy else times

@@ -1,5 +1,6 @@
 """The stage that measures step times."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,10 @@ def test_turns_that_differ_too_much_are_measured_again() -> None:
     )
     left = iter([busy, quiet])
     assert quiet is stages.speed.agreeing(lambda: next(left), 0.95)
+
+    few = replace(busy, tokens=16)  # no speedup in any case, and twice the seconds that were asked for
+    left = iter([few])
+    assert few is stages.speed.agreeing(lambda: next(left), 0.95)
 
 
 def _check(agrees: bool | None) -> SpeedCheck | None:
