@@ -238,11 +238,17 @@ _measured = st.builds(
     isolated=st.booleans(),
 )
 
+OWN_LOADS = [
+    Measurement(where="sweep.csv", requests=1 + gamma, gamma=gamma, tokens_per_step=1, step_seconds=1)
+    for gamma in (0, 1)
+]  # of each draft length one, at a load of its own
+
 
 @settings(fuzzed, max_examples=max(FEW, INPUTS // 10))
 @given(
     st.lists(_measured, min_size=1, max_size=40), st.none() | st.builds(Experts, st.integers(1, 8), st.integers(8, 256))
 )
+@example(OWN_LOADS, None)
 def test_fits(measured: list[Measurement], experts: Experts | None) -> None:
     """A fit is refused, or survives its file with finite step times."""
     with _read_or_refused("sweep.csv", "measurement", "all", f"{len(measured)}"):

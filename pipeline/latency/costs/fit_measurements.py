@@ -161,7 +161,7 @@ def _check_comparable(measured: Sequence[Measurement]) -> None:
     )
     if len(set(gammas)) > 1 and is_one_load(requests, gammas) and not one_load:
         raise UsageError(
-            f"each draft length was measured at a load of its own or alone ({requests.min():.3g} to {requests.max():.3g}), "
+            f"all draft lengths were measured at loads of their own or alone ({requests.min():.3g} to {requests.max():.3g}), "
             "so the cost of a request is unknown; measure one length at two loads, or all lengths of a server at one"
         )
 
