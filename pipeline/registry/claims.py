@@ -6,8 +6,9 @@ MLflow, but a prompt is in no list of models and sends no `registered_model.crea
 The process that created a claim may move the aliases of `<name>`, and deletes the claim afterwards. A claim whose process has
 ended (same machine), or that is older than STALE_SECONDS, is taken over by creating the next generation, `...-<n>.2`. That too
 succeeds only once, so of two processes that find the same stale claim only one gets it. Whether it is old enough is decided by
-the server's clock alone, which dates both generations: one that was created too early, by a machine whose clock is ahead, is
-deleted again. A clock that is behind the server's waits for longer.
+the server's clock alone, which dates all generations: one that was created too early, by a machine whose clock is ahead, is
+deleted again, and where its process is killed before, it opens no way past those before it. A clock that is behind the server's
+waits for longer.
 """
 
 import os
@@ -57,21 +58,23 @@ class Held:
 def take(port: Port, change: int, facts: Mapping[str, str]) -> Claim | Held:
     """Claim change number `change` of the port's model, or return the claim of its holder. `facts` become tags, for people to
     read."""
-    before: Prompt | None = None  # the generation before
+    earlier: list[Prompt] = []  # generations
     for generation in range(1, _MOST_GENERATIONS):
         name = _model_name(port.name, change, generation)
         if _create(port, name, facts):
-            if before is None or _may_take_over(before, port.prompt(name)):
+            own = port.prompt(name) if earlier else None
+            live = next((one for one in earlier if not _may_take_over(one, own)), None)
+            if live is None:
                 return Claim(port.name, change, generation, time.time(), _ticks())
             port.delete_prompt(name)
-            return _held(before)
+            return _held(live)
         held = port.prompt(name)
         if held is None:
             return Held(name, "released just now")
         later = port.prompt(_model_name(port.name, change, generation + 1))
         if later is None and not _is_stale(held):
             return _held(held)
-        before = held
+        earlier.append(held)
     return Held(_model_name(port.name, change, _MOST_GENERATIONS), "too many abandoned claims")
 
 
@@ -82,14 +85,14 @@ def release(port: Port, claim: Claim) -> None:
 
 
 def is_abandoned(port: Port, change: int) -> bool:
-    """Whether the process that claimed change number `change` has died, or its claim is gone. False while it is at work."""
-    newest = None
+    """Whether each process that claimed change number `change` has died, or its claim is gone. False while one is at work."""
     for generation in range(1, _MOST_GENERATIONS):
         held = port.prompt(_model_name(port.name, change, generation))
         if held is None and generation > 1:
             break
-        newest = held or newest
-    return newest is None or _is_stale(newest)
+        if held is not None and not _is_stale(held):
+            return False
+    return True
 
 
 def sweep(port: Port, change: int) -> None:

@@ -54,3 +54,21 @@ def test_a_clock_that_is_ahead_takes_no_live_claim_over(
 
     assert expected is type(found)
     assert (["draft--claim-1"] if expected is Held else ["draft--claim-1", "draft--claim-1.2"]) == list(server.prompts)
+
+
+def test_a_killed_takeover_that_was_too_early_opens_no_way_past_a_live_claim(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A process whose clock is ahead was killed before it deleted the second generation: the first one is still at work, and
+    nobody moves the alias beside it until the server's clock says that it is old."""
+    now = [time.time()]
+    monkeypatch.setattr("tests.registry_in_memory.time", SimpleNamespace(time=lambda: now[0]))
+    port = PortInMemory(Server(), Location("memory", None, "x", Store(tmp_path / "store")), "draft")
+    for generation, place, process in (("", "elsewhere", "1 1"), (".2", claims.machine(), f"{2**22 + 1} 1")):
+        tags = {"understudy.claim.machine": place, "understudy.claim.process": process}
+        port.create_prompt(f"draft--claim-1{generation}", tags, "")
+
+    assert isinstance(take(port, 1, {}), Held)
+    assert not claims.is_abandoned(port, 1)
+    now[0] += STALE_SECONDS + 5
+    assert isinstance(take(port, 1, {}), Claim)
