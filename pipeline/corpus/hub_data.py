@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.models.hub import commit_of, fetch_data, list_data
 
-_SHARD = re.compile(r"-\d{5}-of-(\d{5}).*$")
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5}).*$")
 _SHOWN = 8
 _ENDS = tuple(FORMATS) + tuple(COMPRESSIONS)
 
@@ -50,7 +51,7 @@ def named_prompts(text: str, option: str, wanted: SourceFormat) -> NamedPrompts:
     except UsageError as error:  # names what there is as paths of the cache
         shown = text if found["pattern"] is None else text.removesuffix(pattern)
         raise UsageError(str(error).replace(f"{directory}/", shown)) from None
-    _require_whole([file.name for file in files.files], pattern, name)
+    _require_whole([file.relative_to(directory).as_posix() for file in files.files], pattern, name)
     return NamedPrompts(directory / pattern, name)
 
 
@@ -62,15 +63,19 @@ def source_files(number: int, source: PromptSource) -> Path:
 
 
 def _require_whole(names: list[str], pattern: str, name: str) -> None:
-    """UnderstudyError where shards of a split are missing: a cache that was filled in part, without the hub."""
-    if not pattern.endswith("-*"):
-        return
-    there = [found for one in names if (found := _SHARD.search(one))]
-    if there and len(there) < (wanted := int(there[0][1])):
-        raise UnderstudyError(
-            f"{name}: only {len(there):,} of {wanted:,} shards are in this machine's cache, and the hub gave no others; fetch "
-            "them with a network, or name those that you want"
-        )
+    """UnderstudyError where shards that the pattern matches are missing: a cache that was filled in part, without the hub."""
+    ends, wanted = dict[tuple[str, str], dict[str, str]](), _fetched(pattern)
+    for one in names:
+        if found := _SHARD.search(one):
+            ends.setdefault((one[: found.start()], found[2]), {})[found[1]] = one[found.end(2) :]
+    for (split, total), there in ends.items():
+        end = next(iter(there.values()))
+        others = (f"{split}-{number:05}-of-{total}{end}" for number in range(int(total)) if f"{number:05}" not in there)
+        if len(there) < int(total) and any(fnmatchcase(one, glob) for one in others for glob in wanted):
+            raise UnderstudyError(
+                f"{name}: only {len(there):,} of {int(total):,} shards of {split} are in this machine's cache, and the hub gave "
+                "no others; fetch them with a network, or name those that you want"
+            )
 
 
 def _one_set(names: list[str], text: str, option: str, wanted: SourceFormat) -> str:

@@ -217,12 +217,15 @@ def test_the_benchmarks_of_the_docs_are_recognised(tmp_path: Path) -> None:
         assert ({column: 1}, benchmark == "MT-bench") == (found.kinds, bool(found.follow_ups))
 
 
-def test_a_cache_with_a_part_of_the_shards_is_not_the_whole(hub: Hub) -> None:
-    """As the hub's client gives it without a network. Whoever names one shard gets one."""
-    hub(["data/test-00001-of-00003.jsonl", "data/test-00002-of-00003.jsonl"])
-    with pytest.raises(UnderstudyError, match="only 2 of 3 shards are in this machine's cache"):
-        _read(f"org/name@{COMMIT}:data/test-*")
-    assert 1 == len(_read(f"org/name@{COMMIT}:data/test-00001-of-00003.jsonl"))
+@pytest.mark.parametrize("pattern", ["data/test-*", "data/*.jsonl", "**/*.jsonl", "data", "data/"])
+def test_a_cache_with_a_part_of_the_shards_is_not_the_whole(hub: Hub, pattern: str) -> None:
+    """As the hub's client gives it without a network, however the pattern asks for all. Whoever names some shards gets them."""
+    hub(["data/test-00001-of-00003-1a.jsonl", "data/test-00002-of-00003-2b.jsonl", "data/dev-00001-of-00001.jsonl"])
+    with pytest.raises(UnderstudyError, match="only 2 of 3 shards of data/test are in this machine's cache"):
+        _read(f"org/name@{COMMIT}:{pattern}")
+    assert 1 == len(_read(f"org/name@{COMMIT}:data/test-00001-of-00003-1a.jsonl"))
+    assert 2 == len(_read(f"org/name@{COMMIT}:data/test-0000[12]-*"))
+    assert 1 == len(_read(f"org/name@{COMMIT}:data/dev-*"))
 
 
 @pytest.mark.parametrize(
