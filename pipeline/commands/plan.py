@@ -46,12 +46,12 @@ def plan(
         print_forecast(found, curve, notes)
     if resolved.plan.rows is None and not require_stored_prompts(resolved, kept, progress, even_if_refused):
         require_prompts(resolved, progress, even_if_refused)
+    planned = preview(resolved, kept) if resolved.plan.rows is None else []  # whose prompts need not be there
     known = measurements(kept, resolved)
     measured = measure_trials(resolved, found, kept, progress) if measure else None
     if measured is not None:
         known = with_small_runs(known, measured.lengths, measured.draft_parameters)
     costs = estimate(resolved, found, known, measured)
-    planned = preview(resolved, kept) if resolved.plan.rows is None else []  # whose prompts need not be there
     if as_json:
         figures = {
             **dataclasses.asdict(found),

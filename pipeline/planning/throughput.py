@@ -1,6 +1,6 @@
 """How fast a job is, and how that is known: stated in the config, measured now, measured by an earlier run, or by its FLOPs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipeline.config.root import Config
@@ -32,7 +32,7 @@ def throughput(
     earlier = known.jobs.get(job)
     if earlier is not None and not earlier.resumed:
         device = f" on {earlier.device}" if earlier.device else ""
-        return _of(earlier.work, earlier.seconds, "earlier", f"run {earlier.run}{device}")
+        return _of(_as_planned(earlier.work, work), earlier.seconds, "earlier", f"run {earlier.run}{device}")
     if config.plan.flops is not None and parameters is not None and work.rate in ("train", "examine"):
         flops = training_flops(config) if work.rate == "train" else FORWARD
         why = f"{flops} N D FLOPs at plan.flops"
@@ -40,9 +40,18 @@ def throughput(
     return Throughput(per_second=None, origin="unknown", why=_remedy(key, earlier is not None, measured is not None))
 
 
+def _as_planned(earlier: Work, work: Work) -> Work:
+    """A run that scored recorded answers says nothing of them where more is generated than it did: its time is that of what it
+    generated, at most."""
+    if work.rate != "generate" or earlier.tokens_out * work.amount >= work.tokens_out * earlier.amount:
+        return earlier
+    return replace(earlier, amount=earlier.tokens_out * work.amount / work.tokens_out)
+
+
 def _of(work: Work, seconds: float, origin: Origin, why: str) -> Throughput:
-    if seconds <= 0:
-        return Throughput(per_second=None, origin="unknown", why="it took no time that could be measured")
+    if seconds <= 0 or work.amount <= 0:
+        what = "took no time that could be measured" if work.amount > 0 else "generated nothing"
+        return Throughput(per_second=None, origin="unknown", why=f"it {what}")
     return Throughput(per_second=work.of_one(work.workers) / seconds, origin=origin, why=why)
 
 

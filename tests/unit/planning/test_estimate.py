@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.config.loading import load_config
 from pipeline.config.root import Config
+from pipeline.errors import UsageError
 from pipeline.planning.assumptions import amounts_of
 from pipeline.planning.earlier_runs import Lengths, MeasuredJob, Measurements, differences, with_small_runs
 from pipeline.planning.estimate import Estimate, JobEstimate, estimate
@@ -236,7 +237,7 @@ def test_a_budget_of_tokens_is_counted_in_executions() -> None:
 
 def test_an_earlier_run_gives_throughput_and_lengths() -> None:
     """Twice the work of one endpoint of weight 1 in 100 s is 4 times that of four in 25; half of the rows are prompts."""
-    work = Work(rate="generate", amount=50_000.0, unit="tokens", workers=2.0)
+    work = Work(rate="generate", tokens_out=50_000.0, amount=50_000.0, unit="tokens", workers=2.0)
     known = Measurements(jobs={"generate": earlier(work, 100.0)}, differences={"r1": []}, lengths=LENGTHS)
     found = estimated(known=known)
     job = job_of(found, "generate")
@@ -244,6 +245,17 @@ def test_an_earlier_run_gives_throughput_and_lengths() -> None:
     assert 195_000 * 200 + 90_000 * 16 == job.tokens_out
     assert pytest.approx(job.tokens_out / (4 * 250)) == job.seconds
     assert ("earlier", "run r1 on cuda H100") == (job.origin, job.why)
+
+
+@pytest.mark.parametrize(("generated", "expected"), [(50_000.0, 250.0), (5_000.0, 25.0), (0.0, None)])
+def test_a_run_that_scored_recorded_answers_gives_no_speed_of_generation(
+    generated: float, expected: float | None
+) -> None:
+    """Of 50,000 tokens it generated a tenth, or none: a run without recorded answers takes ten times as long, or nobody knows."""
+    work = Work(rate="generate", tokens_out=generated, amount=50_000.0, unit="tokens", workers=2.0)
+    known = Measurements(jobs={"generate": earlier(work, 100.0)}, differences={"r1": []}, lengths=LENGTHS)
+    job = job_of(estimated(known=known), "generate")
+    assert (expected and pytest.approx(4 * expected)) == job.per_second
 
 
 def test_what_is_stated_goes_before_what_was_measured() -> None:
@@ -493,3 +505,20 @@ def test_parameters_of_an_earlier_draft_name_its_run() -> None:
     assumed = {one.key: one.source for one in estimated(known=known).assumptions}
 
     assert "those of run r1" == assumed["plan.draft_parameters"]
+
+
+def test_nothing_is_measured_for_a_run_that_would_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as for a champion of another target: small runs take minutes, and their figures would be lost."""
+    from pipeline.commands.plan import plan
+
+    def refused(*_: object) -> None:
+        raise UsageError("a champion of another target")
+
+    for name in ("planning.forecast.forecast", "planning.forecast.last_learning_curve"):
+        monkeypatch.setattr(f"pipeline.{name}", lambda *_: None)
+    monkeypatch.setattr("pipeline.running.local_pair.check_local_pair", lambda config: (config, []))
+    monkeypatch.setattr("pipeline.running.preview.require_stored_prompts", lambda *_: True)
+    monkeypatch.setattr("pipeline.running.preview.preview", refused)
+    monkeypatch.setattr("pipeline.planning.trial_runs.measure", lambda *_: pytest.fail("measured"))
+    with pytest.raises(UsageError, match="of another target"):
+        plan(CONFIGS / "qwen3-8b.yaml", measure=True, as_json=True)
