@@ -49,7 +49,7 @@ def fit(
     from pipeline.errors import UsageError
     from pipeline.latency.costs.fit_measurements import fit_measurements, worst_misfit
     from pipeline.latency.costs.measurements import Measurement, read_measurements
-    from pipeline.latency.costs.repeats import contradictions, falls
+    from pipeline.latency.costs.repeats import contradictions, falls, other_servers
     from pipeline.latency.costs.step_costs import is_profile, read_profile
     from pipeline.report.latency_fit import print_costs
 
@@ -73,7 +73,7 @@ def fit(
                 told.setdefault(note, []).append(path.name)
     found = fit_measurements(measured, mixture)
     notes = [f"{', '.join(names)}: {note}" for note, names in told.items()]
-    notes += [one.said() for one in contradictions(measured)] or falls(measured)
+    notes += ([one.said() for one in contradictions(measured)] or falls(measured)) + other_servers(measured)
     if out is not None:
         out.write_text(json.dumps(found.json(), indent=1) + "\n")
     if as_json:

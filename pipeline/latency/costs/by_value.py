@@ -24,6 +24,7 @@ from pipeline.latency.costs.name_words import (
     is_latency,
     of_drafts,
     of_requests,
+    tells_by_name,
     tells_of_drafts,
 )
 from pipeline.latency.costs.row import MAX_TPOT, MIN_TPOT, Row, length_by_chunks
@@ -107,7 +108,11 @@ class Unread:
     def accepted(self) -> str | None:
         """A column by whose name and values there were drafts: accepted tokens, texts such as `eagle3`, `spec_tpot_ms` that was
         read as the time per token."""
-        texts = (name for name, cells in self.texts.items() if any(map(tells_of_drafts, cells)))
+        texts = (
+            name
+            for name, cells in self.texts.items()
+            if any(tells_of_drafts(cell) or tells_by_name(name, cell) for cell in cells)
+        )
         times = {one for row in self.rows for name, one in row.columns.items() if name in _REQUIRED_TIMES | {"latency"}}
         read = (name for name in sorted(times) if tells_of_drafts(name))
         accepted = (one for one in self._named("acceptance") if any(value > 0 for value in self.numbers[one]))

@@ -85,8 +85,9 @@ def preferred(
 
 
 def number(cell: object) -> float:
+    text = str(cell).strip()
     try:
-        value = float(str(cell).strip().removesuffix("%"))
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         return math.nan
     return value if math.isfinite(value) else math.nan

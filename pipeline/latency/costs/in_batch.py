@@ -20,6 +20,7 @@ from pipeline.latency.costs.row import Row, derived_token_seconds, ratio
 _SEVERAL, _ONE = 4.0, 1.3  # concurrency with which a throughput of all requests tells of more than one decoding request
 _LIGHT = 2.0  # concurrency at which no request waits for a place
 _FULL = 0.7  # decoding requests / concurrency below which some requests of the concurrency did not run
+_FALLEN = 0.25  # decoding requests / those of the lightest load that is possible, below which a unit is wrong
 _NEARLY_FULL, _EXACT = 0.85, 0.05  # the same where TTFT / latency is the share of the others, to this difference
 _MOSTLY = 0.8  # mean requests / concurrency: below it a rate is in another unit, or the batch was rarely full
 _SKEWED = 1.5  # mean / median time per token up to which both can be of the same steps
@@ -150,6 +151,13 @@ def batch(row: Row, token_seconds: float, length: float, share: float) -> Batch:
             f"--column {shlex.quote(f'running={column}')}"
         )
     if concurrency is not None:
+        if 0 < decoding < _FALLEN * share:  # at a lighter load there was `share` of a request or more
+            throughput = row.columns.get("throughput", "throughput")
+            raise UsageError(
+                f"{row.where}: '{printable(throughput)}' is {values['throughput']:g}, of which a time per token of "
+                f"{1e3 * token_seconds:.3g} ms makes {decoding:.2g} decoding requests of {concurrency:g}, fewer than at a "
+                "lighter load: one of them is in another unit, or a separator of thousands was read as a decimal point"
+            )
         if concurrency > 1 and 0 < decoding < _FULL * share * concurrency:
             return Batch(decoding, notes=(_few(waited(row, token_seconds)),))
         nearly = concurrency > _LIGHT and 0 < decoding < _NEARLY_FULL * share * concurrency

@@ -28,8 +28,11 @@ _DRAFTS = re.compile(
     r"(^|[^a-z])(spec(?![a-z]|.?bench)|draft|eagle|medusa|mtp|n_?-?gram|pard|dflash|speculat)", re.IGNORECASE
 )
 _NO_DRAFTS = re.compile(
-    r"(^|[^a-z])(no|non|none|without|wihtout|off|false|base|baseline|vanilla|plain|0)([^a-z]|$)", re.IGNORECASE
+    r"(^|[^a-z])(no|non|none|without|wihtout|off|false|disabled|base|baseline|vanilla|plain)([^a-z]|$)"
+    r"|(?<!temp.)(?<!temperature.)(?<!\bt=)(?<![a-z\d.])0(?![a-z\d.])",  # not that of 0.6B
+    re.IGNORECASE,
 )
+_YES = re.compile("on|yes|true|enabled?", re.IGNORECASE)
 INPUT = re.compile(
     r"input|prompt|prefill|total_tok(?!.{0,40}output)|(^|_)(in|pp)(?!_(m|u|milli|micro)?s(ec\w*)?(_|$))(_|$)"
 )
@@ -53,6 +56,14 @@ def is_rate(plain: str) -> bool:
 def tells_of_drafts(text: str) -> bool:
     """Whether a name or a cell says that there was a draft."""
     return bool(_DRAFTS.search(text)) and not _NO_DRAFTS.search(text)
+
+
+def tells_by_name(name: str, cell: str) -> bool:
+    """The same of a cell that says yes, or names a draft, in a column whose name does."""
+    yes = _YES.fullmatch(cell.strip()) or (
+        "draft" in name.lower() and re.search("[A-Za-z]", cell) and not _NO_DRAFTS.search(cell)
+    )
+    return bool(yes) and tells_of_drafts(name)
 
 
 def per_second(plain: str) -> float:

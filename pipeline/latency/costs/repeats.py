@@ -3,6 +3,7 @@
 Two models, prompt lengths or datasets in one table look like repeats. Their mean is a server that nobody has.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,13 @@ from numpy.typing import NDArray
 
 from pipeline.latency.costs.columns import listed
 from pipeline.latency.costs.measurements import Measurement
+from pipeline.latency.costs.name_words import tells_of_drafts
 
 Floats = NDArray[np.float64]
 
 _REPEAT = 1.08  # ratio of two numbers of requests up to which they are one point
 _DIFFERS = 1.10  # ratio of two repeats from which they are of different things
+_OF_SERVER = re.compile("model|gpu|hardware|machine|engine|dtype|precision", re.IGNORECASE)
 _LABEL = 0.5  # distinct values / measurements up to which a column is a label, not a result
 
 
@@ -92,6 +95,20 @@ def falls(measured: Sequence[Measurement]) -> list[str]:
                 f"check {high.where}: {_tokens_per_second(high):,.0f} tokens/s at {high.requests:g} requests, but {low.where} "
                 f"has {_tokens_per_second(low):,.0f} at {low.requests:g} (draft length {gamma}): fewer requests ran, "
                 "or a time is wrong"
+            )
+    return found
+
+
+def other_servers(measured: Sequence[Measurement]) -> list[str]:
+    """Columns that say which model or machine it was, and have no value that rows with drafts and rows without share."""
+    found = []
+    for column in dict.fromkeys(column for one in measured for column in one.unread):
+        drafted, plain = ({_text(one.unread, column) for one in measured if bool(one.gamma) == side} for side in (1, 0))
+        named = _OF_SERVER.search(column) and not any(map(tells_of_drafts, (column, *drafted)))
+        if named and drafted and plain and not drafted & plain:
+            found.append(
+                f"check {column}: {listed(sorted(drafted))} with drafts, and {listed(sorted(plain))} without: a speedup would "
+                "compare two servers; fit each alone"
             )
     return found
 

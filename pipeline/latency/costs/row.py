@@ -120,6 +120,7 @@ def tokens_per_step(row: Row, gamma: int, own: bool, known: bool) -> tuple[float
         raise UsageError(
             f"{where}: draft length {gamma}, but the acceptance is unknown; name its column with --column acceptance_length=NAME "
             "(or draft_acceptance_rate=NAME if it is accepted / drafted, acceptance_rate=NAME if it is per token)"
+            + (f"; if '{itl}' is a time per token, --column tpot=NAME" if (itl := row.columns.get("itl")) else "")
         )
     if not 1 <= length <= gamma + 1:
         raise UsageError(

@@ -122,10 +122,14 @@ def read_profile(path: Path) -> Profile:
 
 
 def is_profile(path: Path) -> bool:
-    """Whether the file is a JSON profile, judged by its keys."""
+    """Whether the file is a JSON profile, judged by its keys. Results that follow each other are no document, and none."""
     if path.suffix != ".json" or not path.is_file():
         return False
-    return set(PARTS) <= set(raw) if isinstance(raw := _read(path), Mapping) else False
+    try:
+        raw = _read(path)
+    except UsageError:
+        return False
+    return isinstance(raw, Mapping) and set(PARTS) <= set(raw)
 
 
 def _kind(raw: Any) -> Any:

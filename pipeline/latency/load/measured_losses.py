@@ -72,6 +72,8 @@ def measured_losses(
     lost_GN = np.zeros((gammas + 1, cap), dtype=np.bool_)
     for gamma, of_gamma in verdicts.items():
         lost_GN[gamma] = [_lost_at(batch, of_gamma) for batch in range(1, cap + 1)]
+        if gamma and len(of_gamma) == 1:  # no second load tells that it would win elsewhere
+            lost_GN[gamma] |= of_gamma[0].lost
     known = sorted(verdicts)
     for gamma in set(range(gammas + 1)) - set(known):  # not measured: it does not go before what was
         for beside in ([one for one in known if one < gamma][-1:], [one for one in known if one > gamma][:1]):

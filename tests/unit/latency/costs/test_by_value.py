@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.measurements import Table, read_measurements
+from pipeline.latency.costs.step_costs import is_profile
 from tests.unit.latency.costs.offers import line, offered
 
 SWEEPS = next((one for up in Path(__file__).parents if (one := up / "shared/data/measurements").is_dir()), Path("none"))
@@ -223,12 +224,25 @@ def test_results_after_each_other_are_lines_or_not(tmp_path: Path) -> None:
         measured = read_measurements(path).measured
 
         assert [pytest.approx(1 + 2.0 * 1.99)] * 2 == [one.requests for one in measured]
+        assert not is_profile(path)  # as the command asks first
 
 
 @pytest.mark.parametrize(
     ("header", "rows", "message"),
     [
         ("method,concurrency,tpot_ms", ("none,1,10", "eagle3,1,5"), "'method' tells of drafts"),
+        ("method,concurrency,tpot_ms", ("eagle3 0.5B,1,10", "eagle3 0.5B,8,12"), "'method' tells of drafts"),
+        ("mode,concurrency,tpot_ms", ("spec temp=0,1,10", "spec temp=0,8,12"), "'mode' tells of drafts"),
+        ("mode,concurrency,tpot_ms", ("mtp 0,1,10", "draft=0,8,12"), ""),
+        ("mtp,concurrency,tpot_ms", ("on,1,10", "on,8,12"), "'mtp' tells of drafts"),
+        ("Draft model,concurrency,tpot_ms", ("Qwen3-0.6B,1,10", "Qwen3-0.6B,8,12"), "'Draft model' tells of drafts"),
+        ("Draft model,concurrency,tpot_ms", ("none,1,10", "-,8,12"), ""),
+        ("speculative decoding,concurrency,tpot_ms", ("False,1,10", "disabled,8,12"), ""),
+        ("machine spec,concurrency,tpot_ms", ("8xH100,1,10", "8xH100,8,12"), ""),
+        ("concurrency,k,tpot_ms,acceptance", ("1,0,10,-", "1,3,5,51%"), "give --column draft_acceptance_rate=acceptance"),
+        ("concurrency,k,Mean ITL (ms)", ("1,0,10", "1,3,5"), "if 'Mean ITL (ms)' is a time per token, --column tpot=NAME"),
+        ("concurrency,k,tpot_ms,output_tok_s", ("1,0,10,95", "4,0,11,360", "16,0,12,1.210"), "separator of thousands"),
+        ("concurrency,k,tpot_ms,ttft_ms,output_tok_s", ("1,0,10,900,50", "2,0,10,1200,135", "16,0,10,20000,130"), "full"),
         ("mode,concurrency,tpot_ms", ("no spec,1,10", "without draft,8,12"), ""),
         ("benchmark,concurrency,tpot_ms", ("spec_bench,1,10", "SPEED-Bench,8,12"), ""),
         ("concurrency,tpot_ms,success,failed", ("1,10,10,0", "64,18,20,620"), "line 3: 620 of 640 requests failed"),

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.measurements import Measurement, read_measurements
-from pipeline.latency.costs.repeats import contradictions, falls
+from pipeline.latency.costs.repeats import contradictions, falls, other_servers
 
 LENGTHS = {0: 1.0, 1: 1.6, 2: 2.2}
 
@@ -91,3 +91,24 @@ def test_the_repeats_that_differ_most_are_named(tmp_path: Path) -> None:
     (found,) = contradictions(_read(tmp_path, HEADER, [*_rows("one", 1), *other]))
 
     assert (9, 8, pytest.approx(1.5)) == (found.points, found.low.requests, found.ratio)
+
+
+@pytest.mark.parametrize(
+    ("column", "plain", "drafted", "said"),
+    [
+        ("Model", "8B", "70B", ["70B with drafts, and 8B without"]),
+        ("Model", "8B", "8B", []),
+        ("model", "8B", "8B + EAGLE-3", []),
+        ("draft model", "", "0.6B", []),
+        ("config", "A", "B", []),
+    ],
+)  # fmt: skip
+def test_rows_with_drafts_are_of_the_same_server(
+    column: str, plain: str, drafted: str, said: list[str], tmp_path: Path
+) -> None:
+    """Plain decoding of one model beside drafts of another is no repeat, and gave a speedup."""
+    rows = [f"{drafted if k else plain},{load},{k},{10 - k},{1 + k / 2 or ''}" for load in (1, 8) for k in (0, 2)]
+
+    found = other_servers(_read(tmp_path, f"{column},concurrency,k,tpot_ms,acceptance_length", rows))
+
+    assert said == [one.partition(": ")[2].partition(":")[0] for one in found]

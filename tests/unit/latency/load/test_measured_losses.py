@@ -166,10 +166,23 @@ def test_the_costs_file_of_a_path_is_named(tmp_path: Path) -> None:
         fitted_costs_from_json(_fitted(_slow_at_8).json() | {"schema": 4}, str(tmp_path / "costs.json"))
 
 
-@pytest.mark.parametrize(("gain", "chosen"), [(0.99, 2), (0.8, 3)])
+@pytest.mark.parametrize("further", [(), (64.0,)])
+def test_drafts_at_one_load_are_not_ranked_at_others(further: tuple[float, ...]) -> None:
+    """Of 16 requests, with plain decoding at others too: 7 lost there, and extrapolated costs recommended it below. Plain
+    decoding and what did not lose are left to the costs."""
+    cells = [Cell(0, load, load, 0.02, 1.0) for load in (16.0, *further)]
+    cells += [Cell(gamma, 16.0, 16.0, step, 2.0) for gamma, step in ((1, 0.0282), (3, 0.028), (7, 0.032))]
+    lost_GN = measured_losses(cells, None, 7, 64).lost_GN
+
+    assert lost_GN[7].all()
+    assert not lost_GN[[1, 3]].any()
+    assert [15] == np.flatnonzero(lost_GN[0]).tolist()
+
+
+@pytest.mark.parametrize(("gain", "chosen"), [(0.99, 2), (0.975, 2), (0.8, 3)])
 def test_an_unmeasured_length_is_chosen_only_beyond_the_error(gain: float, chosen: int) -> None:
     """Lengths 2 and 4 were measured, with step times 1% off and 1% of tokens; 3 lies between them. Below 2 is nothing."""
-    step_GN = np.array([[9.0], [1.5], [2.0], [2.0 * gain], [2.0]])
+    step_GN = np.array([[9.0], [1.5], [2.0], [2.0 * gain], [2.4]])
     costs = SimpleNamespace(
         cells=(), load=None, plain=False, acceptance_known=True, max_gamma=4, measured=lambda gamma: gamma in (2, 4),
         steps=lambda *_: step_GN, accuracy=StepAccuracy(0.01),
