@@ -162,7 +162,8 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     if sample and sample.mean is not None:
         yield "plan:"
         yield f"  prompt_tokens: {sample.mean:.1f}  # mean of the rows above, for `plan`; remove both with other prompts"
-        yield f"  longest_prompt_tokens: {max(sample.lengths)}"
+        part = f"  # of the first {sample.counts.rows:,} rows: state more if later ones are longer"
+        yield f"  longest_prompt_tokens: {max(sample.lengths)}{part if sample.counts.over_limit else ''}"
         yield ""
     yield "promote:"
     yield f"  target_name: {_text(name)}  # the registered model is called NAME-draft"

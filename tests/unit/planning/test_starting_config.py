@@ -1,6 +1,7 @@
 """The config that `understudy init` writes: accepted as it is, and one line for what cannot be used."""
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -332,5 +333,14 @@ def test_few_rows_without_a_domain_are_said_as_they_are(tmp_path: Path) -> None:
     assert "# about 1,333 epochs of 1 train prompts" in text
     config = _loaded(tmp_path, text)  # rows of the training are as long as the longest prompt, and not as the limit
     assert 0 < int(config.plan.longest_prompt_tokens or 0) < config.corpus.prompt_limit
+    assert "rows: state more" not in text
     assert "# columns not used: note\n" in text  # the temperature is
     assert "# 2 rows of the log state temperature 0.5." in text
+
+
+def test_the_longest_prompt_of_a_sample_is_said_to_be_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a training are as long as the longest of all: a plan would take too few tokens for the most."""
+    monkeypatch.setattr("pipeline.planning.prompt_sample.SAMPLED", 2)
+    prompts = _prompts(tmp_path / "p.jsonl", [{"prompt": "a " * (number + 1)} for number in range(3)])
+    text = starting_config(str(_model(tmp_path / "target")), "target", prompts)
+    assert re.search(r"longest_prompt_tokens: \d+  # of the first 2 rows: state more if later ones are longer\n", text)
