@@ -130,7 +130,7 @@ class SourceReader:
             raise UsageError(f"--{key.replace('_', '-')}: {self.path}: {text}")
 
     def total(self) -> int:
-        """Number of rows for the progress bar. For lines the number of newlines, so blank lines count too."""
+        """Number of rows for the progress bar. Blank lines count too."""
         rows = sum(self._count(file) for file in self._found.files)
         read = min(rows, self.source.limit) if self.source.limit else rows
         self.over_limit = rows - read

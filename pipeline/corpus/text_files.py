@@ -69,12 +69,12 @@ def _open(path: Path, packed: str | None) -> Any:
 
 
 def count_lines(path: Path) -> int:
-    """Newlines of a file."""
+    """Lines of a file, of which the last may have no newline."""
     with opened(path) as stream:
-        lines = 0
+        lines, end = 0, b"\n"
         while chunk := stream.read(_CHUNK):
-            lines += chunk.count(b"\n")
-        return lines
+            lines, end = lines + chunk.count(b"\n"), chunk[-1:]
+        return lines + (end != b"\n")
 
 
 def read_jsonl(path: Path) -> Rows:

@@ -17,6 +17,7 @@ from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_facts import RowFacts
 from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
+from pipeline.corpus.text_files import count_lines
 from pipeline.errors import UsageError
 
 SOURCE = PromptSource(path="p.jsonl")
@@ -76,6 +77,13 @@ def test_formats_give_the_same_rows(tmp_path: Path, write: Callable[[Path], Path
 
     assert [row["prompt"] for row in ROWS] == [row.value["prompt"] for row in reader]
     assert len(ROWS) == reader.total()
+
+
+def test_a_last_line_without_a_newline_counts(tmp_path: Path) -> None:
+    """`plan` counts by it: one row of a file is one, and no row has more answers than there are rows."""
+    for text, expected in (("", 0), ("{}", 1), ("{}\n", 1), ("{}\n{}", 2)):
+        (tmp_path / "p.jsonl").write_text(text)
+        assert expected == count_lines(tmp_path / "p.jsonl")
 
 
 def test_limit_reads_the_first_rows(tmp_path: Path) -> None:
