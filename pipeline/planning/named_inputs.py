@@ -70,6 +70,7 @@ class Prompts:
     follow_ups: int  # rows with more than one user message
     sessions: int  # rows with more than one recorded answer
     log: LogColumns
+    is_log: bool  # of a deployment
     chats: int  # rows that need a chat template
     layout: str  # what the file was read as
     columns: Mapping[str, str]  # keys of the source that differ from their defaults
@@ -203,6 +204,7 @@ def read_prompts(path: Path, columns: Mapping[str, str | None], name: str | None
         follow_ups=follow_ups,
         sessions=sessions,
         log=log,
+        is_log=reader.is_log,
         chats=chats,
         layout=reader.layout,
         columns={key: getattr(source, key) for key in _COLUMNS if getattr(source, key) != _default(key)},

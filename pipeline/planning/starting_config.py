@@ -135,7 +135,7 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
         yield f"      every_turn: false  # {prompts.follow_ups:,} chats have several user messages; true uses each of them"
     if prompts.sessions:
         yield f"      every_answer: false  # {prompts.sessions:,} chats hold several answers; true: each of them is a completion"
-    if target.url is not None:
+    if target.url is not None or prompts.is_log:
         yield from prompts.log.lines()
     yield from _domains(prompts)
     rendered, lengths = (
@@ -202,7 +202,8 @@ def _columns(prompts: Prompts, target: Model) -> Iterator[str]:
         yield f"      # system_field: {_text(prompts.system)}  # puts this column before each prompt, as a system message"
     if prompts.further:
         yield f"      # input_field: {_text(prompts.further)}  # puts this column after each prompt"
-    of_log = {} if target.url is None else {**prompts.log.answers, **prompts.log.times}  # which lines below speak of
+    is_log = target.url is not None or prompts.is_log
+    of_log = {**prompts.log.answers, **prompts.log.times} if is_log else {}  # which lines below speak of
     if unused := [column for column in prompts.unused if column not in of_log]:
         yield f"      # columns not used: {', '.join(map(_text, unused[:12]))}"
     if prompts.foreign_answers:

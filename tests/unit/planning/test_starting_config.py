@@ -85,6 +85,22 @@ def test_sampling_is_that_of_the_log(tmp_path: Path) -> None:
     assert "out of range" in text
 
 
+def test_what_a_log_has_is_offered(tmp_path: Path) -> None:
+    """Recorded answers, times and redaction of a deployment's log, with a target that is loaded here; not of a plain data set."""
+    target = _model(tmp_path / "target", TEMPLATE)
+    answer = {"choices": [{"message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}]}
+    request = {"messages": [{"role": "user", "content": "a"}], "temperature": 0.7}
+    log = _prompts(tmp_path / "log.jsonl", [{"request": request, "response": answer, "created": 1795658546.5}] * 3)
+    text = starting_config(str(target), SMALLER, log)
+    assert "use_answers: false  # 3 rows have a recorded answer" in text
+    assert "# since: 14d" in text
+    assert "redact: false" in text
+    assert "columns not used" not in text
+    assert "response" == _loaded(tmp_path, text).corpus.sources[0].answer_field
+    plain = _prompts(tmp_path / "plain.jsonl", [{"prompt": "a", "answer": "b"}] * 3)
+    assert "use_answers" not in starting_config(str(target), SMALLER, plain)
+
+
 def test_sampling_is_that_of_the_targets_generation_config(tmp_path: Path) -> None:
     """As a server uses it, which ignores `do_sample`."""
     target = _model(tmp_path / "target")
