@@ -87,3 +87,22 @@ def test_a_break_even_does_not_contradict_its_verdict(costs: list[float], shown:
     found = _found(costs, 0.999)
     assert shown == probe_report._break_even(found)
     assert verdict in found.verdict
+
+
+@pytest.mark.parametrize(("seconds", "fewest", "most"), [(1e-3, 10, 50), (1e-5, 50, 50), (1.0, 3, 3)])
+def test_short_passes_are_timed_more_often(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, fewest: int, most: int
+) -> None:
+    """A turn lasts a third of a second where passes are short, since few of those are noise; long ones are timed three times."""
+    asked = list[int]()
+
+    def measured(*_: Any, repeats: int, **__: Any) -> ForwardTimes:
+        asked.append(repeats)
+        return ForwardTimes(dict.fromkeys(range(1, 12), seconds), seconds)
+
+    monkeypatch.setattr(probe, "measure_times", measured)
+    pair: Any = SimpleNamespace(context=256, target=None, vocabulary=9)
+    turns = probe._times(pair, None, None, 6)
+
+    assert 6 == len(turns)
+    assert all(fewest <= one <= most for one in asked[-5:])

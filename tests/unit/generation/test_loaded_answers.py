@@ -11,7 +11,7 @@ import torch
 
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.errors import UnderstudyError
-from pipeline.generation import generate, shard_worker
+from pipeline.generation import generate, loaded_answers, shard_worker
 from pipeline.generation.completion_plan import CompletionRequest, plan_completions, shards_of
 from pipeline.generation.completion_store import StoredCompletion, read_completions, shard_exists
 from pipeline.generation.distributions import unpack
@@ -204,3 +204,59 @@ def test_weights_without_finite_logits_are_an_error(
     broken.lm_head.weight.data.fill_(float("nan"))
     with pytest.raises(UnderstudyError, match="NaN or infinite logits"):
         _make(broken, prompts, settings, log, tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "margin", "stored", "impossible"),
+    [
+        (GREEDY, -0.1, True, 0),
+        (GREEDY, -1.0, False, 1),
+        (Sampling(0.7, top_k=6), 0.0, True, 0),
+        (Sampling(0.7, top_k=6), -0.1, False, 0),
+        (Sampling(0.7, top_k=6), -1.0, False, 1),
+    ],
+)
+def test_a_token_that_rounding_explains_is_no_evidence_against_a_log(
+    monkeypatch: pytest.MonkeyPatch, settings: GenerationSettings, sampling: Sampling, margin: float,
+    stored: bool, impossible: int,
+) -> None:  # fmt: skip
+    """Another batch in bfloat16 chose the other one of two likeliest tokens, which is as certain as the likeliest, or one just
+    below a cut-off, which has no log p: it is generated again. Further off it is not of this target."""
+    columns = {
+        "margin": np.array([0.0, margin], dtype=np.float32),
+        "log_p": np.array([-0.1, -np.inf], dtype=np.float32),
+    }
+    columns |= {name: np.zeros((2, 3)) for name in ("entries", "certain", "rest_log_p")}
+    columns |= {"listed_ids": np.array([[4, 5], [4, 5]]), "listed_log_p": np.log(np.full((2, 2), 0.5))}
+    monkeypatch.setattr(loaded_answers, "score_rows", lambda *_: iter([(0, columns)]))
+    settings = replace(settings, sampling=sampling, lookahead=0)
+    answer = LoggedCompletion(np.array([4, 5], dtype=np.int32), True, True)
+    request = CompletionRequest(_prompts(1)[0], sampling)
+    found, tested = loaded_answers.complete_recorded(None, [request], {0: answer}, settings, VOCABULARY, 40)
+
+    assert stored is (0 in found)
+    assert impossible == tested[0].recorded.impossible
+    assert stored + impossible == tested[0].recorded.completions
+    if sampling.greedy and stored:
+        assert [0.0, 0.0] == found[0].log_p.tolist()
+
+
+def test_what_follows_an_answer_has_random_numbers_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, settings: GenerationSettings
+) -> None:
+    """With those of the answer, its first tokens would come again where the target is as sure."""
+    seeds, request = list[int](), CompletionRequest(_prompts(1)[0], Sampling())
+
+    class Asked(Exception): ...
+
+    def ask(tokens: Any, limit: int, seed: int, *rest: Any) -> Any:
+        seeds.append(seed)
+        raise Asked
+
+    monkeypatch.setattr(generate, "Request", ask)
+    monkeypatch.setattr(generate, "Decoder", lambda *_, **__: None)
+    with pytest.raises(Asked):
+        generate.generate_past_end(None, [request], [list(request.prompt.tokens)], settings, VOCABULARY)
+
+    assert 1 == len(seeds)
+    assert generate.seed_of(settings, request) not in seeds

@@ -1,5 +1,6 @@
 """What runs' records say of their drafts, and what is derived from them."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,27 @@ def test_what_a_kill_has_left_is_derived_by_the_next_call(
     again = load_run(store, "r")
     assert again is not None
     assert (said, (said, said), said) == (page.read_text(), uploads.seen, again.promotion["result"])
+
+
+def test_a_page_that_cannot_be_written_whole_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full, or a kill, within the page leaves the old one, and the record as it was."""
+    store = Store(tmp_path)
+    entry = JobEntry(stage="promote", key="k", figures={}, notes={"version": "1", "result": "promoted"})
+    record = RunRecord(id="r", name="n", created="2026-11-26T00:00:00Z", config={}, outside={}, jobs={"promote": entry})
+    record.save(store)
+    page = run_directory(store, "r") / PAGE
+    page.write_text("promoted")
+    monkeypatch.setattr(records, "run_page", lambda *_: "rolled back")
+
+    def half(path: Path, text: str, **_: Any) -> None:
+        path.write_bytes(text[: len(text) // 2].encode())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", half)
+        with pytest.raises(OSError, match="No space"):
+            update_records(ROLLED_BACK, None, store, Uploads(store))  # type: ignore[arg-type]
+
+    again = load_run(store, "r")
+    assert again is not None
+    assert ("promoted", "promoted") == (page.read_text(), again.promotion["result"])

@@ -72,3 +72,16 @@ def test_a_killed_takeover_that_was_too_early_opens_no_way_past_a_live_claim(
     assert not claims.is_abandoned(port, 1)
     now[0] += STALE_SECONDS + 5
     assert isinstance(take(port, 1, {}), Claim)
+
+
+@pytest.mark.parametrize(("ended", "expected"), [(True, Claim), (None, Held), (False, Held)])
+def test_a_process_of_which_nothing_is_known_holds_its_claim(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ended: bool | None, expected: type
+) -> None:
+    """/proc hides processes of other users (`hidepid`): only one that has certainly ended is followed before its claim is old."""
+    port = PortInMemory(Server(), Location("memory", None, "x", Store(tmp_path / "store")), "draft")
+    assert isinstance(take(port, 1, {}), Claim)
+    monkeypatch.setattr(claims, "has_ended", lambda _: ended)
+
+    assert expected is type(take(port, 1, {}))
+    assert (ended is True) is claims.is_abandoned(port, 1)

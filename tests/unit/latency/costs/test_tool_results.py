@@ -103,6 +103,16 @@ def test_arrivals_at_a_rate_have_a_mean_batch(found: dict[str, Any], tmp_path: P
     assert pytest.approx(1 + served * (LATENCY - TTFT)) == one.requests
 
 
+def test_a_closed_loop_has_no_rate_that_was_not_kept_up(tmp_path: Path) -> None:
+    """How fast the first requests were sent is no offered load: all of them were served."""
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(_inference_perf({"concurrency": 8, "achieved_rate": 40.0})))
+
+    assert "left when arrivals ended" not in " ".join(read_measurements(path).notes)
+    path.write_text(json.dumps(_inference_perf({"achieved_rate": 40.0})))
+    assert "left when arrivals ended" in " ".join(read_measurements(path).notes)
+
+
 def test_the_draft_is_read_where_the_tool_counts_it(tmp_path: Path) -> None:
     """A draft length that follows from what is counted: steps and draft tokens, or both acceptance figures of trtllm-bench."""
     drafted = _aiperf(
