@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Gemma4TextConfig
 
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.models import model_json
 from pipeline.models.built import empty_model, load_config
 from pipeline.models.files import model_digest, tokenizer_digest
 from pipeline.models.loading import load_model, load_tokenizer
@@ -18,6 +19,7 @@ from pipeline.models.shape import read_shape
 from pipeline.models.tensor_ledger import missing_member
 from pipeline.models.tokenizers import never_emitted, other_template
 from pipeline.speculation.choice import check_logits, proved_way
+from pipeline.store.parsing import Format
 from tests.architectures import FAMILIES, VOCABULARY, tiny_model
 from tests.fakes import saved_tiny_llama, tiny_llama, tiny_tokenizer
 
@@ -260,3 +262,11 @@ def test_a_file_of_a_gigabyte_is_refused_unread(model: Path, name: str) -> None:
         stream.truncate(1 << 30)
     with pytest.raises(UsageError, match=f"{name}.*1,073,741,824|{name}.*larger than 134,217,728"):
         load_tokenizer(model)
+
+
+def test_readers_of_what_models_ship_have_the_bound_too() -> None:
+    """Whoever reads one of these files by itself, such as that of a processor, reads no gigabyte."""
+    formats = {name: one for name, one in vars(model_json).items() if isinstance(one, Format)}
+
+    assert len(formats) > 4
+    assert {model_json.MOST_BYTES} == {one.most_bytes for one in formats.values()}
