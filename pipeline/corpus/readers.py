@@ -41,14 +41,21 @@ class Row:
 
 class SourceReader:
     """The rows of one prompt source. `option`: the command's option that names it, for messages; None: the config does. `since`:
-    seconds since 1970, from which rows with a time are wanted.
+    seconds since 1970, from which rows with a time are wanted. `also`: columns to read of columnar files beside those in use.
 
     UsageError if there is no file, if its format or columns are not known, or if it cannot be read; every message names the file.
     """
 
     def __init__(
-        self, number: int, source: PromptSource, path: Path, option: str | None = None, since: float | None = None
+        self,
+        number: int,
+        source: PromptSource,
+        path: Path,
+        option: str | None = None,
+        since: float | None = None,
+        also: tuple[str, ...] = (),
     ) -> None:
+        self._also = also
         self.path = path / "prompts.jsonl" if source.is_reference else path
         key = f"corpus.sources.{number}"
         self._found = find_files(self.path, source.format, f"{option or key + '.path:'} {self.path}")
@@ -166,7 +173,7 @@ class SourceReader:
 
     def _wanted(self) -> list[str]:
         """Columns to read of columnar files, those of prompts first."""
-        return list(dict.fromkeys([*([self._request] if self._request else []), *self.columns.read]))
+        return list(dict.fromkeys([*([self._request] if self._request else []), *self.columns.read, *self._also]))
 
     def _columns(self, source: PromptSource, remedy: str, option: str | None) -> Columns:
         """By the first rows of the first file that has some. Rows may be texts or chats instead of objects, then all are."""

@@ -8,7 +8,14 @@ from typing import Any, Literal
 
 from pipeline.config.corpus import PromptSource
 from pipeline.corpus.answer_forms import UnusableAnswer
-from pipeline.corpus.answers import NO_REASON, LoggedAnswer, parse_answer, settings_text, stated_sampling
+from pipeline.corpus.answers import (
+    ANSWER_COLUMNS,
+    NO_REASON,
+    LoggedAnswer,
+    parse_answer,
+    settings_text,
+    stated_sampling,
+)
 from pipeline.corpus.rendering import Renderer, Tokenizer
 from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.corpus.traffic import timestamp
@@ -18,6 +25,7 @@ _ANSWERS = ("answer", "response", "completion", "output")
 _SHOWN = 4  # settings in a comment
 _EXAMPLES = 64  # plain prompts with an answer, by which the rendering is told
 _TIMES = ("created", "created_at", "timestamp", "time", "date")
+READ = (*_ANSWERS, *_TIMES, *ANSWER_COLUMNS)  # of formats of which only named columns are read
 
 
 @dataclass

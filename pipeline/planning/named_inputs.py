@@ -24,7 +24,7 @@ from pipeline.models.loading import load_tokenizer
 from pipeline.models.names import layers_to_keep, local_directory, pinned_name, same_model
 from pipeline.models.pair_facts import check_sizes
 from pipeline.models.shape import measure_weights, read_shape
-from pipeline.planning.log_columns import LogColumns
+from pipeline.planning.log_columns import READ, LogColumns
 from pipeline.progress import Progress
 from pipeline.servers.connect import served_model_of
 from pipeline.servers.target import SCORING_TOKENS
@@ -173,7 +173,7 @@ def read_prompts(path: Path, columns: Mapping[str, str | None], name: str | None
     """Every row is parsed as a run would parse it. `columns`: keys of a source, None for what is recognised. `name`: as a config
     names the prompts; None: by their path. UsageError where no row is a prompt, and where no row has the domain that was asked
     for."""
-    reader = SourceReader(0, named_source(path, {**columns}), path, option="--prompts")
+    reader = SourceReader(0, named_source(path, {**columns}), path, option="--prompts", also=READ)
     source = reader.source.model_copy(update={"every_turn": True})
     kinds, domains, log, bad = Counter[str](), Counter[str](), LogColumns(source.messages_field), list[str]()
     by_answer = source.model_copy(update={"every_turn": False, "every_answer": True})

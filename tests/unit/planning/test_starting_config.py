@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub.constants
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -97,6 +99,12 @@ def test_what_a_log_has_is_offered(tmp_path: Path) -> None:
     assert "redact: false" in text
     assert "columns not used" not in text
     assert "response" == _loaded(tmp_path, text).corpus.sources[0].answer_field
+    columns = {"request": [request] * 3, "response": [json.dumps(answer)] * 3, "timestamp": [1795658546.5] * 3}
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    text = starting_config(str(target), SMALLER, tmp_path / "log.parquet")
+    assert "use_answers: false  # 3 rows have a recorded answer" in text
+    assert "by time_field: timestamp; 3 rows have a time" in text
+    assert "columns not used" not in text
     plain = _prompts(tmp_path / "plain.jsonl", [{"prompt": "a", "answer": "b"}] * 3)
     assert "use_answers" not in starting_config(str(target), SMALLER, plain)
 
