@@ -9,7 +9,7 @@ from pipeline.distillation.launchers import current, process_count
 from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json
 from pipeline.distillation.training import Training
 from pipeline.distillation.training_data import training_data
-from pipeline.distillation.training_log import Log, best
+from pipeline.distillation.training_log import RATE, Log, best, examinations
 from pipeline.distillation.training_task import TrainingTask
 from pipeline.distillation.workers import train_in_processes
 from pipeline.drafts.directory import TrainedOn, trained_on_before
@@ -112,9 +112,7 @@ def _point(train: Sequence[StoredCompletion], log: Log) -> CurvePoint:
 def _figures(train: Sequence[StoredCompletion], log: Log) -> dict[str, float]:
     found, losses = best(log), [entry["loss"] for entry in log if "loss" in entry]
     return {
-        "dev_acceptance_rate_before": next(
-            entry["dev_acceptance_rate"] for entry in log if "dev_tokens_per_target_call" in entry
-        ),
+        "dev_acceptance_rate_before": examinations(log)[0][RATE],
         "dev_acceptance_rate_after": found["dev_acceptance_rate"],
         "dev_tokens_per_target_call_after": found["dev_tokens_per_target_call"],
         "best_step": found["step"],

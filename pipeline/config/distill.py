@@ -32,7 +32,9 @@ class OnPolicyConfig(Section):
         description="Train prompts per round; the same number of stored target completions is mixed in.",
     )
     max_steps: int = Field(default=100, gt=0, description="Optimiser steps per round.")
-    learning_rate: float = Field(default=5e-4, gt=0, description="Peak learning rate of a round.")
+    learning_rate: float | None = Field(
+        default=None, gt=0, description="Peak learning rate of a round; null: a quarter of the offline phase's."
+    )
 
 
 class LoraConfig(Section):
@@ -61,7 +63,11 @@ class DistillConfig(Section):
         default="adamw",
         description="muon: Muon for hidden matrices and AdamW for the rest; better for drafts that were pre-trained with Muon.",
     )
-    learning_rate: float = Field(default=2e-3, gt=0, description="Peak learning rate (warm-up, then linear to 0).")
+    learning_rate: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
+        default="auto",
+        description="Peak learning rate (warm-up, then linear to 0). auto: the best of at most 4 short trainings on dev prompts, "
+        "whose steps are at most a tenth of max_steps.",
+    )
     max_steps: int = Field(default=300, gt=0, description="Optimiser steps.")
     batch: int = Field(default=16, gt=0, description="Sequences per micro-batch.")
     accumulation: int = Field(default=1, gt=0, description="Micro-batches per optimiser step.")
@@ -123,6 +129,12 @@ class DistillConfig(Section):
         default=None, description="Train LoRA adapters on the linear layers only; null trains all weights."
     )
     on_policy: OnPolicyConfig = Field(default=OnPolicyConfig(), description="On-policy rounds after the offline phase.")
+
+    @property
+    def peak_rate(self) -> float:
+        """Of settings in which `auto` is decided."""
+        assert self.learning_rate != "auto"
+        return self.learning_rate
 
     @model_validator(mode="after")
     def _shares_are_of_one(self) -> "DistillConfig":

@@ -6,7 +6,7 @@ import io
 import os
 import re
 import typing
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +234,20 @@ def _index(node: list[Any], part: str, override: str) -> int:
 def _causes(error: ValidationError) -> list[Any]:
     """Its mistakes, without a list that is too short only because pydantic does not count items with a mistake."""
     within = {item["loc"][:depth] for item in error.errors() for depth in range(len(item["loc"]))}
-    return [item for item in error.errors() if item["type"] != "too_short" or item["loc"] not in within]
+    found = [item for item in error.errors() if item["type"] != "too_short" or item["loc"] not in within]
+    words = {item["loc"][:-1]: item["ctx"]["expected"] for item in found if _is_word(item)}
+    return [_with_word(item, words) for item in found if not _is_word(item)]
+
+
+def _is_word(item: Any) -> bool:
+    """Of a key that takes a number or a word, such as `auto`: pydantic says of each what is wrong."""
+    return bool(item["loc"]) and str(item["loc"][-1]).startswith("literal[")
+
+
+def _with_word(item: Any, words: Mapping[tuple[Any, ...], str]) -> Any:
+    """One mistake at the key itself."""
+    key = item["loc"][:-1]
+    return {**item, "loc": key, "msg": f"{item['msg']}, or {words[key]}"} if key in words else item
 
 
 def _location(item: Any) -> list[str]:

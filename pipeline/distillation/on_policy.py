@@ -45,7 +45,7 @@ def run_rounds(
     round_settings = settings.model_copy(
         update={
             "max_steps": on_policy.max_steps,
-            "learning_rate": on_policy.learning_rate,
+            "learning_rate": on_policy.learning_rate or settings.peak_rate / 4,
             "evaluate_every": min(settings.evaluate_every, on_policy.max_steps),
         }
     )

@@ -68,13 +68,15 @@ def distill(
     work: Path,
     examine: Callable[[Any], AcceptanceSummary],
     progress: Progress,
+    may_diverge: bool = False,
 ) -> Log:
     """Train `model` in place on `completions`; it ends with the weights that were best by `examine(model)`,
     which every process calls, and where it returns the same.
 
     `weights`: of a token in the loss, by its segment (`segment_weights.py`). Checkpoints are written to `work`, and training
     resumes from them. Returns the log: step with loss, or with dev_acceptance_rate and dev_tokens_per_target_call; where there
-    are several segments also by segment. Raises UnderstudyError naming step and completions if the loss is not finite.
+    are several segments also by segment. Raises UnderstudyError naming step and completions if the loss is not finite, but for a
+    training that `may_diverge`.
     """
     with progress.track("distill", settings.max_steps, "steps") as track:
         checkpoint = from_first(lambda: last_checkpoint(work))
@@ -85,6 +87,7 @@ def distill(
             if checkpoint is not None:
                 progress.line(f"distill: goes on from step {step_of(checkpoint)} of {settings.max_steps}")
             trainer = _trainer(model, tokenizer, completions, settings, weights, seed, vocabulary, work)
+            trainer.may_diverge = may_diverge
             trainer.add_callback(TrainingCallback(trainer, settings, trainer.by_segment, examine, track, work))
             tried = batch_named(
                 "distill.batch",
@@ -150,7 +153,7 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
         ddp_find_unused_parameters=False,
         ddp_broadcast_buffers=False,
         gradient_accumulation_steps=settings.accumulation,
-        learning_rate=settings.learning_rate,
+        learning_rate=settings.peak_rate,
         lr_scheduler_type="linear",
         warmup_steps=int(settings.warmup_share * settings.max_steps),
         weight_decay=settings.weight_decay,
@@ -190,6 +193,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
     """SFTTrainer with a distillation loss on the positions of completion tokens."""
 
     optimizer: Any
+    may_diverge = False
     loss_is_scaled_for_ga = True  # `compute_loss` divides by the positions of all micro-batches of a step
 
     def prepare(
@@ -263,7 +267,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
                 return mean_loss(hidden_NH, self._head, self._vocabulary, loss_of)
 
         loss = inside_forward(model, self.model, loss_in)
-        if not torch.isfinite(loss):
+        if not self.may_diverge and not torch.isfinite(loss):
             ids = ", ".join(self.documents.completions[number].id for number in inputs["documents"].tolist())
             raise UnderstudyError(
                 f"distill: the loss is {loss.item()} at step {self.state.global_step + 1} on the batch of "
@@ -277,7 +281,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
     def create_optimizer(self, model: Any = None) -> Any:
         if self._settings.optimizer == "muon" and self.optimizer is None:
             settings, betas = self._settings, (self.args.adam_beta1, self.args.adam_beta2)
-            self.optimizer = MuonWithAdamW(self.model, settings.learning_rate, settings.weight_decay, betas)
+            self.optimizer = MuonWithAdamW(self.model, settings.peak_rate, settings.weight_decay, betas)
         return super().create_optimizer(model)  # keeps `self.optimizer` if it is set
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:

@@ -1,6 +1,6 @@
 """One training of the base draft: offline on the target's completions, then on-policy rounds, then merging of adapters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -15,11 +15,13 @@ from pipeline.config.pair import DeviceMap
 from pipeline.distillation.adapters import add_adapters, merge_adapters
 from pipeline.distillation.on_policy import SampleFunction, run_rounds, sample_round
 from pipeline.distillation.processes import count, spread
+from pipeline.distillation.rate_trials import find_rate
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.distillation.sharding import complete, divided
 from pipeline.distillation.trainer import distill
 from pipeline.distillation.training_log import Log
 from pipeline.drafts.plain import PlainDraft
+from pipeline.errors import BrokenDraft
 from pipeline.examination.examiner import AcceptanceSummary, Examiner
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
@@ -29,6 +31,7 @@ from pipeline.models.stored_pair import Pair
 from pipeline.progress import Progress
 from pipeline.speculation.settings import Sampling
 
+_DIVERGED = AcceptanceSummary(0.0, 0.0)
 DEV_GAMMA = 5  # draft length at which checkpoints are compared
 
 
@@ -61,18 +64,42 @@ class Training:
 
     def run_phases(self, rows: Sequence[StoredCompletion], weights: Mapping[str, float], work: Path) -> tuple[Any, Log]:
         """The same, but for adapters, which stay beside the weights."""
-        settings, seed = self.settings.distill, self.settings.seed
+        settings, seed, trials = self.settings.distill, self.settings.seed, Log()
         model = self.draft()
 
         def train(rows: Sequence[StoredCompletion], settings: DistillConfig, seed: int, place: Path) -> Log:
             return self.train(model, rows, weights, settings, seed, place)
 
+        if settings.learning_rate == "auto":
+            rate, trials = self._find_rate(model, rows, weights, work / "rates")
+            settings = settings.model_copy(update={"learning_rate": rate})
         log = train(rows, settings, seed, work / "offline")
         if settings.on_policy.rounds:
             for phase in run_rounds(rows, settings, seed, work, self._sampler(model), train):
                 done = max(entry["step"] for entry in log)
                 log += [entry | {"step": done + entry["step"]} for entry in phase]
-        return model, log
+        return model, [*trials, *log]
+
+    def _find_rate(
+        self, model: Any, rows: Sequence[StoredCompletion], weights: Mapping[str, float], work: Path
+    ) -> tuple[float, Log]:
+        @cache
+        def at_first() -> AcceptanceSummary:  # of the draft that every trial begins with
+            return self.examine(model)
+
+        def train(settings: DistillConfig, place: Path) -> Log:
+            first = iter([at_first])
+
+            def examine(draft: Any) -> AcceptanceSummary:
+                if (known := next(first, None)) is not None:
+                    return known()
+                found = self._examination(draft)
+                return _DIVERGED if isinstance(found, str) else found
+
+            return self.train(model, rows, weights, settings, self.settings.seed, place, examine)
+
+        hidden = model.config.get_text_config().hidden_size
+        return find_rate(model, self.settings.distill, hidden, train, work, self.progress)
 
     def train(
         self,
@@ -82,8 +109,10 @@ class Training:
         settings: DistillConfig,
         seed: int,
         work: Path,
+        examine_trial: Callable[[Any], AcceptanceSummary] | None = None,
     ) -> Log:
-        """One phase: train `model` in place on `rows`; it ends with its best weights on dev prompts."""
+        """One phase: train `model` in place on `rows`; it ends with its best weights on dev prompts. `examine_trial`: of a trial
+        of the rate, which may diverge."""
         tokenizer = load_tokenizer(self.pair.tokenizer, self.trust_remote_code)
         vocabulary = self.pair.vocabulary
         return distill(
@@ -95,8 +124,9 @@ class Training:
             seed=seed,
             vocabulary=vocabulary,
             work=work,
-            examine=self.examine,
+            examine=examine_trial or self.examine,
             progress=self.progress,
+            may_diverge=examine_trial is not None,
         )
 
     @property
@@ -117,15 +147,30 @@ class Training:
         return Sampling.from_config(self.settings.sampling)
 
     def examine(self, draft: Any) -> AcceptanceSummary:
-        """Acceptance rate and tokens per target call of `draft` on dev prompts, of which each process examines some."""
+        """Acceptance rate and tokens per target call of `draft` on dev prompts, of which each process examines some. BrokenDraft
+        if it cannot be examined."""
+        found = self._examination(draft)
+        if isinstance(found, str):
+            raise BrokenDraft(found)
+        return found
+
+    def _examination(self, draft: Any) -> AcceptanceSummary | str:
+        """In every process the same, and so is why a draft cannot be examined."""
         examiner, examined = self.examiner, PlainDraft(draft, self.pair.vocabulary)
 
-        def acceptance(numbers: list[int]) -> list[Floats]:
-            return self._batches.run(
-                lambda batch_tokens: examiner.in_batches(batch_tokens).acceptance_of(examined, self.dev, set(numbers))
-            )
+        def acceptance(numbers: list[int]) -> Sequence[Floats | str]:
+            try:
+                return self._batches.run(
+                    lambda batch_tokens: examiner.in_batches(batch_tokens).acceptance_of(
+                        examined, self.dev, set(numbers)
+                    )
+                )
+            except BrokenDraft as error:
+                return [str(error)] * len(numbers)
 
-        return examiner.summary_of(self.dev, spread(examiner.groups(self.dev), acceptance))
+        found = spread(examiner.groups(self.dev), acceptance)
+        known = [one for one in found if not isinstance(one, str)]
+        return next((one for one in found if isinstance(one, str)), None) or examiner.summary_of(self.dev, known)
 
     @cached_property
     def _batches(self) -> SmallerBatches:

@@ -9,6 +9,7 @@ from pipeline.examination.examiner import AcceptanceSummary
 Log = list[dict[str, Any]]
 Entries = Sequence[Mapping[str, Any]]
 LOSS, RATE, OMEGA = "loss", "dev_acceptance_rate", "dev_tokens_per_target_call"
+TRIAL = "trial_learning_rate"  # of an entry of a short training before, whose figures are of another draft
 _BY_SEGMENT = "_by_segment"
 _KEPT = ("step", LOSS, LOSS + _BY_SEGMENT, RATE, RATE + _BY_SEGMENT, OMEGA)
 
@@ -36,9 +37,20 @@ def kept(history: Entries) -> Log:
     return [entry for entry in entries if len(entry) > 1]
 
 
+def trial_entry(rate: float, step: int, acceptance: float | None, omega: float | None) -> dict[str, Any]:
+    """Of a short training at another rate; without figures if it diverged."""
+    figures = {} if omega is None else {RATE: acceptance, OMEGA: omega}
+    return {TRIAL: rate, "step": step} | figures
+
+
+def examinations(log: Log) -> list[dict[str, Any]]:
+    """The entries of examinations of the draft itself, in order."""
+    return [entry for entry in log if OMEGA in entry and TRIAL not in entry]
+
+
 def best(log: Log) -> dict[str, Any]:
     """The entry of the best draft: the first with the most tokens per target call."""
-    return max((entry for entry in log if OMEGA in entry), key=lambda entry: entry[OMEGA])
+    return max(examinations(log), key=lambda entry: entry[OMEGA])
 
 
 def best_step(history: Entries) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pipeline.config.distill import DistillConfig
 from pipeline.distillation.launchers import current
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.errors import UnderstudyError
@@ -26,6 +27,7 @@ _PROMPT, _TOKENS = 4, 8  # of a made-up completion
 _KEPT = 4  # entries of its distributions
 _MOST_PARAMETERS = 500_000_000  # of a draft that is trained and written for a trial
 _ONE_STEP = {"max_steps": 1, "batch": 1, "accumulation": 1, "evaluate_every": 1, "save_every": 1, "warmup_share": 0.0}
+_RATE = 1e-3  # of a step, where the rate is to be found
 
 
 def prove_training(pair: Pair, settings: TrainingSettings, device: str, trust_remote_code: bool, work: Path) -> None:
@@ -70,7 +72,7 @@ def _step(pair: Pair, settings: TrainingSettings, device: str, trust_remote_code
         model,
         load_tokenizer(pair.tokenizer, trust_remote_code),
         _completions(pair.vocabulary),
-        settings.distill.model_copy(update=_ONE_STEP),
+        _one_step(settings.distill),
         weights={},
         seed=settings.seed,
         vocabulary=pair.vocabulary,
@@ -84,6 +86,11 @@ def _step(pair: Pair, settings: TrainingSettings, device: str, trust_remote_code
             f"{pair.path('draft')}: a step of training leaves weights that are NaN or infinite; lower distill.learning_rate, or "
             "use another draft"
         )
+
+
+def _one_step(settings: DistillConfig) -> DistillConfig:
+    found = {} if settings.learning_rate != "auto" else {"learning_rate": _RATE}
+    return settings.model_copy(update=_ONE_STEP | found)
 
 
 def _better() -> Any:

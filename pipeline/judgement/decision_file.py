@@ -1,5 +1,6 @@
 """Reads and writes decisions: `decision.json` of a gate artifact, and the decision in the record of a run."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
@@ -48,6 +49,12 @@ def _as_measurable(decision: _Any) -> _Any:
         return decision
     warnings, lines = without_measured(decision.warnings), without_step_times(decision.what_now)
     return replace(decision, speed=speed, warnings=warnings, what_now=lines)
+
+
+def split_trials(log: Sequence[TrainingStep]) -> tuple[list[TrainingStep], list[TrainingStep]]:
+    """The trials of learning rates before a training, and its own steps."""
+    trials = [row for row in log if row.trial_learning_rate is not None]
+    return trials, [row for row in log if row.trial_learning_rate is None]
 
 
 def read_training(path: Path) -> list[TrainingStep]:

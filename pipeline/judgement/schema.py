@@ -138,7 +138,8 @@ class Benefit:
 
 @stored
 class TrainingStep:
-    """An entry of the candidate's training log: the loss, or an examination on dev prompts."""
+    """An entry of the candidate's training log: the loss, or an examination on dev prompts. With a
+    `trial_learning_rate`: the end of a short training before it, without figures if that diverged."""
 
     step: Count
     loss: Number | None = None
@@ -148,6 +149,7 @@ class TrainingStep:
     dev_acceptance_rate: Number | None = None
     dev_acceptance_rate_by_segment: dict[Text, Number] = field(default_factory=dict)
     dev_tokens_per_target_call: Number | None = None
+    trial_learning_rate: Number | None = None
 
 
 @stored(kw_only=False)

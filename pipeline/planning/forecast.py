@@ -15,6 +15,7 @@ from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.traffic import Traffic
 from pipeline.distillation.learning_curve import LearningCurve, find_curve
+from pipeline.distillation.rate_search import trial_steps
 from pipeline.planning.same_inputs import PlannedInputs
 from pipeline.planning.work import bytes_per_token, completions_of, training_steps
 from pipeline.running.jobs import jobs_of
@@ -45,6 +46,7 @@ class Forecast:
     bytes_per_token: int
     generate: list[GenerationForecast]
     training_steps: int  # optimiser steps of all trainings
+    trial_steps: int  # of these, those that find the learning rate, of one training
     training_rows: int  # sequences that these steps see
     endpoints: int  # servers that generate; 0 if the target is loaded here
     recorded_answers: (
@@ -76,6 +78,7 @@ def forecast(config: Config) -> Forecast:
         bytes_per_token=of_token,
         generate=generate,
         training_steps=steps,
+        trial_steps=trial_steps(config.distill),
         training_rows=steps * batch,
         endpoints=len(config.generate.server.endpoints),
         recorded_answers=_recorded(config, readers.values()),

@@ -23,7 +23,7 @@ from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_tokenizer
-from pipeline.models.shape import find_width, measure_weights
+from pipeline.models.shape import find_width
 from pipeline.planning.log_columns import LogColumns
 from pipeline.planning.named_inputs import (
     Model,
@@ -39,7 +39,6 @@ from pipeline.planning.pair_name import pair_name
 from pipeline.planning.prompt_sample import PromptSample, sample_prompts
 from pipeline.speculation.deployed import FILE, Known, of_log, resolve
 
-_SMALL = 50_000_000  # parameters of a draft that needs a higher learning rate
 _BATCH = 16
 _PROMPT = 2048  # tokens
 _EPOCHS = 3
@@ -149,7 +148,7 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield ""
     yield from _sampling(target, prompts.log)
     yield ""
-    yield from _training(prompts, draft)
+    yield from _training(prompts)
     yield ""
     yield "evaluate:"
     yield "  convention: user  # how target calls are counted: user, transformers, vllm or openvino"
@@ -305,22 +304,16 @@ def _server_defaults(target: Model) -> dict[str, Any]:
     return sampling_defaults(target.directory) if target.directory else {}
 
 
-def _training(prompts: Prompts, draft: Model) -> Iterator[str]:
+def _training(prompts: Prompts) -> Iterator[str]:
     train = prompts.rows * Splits().train
-    steps = int(min(3000, max(100, _EPOCHS * train // _BATCH)))
+    steps = int(min(3000, max(200, _EPOCHS * train // _BATCH)))
     every = max(20, steps // 10)
     yield "distill:"
     epochs = steps * _BATCH / max(train, 1.0)
     times = f"{epochs:.2g}" if epochs < 10 else f"{epochs:,.0f}"
-    yield f"  max_steps: {steps}  # about {times} epochs of {train:,.0f} train prompts; {_EPOCHS}, within 100 to 3,000 steps"
+    yield f"  max_steps: {steps}  # about {times} epochs of {train:,.0f} train prompts; {_EPOCHS}, within 200 to 3,000 steps"
     yield f"  batch: {_BATCH}  # sequences; with less memory use `accumulation` and a smaller batch"
-    small = draft.directory is not None and measure_weights(draft.directory, draft.trusted).parameters < _SMALL
-    rate, size = (
-        ("1.0e-3", "few million parameters; a larger one needs about 2.0e-5")
-        if small
-        else ("2.0e-5", "hundred million parameters or more; a draft of a few million needs about 1.0e-3")
-    )
-    yield f"  learning_rate: {rate}  # for a draft of a {size}"
+    yield "  learning_rate: auto  # short trainings on dev prompts find it, with a tenth of these steps at most"
     yield f"  evaluate_every: {every}"
     yield f"  save_every: {every}"
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.root import Config
+from pipeline.distillation.rate_search import most_trials, trial_steps
 from pipeline.drafts.kinds import KINDS
 from pipeline.running.jobs import Job, jobs_of
 from pipeline.running.tasks import EvaluateTask, GenerateTask
@@ -171,17 +172,19 @@ def _dev_tokens(amounts: Amounts) -> float:
 
 
 def training_steps(config: Config) -> int:
-    """Optimiser steps of all trainings."""
+    """Optimiser steps of all trainings, with the trials of learning rates."""
     settings = config.distill
-    once = settings.max_steps + settings.on_policy.rounds * settings.on_policy.max_steps
+    once = trial_steps(settings) + settings.max_steps + settings.on_policy.rounds * settings.on_policy.max_steps
     return once * (1 + len(settings.learning_curve))
 
 
 def dev_examinations(config: Config) -> int:
-    """Of all trainings: each phase examines its draft before the first step, every `evaluate_every` steps, and at the end."""
+    """Of all trainings: each phase examines its draft before the first step, every `evaluate_every` steps, and at the end; the
+    trials of learning rates each at its end, and once before."""
     settings, rounds = config.distill, config.distill.on_policy
     every = min(settings.evaluate_every, rounds.max_steps)
-    once = 1 + math.ceil(settings.max_steps / settings.evaluate_every)
+    trials = most_trials(settings)
+    once = 1 + math.ceil(settings.max_steps / settings.evaluate_every) + (trials + 1 if trials else 0)
     return (once + rounds.rounds * (1 + math.ceil(rounds.max_steps / every))) * (1 + len(settings.learning_curve))
 
 

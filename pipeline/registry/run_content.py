@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.acceptance.schema import Figure
 from pipeline.config.stored import given_config
 from pipeline.escaping.markdown import markdown
-from pipeline.judgement.decision_file import recorded_decision
+from pipeline.judgement.decision_file import recorded_decision, split_trials
 from pipeline.judgement.headline import baseline_name, headline, interval, mark, points, power_summary, undo
 from pipeline.judgement.rule_result import PASS
 from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN, BriefDecision, Decision, TrainingStep
@@ -65,9 +65,9 @@ def parameters(record: RunRecord) -> dict[str, str]:
 
 
 def training_points(log: Sequence[TrainingStep]) -> list[Point]:
-    """Curves of a training by step."""
+    """Curves of a training by step, without those of trials before it."""
     found: list[Point] = []
-    for row in log:
+    for row in split_trials(log)[1]:
         for name, value in vars(row).items():
             if isinstance(value, dict):
                 found += [(f"training/{name}/{segment}", float(figure), row.step) for segment, figure in value.items()]

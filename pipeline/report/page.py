@@ -13,6 +13,7 @@ from pipeline.acceptance.outcomes import ACCEPTED, BONUS, CORRECTED
 from pipeline.acceptance.schema import Figure
 from pipeline.escaping.html import finalize, html
 from pipeline.escaping.yaml import yaml_text
+from pipeline.judgement.decision_file import split_trials
 from pipeline.judgement.headline import (
     baseline_name,
     benefit_line,
@@ -24,7 +25,7 @@ from pipeline.judgement.headline import (
     side_names,
     undo,
 )
-from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, Benefit, Decision, Side
+from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, Benefit, Decision, Side, TrainingStep
 from pipeline.judgement.speed import conditions, drafts, per_second, remarks, speedup_text, with_length
 from pipeline.report.charts import Charts
 from pipeline.store.own_files import reads_own_files
@@ -93,6 +94,7 @@ def _render(
         prompts=max((found.prompts for found in decision.drafts.values()), default=0),
         prompts_by_domain=_prompts_by_domain(decision),
         order=SIDES,
+        trials=_by_rate(split_trials(decision.training)[0]),
         timed=any(one.seconds is not None for one in decision.variants),
         speed=_speed(decision, names),
         rule_class=_RULE_CLASSES,
@@ -112,6 +114,10 @@ def _render(
         undo=undo(decision, promotion).replace("`", ""),
     )
     return _TABLE.sub(lambda found: _labelled(found[0]), page)
+
+
+def _by_rate(trials: Sequence[TrainingStep]) -> list[TrainingStep]:
+    return sorted(trials, key=lambda row: row.trial_learning_rate or 0.0)
 
 
 def _labelled(table: str) -> str:
@@ -204,8 +210,9 @@ def _draw(decision: Decision, charts: Charts) -> list[tuple[str, Markup]]:
             ),
             ("Speedup by load.", charts.speedup_by_load(points, stated)),
         ]
-    if sum(row.dev_acceptance_rate is not None for row in decision.training) > 1:
-        found.append(("Acceptance rate on dev prompts during training.", charts.training(decision.training)))
+    training = split_trials(decision.training)[1]
+    if sum(row.dev_acceptance_rate is not None for row in training) > 1:
+        found.append(("Acceptance rate on dev prompts during training.", charts.training(training)))
     return [(caption, Markup(svg)) for caption, svg in found]
 
 

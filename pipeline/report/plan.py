@@ -65,7 +65,8 @@ def print_forecast(found: "Forecast", curve: LearningCurve | None, notes: Sequen
 
 def _training(found: "Forecast") -> str:
     batch = found.training_rows // found.training_steps
-    return f"{found.training_steps:,} steps x batch {batch} = {found.training_rows:,} sequences"
+    trials = f" ({found.trial_steps:,} of them find the learning rate)" if found.trial_steps else ""
+    return f"{found.training_steps:,} steps{trials} x batch {batch} = {found.training_rows:,} sequences"
 
 
 def _endpoints(count: int) -> str:

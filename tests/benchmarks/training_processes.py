@@ -85,7 +85,9 @@ def train(place: Path) -> dict[str, float]:
     took = []
     for steps in _STEPS:
         model = tiny_llama(0, vocabulary=VOCABULARY, hidden=HIDDEN, layers=LAYERS, dtype=torch.float32, spread=0.02)
-        settings = DistillConfig(max_steps=steps, batch=ROWS, save_every=steps, evaluate_every=steps)
+        settings = DistillConfig(
+            learning_rate=2e-3, max_steps=steps, batch=ROWS, save_every=steps, evaluate_every=steps
+        )
         began = time.perf_counter()
         distill(
             model,

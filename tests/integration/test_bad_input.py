@@ -27,7 +27,7 @@ PROMPTS = [{"prompt": f"def function_{number}(argument_{number * 7919}):", "doma
         ("distill.max_step=5", "distill.max_step = 5: unknown key; did you mean 'distill.max_steps'?"),
         ("distill.max_steps=many", "distill.max_steps = 'many': input should be a valid integer"),
         ("distill.max_steps=0", "distill.max_steps = 0: input should be greater than 0"),
-        ("distill.learning_rate=.nan", "distill.learning_rate = nan: input should be a finite number"),
+        ("distill.learning_rate=.nan", "distill.learning_rate = nan: input should be a finite number, or 'auto'"),
         ("distill", "--set distill: write it as key.path=value"),
         ("corpus.sources.7.path=x", "--set corpus.sources.7.path=x: '7' is not a position of a list of 1"),
         ("pair.target.source=gpt2", "pair.target: 'gpt2' is a hub id and needs `revision`"),

@@ -64,12 +64,15 @@ def _train(
     seed: int = 3,
     wrap: Callable[[Any], Any] = lambda model: model,
     progress: Progress | None = None,
+    may_diverge: bool = False,
 ) -> tuple[Any, Log]:
     from pipeline.distillation.segment_weights import segment_weights
     from pipeline.distillation.trainer import distill
 
     model = wrap(tiny_llama(51, layers=1, dtype=torch.float32))
     rows = _rows() if rows is None else rows
+    if settings.learning_rate == "auto":
+        settings = settings.model_copy(update={"learning_rate": 2e-3})
     return model, distill(
         model,
         tiny_tokenizer(),
@@ -81,6 +84,7 @@ def _train(
         work=work,
         examine=examine or _later_is_better(),
         progress=progress or quiet(),
+        may_diverge=may_diverge,
     )
 
 
@@ -276,9 +280,26 @@ def test_a_loss_that_is_not_a_number_names_step_and_prompts(loss: Any, tmp_path:
             model.lm_head.weight.data[:] = torch.nan
         return AcceptanceSummary(0.0, 0.0)
 
-    settings = DistillConfig(bf16=False, max_steps=6, batch=2, save_every=6, evaluate_every=2, loss=loss)
+    settings = DistillConfig(
+        bf16=False, max_steps=6, batch=2, save_every=6, evaluate_every=2, loss=loss, learning_rate=2e-3
+    )
     with pytest.raises(UnderstudyError, match=r"loss is nan at step 3 on .* prompts prompt-\d, prompt-\d;"):
         _train(tmp_path, settings, examine)
+
+
+def test_a_trial_that_diverges_goes_on_to_its_end(tmp_path: Path) -> None:
+    """In several processes only one may see that a loss is no number, and the others wait for it."""
+    asked: list[int] = []
+
+    def examine(model: Any) -> AcceptanceSummary:
+        asked.append(1)
+        model.lm_head.weight.data[:] = torch.nan
+        return AcceptanceSummary(0.0, 0.0)
+
+    settings = DistillConfig(bf16=False, max_steps=2, batch=2, save_every=3, evaluate_every=2, learning_rate=1e-2)
+    _, log = _train(tmp_path, settings, examine, may_diverge=True)
+    assert 2 == len(asked)
+    assert 2 == log[-1]["step"]
 
 
 @pytest.mark.parametrize("way", ["at once", "in chunks", "by the model's own logits"])

@@ -58,7 +58,7 @@ def test_the_runs_own_step_is_made(
     prove(**distill)
 
     ((settings, moved, steps),) = made
-    expected = DistillConfig(bf16=False, **distill)
+    expected = DistillConfig(bf16=False, **{"learning_rate": 1e-3, **distill})  # what is to be found is not tried here
     chosen = ("loss", "optimizer", "lora", "learning_rate")
     assert [getattr(expected, name) for name in chosen] == [getattr(settings, name) for name in chosen]
     assert [1] == steps

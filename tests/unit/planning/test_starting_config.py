@@ -354,7 +354,7 @@ def test_few_rows_without_a_domain_are_said_as_they_are(tmp_path: Path) -> None:
     rows = [{"prompt": f"a {number}", "temperature": 0.5, "note": "x"} for number in range(2)]
     text = starting_config(str(target), "target", _prompts(tmp_path / "p.jsonl", rows))
     assert "# all 2 rows are of one domain, `default`: none has a value in the column `domain`" in text
-    assert "# about 1,333 epochs of 1 train prompts" in text
+    assert "# about 2,667 epochs of 1 train prompts" in text
     config = _loaded(tmp_path, text)  # rows of the training are as long as the longest prompt, and not as the limit
     assert 0 < int(config.plan.longest_prompt_tokens or 0) < config.corpus.prompt_limit
     assert "rows: state more" not in text

@@ -292,6 +292,16 @@ def test_charts_are_those_of_the_decision(monkeypatch: pytest.MonkeyPatch) -> No
     assert ["chart 1", "chart 1", "chart 2", "chart 3"] == [re.findall(r"chart \d", page)[0] for page in pages]
 
 
+def test_trials_of_learning_rates_have_a_table(page: str) -> None:
+    """By rate; one that diverged has no figures. The chart of the training is without them."""
+    table = page.partition('aria-label="Learning rates"')[2].partition("</table>")[0]
+    rows = [re.sub("<[^>]*>", " ", row).split() for row in table.partition("<tbody>")[2].split("</tr>")[:-1]]
+    assert [["0.003", "0.910", "1.950"], ["0.05", "diverged"]] == rows
+    without = page_of(make_decision(training=make_decision().training[2:]))
+    assert "Learning rates that were tried" not in without
+    assert re.findall("<path[^>]*>", page) == re.findall("<path[^>]*>", without)
+
+
 def test_ids_are_unique(page: str) -> None:
     """The charts are documents of their own; on one page their ids must differ."""
     ids = [attributes["id"] for _, attributes in Outline(page).elements if "id" in attributes]
