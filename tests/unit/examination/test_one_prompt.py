@@ -43,6 +43,14 @@ def test_a_row_is_a_prompt_with_what_it_states(pair: Any, rows: Path) -> None:
     assert [] == of_row(pair, named_source(rows, COLUMNS), 1, None, 2).sampling
 
 
+def test_settings_of_another_models_answers_are_not_the_deployments(pair: Any, tmp_path: Path) -> None:
+    """As for `probe` and a run: an instruction set says how its answers were made."""
+    path = tmp_path / "alpaca.jsonl"
+    path.write_text(json.dumps({"instruction": "b c a", "output": "c", "temperature": 0.5}) + "\n")
+
+    assert [] == of_row(pair, named_source(path, COLUMNS), 1, None, 2).sampling
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
