@@ -197,6 +197,13 @@ def test_the_first_line_of_a_table_is_not_taken_for_the_only_column(tmp_path: Pa
         SourceReader(0, PromptSource(path="p"), tmp_path / "p.csv")
 
 
+def test_settings_that_rows_state_are_used(tmp_path: Path) -> None:
+    """`init`, `probe` and `decode` take the deployment's sampling from them."""
+    reader = _reader(tmp_path, {"question": "q", "temperature": 0.7, "top_p": 0.9, "min_p": 0, "top_k": 5, "id": 1})
+
+    assert ("id",) == tuple(reader.columns.unused)
+
+
 def test_parquet_reads_the_columns_that_were_recognised(tmp_path: Path) -> None:
     """And no others."""
     pq.write_table(pa.Table.from_pylist([SHARE_GPT]), tmp_path / "p.parquet")

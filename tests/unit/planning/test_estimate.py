@@ -10,7 +10,7 @@ import pytest
 from pipeline.config.loading import load_config
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
-from pipeline.planning.assumptions import amounts_of
+from pipeline.planning.assumptions import _longest_prompt, amounts_of
 from pipeline.planning.earlier_runs import Lengths, MeasuredJob, Measurements, differences, with_small_runs
 from pipeline.planning.estimate import Estimate, JobEstimate, estimate
 from pipeline.planning.forecast import forecast
@@ -522,3 +522,11 @@ def test_nothing_is_measured_for_a_run_that_would_be_refused(monkeypatch: pytest
     monkeypatch.setattr("pipeline.planning.trial_runs.measure", lambda *_: pytest.fail("measured"))
     with pytest.raises(UsageError, match="of another target"):
         plan(CONFIGS / "qwen3-8b.yaml", measure=True, as_json=True)
+
+
+@pytest.mark.parametrize(("stated", "value"), [(100, 100.0), (10**6, 2048.0)])
+def test_a_stated_longest_prompt_is_cut_as_a_run_cuts_it(stated: int, value: float) -> None:
+    """`init` writes that of its sample, and the limit may be lowered since."""
+    config = planned("corpus.max_prompt_tokens=2048", f"plan.longest_prompt_tokens={stated}")
+
+    assert value == _longest_prompt(config, None).value

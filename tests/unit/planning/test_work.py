@@ -17,11 +17,13 @@ from pipeline.planning.work import (
     dev_examinations,
     generated_by_split,
     is_scored_again,
+    recorded_by_split,
     trained_tokens,
     training_flops,
     training_steps,
     work_of,
 )
+from pipeline.running.tasks import GenerateTask, TargetRole
 from pipeline.speculation.settings import Sampling
 from tests.fakes import stored_completion
 
@@ -86,6 +88,15 @@ def test_recorded_answers_are_prefilled_and_not_generated() -> None:
     ]
     other = load_config(CONFIGS / "qwen3-8b.yaml", ["generate.train_temperatures=[0.3]"])
     assert 200 * 350 == work_of(other, AMOUNTS)["generate"].tokens_out - work_of(other, half)["generate"].tokens_out
+
+
+def test_a_target_before_its_change_has_no_recorded_answers() -> None:
+    """A log is of the target that is deployed."""
+    half, config = replace(AMOUNTS, recorded=0.5), load_config(CONFIGS / "qwen3-8b.yaml")
+    roles: tuple[TargetRole, ...] = ("target", "target_before")
+    found = [recorded_by_split(config, half, GenerateTask(target=role, splits=("examination",))) for role in roles]
+
+    assert [True, False] == [bool(sum(one.values())) for one in found]
 
 
 def test_endpoints_count_by_their_weight() -> None:
