@@ -52,7 +52,9 @@ def print_costs(
     out = Report()
     costs = found.costs
     rows = []
-    unknown = set() if found.max_gamma else {"draft", "draft_each"}  # plain decoding alone
+    unknown = (
+        set() if found.max_gamma and found.acceptance_known else {"draft", "draft_each"}
+    )  # or plain decoding alone
     unknown |= {"verify_each", "draft_each"} if found.load else set()
     for name, one in costs.coefficients.items():
         if name in unknown:

@@ -15,6 +15,7 @@ from pipeline.latency.costs.measurements import Table, read_measurements
 from pipeline.latency.load.prediction import chosen_lengths, draft_option, predict
 from pipeline.latency.load.schedule import make_schedule
 from pipeline.latency.load.workload import Workload
+from pipeline.report.latency_fit import print_costs
 from pipeline.report.latency_predict import above_measured, near_capacity, print_prediction
 from pipeline.report.latency_schedule import print_schedule, schedule_json
 
@@ -68,6 +69,15 @@ def test_without_acceptance_drafts_are_compared_by_time_per_token(
     print_schedule(schedule, [])
     assert "unknown" in capsys.readouterr().out
     assert found == fitted_costs_from_json(json.loads(json.dumps(found.json())), "costs.json")
+
+
+def test_no_cost_of_a_draft_token_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its time is not known; what was printed counted all draft tokens as accepted, several times what they cost."""
+    found, _ = _costs(tmp_path, _throughputs(tmp_path))
+    print_costs(found, 12, None)
+    printed = capsys.readouterr().out
+    assert "per step" in printed
+    assert "draft token" not in printed
 
 
 def test_another_acceptance_is_refused_beside_them(tmp_path: Path) -> None:
