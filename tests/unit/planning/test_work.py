@@ -107,13 +107,20 @@ def test_endpoints_count_by_their_weight() -> None:
 def test_tokens_of_a_training() -> None:
     """3,000 steps of 32 rows, each as long as the longest prompt with a whole completion. 1 + 12 examinations on 100 dev prompts,
     of which a token counts 2 of the 8 FLOPs that a trained one takes with gradient checkpointing."""
-    config, trained = served(), 3_000 * 32 * (2_000 + 512)
+    config, trained = served("distill.learning_rate=2.0e-5"), 3_000 * 32 * (2_000 + 512)
     work = work_of(config, AMOUNTS)["distill"]
 
     assert (trained, 13, 8) == (trained_tokens(config, AMOUNTS), dev_examinations(config), training_flops(config))
     assert trained + 13 * 100 * 750 == work.tokens_in
     assert trained + 13 * 100 * 750 / 4 == work.amount
     assert 6 == training_flops(served("distill.gradient_checkpointing=false"))
+
+
+def test_tokens_of_the_trials_of_a_learning_rate() -> None:
+    """At most four of 75 steps, each with an examination at its end, and one before the first."""
+    auto, stated = served(), served("distill.learning_rate=2.0e-5")
+    assert 300 == training_steps(auto) - training_steps(stated)
+    assert 5 == dev_examinations(auto) - dev_examinations(stated)
 
 
 @pytest.mark.parametrize(
