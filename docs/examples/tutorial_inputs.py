@@ -33,7 +33,7 @@ RECIPE = ReferenceRecipe(
     draft=DraftShape(hidden=64, layers=1, heads=1, intermediate=128, steps=100),
     text_megabytes=3.0,
 )
-REQUESTS, OTHERS, TOKENS, AT_ONCE = 900, 300, 40, 100
+REQUESTS, OTHERS, TOKENS, AT_ONCE = 900, 500, 40, 100
 ASKED, LONGEST = 60, 300  # characters of a question, and of it and its answer
 
 
