@@ -9,7 +9,7 @@ from pipeline.distillation.launchers import current, process_count
 from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json
 from pipeline.distillation.training import Training
 from pipeline.distillation.training_data import training_data
-from pipeline.distillation.training_log import RATE, Log, best, examinations
+from pipeline.distillation.training_log import PEAK, RATE, Log, best, examinations
 from pipeline.distillation.training_task import TrainingTask
 from pipeline.distillation.workers import train_in_processes
 from pipeline.drafts.directory import TrainedOn, trained_on_before
@@ -111,14 +111,19 @@ def _point(train: Sequence[StoredCompletion], log: Log) -> CurvePoint:
 
 def _figures(train: Sequence[StoredCompletion], log: Log) -> dict[str, float]:
     found, losses = best(log), [entry["loss"] for entry in log if "loss" in entry]
-    return {
+    figures = {
         "dev_acceptance_rate_before": examinations(log)[0][RATE],
         "dev_acceptance_rate_after": found["dev_acceptance_rate"],
         "dev_tokens_per_target_call_after": found["dev_tokens_per_target_call"],
         "best_step": found["step"],
         "train_completions": float(len(train)),
         "train_tokens": float(column(train, "length").sum()),
-    } | ({"last_loss": losses[-1]} if losses else {})  # a step with an examination on dev prompts logs no loss
+    }
+    if losses:  # a step with an examination on dev prompts logs no loss
+        figures["last_loss"] = losses[-1]
+    if rates := [entry[PEAK] for entry in log if PEAK in entry]:
+        figures["learning_rate"] = rates[0]
+    return figures
 
 
 def _save(context: StageContext[DistillSettings], model: Any, pair: Pair, trained_on: TrainedOn) -> None:

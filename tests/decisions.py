@@ -38,6 +38,7 @@ PROVENANCE = Provenance(
 TRAINING: list[dict[str, Any]] = [
     {"step": 5, "trial_learning_rate": 3e-3, "dev_acceptance_rate": 0.91, "dev_tokens_per_target_call": 1.95},
     {"step": 5, "trial_learning_rate": 0.05},
+    {"step": 0, "learning_rate": 6e-3},
     {
         "step": 0,
         "dev_acceptance_rate": 0.5,

@@ -15,9 +15,8 @@ _LEAST = 10  # steps of a trial: after 5, AdamW is best at a third of the rate t
 _WARM_UP = 0.5  # of a trial's steps
 _SIZED = 0.5  # the first rate times the hidden size: 4e-3 for a draft of a million parameters, 6e-4 for 500 million
 _LORA = 10.0  # adapters need higher rates (Hu et al. 2021, arXiv 2106.09685)
-_LONGER = (
-    1  # doublings from the best trial to the training: so much higher is best with 20 to 40 times the steps (measured)
-)
+# Doublings from the best trial to the training: with 20 times the steps the best rate is so much higher (measured).
+_LONGER = 1
 _APART = 2  # doublings from one rate to the next; one at last
 
 

@@ -10,7 +10,7 @@ from pipeline.config.distill import DistillConfig
 from pipeline.distillation.checkpoints import read_model, write_model
 from pipeline.distillation.processes import from_first, is_first, wait_for_all
 from pipeline.distillation.rate_search import RateTrial, chosen_rate, first_rate, most_trials, next_rate, trial_settings
-from pipeline.distillation.training_log import OMEGA, RATE, Log, trial_entry
+from pipeline.distillation.training_log import OMEGA, PEAK, RATE, Log, trial_entry
 from pipeline.progress import Progress
 from pipeline.store.files import write_json
 from pipeline.store.own_files import reads_own_files
@@ -35,8 +35,8 @@ def find_rate(
     work: Path,
     progress: Progress,
 ) -> tuple[float, Log]:
-    """The peak rate, and an entry of the log for each trial. `train`: trains `model` in place; it has the weights that it came
-    with afterwards. A finished trial is read from `work`."""
+    """The peak rate, and the log: an entry for each trial, and one with the rate. `train`: trains `model` in place; it has the
+    weights that it came with afterwards. A finished trial is read from `work`."""
     first, most = first_rate(settings, hidden), most_trials(settings)
     trials = from_first(lambda: _read(work))
     finished = len(trials)
@@ -55,7 +55,8 @@ def find_rate(
     found = chosen_rate(trials, first)
     if len(trials) > finished or not trials:
         progress.line(f"distill: learning rate {found:g}, {_why(trials)}")
-    return found, [trial_entry(one.rate, one.steps, one.acceptance, one.omega) for one in trials]
+    entries = [trial_entry(one.rate, one.steps, one.acceptance, one.omega) for one in trials]
+    return found, [*entries, {"step": 0, PEAK: found}]
 
 
 def _trial(rate: float, log: Log) -> RateTrial:

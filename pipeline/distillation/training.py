@@ -83,22 +83,23 @@ class Training:
     def _find_rate(
         self, model: Any, rows: Sequence[StoredCompletion], weights: Mapping[str, float], work: Path
     ) -> tuple[float, Log]:
-        @cache
-        def at_first() -> AcceptanceSummary:  # of the draft that every trial begins with
-            return self.examine(model)
+        begin: list[AcceptanceSummary] = []  # of the draft with which every trial begins, once it is known
 
         def train(settings: DistillConfig, place: Path) -> Log:
-            first = iter([at_first])
+            known = iter(tuple(begin))
 
             def examine(draft: Any) -> AcceptanceSummary:
-                if (known := next(first, None)) is not None:
-                    return known()
-                found = self._examination(draft)
-                return _DIVERGED if isinstance(found, str) else found
+                if (found := next(known, None)) is not None:
+                    return found
+                if not begin:
+                    begin.append(self.examine(draft))
+                    return begin[0]
+                later = self._examination(draft)
+                return _DIVERGED if isinstance(later, str) else later
 
             return self.train(model, rows, weights, settings, self.settings.seed, place, examine)
 
-        hidden = model.config.get_text_config().hidden_size
+        hidden = int(model.get_input_embeddings().weight.shape[-1])
         return find_rate(model, self.settings.distill, hidden, train, work, self.progress)
 
     def train(

@@ -10,6 +10,7 @@ Log = list[dict[str, Any]]
 Entries = Sequence[Mapping[str, Any]]
 LOSS, RATE, OMEGA = "loss", "dev_acceptance_rate", "dev_tokens_per_target_call"
 TRIAL = "trial_learning_rate"  # of an entry of a short training before, whose figures are of another draft
+PEAK = "learning_rate"  # of the entry that says which peak rate the trials gave
 _BY_SEGMENT = "_by_segment"
 _KEPT = ("step", LOSS, LOSS + _BY_SEGMENT, RATE, RATE + _BY_SEGMENT, OMEGA)
 

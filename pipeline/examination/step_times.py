@@ -28,9 +28,8 @@ _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 _PLAIN = 0  # the draft length of plain decoding
 _STEPS_PER_ROUND = 16  # a turn has so many steps of plain decoding, which all lengths are compared with, for each round
 _LEAST_ROUNDS = 2
-_SETTLING = (
-    8  # rounds behind a prefill, and steps of plain decoding behind a round, that are not counted: measured on a CPU
-)
+# Rounds behind a prefill, and steps of plain decoding behind a round, that are not counted: measured on a CPU.
+_SETTLING = 8
 _CHANGING = 2  # rounds that are not counted where only the draft length is another
 _LEAST_STEPS = 16
 _MOST_CHECKED = 128  # requests of a check by decoding

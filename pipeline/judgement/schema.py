@@ -150,6 +150,7 @@ class TrainingStep:
     dev_acceptance_rate_by_segment: dict[Text, Number] = field(default_factory=dict)
     dev_tokens_per_target_call: Number | None = None
     trial_learning_rate: Number | None = None
+    learning_rate: Number | None = None  # the peak rate that trials gave, in an entry of its own
 
 
 @stored(kw_only=False)

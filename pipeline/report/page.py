@@ -95,6 +95,7 @@ def _render(
         prompts_by_domain=_prompts_by_domain(decision),
         order=SIDES,
         trials=_by_rate(split_trials(decision.training)[0]),
+        rate=next((row.learning_rate for row in decision.training if row.learning_rate is not None), None),
         timed=any(one.seconds is not None for one in decision.variants),
         speed=_speed(decision, names),
         rule_class=_RULE_CLASSES,

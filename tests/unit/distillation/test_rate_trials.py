@@ -7,7 +7,7 @@ import torch
 
 from pipeline.config.distill import DistillConfig
 from pipeline.distillation.rate_trials import find_rate
-from pipeline.distillation.training_log import OMEGA, RATE, TRIAL, Log, best, examinations
+from pipeline.distillation.training_log import OMEGA, PEAK, RATE, TRIAL, Log, best, examinations
 from tests.fakes import quiet, tiny_llama
 
 SETTINGS = DistillConfig(max_steps=400)
@@ -46,7 +46,8 @@ def test_each_trial_begins_with_the_same_draft_and_leaves_it(
     assert 8e-3 == rate  # twice the best
     after = float(training.model.lm_head.weight.detach().double().sum())
     assert {after} == set(training.begun)
-    assert training.tried == [entry[TRIAL] for entry in log]
+    assert training.tried == [entry[TRIAL] for entry in log[:-1]]
+    assert {"step": 0, PEAK: 8e-3} == log[-1]
     assert [{TRIAL: 4e-3, "step": 10, RATE: 0.5, OMEGA: 2.0}] == log[:1]
     assert {"trials.json", "begin"} == {path.name for path in tmp_path.iterdir()}
     assert (
@@ -86,6 +87,6 @@ def test_trials_are_no_examinations_of_the_draft() -> None:
 def test_too_short_a_training_says_that_nothing_was_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     training = _Training()
     few = DistillConfig(max_steps=60)
-    assert (1e-3, []) == find_rate(training.model, few, 125, training, tmp_path, quiet())
+    assert (1e-3, [{"step": 0, PEAK: 1e-3}]) == find_rate(training.model, few, 125, training, tmp_path, quiet())
     assert [] == training.tried
     assert "which was not tried: below 200 steps (distill.max_steps)" in capsys.readouterr().err

@@ -10,9 +10,10 @@ import torch
 
 from pipeline.config.loading import parse_config
 from pipeline.distillation.training import Training
-from pipeline.examination.examiner import Examiner
+from pipeline.distillation.training_log import OMEGA, PEAK, RATE, TRIAL
+from pipeline.examination.examiner import AcceptanceSummary, Examiner
 from pipeline.running.jobs import training_settings
-from tests.fakes import quiet, stored_completion
+from tests.fakes import quiet, stored_completion, tiny_llama
 
 
 def _examiner(**evaluate: Any) -> Any:
@@ -56,3 +57,26 @@ def test_checkpoints_are_compared_by_a_measure_of_their_own(evaluate: dict[str, 
     assert expected.settings == found.settings
     assert expected.counting == found.counting
     assert 5 == found.settings.gamma
+
+
+def test_a_trial_examines_the_draft_that_it_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not the model that is trained: of one that is divided among processes that is a plain copy, and the model itself would wait
+    for passes of the others. The first draft is examined once; a later one may be broken."""
+    training, examined = _training(), list[Any]()
+
+    def examination(self: Training, draft: Any) -> AcceptanceSummary | str:
+        examined.append(draft)
+        return "NaN" if draft == "ruined" else AcceptanceSummary(0.5, 2.0)
+
+    def train(model: Any, rows: Any, weights: Any, settings: Any, seed: int, work: Path, examine: Any) -> Any:
+        found = [examine("whole copy"), examine("ruined" if len(examined) == 1 else "better")]
+        return [
+            {"step": step, RATE: one.acceptance, OMEGA: one.omega} for step, one in zip((0, 10), found, strict=True)
+        ]
+
+    monkeypatch.setattr(Training, "_examination", examination)
+    monkeypatch.setattr(Training, "train", lambda self, *given: train(*given))
+    rate, log = training._find_rate(tiny_llama(51, layers=1, dtype=torch.float32), [], {}, tmp_path)
+    assert ["whole copy", "ruined", "better", "better"] == examined
+    assert [None, 2.0, 2.0] == [entry.get(OMEGA) for entry in log if TRIAL in entry]
+    assert rate == log[-1][PEAK]

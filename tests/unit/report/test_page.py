@@ -297,7 +297,8 @@ def test_trials_of_learning_rates_have_a_table(page: str) -> None:
     table = page.partition('aria-label="Learning rates"')[2].partition("</table>")[0]
     rows = [re.sub("<[^>]*>", " ", row).split() for row in table.partition("<tbody>")[2].split("</tr>")[:-1]]
     assert [["0.003", "0.910", "1.950"], ["0.05", "diverged"]] == rows
-    without = page_of(make_decision(training=make_decision().training[2:]))
+    assert "The candidate was trained at 0.006: " in page
+    without = page_of(make_decision(training=make_decision().training[3:]))
     assert "Learning rates that were tried" not in without
     assert re.findall("<path[^>]*>", page) == re.findall("<path[^>]*>", without)
 
