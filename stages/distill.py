@@ -77,13 +77,14 @@ def _train(
         places=resources.models,
         completions=context.inputs["completions"].absolute(),
         share=share,
+        prompts=context.inputs["prompts"].absolute() if "prompts" in context.inputs else None,
         work=work.absolute(),
         device=choose_device(resources.device).type,
         trust_remote_code=resources.trust_remote_code,
         shard=resources.shard,
     )
     train_in_processes(task, processes, context.progress)
-    data = training_data(task.completions, settings, share)
+    data = training_data(task.completions, settings, share, task.prompts)
     training = Training(
         settings,
         pair,
@@ -92,6 +93,7 @@ def _train(
         resources.device,
         resources.trust_remote_code,
         resources.target_device_map,
+        prompts=data.prompts,
     )
     if processes == 1:
         training.require_memory()

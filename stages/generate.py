@@ -14,11 +14,12 @@ from pipeline.corpus.prompt_store import Prompt, PromptColumns, open_prompts
 from pipeline.corpus.rendering import Renderer
 from pipeline.engines.chat_markers import renders_segments
 from pipeline.generation.completion_plan import CompletionRequest, plan_completions, shard_prefix, shards_of
-from pipeline.generation.completion_store import TOKENIZER, read_completions, shard_files
+from pipeline.generation.completion_store import TOKENIZER, StoredCompletion, read_completions, shard_files
 from pipeline.generation.generate import GenerationSettings
 from pipeline.generation.labelling import label_shards
-from pipeline.generation.logged import LoggedAnswers, count_answers
+from pipeline.generation.logged import LoggedAnswers, Recorded, count_answers
 from pipeline.generation.multi_turn import StopReasons, next_turn
+from pipeline.generation.prompt_positions import PromptPositions
 from pipeline.generation.sample_test import StoredShards, figures, passed, stored_test
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
@@ -30,6 +31,7 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.running.execution.parts import Part, Work
 from pipeline.running.execution.spread import Spread
 from pipeline.running.settings import GenerateSettings
+from pipeline.running.tasks import GenerateTask, PromptsTask, TargetRole
 from pipeline.servers.connect import connect
 from pipeline.servers.identity import Identity
 from pipeline.speculation.settings import Sampling
@@ -41,35 +43,24 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
     Inputs: the pair and the corpus. Multi-turn chats are continued turn by turn.
     """
     asked, pair = context.settings, read_pair(context.inputs["target"], context.resources.models)
+    if isinstance(asked.task, PromptsTask):
+        return _score_prompts(context, pair, asked.task)
     segmenter = _segmenter(context, pair)  # before anything is generated: a marker may be wrong
     sampling = Sampling.from_config(asked.sampling)
     examination_samplings = [Sampling.from_config(further) for further in asked.examination_samplings]
     train_at = [replace(sampling, temperature=temperature) for temperature in asked.train_temperatures]
     prompts = open_prompts(context.inputs["corpus"], asked.task.splits)
     requests = plan_completions(prompts, sampling, examination_samplings, train_at)
-    settings = GenerationSettings(
-        sampling=sampling,
-        max_new_tokens=asked.max_new_tokens,
-        lookahead=asked.lookahead,
-        distribution_tokens=asked.distribution_tokens,
-        distribution_selection=asked.distribution_selection,
-        batch=asked.batch or 1,
-        shard=asked.shard,
-        seed=asked.seed,
-    )
+    settings = _generation_settings(asked)
     stop_reasons = StopReasons()
 
     def next_turn_of(requests: Sequence[CompletionRequest], turn: int) -> Sequence[CompletionRequest]:
         return _next_turn(context, pair, requests, turn, stop_reasons) if prompts.has_chats else []
 
     logged = _logged(context, pair, settings)
-    if asked.api is not None:
-        assert context.share is None  # `require_in_parts` has refused it
-        turns = asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of, logged))
-    else:
-        turns, missing = _spread(context, pair, prompts, requests, settings, next_turn_of, logged)
-        if context.share is not None:
-            return Outcome(notes={"turn": turns, "missing": missing})
+    turns, missing = _complete(context, pair, prompts, requests, settings, next_turn_of, logged)
+    if context.share is not None:
+        return Outcome(notes={"turn": turns, "missing": missing})
     shutil.copytree(pair.tokenizer, context.out / TOKENIZER, dirs_exist_ok=True)
     label_shards(context.out, segmenter)
     counts = _counts(context, segmenter.names)
@@ -81,7 +72,54 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
     return Outcome(counts | (chats if turns > 1 or any(asdict(stop_reasons).values()) else {}), notes=notes)
 
 
+def _score_prompts(context: StageContext[GenerateSettings], pair: Pair, task: PromptsTask) -> Outcome:
+    """Score the positions of the train prompts that a draft is trained on, and write them as completions of what comes before."""
+    settings = _generation_settings(context.settings)
+    prompts = open_prompts(context.inputs["corpus"], {"train"})
+    found = PromptPositions.of(prompts, task.positions)
+    turns, missing = _complete(context, pair, prompts, found.requests, settings, lambda requests, turn: [], found)
+    if context.share is not None:
+        return Outcome(notes={"turn": turns, "missing": missing})
+    scored = [(item.length, _bytes(item)) for item in read_completions(context.out)]
+    positions = sum(length for length, _ in scored)
+    context.progress.line(
+        f"{context.job_id}: the target has scored {positions:,} positions of {len(scored):,} of {len(prompts):,} train prompts"
+    )
+    sizes = {"stored_bytes_per_token": sum(size for _, size in scored) / positions} if positions else {}
+    return Outcome({"prompts": float(len(scored)), "prompt_positions": float(positions)} | sizes)
+
+
+def _generation_settings(asked: GenerateSettings) -> GenerationSettings:
+    return GenerationSettings(
+        sampling=Sampling.from_config(asked.sampling),
+        max_new_tokens=asked.max_new_tokens,
+        lookahead=asked.lookahead,
+        distribution_tokens=asked.distribution_tokens,
+        distribution_selection=asked.distribution_selection,
+        batch=asked.batch or 1,
+        shard=asked.shard,
+        seed=asked.seed,
+    )
+
+
 NextTurn = Callable[[Sequence[CompletionRequest], int], Sequence[CompletionRequest]]
+
+
+def _complete(
+    context: StageContext[GenerateSettings],
+    pair: Pair,
+    prompts: Sequence[Prompt],
+    requests: Sequence[CompletionRequest],
+    settings: GenerationSettings,
+    next_turn_of: NextTurn,
+    logged: Recorded | None,
+) -> tuple[int, int]:
+    """Write the shards of all turns, by the servers of the target or by loaded targets, and return the number of turns, and of
+    shards that are missing: of a share that is not the last."""
+    if context.settings.api is None:
+        return _spread(context, pair, prompts, requests, settings, next_turn_of, logged)
+    assert context.share is None  # `require_in_parts` has refused it
+    return asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of, logged)), 0
 
 
 def _spread(
@@ -91,16 +129,17 @@ def _spread(
     requests: Sequence[CompletionRequest],
     settings: GenerationSettings,
     next_turn_of: NextTurn,
-    logged: LoggedAnswers | None,
+    logged: Recorded | None,
 ) -> tuple[int, int]:
     """Generate by loaded targets, wherever the config has them, and return the number of turns. A share of the shards ends with
     the first turn that others have not finished, and with the number of their shards that are missing. UnderstudyError as soon as
     the shards that are there show that the recorded answers are no samples of the target."""
+    target = _role(context.settings.task)
     work = ShardWork(
-        target=pair.path(context.settings.task.target),
+        target=pair.path(target),
         dtype=context.settings.dtype,
         trust_remote_code=context.resources.trust_remote_code,
-        device_map=context.resources.device_map(context.settings.task.target),
+        device_map=context.resources.device_map(target),
         settings=settings,
         longest_prompt=int(PromptColumns.of(prompts).length.max()),
         completions=min(settings.shard, len(requests)),
@@ -121,7 +160,7 @@ def _spread(
 
 
 def _parts(
-    requests: Sequence[CompletionRequest], settings: GenerationSettings, turn: int, logged: LoggedAnswers | None
+    requests: Sequence[CompletionRequest], settings: GenerationSettings, turn: int, logged: Recorded | None
 ) -> list[Part[Shard]]:
     return [
         Part(
@@ -134,7 +173,7 @@ def _parts(
     ]
 
 
-def _content(name: str, requests: Sequence[CompletionRequest], logged: LoggedAnswers | None) -> Shard:
+def _content(name: str, requests: Sequence[CompletionRequest], logged: Recorded | None) -> Shard:
     """With its requests as a list: a slice of the plan would take all prompts with it."""
     own = list(requests)
     return Shard(name, own, logged.of_requests(own) if logged is not None else {})
@@ -146,7 +185,7 @@ async def _by_servers(
     requests: Sequence[CompletionRequest],
     settings: GenerationSettings,
     next_turn_of: NextTurn,
-    logged: LoggedAnswers | None,
+    logged: Recorded | None,
 ) -> int:
     """Generate by the servers of the target, and return the number of turns."""
     server, identity, turns = context.resources.servers, Identity.from_facts(pair.facts["served"]), 0
@@ -163,7 +202,7 @@ async def _by_servers(
 def _logged(context: StageContext[GenerateSettings], pair: Pair, settings: GenerationSettings) -> LoggedAnswers | None:
     """None where the target has to complete all prompts: a log's answers are not of the target before its change."""
     stored = StoredAnswers(context.inputs["corpus"])
-    if not len(stored) or context.settings.task.target != "target":
+    if not len(stored) or _role(context.settings.task) != "target":
         return None
     logged = LoggedAnswers(stored, settings.sampling, settings.max_new_tokens, pair.stop_tokens, pair.vocabulary)
     logged.require_usable()
@@ -232,9 +271,18 @@ def _segmenter(context: StageContext[GenerateSettings], pair: Pair) -> Segmenter
     return segmenter
 
 
+def _role(task: GenerateTask | PromptsTask) -> TargetRole:
+    return task.target if isinstance(task, GenerateTask) else "target"
+
+
+def _bytes(item: StoredCompletion) -> int:
+    return sum(array.nbytes for array in (item.tokens, item.log_p, item.entries, item.certain, item.rest_log_p))
+
+
 def _counts(context: StageContext[GenerateSettings], segments: Sequence[str]) -> dict[str, float]:
     """Counted from the stored files, so that a resumed run reports the same figures as an uninterrupted one."""
     completions = before = tokens = stopped = stored = size = 0
+    sampled = 0.0  # mass of the distributions that the stored tokens stand for by sampling
     labelled_S = np.zeros(len(segments), dtype=np.int64)
     for item in read_completions(context.out):
         completions, tokens, stopped = completions + 1, tokens + item.length, stopped + item.stopped
@@ -242,7 +290,8 @@ def _counts(context: StageContext[GenerateSettings], segments: Sequence[str]) ->
         if item.segments is not None:
             labelled_S += np.bincount(item.segments[: item.length], minlength=len(segments))
         stored += len(item.tokens)  # the tokens past the end of examination completions included
-        size += sum(array.nbytes for array in (item.tokens, item.log_p, item.entries, item.certain, item.rest_log_p))
+        size += _bytes(item)
+        sampled += float(np.exp(item.rest_log_p[: item.length].astype(np.float64)).sum())
     shares = {name: float(count) / tokens for name, count in zip(segments, labelled_S, strict=True) if count}
     if len(shares) > 1:
         found = ", ".join(f"{share:.1%} {name}" for name, share in shares.items())
@@ -253,4 +302,5 @@ def _counts(context: StageContext[GenerateSettings], segments: Sequence[str]) ->
         "tokens": tokens,
         "stopped_share": stopped / completions,
         "stored_bytes_per_token": size / stored,
+        "sampled_mass": sampled / tokens,
     } | {f"share_{name}": share for name, share in shares.items() if len(shares) > 1}

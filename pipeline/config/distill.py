@@ -108,6 +108,14 @@ class DistillConfig(Section):
         description="Share of the loss by segment of the completion, such as {tool_call: 0.3}. The other segments keep their "
         "proportions in the rest.",
     )
+    prompt_weight: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Weight in the loss of a position of the prompt, beside 1 for one of the completion; 0: the target does not "
+        "score prompts. Of each train prompt its last generate.max_new_tokens positions count, without what all prompts of its "
+        "domain begin and end with.",
+    )
     low_acceptance_weight: float = Field(
         default=1.0,
         ge=1,
@@ -151,6 +159,15 @@ class DistillConfig(Section):
             )
         if self.processes != "auto" and (self.processes < 1 or self.batch % self.processes):
             raise ValueError(indivisible(self.processes, self.batch))
+        return self
+
+    @model_validator(mode="after")
+    def _prompts_are_no_answers(self) -> "DistillConfig":
+        if self.prompt_weight and self.loss == "cross_entropy":
+            raise ValueError(
+                "loss cross_entropy would train the draft on the words of the prompts, which are not the target's: set "
+                "prompt_weight to 0, or choose another loss"
+            )
         return self
 
     @model_validator(mode="after")

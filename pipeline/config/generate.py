@@ -9,6 +9,7 @@ from pipeline.config.segments import SegmentsConfig
 from pipeline.config.server import ServerConfig
 
 DistributionSelection = Literal["sampled", "top_k"]
+STORED = 64  # tokens of each distribution: more gain less than half a point (docs/distillation.md)
 
 
 class SamplingConfig(Section):
@@ -41,11 +42,10 @@ class GenerateConfig(Section):
         default=ServerConfig(), description="With `engine: server`: the servers of the target."
     )
     max_new_tokens: int = Field(default=128, ge=2, description="Maximum length of a completion, in tokens.")
-    distribution_tokens: int = Field(
-        default=16,
-        ge=1,
-        le=255,
-        description="Tokens stored of each target distribution, 3 bytes each (the K of top-K).",
+    distribution_tokens: Annotated[int, Field(ge=1, le=255)] | Literal["auto"] = Field(
+        default="auto",
+        description=f"Tokens stored of each target distribution, 3 bytes each (the K of top-K). auto: {STORED}, or what the "
+        "servers list (`server.logprobs`) where this is less.",
     )
     distribution_selection: DistributionSelection = Field(
         default="sampled",
@@ -76,6 +76,13 @@ class GenerateConfig(Section):
     @property
     def is_served(self) -> bool:
         return self.engine == "server"
+
+    @property
+    def stored_tokens(self) -> int:
+        """`distribution_tokens` as a number. `running/pair_checks.py` lowers that of `auto` for a smaller vocabulary."""
+        if self.distribution_tokens != "auto":
+            return self.distribution_tokens
+        return min(STORED, self.server.logprobs) if self.is_served else STORED
 
     @model_validator(mode="after")
     def _servers_are_named(self) -> "GenerateConfig":

@@ -86,9 +86,9 @@ class Config(Section):
                 "distill.on_policy.rounds: the target has to be loaded for on-policy rounds, and it is on servers "
                 "(generate.engine: server); set it to 0"
             )
-        if self.generate.is_served and self.generate.distribution_tokens > self.generate.server.logprobs:
+        if self.generate.is_served and self.generate.stored_tokens > self.generate.server.logprobs:
             raise ValueError(
-                f"generate.distribution_tokens is {self.generate.distribution_tokens}, more than generate.server.logprobs = "
+                f"generate.distribution_tokens is {self.generate.stored_tokens}, more than generate.server.logprobs = "
                 f"{self.generate.server.logprobs}"
             )
         if self.execution.ray is not None and self.device.startswith("cuda"):

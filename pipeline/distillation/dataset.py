@@ -8,6 +8,7 @@ import torch
 
 from pipeline.distillation.losses import SparseTargets
 from pipeline.distillation.packing import pack_rows, single_rows
+from pipeline.distillation.scored_prompts import PROMPT, ScoredPrompts
 from pipeline.distillation.segment_labels import segment_tokens, token_labels
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack
@@ -19,11 +20,18 @@ class PackedCompletions:
     """Completions packed into rows. The trainer's dataset holds only row numbers, so that no library can drop, reorder or
     re-encode teacher columns."""
 
-    def __init__(self, completions: Sequence[StoredCompletion], together: bool = True) -> None:
-        """`together`: several completions may share a row, for models with document masking by `position_ids`."""
+    def __init__(
+        self, completions: Sequence[StoredCompletion], together: bool = True, prompts: ScoredPrompts | None = None
+    ) -> None:
+        """`together`: several completions may share a row, for models with document masking by `position_ids`. `prompts`: their
+        positions are trained on too."""
         self.completions, self.segments = completions, tuple(sorted(segment_tokens(completions)))
-        self._length_N = column(completions, "length")
-        self._tokens_N = column(completions, "prompt_length") + self._length_N
+        self._prompts, self._weight_N = prompts, column(completions, "length").astype(np.float64)
+        if prompts is not None:
+            self._place_N = prompts.places(completions)
+            self._weight_N += prompts.weights(self._place_N)
+            self.segments += (PROMPT,)
+        self._tokens_N = column(completions, "prompt_length") + column(completions, "length")
         self.rows = pack_rows(self._tokens_N) if together else single_rows(len(completions))
 
     def length(self, row: int) -> int:
@@ -33,27 +41,30 @@ class PackedCompletions:
     def collate(self, chosen: Sequence[dict[str, int]]) -> dict[str, torch.Tensor]:
         """A batch of B rows, padded on the right to T tokens, with N loss positions (in row order) and K entries.
 
-        `predicts` (B, T) is True at positions whose *next* token is a completion token: position t predicts token t + 1. So the
-        first loss position of a completion is its prompt's last token, and its last token has no loss. Teacher columns are
-        (N, ...). `segments` (N,) has the places of their segments in the names, if they have any. `position_ids` restart at
-        each document, which masks documents from each other; they are absent if every row has one document.
+        `predicts` (B, T) is True at positions whose *next* token is a completion token, or one of the prompt that the target has
+        scored: position t predicts token t + 1. So the first loss position of a completion is its prompt's last token, and its
+        last token has no loss. Teacher columns are (N, ...). `segments` (N,) has the places of their segments in the names, if
+        they have any. `position_ids` restart at each document, which masks documents from each other; they are absent if every
+        row has one document.
         """
-        rows = [[self.completions[number] for number in self.rows[row["row"]]] for row in chosen]
-        length = max(sum(len(item.prompt) + item.length for item in row) for row in rows)
+        rows = [[self._learnt(number) for number in self.rows[row["row"]]] for row in chosen]
+        length = max(sum(len(item.prompt) + item.length for *_, item in row) for row in rows)
         input_ids = np.zeros((len(rows), length), dtype=np.int64)
         positions = np.zeros_like(input_ids)
         predicts = np.zeros(input_ids.shape, dtype=bool)
         for index, row in enumerate(rows):
             end = 0
-            for item in row:
+            for learnt in row:
+                item = learnt[-1]
                 begin, first = end, end + len(item.prompt)
                 end = first + item.length
                 input_ids[index, begin:first] = item.prompt
                 input_ids[index, first:end] = item.tokens[: item.length]  # the lookahead is only for the examination
                 positions[index, begin:end] = np.arange(end - begin)
-                predicts[index, first - 1 : end - 1] = True
+                for part in learnt:
+                    predicts[index, begin + len(part.prompt) - 1 :][: part.length] = True
             positions[index, end:] = np.arange(length - end)  # padding counts as a document
-        items = [item for row in rows for item in row]
+        items = [part for row in rows for learnt in row for part in learnt]
         batch = {
             "documents": torch.tensor([number for row in chosen for number in self.rows[row["row"]]]),
             "input_ids": torch.from_numpy(input_ids),
@@ -62,18 +73,26 @@ class PackedCompletions:
         }
         if self.segments:
             batch["segments"] = torch.from_numpy(token_labels(items, self.segments))
+        if self._prompts is not None:  # a prompt's own token is no sample of the target, as the losses take it to be
+            of_prompt_N = batch["segments"] == self.segments.index(PROMPT)
+            batch["tokens"] = torch.where(of_prompt_N, batch["ids"][:, 0], batch["tokens"])
         if any(len(row) > 1 for row in rows):
             batch["position_ids"] = torch.from_numpy(positions)
         return batch
 
+    def _learnt(self, number: int) -> list[StoredCompletion]:
+        """What is learnt of a document: of its prompt, then its completion. Each follows what comes before it."""
+        prompt = None if self._prompts is None else self._prompts.get(self._place_N[number])
+        return [*([] if prompt is None else [prompt]), self.completions[number]]
+
     def collate_part(self, chosen: Sequence[dict[str, int]], number: int, count: int) -> dict[str, Any]:
-        """The rows of process `number` of `count`, as `collate`. `positions`: loss positions of all rows; `counted`: those whose
-        loss counts here. The last batch of an epoch may have no row for a process, which then computes one that does not count,
-        because all processes exchange gradients."""
+        """The rows of process `number` of `count`, as `collate`. `positions`: what the loss positions of all rows weigh together;
+        `counted`: how many of them count here. The last batch of an epoch may have no row for a process, which then computes one
+        that does not count, because all processes exchange gradients."""
         begin, end = len(chosen) * number // count, len(chosen) * (number + 1) // count
         batch: dict[str, Any] = dict(self.collate(chosen[begin:end] or chosen[:1]))
         batch["counted"] = len(batch["tokens"]) if end > begin else 0
-        batch["positions"] = sum(int(self._length_N[self.rows[row["row"]]].sum()) for row in chosen)
+        batch["positions"] = sum(float(self._weight_N[self.rows[row["row"]]].sum()) for row in chosen)
         if not batch["counted"]:
             batch.pop("segments", None)
         return batch

@@ -40,6 +40,7 @@ from pipeline.distillation.losses import LOSSES, MERGED, SparseTargets, cross_en
 from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.distillation.precision import fast_attention
 from pipeline.distillation.processes import count, from_first, inside_forward, number, wait_for_all
+from pipeline.distillation.scored_prompts import PROMPT, ScoredPrompts
 from pipeline.distillation.segment_losses import SegmentLosses
 from pipeline.distillation.sharding import complete, is_divided
 from pipeline.distillation.smaller_batch import attempt, otherwise, remedy
@@ -66,6 +67,7 @@ def distill(
     seed: int,
     vocabulary: int,
     work: Path,
+    prompts: ScoredPrompts | None = None,
     examine: Callable[[Any], AcceptanceSummary],
     progress: Progress,
     may_diverge: bool = False,
@@ -73,7 +75,8 @@ def distill(
     """Train `model` in place on `completions`; it ends with the weights that were best by `examine(model)`,
     which every process calls, and where it returns the same.
 
-    `weights`: of a token in the loss, by its segment (`segment_weights.py`). Checkpoints are written to `work`, and training
+    `weights`: of a token in the loss, by its segment (`segment_weights.py`). `prompts`: their positions are trained on too, with
+    their own weight. Checkpoints are written to `work`, and training
     resumes from them. Returns the log: step with loss, or with dev_acceptance_rate and dev_tokens_per_target_call; where there
     are several segments also by segment. Raises UnderstudyError naming step and completions if the loss is not finite, but for a
     training that `may_diverge`.
@@ -86,7 +89,7 @@ def distill(
         else:
             if checkpoint is not None:
                 progress.line(f"distill: goes on from step {step_of(checkpoint)} of {settings.max_steps}")
-            trainer = _trainer(model, tokenizer, completions, settings, weights, seed, vocabulary, work)
+            trainer = _trainer(model, tokenizer, completions, prompts, settings, weights, seed, vocabulary, work)
             trainer.may_diverge = may_diverge
             trainer.add_callback(TrainingCallback(trainer, settings, trainer.by_segment, examine, track, work))
             tried = batch_named(
@@ -110,6 +113,7 @@ def _trainer(
     model: Any,
     tokenizer: Any,
     completions: Sequence[StoredCompletion],
+    prompts: ScoredPrompts | None,
     settings: DistillConfig,
     weights: Mapping[str, float],
     seed: int,
@@ -117,7 +121,7 @@ def _trainer(
     work: Path,
 ) -> "_Trainer":
     with complete(model) as whole_model:
-        documents = PackedCompletions(completions, supports_document_masking(whole_model, vocabulary))
+        documents = PackedCompletions(completions, supports_document_masking(whole_model, vocabulary), prompts)
         has_head = linear_head(whole_model) is not None
     device = torch.device(model.device)
     bf16 = supports_bf16(device) if settings.bf16 is None else settings.bf16
@@ -134,6 +138,7 @@ def _trainer(
     # (dense Granite 4), and writes that into the draft's config.
     for name, value in of_experts.items():
         setattr(text, name, value)
+    weights = weights if prompts is None else {**weights, PROMPT: prompts.weight}
     trainer.prepare(documents, settings, vocabulary, SegmentLosses(documents.segments, weights, device), has_head)
     trainer.remove_callback(PrinterCallback)  # it prints a dictionary per step
     return trainer

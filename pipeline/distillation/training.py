@@ -16,6 +16,7 @@ from pipeline.distillation.adapters import add_adapters, merge_adapters
 from pipeline.distillation.on_policy import SampleFunction, run_rounds, sample_round
 from pipeline.distillation.processes import count, spread
 from pipeline.distillation.rate_trials import find_rate
+from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.distillation.sharding import complete, divided
 from pipeline.distillation.trainer import distill
@@ -47,6 +48,7 @@ class Training:
     trust_remote_code: bool
     target_device_map: DeviceMap | None = None
     shard: bool = False  # whether the processes divide the draft among them
+    prompts: ScoredPrompts | None = None  # whose positions are trained on too
 
     def run(self, rows: Sequence[StoredCompletion], weights: Mapping[str, float], work: Path) -> tuple[Any, Log]:
         """The base draft trained on `rows`, with its best weights on dev prompts, and the log. `weights`: of a token in the loss,
@@ -121,6 +123,7 @@ class Training:
             tokenizer,
             rows,
             settings,
+            prompts=self.prompts,
             weights=weights,
             seed=seed,
             vocabulary=vocabulary,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.distillation.mixing import training_rows
+from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.distillation.segment_weights import segment_weights
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.distillation.subset import subset
@@ -19,13 +20,16 @@ class TrainingData:
 
     train: Sequence[StoredCompletion]  # once each
     rows: Sequence[StoredCompletion]  # as often as they are trained on
+    prompts: ScoredPrompts | None  # positions of prompts that are trained on too
     weights: Mapping[str, float]  # of a token in the loss, by its segment
     dev: Sequence[StoredCompletion]  # at the deployment's sampling
 
 
-def training_data(completions: Path, settings: TrainingSettings, share: float | None = None) -> TrainingData:
+def training_data(
+    completions: Path, settings: TrainingSettings, share: float | None = None, prompts: Path | None = None
+) -> TrainingData:
     """What is trained on of all train completions, or of a `share` of them. A token weighs what it does in the whole: a part may
-    lack a segment."""
+    lack a segment. `prompts`: where the target's distributions over prompts are."""
     distill = settings.distill
     train: Sequence[StoredCompletion] = StoredCompletions.open(completions, {"train"})
     dev = StoredCompletions.open(completions, {"dev"}, Sampling.from_config(settings.sampling))
@@ -34,4 +38,4 @@ def training_data(completions: Path, settings: TrainingSettings, share: float | 
     if share is not None:
         train = subset(train, share)
         rows = training_rows(train, distill, settings.seed)
-    return TrainingData(train, rows, weights, dev)
+    return TrainingData(train, rows, ScoredPrompts.read(prompts, distill.prompt_weight), weights, dev)

@@ -22,6 +22,7 @@ class TrainingTask:
     places: Mapping[str, ModelPlace]
     completions: Path
     share: float | None  # of the train completions; None: all
+    prompts: Path | None  # the artifact with the target's distributions over prompts
     work: Path  # of the training: checkpoints
     device: str  # cpu or cuda
     trust_remote_code: bool

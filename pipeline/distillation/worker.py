@@ -26,7 +26,7 @@ def work(path: Path) -> None:
     """Train, with the others of the launch. Files and lines are the first process's."""
     task, progress = format_of(TrainingTask).read(path), _ToStarter()
     device = join(task.device)
-    data = training_data(task.completions, task.settings, task.share)
+    data = training_data(task.completions, task.settings, task.share, task.prompts)
     training = Training(
         task.settings,
         read_pair(task.pair, task.places),
@@ -35,6 +35,7 @@ def work(path: Path) -> None:
         str(device),
         task.trust_remote_code,
         shard=task.shard,
+        prompts=data.prompts,
     )
     training.require_memory()
     training.run_phases(data.rows, data.weights, task.work)

@@ -72,9 +72,10 @@ def complete_recorded(
         if _is_possible(margin_N, sampling):
             if sampling.greedy:  # certain, also where rounding makes another token the likeliest
                 columns["log_p"] = np.zeros_like(columns["log_p"])
-            tested[number] = of_recorded(
-                answer.tokens_N, columns["log_p"], None if sampling.greedy else listed, answer.exact
-            )
+            if answer.is_answer:
+                tested[number] = of_recorded(
+                    answer.tokens_N, columns["log_p"], None if sampling.greedy else listed, answer.exact
+                )
             found[number] = {"tokens": answer.tokens_N, **columns}
         else:
             by_rounding = not sampling.greedy and bool((margin_N >= -NEAR_TIE).all())

@@ -25,6 +25,7 @@ class LoggedCompletion:
     tokens_N: NDArray[np.int32]
     stopped: bool
     exact: bool  # the log has the token ids; else its text was tokenised again
+    is_answer: bool = True  # of the target, which is tested; else a prompt's own tokens
 
 
 class NotOfTarget(Exception):
@@ -36,7 +37,20 @@ class NotOfTarget(Exception):
         self.by_rounding = by_rounding
 
 
-class LoggedAnswers:
+class Recorded:
+    """Completions whose tokens are known, so that the target only scores them."""
+
+    def get(self, prompt: str, sampling: Sampling, number: int = 0) -> LoggedCompletion | None:
+        """The completion `number` of a prompt (its id); None where the target has to be asked."""
+        raise NotImplementedError
+
+    def of_requests(self, requests: Sequence[CompletionRequest]) -> dict[int, LoggedCompletion]:
+        """By the number of the request; the target has to complete the others."""
+        found = ((number, self.get(one.prompt.id, one.sampling, one.number)) for number, one in enumerate(requests))
+        return {number: answer for number, answer in found if answer is not None}
+
+
+class LoggedAnswers(Recorded):
     """The recorded answers by prompt, as completions of at most `max_new_tokens` tokens at the deployment's sampling."""
 
     def __init__(
@@ -51,15 +65,9 @@ class LoggedAnswers:
         self._limit, self._stops, self._vocabulary = max_new_tokens, np.array(sorted(stop_tokens)), vocabulary
 
     def get(self, prompt: str, sampling: Sampling, number: int = 0) -> LoggedCompletion | None:
-        """The completion `number` of a prompt (its id); None where the target has to be asked."""
         if canonical(sampling) != self.sampling or number:
             return None
         return self.completion(prompt)[0]
-
-    def of_requests(self, requests: Sequence[CompletionRequest]) -> dict[int, LoggedCompletion]:
-        """By the number of the request; the target has to complete the others."""
-        found = ((number, self.get(one.prompt.id, one.sampling, one.number)) for number, one in enumerate(requests))
-        return {number: answer for number, answer in found if answer is not None}
 
     def completion(self, prompt: str) -> tuple[LoggedCompletion | None, str]:
         """The answer to a prompt (its id) at the deployment's sampling, else why it cannot be used; None and "" where there is

@@ -21,7 +21,7 @@ from pipeline.generation.completion_store import shard_exists
 from pipeline.generation.evidence import of_answer
 from pipeline.generation.generate import GenerationSettings
 from pipeline.generation.journal import Record
-from pipeline.generation.logged import LoggedAnswers, LoggedCompletion, NotOfTarget
+from pipeline.generation.logged import LoggedAnswers, LoggedCompletion, NotOfTarget, Recorded
 from pipeline.generation.open_shard import OpenShard, open_shards
 from pipeline.generation.sample_test import SampleEvidence, SampleTest
 from pipeline.generation.served_completion import ReceivedCompletion, Served, complete, differs
@@ -42,7 +42,7 @@ async def generate_by_servers(
     out: Path,
     progress: Progress,
     turn: int = 1,
-    logged: LoggedAnswers | None = None,
+    logged: Recorded | None = None,
 ) -> None:
     """As `generate.generate`, by servers. What has been received when an error ends it is kept in `out`. A completion that is
     recorded in `logged` is scored only.
@@ -71,7 +71,7 @@ class _Run:
         out: Path,
         track: Track,
         progress: Progress,
-        logged: LoggedAnswers | None,
+        logged: Recorded | None,
     ) -> None:
         self._served, self._settings, self._out, self._track, self._progress = served, settings, out, track, progress
         self._logged, self._recorded = logged, 0
@@ -179,7 +179,7 @@ class _Run:
         self._test.add(shard.first + number, tested)
         self._recorded += is_recorded
         pool = self._served.target.pool
-        recorded = f"{self._recorded:,} recorded answers, " if self._logged is not None else ""
+        recorded = f"{self._recorded:,} recorded answers, " if isinstance(self._logged, LoggedAnswers) else ""
         note = f"{recorded}{pool.budget.spent:,} tokens paid, {pool.working} of {len(pool.endpoints)} endpoints"
         self._track.advance(self._settings.max_new_tokens, note)
         if len(shard.records) == len(shard.requests):

@@ -89,7 +89,8 @@ def _tested(
     """Of a completion without its lookahead, where the distributions as sampled from are listed. The lookahead is no part of an
     answer, and llama.cpp samples it without the end of sequence."""
     if logged is not None:
-        return of_recorded(tokens_N, sampled.log_p_N, sampled.listed, logged.exact)
+        found = of_recorded(tokens_N, sampled.log_p_N, sampled.listed, logged.exact)
+        return found if logged.is_answer else SampleEvidence()
     if sampled.listed is None:
         return SampleEvidence()
     listed = sampled.listed[: len(tokens_N)]

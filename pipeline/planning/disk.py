@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pipeline.config.root import Config
 from pipeline.planning.earlier_runs import MeasuredJob
 from pipeline.planning.work import Amounts, Work, bytes_per_token, completions_of
+from pipeline.running.jobs import PROMPTS_JOB
 
 _PER_COMPLETION = 270  # its row beside the tokens, and its segments
 _PER_PROMPT, _PER_ID = 110, 4  # prompts.arrow: names and numbers of a prompt; a token
@@ -55,6 +56,9 @@ def disk_of(
 
 
 def _completions(job: str, work: Work, config: Config, amounts: Amounts) -> float:
-    splits = ("examination",) if "/" in job else tuple(amounts.prompts)
-    completions = amounts.turns * sum(completions_of(config, amounts.prompts, splits).values())
-    return work.tokens_out * (bytes_per_token(config) + 1) + completions * _PER_COMPLETION
+    if job == PROMPTS_JOB:
+        completions = amounts.prompts["train"]
+    else:
+        splits = ("examination",) if "/" in job else tuple(amounts.prompts)
+        completions = amounts.turns * sum(completions_of(config, amounts.prompts, splits).values())
+    return work.size * (bytes_per_token(config) + 1) + completions * _PER_COMPLETION

@@ -45,6 +45,7 @@ class Forecast:
     lookahead: int  # further tokens of a completion of an examination prompt
     bytes_per_token: int
     generate: list[GenerationForecast]
+    prompt_positions: int  # of train prompts, at most, which the target scores too
     training_steps: int  # optimiser steps of all trainings
     trial_steps: int  # of these, those that find the learning rate, of one training
     training_rows: int  # sequences that these steps see
@@ -68,6 +69,7 @@ def forecast(config: Config) -> Forecast:
         if isinstance(job.task, GenerateTask)
     ]
     generate += _on_policy(config, prompts["train"], of_token)
+    positions = prompts["train"] * config.generate.max_new_tokens if config.distill.prompt_weight else 0
     steps, batch = training_steps(config), config.distill.batch * config.distill.accumulation
     return Forecast(
         sources=[reader.line for reader in readers.values()],
@@ -77,6 +79,7 @@ def forecast(config: Config) -> Forecast:
         lookahead=config.generate.lookahead,
         bytes_per_token=of_token,
         generate=generate,
+        prompt_positions=positions,
         training_steps=steps,
         trial_steps=trial_steps(config.distill),
         training_rows=steps * batch,

@@ -13,7 +13,7 @@ from pipeline.config.root import Config
 from pipeline.distillation.rate_search import most_trials, trial_steps
 from pipeline.drafts.kinds import KINDS
 from pipeline.running.jobs import Job, jobs_of
-from pipeline.running.tasks import EvaluateTask, GenerateTask
+from pipeline.running.tasks import EvaluateTask, GenerateTask, PromptsTask
 
 # By what a job's throughput is known. Of the others it is known only if a run has measured it.
 Rate = Literal["generate", "train", "examine", "speed", "other"]
@@ -64,6 +64,8 @@ def _work(job: Job, config: Config, amounts: Amounts) -> Work:
     task = job.task
     if isinstance(task, GenerateTask):
         return _generation(config, amounts, task)
+    if isinstance(task, PromptsTask):
+        return _prompt_positions(config, amounts, task)
     if job.stage == "speed":
         return Work(rate="speed")
     if isinstance(task, EvaluateTask):
@@ -92,7 +94,7 @@ def completions_of(config: Config, prompts: Mapping[str, float], splits: Collect
 
 def bytes_per_token(config: Config) -> int:
     """Of a stored completion."""
-    return _PER_TOKEN + _PER_KEPT * config.generate.distribution_tokens
+    return _PER_TOKEN + _PER_KEPT * config.generate.stored_tokens
 
 
 def _examined_at(config: Config) -> set[SamplingConfig | float]:
@@ -155,6 +157,21 @@ def _generation(config: Config, amounts: Amounts, task: GenerateTask) -> Work:
         amount=stored,  # a token that is scored takes at most the time of a generated one
         unit="tokens",
         size=stored,
+        workers=endpoint_weights(config) if served else float(processes_of(config)),
+    )
+
+
+def _prompt_positions(config: Config, amounts: Amounts, task: PromptsTask) -> Work:
+    """One prefill of each train prompt, whose tokens each take at most the time of a generated one."""
+    served, prompts = config.generate.is_served, amounts.prompts["train"]
+    tokens = prompts * amounts.prompt_tokens
+    return Work(
+        rate="generate",
+        tokens_in=tokens,
+        asked=tokens if served else 0.0,
+        amount=tokens,
+        unit="tokens",
+        size=prompts * min(task.positions, amounts.prompt_tokens),
         workers=endpoint_weights(config) if served else float(processes_of(config)),
     )
 

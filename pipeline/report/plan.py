@@ -30,6 +30,12 @@ def print_forecast(found: "Forecast", curve: LearningCurve | None, notes: Sequen
             f"{asked.job}: up to {asked.completions:,} completions, {asked.tokens:,} target tokens, "
             f"{asked.stored_bytes / 1e6:,.1f} MB on disk ({found.bytes_per_token} bytes per token)"
         )
+    if found.prompt_positions:
+        out.text(
+            f"generate/prompts: up to {found.prompt_positions:,} positions of train prompts, which the target scores in a "
+            f"prefill of each prompt, {found.prompt_positions * found.bytes_per_token / 1e6:,.1f} MB on disk "
+            "(distill.prompt_weight)"
+        )
     out.text(
         f"target tokens: {found.new_tokens:,} for each completion (generate.max_new_tokens), and {found.lookahead:,} more for "
         "those of examination prompts (generate.lookahead), because some engines draft past the end"

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.config.evaluate import SpeedConfig
+from pipeline.config.generate import SamplingConfig
 from pipeline.config.pair import NumberFormat
 from pipeline.config.quantize import UNQUANTIZED, Variant
 from pipeline.config.root import Config
+from pipeline.config.segments import SegmentsConfig
 from pipeline.distillation.settings import RoundSettings, TrainingSettings
 from pipeline.drafts.kinds import LOOKUP, PLAIN
 from pipeline.judgement.schema import ChampionVersion
@@ -35,6 +37,7 @@ from pipeline.running.stage_list import stage_named
 from pipeline.running.tasks import (
     EvaluateTask,
     GenerateTask,
+    PromptsTask,
     QuantizeTask,
     Task,
     draft_input,
@@ -42,6 +45,8 @@ from pipeline.running.tasks import (
     profile_input,
 )
 from pipeline.store.files import content_key
+
+PROMPTS_JOB = "generate/prompts"  # the target's distributions over train prompts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +67,8 @@ class Job:
     @property
     def summary(self) -> str:
         """What it does, for people."""
+        if isinstance(self.task, PromptsTask):
+            return "the target scores train prompts"
         return stage_named(self.stage).summary
 
     @property
@@ -156,6 +163,8 @@ def _corpus(config: Config) -> Job:
 def _generations(config: Config) -> list[Job]:
     whole = GenerateTask(target="target", splits=("train", "dev", "examination"))
     jobs = [_generation(config, "", config.pair.target.dtype, whole)]
+    if config.distill.prompt_weight:
+        jobs.append(_prompt_positions(config))
     if _has_before(config):
         before = config.pair.target_before or config.pair.target
         task = GenerateTask(target="target_before", splits=("examination",))
@@ -163,9 +172,20 @@ def _generations(config: Config) -> list[Job]:
     return jobs
 
 
-def _generation(config: Config, part: str, dtype: NumberFormat, task: GenerateTask) -> Job:
+def _prompt_positions(config: Config) -> Job:
+    """At temperature 1, whatever the deployment's sampling is: it needs nothing of what completions are sampled with."""
+    generate = config.generate.model_copy(
+        update={"examination_samplings": (), "train_temperatures": (), "segments": SegmentsConfig(), "lookahead": 0}
+    )
+    neutral = config.model_copy(update={"sampling": SamplingConfig(), "generate": generate})
+    task = PromptsTask(positions=generate.max_new_tokens)
+    return _generation(neutral, "prompts", config.pair.target.dtype, task)
+
+
+def _generation(config: Config, part: str, dtype: NumberFormat, task: GenerateTask | PromptsTask) -> Job:
     generate, corpus = config.generate, config.corpus
-    served = generate.is_served and task.target == "target"
+    target = task.target if isinstance(task, GenerateTask) else "target"
+    served = generate.is_served and target == "target"
     settings = GenerateSettings(
         task=task,
         sampling=config.sampling,
@@ -173,7 +193,7 @@ def _generation(config: Config, part: str, dtype: NumberFormat, task: GenerateTa
         train_temperatures=generate.train_temperatures,
         max_new_tokens=generate.max_new_tokens,
         lookahead=generate.lookahead,
-        distribution_tokens=generate.distribution_tokens,
+        distribution_tokens=generate.stored_tokens,
         distribution_selection=generate.distribution_selection,
         batch=None if served else generate.batch,
         shard=generate.shard,
@@ -186,19 +206,21 @@ def _generation(config: Config, part: str, dtype: NumberFormat, task: GenerateTa
         prompt_limit=corpus.prompt_limit,
         segments=generate.segments,
     )
-    reads = {"target": f"pair#{task.target}", "shared": "pair#shared", "corpus": "corpus"}
+    reads = {"target": f"pair#{target}", "shared": "pair#shared", "corpus": "corpus"}
     return Job(stage="generate", part=part, task=task, settings=settings, reads=reads)
 
 
 def _distill(config: Config) -> Job:
     reads = {"draft": "pair#draft", "shared": "pair#shared", "completions": "generate"}
     settings, generate = training_settings(config), config.generate
+    if config.distill.prompt_weight:
+        reads["prompts"] = PROMPTS_JOB
     if config.distill.on_policy.rounds:
         reads["target"] = "pair#target"
         rounds = RoundSettings(
             target_dtype=config.pair.target.dtype,
             max_new_tokens=generate.max_new_tokens,
-            distribution_tokens=generate.distribution_tokens,
+            distribution_tokens=generate.stored_tokens,
             batch=generate.batch,
             shard=generate.shard,
         )
@@ -222,10 +244,12 @@ def training_settings(config: Config) -> TrainingSettings:
 def _variants(config: Config) -> list[Job]:
     reads = {"draft": "distill#draft", "shared": "pair#shared", "completions": "generate"}
     quantize, jobs = config.quantize, []
+    training = training_settings(config)  # a variant is trained further on completions alone
+    training = replace(training, distill=training.distill.model_copy(update={"prompt_weight": 0.0}))
     for variant in quantize.loadable:
         task = QuantizeTask(variant=variant)
         settings = QuantizeSettings(
-            task=task, training=training_settings(config), head=quantize.quantized_head, recovery=quantize.recovery
+            task=task, training=training, head=quantize.quantized_head, recovery=quantize.recovery
         )
         jobs.append(Job(stage="quantize", part=variant, task=task, settings=settings, reads=reads))
     return jobs

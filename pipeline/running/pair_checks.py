@@ -23,21 +23,27 @@ _SWITCH_OFF = (
 
 
 def apply_pair(config: Config, facts: Facts) -> tuple[Config, list[str]]:
-    """The config with `corpus.max_prompt_tokens` and `quantize.variants` filled in where they are null, and notes on what that
-    leaves out. Raises UsageError, which names the key, for a setting that cannot work with this pair."""
+    """The config with `corpus.max_prompt_tokens`, `generate.distribution_tokens` and `quantize.variants` as this pair needs them
+    where they are left open, and notes on what that leaves out. Raises UsageError, which names the key, for a setting that cannot
+    work with this pair."""
     if config.pair.generation_config == "check":
         _check_generation_config(config, facts["generation_config"])
     _check_chat_template(config, facts)
     _check_training(config)
-    if config.generate.distribution_tokens >= facts["vocabulary"]:
+    generate = config.generate
+    if generate.distribution_tokens == "auto":
+        stored = min(generate.stored_tokens, facts["vocabulary"] - 1)
+        generate = generate.model_copy(update={"distribution_tokens": stored})
+    elif generate.distribution_tokens >= facts["vocabulary"]:
         raise UsageError(
-            f"generate.distribution_tokens = {config.generate.distribution_tokens}: it must be lower than the pair's "
+            f"generate.distribution_tokens = {generate.distribution_tokens}: it must be lower than the pair's "
             f"{facts['vocabulary']} tokens; lower it"
         )
     limit, notes = _prompt_limit(config, facts["context"])
     variants, left_out = _variants(config, facts["impossible_variants"])
     filled = {
         "corpus": config.corpus.model_copy(update={"max_prompt_tokens": limit}),
+        "generate": generate,
         "quantize": config.quantize.model_copy(update={"variants": variants}),
     }
     return config.model_copy(update=filled), [*notes, *left_out, *_unused_load(config), *_lacks_for_export(config)]

@@ -22,7 +22,7 @@ from pipeline.config.server import Api
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.judgement.schema import ChampionVersion
 from pipeline.models.rope_choice import Factors
-from pipeline.running.tasks import Examination, GenerateTask, QuantizeTask
+from pipeline.running.tasks import Examination, GenerateTask, PromptsTask, QuantizeTask
 from pipeline.speculation.settings import GREEDY, Sampling
 
 
@@ -70,7 +70,7 @@ class CorpusSettings:
 class GenerateSettings:
     """What is generated and stored. Lengths are in tokens."""
 
-    task: GenerateTask
+    task: GenerateTask | PromptsTask
     sampling: SamplingConfig  # of the deployment
     examination_samplings: tuple[SamplingConfig, ...]
     train_temperatures: tuple[float, ...]

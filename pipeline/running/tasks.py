@@ -24,6 +24,13 @@ class GenerateTask:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PromptsTask:
+    """What the target expects at the last positions of the train prompts, at most so many of each."""
+
+    positions: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class QuantizeTask:
     """One quantized variant of the candidate."""
 
@@ -53,7 +60,7 @@ class EvaluateTask(Examination):
         return Examination(kind=self.kind, target=self.target, split=self.split)
 
 
-Task = GenerateTask | QuantizeTask | EvaluateTask
+Task = GenerateTask | PromptsTask | QuantizeTask | EvaluateTask
 
 
 def task_json(task: Task | None) -> dict[str, Any]:
