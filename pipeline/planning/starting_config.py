@@ -314,6 +314,7 @@ def _training(prompts: Prompts) -> Iterator[str]:
     yield f"  max_steps: {steps}  # about {times} epochs of {train:,.0f} train prompts; {_EPOCHS}, within 200 to 3,000 steps"
     yield f"  batch: {_BATCH}  # sequences; with less memory use `accumulation` and a smaller batch"
     yield "  learning_rate: auto  # short trainings on dev prompts find it, with a tenth of these steps at most"
+    yield "  prompt_weight: 0.5  # the target scores the train prompts too, in one prefill of each; 0: it does not"
     yield f"  evaluate_every: {every}"
     yield f"  save_every: {every}"
 

@@ -13,6 +13,7 @@ import torch
 
 from pipeline.config.distill import DistillConfig, LoraConfig
 from pipeline.distillation.adapters import add_adapters, merge_adapters
+from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
@@ -65,6 +66,7 @@ def _train(
     wrap: Callable[[Any], Any] = lambda model: model,
     progress: Progress | None = None,
     may_diverge: bool = False,
+    prompts: ScoredPrompts | None = None,
 ) -> tuple[Any, Log]:
     from pipeline.distillation.segment_weights import segment_weights
     from pipeline.distillation.trainer import distill
@@ -85,6 +87,7 @@ def _train(
         examine=examine or _later_is_better(),
         progress=progress or quiet(),
         may_diverge=may_diverge,
+        prompts=prompts,
     )
 
 
@@ -582,6 +585,53 @@ def test_the_log_has_figures_by_segment(unbroken: tuple[Any, Log], tmp_path: Pat
     ]
 
 
+def _scored(rows: list[StoredCompletion], weight: float, seed: int = 0) -> ScoredPrompts:
+    """All positions of the prompts but the first."""
+    return ScoredPrompts(
+        [
+            stored_completion(row.prompt[:1], row.prompt[1:], name=row.id, seed=seed + 100 + number)
+            for number, row in enumerate(rows)
+        ],
+        weight,
+    )
+
+
+@pytest.mark.parametrize("rows", [_rows(), _labelled_rows()], ids=["without labels", "with segments"])
+def test_prompts_enter_the_loss_with_their_weight(rows: list[StoredCompletion], tmp_path: Path) -> None:
+    """The loss of a step is the mean over positions, where one of a prompt counts as a half, over two micro-batches too. The log
+    has the prompts' loss beside those of the segments."""
+    once = DistillConfig(bf16=False, max_steps=1, batch=10, save_every=1)
+    halves = once.model_copy(update={"batch": 5, "accumulation": 2})
+
+    def loss(place: str, prompts: ScoredPrompts | None, settings: DistillConfig = once) -> dict[str, Any]:
+        _, log = _train(tmp_path / place, settings, rows=rows, prompts=prompts)
+        return next(entry for entry in log if "loss" in entry)
+
+    completions, scored = sum(item.length for item in rows), sum(len(item.prompt) - 1 for item in rows)
+    alone, whole = loss("alone", None)["loss"], loss("whole", _scored(rows, 1.0))
+    of_prompts = (whole["loss"] * (completions + scored) - alone * completions) / scored
+    half = loss("half", _scored(rows, 0.5))
+    assert half["loss"] == pytest.approx(
+        (alone * completions + 0.5 * of_prompts * scored) / (completions + 0.5 * scored), rel=1e-5
+    )
+    assert loss("halves", _scored(rows, 0.5), halves)["loss"] == pytest.approx(half["loss"], rel=1e-5)
+    assert abs(of_prompts - alone) > 0.01
+    if rows[0].segments is not None:
+        assert {"answer", "thinking", "prompt"} == set(half["loss_by_segment"])
+        assert half["loss_by_segment"]["prompt"] == pytest.approx(of_prompts, rel=1e-5)
+
+
+def test_prompts_are_learnt(unbroken: tuple[Any, Log], tmp_path: Path) -> None:
+    """Their distributions change the draft; at weight 0 they do not."""
+    rows, plain = _rows(), _weights(unbroken[0])
+    one, other, none = (
+        _weights(_train(tmp_path / f"{weight}-{seed}", prompts=_scored(rows, weight, seed))[0])
+        for weight, seed in ((0.5, 0), (0.5, 1000), (0.0, 0))
+    )
+    assert all(none[name] == pytest.approx(plain[name], abs=1e-5) for name in plain)
+    assert any(one[name] != pytest.approx(other[name], abs=1e-3) for name in plain)
+
+
 def test_the_last_token_of_a_long_completion_is_trained_on(tmp_path: Path) -> None:
     """Whatever the default lengths of the trainer's libraries are (1,024 tokens): a segment of one token, behind 2,000 others,
     has a loss."""
@@ -600,7 +650,7 @@ def test_no_loss_of_a_router_is_added(family: str, experts: int, tmp_path: Path)
 
     model = tiny_model(family, num_local_experts=experts)
     before = model.config.to_dict()
-    _trainer(model, tiny_tokenizer(), _rows(), SETTINGS, {}, 0, 32, tmp_path)
+    _trainer(model, tiny_tokenizer(), _rows(), None, SETTINGS, {}, 0, 32, tmp_path)
     assert before["output_router_logits"] == model.config.output_router_logits
     assert before["router_aux_loss_coef"] == model.config.router_aux_loss_coef
     model(input_ids=torch.arange(4)[None], use_cache=False)

@@ -20,6 +20,7 @@ class Regime:
     target: Path
     corpus: Path
     completions: Path
+    prompts: Path  # the target's distributions over train prompts
 
     @property
     def draft(self) -> Path:
@@ -99,8 +100,8 @@ def find_regime(name: str) -> Regime:
         stdout=subprocess.DEVNULL,
     )
     opened = Store(store)
-    corpus, completions = (find_built(opened, require_run(opened, run), stage).path for stage in ("corpus", "generate"))
-    return Regime(name, PLACE / TARGETS[name], corpus, completions)
+    record, jobs = require_run(opened, run), ("corpus", "generate", "generate/prompts")
+    return Regime(name, PLACE / TARGETS[name], *(find_built(opened, record, job).path for job in jobs))
 
 
 def _overrides(name: str) -> list[str]:

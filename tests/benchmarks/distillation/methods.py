@@ -25,6 +25,7 @@ from tests.benchmarks.distillation.pair import PRUNED_LAYERS, make_alone
 
 BATCH = 16
 _LARGE_VOCABULARY = 152_000
+_TRIALS = 0.1  # of a training's steps, at most: `distill.learning_rate: auto`
 _SELECTED = 0.4  # of a batch's tokens, by AdaSPEC
 _WARMUP, _DECAY, _BETAS, _CLIP = 0.05, 0.1, (0.9, 0.95), 1.0
 
@@ -33,6 +34,7 @@ class Trained(NamedTuple):
     model: Any
     seconds: float
     tokens: float  # seen, padding left out
+    rate: float | None = None  # that was found
 
 
 Method = Callable[[Regime, int, int, float], Trained]  # steps, seed, learning rate
@@ -100,6 +102,61 @@ def ours(
             took = time.perf_counter() - began
         rows = PackedCompletions(completions).rows
         return Trained(model, took, _mean_length(completions) * len(completions) / len(rows) * BATCH * steps)
+
+    return train
+
+
+def shipped(optimizer: str, prompts: bool = True, **changes: Any) -> Method:
+    """As a config that sets nothing of the training but the optimizer: the rate is found by trials, which are part of the steps,
+    unless one is given. `prompts`: whether their positions are trained on, as `understudy init` writes it."""
+
+    def train(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
+        from pipeline.distillation.rate_trials import find_rate
+        from pipeline.distillation.scored_prompts import ScoredPrompts
+        from pipeline.distillation.trainer import distill
+        from pipeline.examination.examiner import Examiner
+        from pipeline.progress import Progress
+        from pipeline.speculation.settings import Sampling
+
+        completions, dev, model = regime.read("train"), regime.read("dev"), regime.load(regime.draft)
+        examiner, began = Examiner(Sampling(), regime.config.evaluate, count_as="user"), time.perf_counter()
+        whole = math.floor(steps / (1 + _TRIALS))
+        config = regime.config.distill.model_copy(
+            update={
+                "optimizer": optimizer,
+                "max_steps": whole,
+                "batch": BATCH,
+                "learning_rate": "auto",
+                "evaluate_every": math.ceil(whole / 2),
+                "save_every": whole,
+                **changes,
+            }
+        )
+
+        def phase(settings: Any, place: Path) -> Any:
+            return distill(
+                model,
+                regime.tokenizer,
+                completions,
+                settings,
+                prompts=ScoredPrompts.read(regime.prompts, config.prompt_weight) if prompts else None,
+                weights={},
+                seed=seed,
+                vocabulary=regime.vocabulary,
+                work=place,
+                examine=lambda draft: examiner.summary(PlainDraft(draft, regime.vocabulary), dev),
+                progress=Progress(terminal=False),
+                may_diverge=True,
+            )
+
+        with tempfile.TemporaryDirectory() as work:
+            if rate:
+                found = rate
+            else:
+                hidden = int(model.get_input_embeddings().weight.shape[-1])
+                found, _ = find_rate(model, config, hidden, phase, Path(work) / "rates", Progress(terminal=False))
+            phase(config.model_copy(update={"learning_rate": found}), Path(work) / "whole")
+        return Trained(model, time.perf_counter() - began, 0.0, found)
 
     return train
 

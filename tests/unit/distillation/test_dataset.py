@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pipeline.distillation.dataset import PackedCompletions, stored_targets
+from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack
 from tests.fakes import family_model, full_logits, stored_completion
@@ -160,3 +161,58 @@ def test_processes_divide_the_rows_of_a_batch(rows: int, processes: int) -> None
     assert whole["documents"].tolist() == [number for part in counting for number in part["documents"].tolist()]
     assert all(part["counted"] == len(part["tokens"]) for part in counting)
     assert all(len(part["tokens"]) for part in parts)
+
+
+@pytest.fixture
+def prompts() -> ScoredPrompts:
+    """Of `items`: two positions of a's prompt before its last token, one of d's own, and those of a prompt without completion."""
+    return ScoredPrompts(
+        [
+            stored_completion([9], [9, 9, 9], name="z", seed=5),
+            stored_completion([5], [6, 7], name="a", seed=6),
+            stored_completion([24], [3], name="e", seed=7),
+        ],
+        0.5,
+    )
+
+
+def test_positions_of_prompts_are_learnt_before_the_completion(
+    items: list[StoredCompletion], prompts: ScoredPrompts
+) -> None:
+    """In the order of the row, each with its own distribution, under a label of their own. A prompt's token is no sample of the
+    target, so the likeliest stands for it."""
+    documents = PackedCompletions(items, prompts=prompts)
+    plain = PackedCompletions(items).collate([{"row": 0}, {"row": 2}])
+    batch = documents.collate([{"row": 0}, {"row": 2}])
+
+    assert ("prompt",) == documents.segments
+    assert [[1, 1, 0, 1, 1, 0], [0, 1, 0, 1, 1, 0]] == batch["predicts"].int().tolist()
+    assert plain["input_ids"].tolist() == batch["input_ids"].tolist()
+    assert [0, 0, 1, 1, 1, 1, 1] == batch["segments"].tolist()  # 1: no label
+    of_prompt = stored_completion([5], [6, 7], name="a", seed=6)
+    ids_NK, log_p_NK = unpack(of_prompt.entries, of_prompt.certain, of_prompt.rest_log_p, of_prompt.vocabulary)
+    assert ids_NK.tolist() == batch["ids"][:2].tolist()
+    np.testing.assert_array_equal(log_p_NK, batch["log_p"][:2].numpy())
+    assert [*ids_NK[:, 0].tolist(), 8, 9, 23, 25, 26] == batch["tokens"].tolist()
+    for name in ("ids", "log_p", "certain", "rest_log_p", "tokens"):
+        assert plain[name].tolist() == batch[name][2:].tolist(), name
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_position_of_a_prompt_counts_by_its_weight(
+    items: list[StoredCompletion], prompts: ScoredPrompts, processes: int
+) -> None:
+    """In every process all rows are counted together: 2 + 3 tokens of completions and two of a prompt at a half."""
+    documents = PackedCompletions(items, prompts=prompts)
+    parts = [documents.collate_part([{"row": 0}, {"row": 1}], number, processes) for number in range(processes)]
+
+    assert [6.0] * processes == [part["positions"] for part in parts]
+    assert [7] if processes == 1 else [4, 3] == [part["counted"] for part in parts]
+
+
+def test_prompts_that_are_not_scored_have_no_place(items: list[StoredCompletion], prompts: ScoredPrompts) -> None:
+    assert [1, -1, -1, -1] == prompts.places(items).tolist()
+    assert [-1] * 4 == ScoredPrompts([], 1.0).places(items).tolist()
+    assert [1.0, 0.0] == prompts.weights(np.array([1, -1])).tolist()
+    batch = PackedCompletions(items, prompts=ScoredPrompts([], 1.0)).collate([{"row": 0}])
+    assert [8, 9] == batch["tokens"].tolist()

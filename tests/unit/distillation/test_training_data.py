@@ -44,5 +44,17 @@ def test_rows_that_are_drawn_again_are_not_read(tmp_path: Path) -> None:
         assert distinct(data.rows, "id") <= distinct(data.train, "id")
 
 
+def test_prompts_are_those_of_the_artifact_that_is_named(tmp_path: Path) -> None:
+    """With the weight of the config; a training without them has none."""
+    (tmp_path / "prompts").mkdir()
+    write_shard(tmp_path, "shard-00000", [stored_completion([1, 2, 3], [4], name=f"p{number}") for number in range(4)])
+    write_shard(tmp_path / "prompts", "shard-00000", [stored_completion([1], [2, 3], name="p2")])
+    settings = _settings(DistillConfig(prompt_weight=0.25))
+    data = training_data(tmp_path, settings, 0.5, tmp_path / "prompts")
+    assert data.prompts is not None
+    assert (1, 0.25) == (len(data.prompts.scored), data.prompts.weight)
+    assert training_data(tmp_path, settings).prompts is None
+
+
 def _settings(distill: DistillConfig) -> Any:
     return cast(Any, SimpleNamespace(distill=distill, seed=0, sampling=SamplingConfig()))

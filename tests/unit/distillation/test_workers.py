@@ -158,6 +158,7 @@ def task(tmp_path: Path) -> TrainingTask:
         places={},
         completions=tmp_path / "completions",
         share=0.5,
+        prompts=tmp_path / "prompts",
         work=tmp_path / "work",
         device="cpu",
         trust_remote_code=False,
@@ -290,20 +291,21 @@ def test_a_failure_is_told_to_the_other_processes(task: TrainingTask, monkeypatc
 def test_a_worker_trains_what_its_task_says(
     task: TrainingTask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The share of a learning curve, its rows, on the device that it has joined with."""
-    asked = list[Any]()
+    """The share of a learning curve, its rows and prompts, on the device that it has joined with."""
+    asked, named = list[Any](), dict[str, Any]()
     rows, dev = object(), object()
 
     class Training:
         def __init__(self, *given: Any, **more: Any) -> None:
             asked.extend(given)
+            named.update(more)
 
         def __getattr__(self, name: str) -> Any:
             return lambda *given: asked.extend(given)
 
     def data(*given: Any) -> Any:
         asked.append(given)
-        return SimpleNamespace(train=None, rows=rows, weights={"answer": 1.0}, dev=dev)
+        return SimpleNamespace(train=None, rows=rows, prompts="scored", weights={"answer": 1.0}, dev=dev)
 
     monkeypatch.setattr(worker, "join", lambda device: torch.device("cuda", 3))
     monkeypatch.setattr(worker, "training_data", data)
@@ -312,7 +314,8 @@ def test_a_worker_trains_what_its_task_says(
     task.write(tmp_path / FILE)
     worker.work(tmp_path / FILE)
 
-    assert (task.completions, SETTINGS, 0.5) == asked[0]
+    assert (task.completions, SETTINGS, 0.5, task.prompts) == asked[0]
+    assert {"shard": False, "prompts": "scored"} == named
     assert [SETTINGS, task.pair, dev] == asked[1:4]
     assert "cuda:3" in asked
     assert [rows, {"answer": 1.0}, task.work] == asked[-3:]

@@ -19,6 +19,8 @@ from pipeline.generation.completion_plan import plan_completions
 from pipeline.generation.completion_store import read_completions, write_shard
 from pipeline.generation.distributions import unpack
 from pipeline.generation.journal import read_journal
+from pipeline.generation.prompt_positions import PromptPositions
+from pipeline.generation.sample_test import stored_test
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
 from pipeline.progress import Progress
@@ -101,6 +103,36 @@ def test_log_p_is_exact_at_the_deployments_sampling(
             expected = 0.0 if sampling.greedy else sampled_from(plain, body)[token]
             assert expected == pytest.approx(item.log_p[place], abs=1e-5)
             assert plain[ids_NK[place]] == pytest.approx(log_p_NK[place], abs=0.02)
+
+
+def test_positions_of_prompts_are_scored(tmp_path: Path) -> None:
+    """One request for each prompt, nothing is generated, and they are not tested as answers."""
+    prompts = some_prompts(40)
+    positions = PromptPositions.of(prompts, NEW)
+
+    async def score(server: StandIn) -> None:
+        config = config_of(server)
+        identity = await identify(config, "v1", "float32", [], quiet())
+        (tmp_path / "out").mkdir()
+        async with connect(config, identity, VOCABULARY, quiet(), QUICK) as (target, abilities):
+            served = Served(target, abilities, identity, config.logprobs, VOCABULARY, [EOS])
+            settings = settings_of(Sampling(), lookahead=0, distribution_selection="sampled")
+            await generate_by_servers(served, positions.requests, settings, tmp_path / "out", quiet(), logged=positions)
+
+    with running(StandIn()) as server:
+        asyncio.run(score(server))
+    found = list(read_completions(tmp_path / "out"))
+    assert {prompt.id for prompt in prompts} == {item.id for item in found}
+    assert 0 == stored_test(tmp_path / "out").recorded.completions
+    for item in found:
+        whole = prompts[int(item.id, 16)].tokens
+        assert [*item.prompt, *item.tokens] == list(whole)
+        assert NEW == item.length == len(item.tokens)
+        ids_NK, log_p_NK = unpack(item.entries, item.certain, item.rest_log_p, VOCABULARY)
+        for place in range(NEW):
+            exact = log_p_of(whole[: len(item.prompt) + place])
+            assert exact[whole[len(item.prompt) + place]] == pytest.approx(item.log_p[place], abs=1e-5)
+            assert exact[ids_NK[place]] == pytest.approx(log_p_NK[place], abs=0.05)
 
 
 @pytest.mark.parametrize(

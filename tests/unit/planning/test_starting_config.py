@@ -134,7 +134,7 @@ def test_the_config_agrees_with_the_targets_generation_config(tmp_path: Path) ->
     facts = {"context": 256, "vocabulary": 32, "chat_template": False, "impossible_variants": {}}
 
     assert config == apply_pair(config, facts | {"generation_config": sampling_defaults(target)})[0].model_copy(
-        update={"quantize": config.quantize}
+        update={"quantize": config.quantize, "generate": config.generate}
     )
     (target / "generation_config.json").write_text(json.dumps(saved | {"repetition_penalty": 1.05}))
     text = starting_config(str(target), SMALLER, prompts)

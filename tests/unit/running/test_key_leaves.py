@@ -86,6 +86,7 @@ KNOWN_BY: dict[str, str] = {
     "generate.batch": "generate distill",
     "generate.shard": "generate distill",
     "distill": "distill quantize",  # a variant may be trained further
+    "distill.prompt_weight": "generate distill",  # of generate: whether prompts are scored; a variant is trained without
     "distill.processes": "",
     "distill.shard": "",
     "quantize": "quantize",
