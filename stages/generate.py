@@ -36,7 +36,6 @@ from pipeline.servers.connect import connect
 from pipeline.servers.identity import Identity
 from pipeline.speculation.settings import Sampling
 
-
 _FEW = 0.6  # mass that samples stand for, from which on it is said what that costs
 
 
@@ -301,8 +300,8 @@ def _counts(context: StageContext[GenerateSettings], segments: Sequence[str]) ->
         context.progress.line(f"generate: of {tokens:,} tokens: {found}")
     if sampled > _FEW * tokens:
         context.progress.line(
-            f"{context.job_id}: {context.settings.distribution_tokens} stored tokens leave {sampled / tokens:.0%} of the target's "
-            "distributions to samples, which cost small drafts 1 point of acceptance rate and more; more stored tokens help "
+            f"{context.job_id}: {context.settings.distribution_tokens} stored tokens leave {sampled / tokens:.0%} of the "
+            "target's distributions to samples, which cost small drafts 1 point of acceptance rate and more; store more tokens "
             "(generate.distribution_tokens, of servers generate.server.logprobs; docs/distillation.md)"
         )
     return {

@@ -43,6 +43,7 @@ from tests.benchmarks import (
     watch_alarms,
     watch_load,
 )
+from tests.benchmarks.distillation import defaults
 from tests.benchmarks.distillation import figure as distillation
 from tests.benchmarks.figures import ROOT
 from tests.benchmarks.page import page
@@ -86,7 +87,13 @@ TOPICS = {
         },
     ),
     "distillation": Topic(
-        "Training", {"distillation": distillation, "segments": segments, "drift_learning": drift_learning}
+        "Training",
+        {
+            "distillation": distillation,
+            "distillation_defaults": defaults,
+            "segments": segments,
+            "drift_learning": drift_learning,
+        },
     ),
     "latency": Topic(
         "Latency",

@@ -3,7 +3,17 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.benchmarks.distillation.cells import ADAMW, LOSSES, OURS, PEERS, REGIMES, SIBLINGS, STOCK, run_missing
+from tests.benchmarks.distillation.cells import (
+    ADAMW,
+    LOSSES,
+    OURS,
+    PEERS,
+    REGIMES,
+    SIBLINGS,
+    STOCK,
+    all_cells,
+    run_missing,
+)
 from tests.benchmarks.distillation.generation import NEW_TOKENS, measure_generation
 from tests.benchmarks.distillation.labels import AIMS, FINE_TUNED, REGIME_LABELS, label
 from tests.benchmarks.distillation.long import measure_long
@@ -71,7 +81,7 @@ _CANDIDATES = {"forward_kl": "forward KL", "tvd_plus": "TVD++", "adaspec": "AdaS
 def main() -> None:
     make_pair()
     speed = measure_speed()
-    run_missing()
+    run_missing(all_cells())
     figure = {
         **summarise(),
         "long": measure_long(),

@@ -10,9 +10,13 @@ ORIGINAL, FINE_TUNED = "original target", "fine-tuned target"
 REGIME_LABELS = {"near": ORIGINAL, "moved": FINE_TUNED}
 _LABELS = {
     "stock": "base draft",
+    "shipped": "as shipped: rate by trials, prompts",
+    "shipped_without_prompts": "as shipped, without prompts",
     "trl_sft": "SFT (TRL)",
     "trl_gkd": "GKD (TRL)",
     "online": "online forward KL",
+    "features": "and the target's last hidden state",
+    "features_clipped": "the same for clipping only (control)",
     "bare_loop": "bare torch loop",
     "lk_hybrid_muon": "lk_hybrid, Muon",
     "forward_kl_muon": "forward_kl, Muon",

@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from pipeline.config.distill import LoraConfig
 from pipeline.distillation.precision import fast_attention
 from pipeline.drafts.plain import PlainDraft
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import SparseDistribution, pack, unpack
 from tests.benchmarks.distillation.data import Regime
+from tests.benchmarks.distillation.features import Features, outputs
 from tests.benchmarks.distillation.pair import PRUNED_LAYERS, make_alone
 
 BATCH = 16
@@ -111,6 +113,8 @@ def shipped(optimizer: str, prompts: bool = True, **changes: Any) -> Method:
     unless one is given. `prompts`: whether their positions are trained on, as `understudy init` writes it."""
 
     def train(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
+        from pipeline.distillation.adapters import add_adapters, merge_adapters
+        from pipeline.distillation.dataset import PackedCompletions
         from pipeline.distillation.rate_trials import find_rate
         from pipeline.distillation.scored_prompts import ScoredPrompts
         from pipeline.distillation.trainer import distill
@@ -119,6 +123,8 @@ def shipped(optimizer: str, prompts: bool = True, **changes: Any) -> Method:
         from pipeline.speculation.settings import Sampling
 
         completions, dev, model = regime.read("train"), regime.read("dev"), regime.load(regime.draft)
+        if "lora" in changes:
+            model = add_adapters(model, changes["lora"], seed)
         examiner, began = Examiner(Sampling(), regime.config.evaluate, count_as="user"), time.perf_counter()
         whole = math.floor(steps / (1 + _TRIALS))
         config = regime.config.distill.model_copy(
@@ -156,7 +162,10 @@ def shipped(optimizer: str, prompts: bool = True, **changes: Any) -> Method:
                 hidden = int(model.get_input_embeddings().weight.shape[-1])
                 found, _ = find_rate(model, config, hidden, phase, Path(work) / "rates", Progress(terminal=False))
             phase(config.model_copy(update={"learning_rate": found}), Path(work) / "whole")
-        return Trained(model, time.perf_counter() - began, 0.0, found)
+        took = time.perf_counter() - began
+        rows = PackedCompletions(completions).rows
+        tokens = _mean_length(completions) * len(completions) / len(rows) * BATCH * whole
+        return Trained(merge_adapters(model) if "lora" in changes else model, took, tokens, found)
 
     return train
 
@@ -234,7 +243,7 @@ def bare_loop(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
     """A torch loop with cross-entropy and nothing else: the limit."""
     from torch.nn import functional
 
-    def loss_of(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss_of(hidden_NH: torch.Tensor, logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return functional.cross_entropy(logits_NV.float(), batch["tokens"])
 
     return _loop(regime, steps, seed, rate, loss_of)
@@ -246,12 +255,32 @@ def online(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
 
     target = regime.load(regime.target)
 
-    def loss_of(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss_of(hidden_NH: torch.Tensor, logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad():
             log_p_NV = _logits(target, batch).float().log_softmax(-1)
         return forward_kl(full_columns(logits_NV.float().log_softmax(-1), log_p_NV)).mean()
 
     return _loop(regime, steps, seed, rate, loss_of)
+
+
+def with_features(taught: bool) -> Method:
+    """`online`, and the target's last hidden states are matched too."""
+
+    def train(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
+        from pipeline.distillation.losses import forward_kl, full_columns
+
+        target = regime.load(regime.target)
+        torch.manual_seed(seed)
+
+        def loss_of(hidden_NH: torch.Tensor, logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            with torch.no_grad():
+                log_p_NV = _logits(target, batch).float().log_softmax(-1)
+            return forward_kl(full_columns(logits_NV.float().log_softmax(-1), log_p_NV)).mean()
+
+        hidden = int(regime.load(regime.draft).config.hidden_size)
+        return _loop(regime, steps, seed, rate, loss_of, Features(target, hidden, taught))
+
+    return train
 
 
 def online_top(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
@@ -260,7 +289,7 @@ def online_top(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
 
     target, kept = regime.load(regime.target), regime.config.generate.distribution_tokens
 
-    def loss_of(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss_of(hidden_NH: torch.Tensor, logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad():
             top = _logits(target, batch).float().log_softmax(-1).topk(kept)
             rest_N = (1 - top.values.exp().sum(-1)).clamp(min=1e-7).log()
@@ -277,7 +306,7 @@ def tvd_plus(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
     from pipeline.distillation.dataset import stored_targets
     from pipeline.distillation.losses import sparse_columns
 
-    def loss_of(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss_of(hidden_NH: torch.Tensor, logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         columns = sparse_columns(logits_NV.float(), stored_targets(batch), merged=True)
         log_count_NM = torch.as_tensor(columns.log_count_NM).expand_as(columns.log_q_NM)
         q_NM = columns.log_q_NM.exp() * log_count_NM.exp()
@@ -301,7 +330,7 @@ def adaspec(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
     def kl(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return forward_kl(sparse_columns(logits_NV.float(), stored_targets(batch)))
 
-    def loss_of(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss_of(hidden_NH: torch.Tensor, logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         loss_N = kl(logits_NV, batch)
         with torch.no_grad():
             behind_N = loss_N - kl(_logits(reference, batch), batch)
@@ -315,10 +344,12 @@ def _loop(
     steps: int,
     seed: int,
     rate: float,
-    loss_of: Callable[[torch.Tensor, dict[str, torch.Tensor]], torch.Tensor],
+    loss_of: Callable[[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]], torch.Tensor],
+    features: Features | None = None,
 ) -> Trained:
     completions, model = regime.read("train"), regime.load(regime.draft).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=_BETAS, weight_decay=_DECAY, fused=True)
+    weights = [*model.parameters(), *(features.parameters() if features else ())]
+    optimizer = torch.optim.AdamW(weights, lr=rate, betas=_BETAS, weight_decay=_DECAY, fused=True)
     warmup = max(1, int(_WARMUP * steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
@@ -327,9 +358,14 @@ def _loop(
     tokens, began = 0.0, time.perf_counter()
     for _, batch in zip(range(steps), _batches(completions, seed), strict=False):
         with fast_attention(model, bf16=True), torch.autocast("cpu", torch.bfloat16):
-            loss = loss_of(_logits(model, batch), batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
+            hidden_NH, logits_NV = outputs(model, batch)
+            loss = loss_of(hidden_NH, logits_NV, batch)
+            beside = features(hidden_NH, batch) if features else None
+        if features is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(weights, _CLIP)
+        else:
+            features.backward(loss, beside, weights, _CLIP)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad(set_to_none=True)
@@ -338,11 +374,7 @@ def _loop(
 
 
 def _logits(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Of the positions to learn at alone: (N, V)."""
-    feed = {name: batch[name] for name in ("input_ids", "position_ids") if name in batch}
-    hidden_NH = model.model(**feed, use_cache=False).last_hidden_state[batch["predicts"]]
-    logits_NV: torch.Tensor = model.lm_head(hidden_NH)
-    return logits_NV
+    return outputs(model, batch)[1]
 
 
 def _batches(completions: Any, seed: int) -> Iterator[dict[str, torch.Tensor]]:
@@ -387,6 +419,10 @@ def _mean_length(completions: Any) -> float:
 
 
 METHODS: dict[str, Method] = {
+    "shipped": shipped("muon"),
+    "shipped_without_prompts": shipped("muon", prompts=False),
+    "shipped_adamw": shipped("adamw"),
+    "shipped_lora": shipped("adamw", lora=LoraConfig()),
     "lk_hybrid_muon": ours("lk_hybrid", "muon"),
     "forward_kl_muon": ours("forward_kl", "muon"),
     "cross_entropy_muon": ours("cross_entropy", "muon"),
@@ -396,6 +432,8 @@ METHODS: dict[str, Method] = {
     "online_top": online_top,
     "tvd_plus": tvd_plus,
     "adaspec": adaspec,
+    "features": with_features(taught=True),
+    "features_clipped": with_features(taught=False),
     "trl_sft": trl_sft,
     "trl_gkd": trl_gkd,
     "bare_loop": bare_loop,

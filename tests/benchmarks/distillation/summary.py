@@ -40,18 +40,18 @@ def summarise() -> dict[str, Any]:
         "rates": tried_rates(),
         "regimes": {
             regime: {
-                "equal_time": _rows(regime, (STOCK, OURS, ADAMW, *PEERS), beside=OURS),
-                "losses": _rows(regime, LOSSES, beside=TWIN, seconds=LOSS_SECONDS),
-                "stores": _rows(regime, (ONLINE, TWIN, *STORES), beside=ONLINE, like=ONLINE),
-                "candidates": _rows(regime, (TWIN, *CANDIDATES), beside=TWIN, like=ONLINE),
-                "siblings": _rows(regime, SIBLINGS, beside=SIBLINGS[1]),
+                "equal_time": rows_of(regime, (STOCK, OURS, ADAMW, *PEERS), beside=OURS),
+                "losses": rows_of(regime, LOSSES, beside=TWIN, seconds=LOSS_SECONDS),
+                "stores": rows_of(regime, (ONLINE, TWIN, *STORES), beside=ONLINE, like=ONLINE),
+                "candidates": rows_of(regime, (TWIN, *CANDIDATES), beside=TWIN, like=ONLINE),
+                "siblings": rows_of(regime, SIBLINGS, beside=SIBLINGS[1]),
             }
             for regime in REGIMES
         },
     }
 
 
-def _rows(
+def rows_of(
     regime: str, methods: Sequence[str], beside: str, like: str | None = None, seconds: float = SECONDS
 ) -> dict[str, Any]:
     """By method, over the seeds that all of them have; `over` is its acceptance less that of `beside`."""

@@ -1,0 +1,108 @@
+"""`python -m tests.benchmarks distillation_defaults`: what a user gets who sets nothing, at equal time, against TRL's trainers
+with their best rates; and what feature matching gains.
+
+About an hour and a half on 2 cores beside the pair. Cells are those of the distillation benchmark.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tests.benchmarks.distillation.cells import REGIMES, SECONDS, SEEDS, STOCK, Cell, run_missing
+from tests.benchmarks.distillation.labels import AIMS, REGIME_LABELS, label
+from tests.benchmarks.distillation.pair import make_pair
+from tests.benchmarks.distillation.rates import tried_rates
+from tests.benchmarks.distillation.speed import measure_speed
+from tests.benchmarks.distillation.summary import rows_of
+from tests.benchmarks.figures import write
+
+SHIPPED = "shipped"
+PEERS = ("trl_sft", "trl_gkd")
+TABLE = (STOCK, SHIPPED, "shipped_without_prompts", *PEERS)
+FEATURES = ("online", "features", "features_clipped")
+
+_HOW = """
+The same benchmark with the defaults of `understudy init` (64 stored tokens, prompts trained on with weight 0.5, learning rate
+by trials, whose time counts) and Muon, because this draft was pre-trained with it. SFT and GKD have the best of their rates,
+found by doubling and halving until dev acceptance after 45 s gets worse.
+"""
+_FEATURES = """
+One minus the cosine of the target's last hidden state and a linear map of the draft's is added to the online forward KL, with
+weight 1. In the control it enters only the norm by which gradients are clipped.
+"""
+
+
+def main() -> None:
+    make_pair()
+    measure_speed()
+    run_missing(_cells())
+    write("distillation_defaults", "python -m tests.benchmarks distillation_defaults", figure())
+
+
+def figure() -> dict[str, Any]:
+    """From whatever cells there are."""
+    return {
+        "seconds": SECONDS,
+        "rates": {name: tried for name, tried in tried_rates().items() if name.rpartition("/")[2] in PEERS},
+        "speed": measure_speed(),
+        "regimes": {
+            regime: {
+                "equal_time": rows_of(regime, TABLE, beside=SHIPPED),
+                "features": rows_of(regime, FEATURES, beside=FEATURES[0], like=FEATURES[0]),
+            }
+            for regime in REGIMES
+        },
+    }
+
+
+def _cells() -> Iterator[Cell]:
+    """What matters first."""
+    for regime in REGIMES:
+        yield Cell(regime, STOCK, 0)
+    for seed in SEEDS:
+        yield from (Cell(regime, method, seed) for regime in REGIMES for method in TABLE if method != STOCK)
+    for seed in SEEDS:
+        for regime in REGIMES:
+            yield from (
+                Cell(regime, method, seed, like="online" if method != "online" else None) for method in FEATURES
+            )
+
+
+def section(found: dict[str, Any]) -> Iterator[str]:
+    """Its section of a page in docs/benchmarks/."""
+    yield "## Defaults\n"
+    yield " ".join(_HOW.split()) + "\n"
+    for regime in REGIMES:
+        yield f"### At equal time ({found['seconds']:.0f} s), {REGIME_LABELS[regime]}\n"
+        yield from _table(found["regimes"][regime]["equal_time"], SHIPPED, regime)
+    yield "Rates tried by the peers: " + "; ".join(_tried(found["rates"])) + ".\n"
+    if any(found["regimes"][regime]["features"] for regime in REGIMES):
+        yield "### Feature matching, at equal steps\n"
+        yield " ".join(_FEATURES.split()) + "\n"
+        for regime in REGIMES:
+            if rows := found["regimes"][regime]["features"]:
+                yield f"{REGIME_LABELS[regime].capitalize()}:\n"
+                yield from _table(rows, FEATURES[0], "")
+
+
+def _table(rows: Mapping[str, Any], beside: str, regime: str) -> Iterator[str]:
+    """`regime`: where the rows are held against aims."""
+    over = f"{label(beside)} ahead, points (aim)" if regime else "over the first, points"
+    yield f"| | steps | learning rate | acceptance | by seed | tokens per target call | {over} |"
+    yield "|---|---|---|---|---|---|---|"
+    for method, row in rows.items():
+        alpha, gain, sign = row["acceptance"], row["over"], -1 if regime else 1
+        low, high = sorted(sign * 100 * gain[name] for name in ("low", "high"))
+        aim = AIMS.get((method, regime))
+        ahead = f"{sign * 100 * gain['value']:+.1f} [{low:+.1f}, {high:+.1f}]" + (f" ({aim:g})" if aim else "")
+        yield (
+            f"| {label(method)} | {row.get('steps', 0):.0f} | {row.get('learning_rate', 0):g} "
+            f"| {alpha['value']:.3f} [{alpha['low']:.3f}, {alpha['high']:.3f}] "
+            f"| {', '.join(f'{value:.3f}' for value in row['by_seed'])} | {row['tokens_per_target_call']:.2f} "
+            f"| {'' if method == beside else ahead} |"
+        )
+    yield ""
+
+
+def _tried(rates: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    for name, tried in rates.items():
+        yield f"{label(name)}: " + ", ".join(f"{rate}: {value:.3f}" for rate, value in tried.items())
