@@ -148,7 +148,7 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield ""
     yield from _sampling(target, prompts.log)
     yield ""
-    yield from _training(prompts)
+    yield from _training(prompts, target.url is not None)
     yield ""
     yield "evaluate:"
     yield "  convention: user  # how target calls are counted: user, transformers, vllm or openvino"
@@ -304,7 +304,7 @@ def _server_defaults(target: Model) -> dict[str, Any]:
     return sampling_defaults(target.directory) if target.directory else {}
 
 
-def _training(prompts: Prompts) -> Iterator[str]:
+def _training(prompts: Prompts, is_served: bool) -> Iterator[str]:
     train = prompts.rows * Splits().train
     steps = int(min(3000, max(200, _EPOCHS * train // _BATCH)))
     every = max(20, steps // 10)
@@ -314,7 +314,12 @@ def _training(prompts: Prompts) -> Iterator[str]:
     yield f"  max_steps: {steps}  # about {times} epochs of {train:,.0f} train prompts; {_EPOCHS}, within 200 to 3,000 steps"
     yield f"  batch: {_BATCH}  # sequences; with less memory use `accumulation` and a smaller batch"
     yield "  learning_rate: auto  # short trainings on dev prompts find it, with a tenth of these steps at most"
-    yield "  prompt_weight: 0.5  # the target scores the train prompts too, in one prefill of each; 0: it does not"
+    scores = (
+        "the servers score the train prompts too, one request each"
+        if is_served
+        else "the target scores the train prompts too"
+    )
+    yield f"  {'# ' if is_served else ''}prompt_weight: 0.5  # {scores}"
     yield f"  evaluate_every: {every}"
     yield f"  save_every: {every}"
 

@@ -162,11 +162,11 @@ def _generation(config: Config, amounts: Amounts, task: GenerateTask) -> Work:
 
 
 def _prompt_positions(config: Config, amounts: Amounts, task: PromptsTask) -> Work:
-    """One prefill of each train prompt, whose tokens each take at most the time of a generated one."""
+    """One prefill of each train prompt, which takes far less than as many generated tokens: how long is known from a run."""
     served, prompts = config.generate.is_served, amounts.prompts["train"]
     tokens = prompts * amounts.prompt_tokens
     return Work(
-        rate="generate",
+        rate="other",
         tokens_in=tokens,
         asked=tokens if served else 0.0,
         amount=tokens,
