@@ -84,9 +84,12 @@ def _score_prompts(context: StageContext[GenerateSettings], pair: Pair, task: Pr
         return Outcome(notes={"turn": turns, "missing": missing})
     scored = [(item.length, _bytes(item)) for item in read_completions(context.out)]
     positions = sum(length for length, _ in scored)
-    context.progress.line(
-        f"{context.job_id}: the target has scored {positions:,} positions of {len(scored):,} of {len(prompts):,} train prompts"
+    tokens = int(PromptColumns.of(prompts).length.sum())
+    said = (
+        f"{context.job_id}: the target has scored {positions:,} positions of {len(scored):,} of {len(prompts):,} train prompts, "
+        f"which have {tokens:,} tokens: {found.shared:,} are what most prompts of a domain begin and end with"
     )
+    (context.progress.line if positions else context.progress.warn)(said)
     sizes = {"stored_bytes_per_token": sum(size for _, size in scored) / positions} if positions else {}
     return Outcome({"prompts": float(len(scored)), "prompt_positions": float(positions)} | sizes)
 
@@ -298,9 +301,11 @@ def _counts(context: StageContext[GenerateSettings], segments: Sequence[str]) ->
     if len(shares) > 1:
         found = ", ".join(f"{share:.1%} {name}" for name, share in shares.items())
         context.progress.line(f"generate: of {tokens:,} tokens: {found}")
-    if sampled > _FEW * tokens:
+    asked = context.settings
+    is_learnt = isinstance(asked.task, GenerateTask) and "train" in asked.task.splits
+    if sampled > _FEW * tokens and is_learnt and asked.distribution_selection == "sampled":
         context.progress.line(
-            f"{context.job_id}: {context.settings.distribution_tokens} stored tokens leave {sampled / tokens:.0%} of the "
+            f"{context.job_id}: {asked.distribution_tokens} stored tokens leave {sampled / tokens:.0%} of the "
             "target's distributions to samples, which cost small drafts 1 point of acceptance rate and more; store more tokens "
             "(generate.distribution_tokens, of servers generate.server.logprobs; docs/distillation.md)"
         )

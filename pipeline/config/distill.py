@@ -113,7 +113,7 @@ class DistillConfig(Section):
         ge=0,
         le=1,
         description="Weight in the loss of a position of the prompt, beside 1 for one of the completion; 0: the target does not "
-        "score prompts. Of each train prompt its last generate.max_new_tokens positions count, without what all prompts of its "
+        "score prompts. Of each train prompt its last generate.max_new_tokens positions count, without what most prompts of its "
         "domain begin and end with.",
     )
     low_acceptance_weight: float = Field(

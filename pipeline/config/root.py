@@ -91,6 +91,10 @@ class Config(Section):
                 f"generate.distribution_tokens is {self.generate.stored_tokens}, more than generate.server.logprobs = "
                 f"{self.generate.server.logprobs}"
             )
+        if self.generate.is_served and self.generate.server.api == "llama.cpp" and self.distill.prompt_weight:
+            raise ValueError(
+                "distill.prompt_weight: llama-server scores no prompts, but one token a request; set it to 0"
+            )
         if self.execution.ray is not None and self.device.startswith("cuda"):
             if self.device != "cuda":
                 raise ValueError(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import MOST, Section
-from pipeline.engines.chat_markers import ANSWER, FamilyName
+from pipeline.engines.chat_markers import ANSWER, PROMPT, FamilyName
 
 TokenIds = Annotated[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], Field(min_length=1, max_length=32)]
 Marker = Annotated[str, Field(min_length=1, max_length=200)] | TokenIds
@@ -30,6 +30,8 @@ class SegmentRule(Section):
     def _is_no_answer(cls, name: str) -> str:
         if name == ANSWER:
             raise ValueError(f"'{ANSWER}' is what no rule names; take another name")
+        if name == PROMPT:
+            raise ValueError(f"'{PROMPT}' is what the log of a training calls the prompts; take another name")
         return name
 
     @field_validator("begin_pattern", "end_pattern")

@@ -94,8 +94,8 @@ class ServerConfig(Section):
     token_budget: int | None = Field(
         default=None,
         gt=0,
-        description="Maximum tokens that one execution of the stage may request, prompts included. When they are spent, "
-        "the run ends and keeps what it has received.",
+        description="Maximum tokens that one execution of a job (`generate`, `generate/prompts`) may request, prompts included. "
+        "When they are spent, the run ends and keeps what it has received.",
     )
     key_variable: str | None = Field(
         default=None,

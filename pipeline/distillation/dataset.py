@@ -8,8 +8,9 @@ import torch
 
 from pipeline.distillation.losses import SparseTargets
 from pipeline.distillation.packing import pack_rows, single_rows
-from pipeline.distillation.scored_prompts import PROMPT, ScoredPrompts
+from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.distillation.segment_labels import segment_tokens, token_labels
+from pipeline.engines.chat_markers import PROMPT
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack
 from pipeline.generation.stored_completions import column

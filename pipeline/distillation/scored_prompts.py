@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.engines.chat_markers import PROMPT
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.stored_completions import StoredCompletions, column
-
-PROMPT = "prompt"  # how the log of a training names these positions, beside the segments of completions
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,12 +40,13 @@ from pipeline.distillation.losses import LOSSES, MERGED, SparseTargets, cross_en
 from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.distillation.precision import fast_attention
 from pipeline.distillation.processes import count, from_first, inside_forward, number, wait_for_all
-from pipeline.distillation.scored_prompts import PROMPT, ScoredPrompts
+from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.distillation.segment_losses import SegmentLosses
 from pipeline.distillation.sharding import complete, is_divided
 from pipeline.distillation.smaller_batch import attempt, otherwise, remedy
 from pipeline.distillation.training_callback import TrainingCallback
 from pipeline.distillation.training_log import Log, kept
+from pipeline.engines.chat_markers import PROMPT
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 ANSWER, THINKING, TOOL_CALL, STRUCTURED = "answer", "thinking", "tool_call", "structured"
+PROMPT = "prompt"  # in the log of a training: positions of prompts, beside the segments of completions
 
 FamilyName = Literal[
     "gpt_oss", "command_r", "deepseek", "gemma4", "mistral", "llama3", "glm", "smollm3", "qwen3", "hermes"

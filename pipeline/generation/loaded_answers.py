@@ -69,7 +69,7 @@ def complete_recorded(
         number = numbers[row]
         margin_N, listed = columns.pop("margin"), _listed(columns)
         answer = answers[number]
-        if _is_possible(margin_N, sampling):
+        if not answer.is_answer or _is_possible(margin_N, sampling):
             if sampling.greedy:  # certain, also where rounding makes another token the likeliest
                 columns["log_p"] = np.zeros_like(columns["log_p"])
             if answer.is_answer:

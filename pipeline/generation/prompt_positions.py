@@ -1,9 +1,10 @@
 """The positions of train prompts that a draft is trained on too, as completions that the target only scores. Torch-free.
 
-What all prompts of a domain begin and end with is left out: it is the chat template's, or a system prompt, and a draft never
+What most prompts of a domain begin and end with is left out: it is the chat template's, or a system prompt, and a draft never
 proposes it.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,28 +18,38 @@ from pipeline.generation.completion_plan import CompletionPlan, sorted_plan
 from pipeline.generation.logged import LoggedCompletion, Recorded
 from pipeline.speculation.settings import Sampling
 
+Tokens = tuple[int, ...]
+
+_SAMPLE = 255  # prompts of a group by which it is decided what most of them share
+
 
 @dataclass(frozen=True, eq=False)
 class PromptPositions(Recorded):
-    """Of P prompts, positions begin .. end - 1; none where end <= begin."""
+    """Of P prompts, positions begin .. end - 1; none where end <= begin. `shared`: tokens that are left out."""
 
     prompts: Sequence[Prompt]
     begin_P: NDArray[np.int64]
     end_P: NDArray[np.int64]
+    shared: int
 
     @classmethod
     def of(cls, prompts: Sequence[Prompt], most: int) -> "PromptPositions":
-        """The last `most` positions of each prompt, without what is common to all prompts of its domain and mode. A prompt's
-        first token is predicted from nothing, so it is none of them."""
-        groups = dict[tuple[str, str], _Common]()
-        group_P = np.zeros(len(prompts), dtype=np.int64)
+        """The last `most` positions of each prompt, without what it shares with most prompts of its domain and mode at its
+        beginning and at its end. A prompt's first token is predicted from nothing, so it is none of them."""
+        groups = defaultdict[tuple[str, str], list[Tokens]](list)
+        for prompt in prompts:
+            if len(group := groups[prompt.domain, prompt.mode]) < _SAMPLE:
+                group.append(prompt.tokens)
+        begins = {name: _usual(group) for name, group in groups.items()}
+        ends = {name: _usual([tokens[::-1] for tokens in group]) for name, group in groups.items()}
+        begin_P, end_P = np.zeros((2, len(prompts)), dtype=np.int64)
+        shared = 0
         for place, prompt in enumerate(prompts):
-            name = (prompt.domain, prompt.mode)
-            groups.setdefault(name, _Common(len(groups), prompt.tokens)).add(prompt.tokens)
-            group_P[place] = groups[name].number
-        begins, ends = (np.array([getattr(one, name) for one in groups.values()]) for name in ("begin", "end"))
-        end_P = PromptColumns.of(prompts).length - ends[group_P]
-        return cls(prompts, np.maximum(np.maximum(begins[group_P], 1), end_P - most), end_P)
+            name, length = (prompt.domain, prompt.mode), len(prompt.tokens)
+            begin, end = _equal(begins[name], prompt.tokens), length - _equal(ends[name], prompt.tokens[::-1])
+            shared += min(begin + length - end, length)
+            begin_P[place], end_P[place] = max(begin, 1, end - most), end
+        return cls(prompts, begin_P, end_P, shared)
 
     @property
     def requests(self) -> CompletionPlan:
@@ -61,22 +72,22 @@ class PromptPositions(Recorded):
         return {name: place for place, name in enumerate(ids.tolist())}
 
 
-class _Common:
-    """How many tokens the prompts of a group have in common at their beginning and at their end."""
+def _usual(some: list[Tokens]) -> Tokens:
+    """The longest beginning that more than half of them share."""
+    agreeing, length = some, 0
+    while True:
+        following = Counter(tokens[length] for tokens in agreeing if len(tokens) > length)
+        token, count = following.most_common(1)[0] if following else (0, 0)
+        if 2 * count <= len(some):
+            return agreeing[0][:length]
+        agreeing = [tokens for tokens in agreeing if len(tokens) > length and tokens[length] == token]
+        length += 1
 
-    def __init__(self, number: int, tokens: Sequence[int]) -> None:
-        self.number, self._tokens, self.begin, self.end = number, tokens, len(tokens), len(tokens)
 
-    def add(self, tokens: Sequence[int]) -> None:
-        self.begin = _equal(self._tokens[: self.begin], tokens)
-        self.end = _equal(self._tokens[len(self._tokens) - self.end :][::-1], tokens[::-1])
-
-
-def _equal(some: Sequence[int], others: Sequence[int]) -> int:
-    return next(
-        (n for n, (one, other) in enumerate(zip(some, others, strict=False)) if one != other),
-        min(len(some), len(others)),
-    )
+def _equal(one: Tokens, other: Tokens) -> int:
+    """How many tokens both begin with."""
+    differing = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differing, min(len(one), len(other)))
 
 
 class _Beginnings(Sequence[Prompt]):

@@ -146,7 +146,10 @@ def _score(
             top = sampled_nV.topk(listed, -1)
             columns["listed_ids"].append(top.indices.cpu().numpy().astype(np.int32))
             columns["listed_log_p"].append(top.values.cpu().numpy().astype(np.float32))
-            columns["margin"].append(_at(log_p1_nV, tokens_n1) - _least(log_p1_nV, sampled_nV, sampling))
+            with np.errstate(
+                invalid="ignore"
+            ):  # -inf less -inf, of a token that the target excludes: no number, so not >= 0
+                columns["margin"].append(_at(log_p1_nV, tokens_n1) - _least(log_p1_nV, sampled_nV, sampling))
     by_row = {name: batch.by_row(np.concatenate(parts)) for name, parts in columns.items()}
     return [{name: values[index] for name, values in by_row.items()} for index in range(len(rows))]
 

@@ -29,6 +29,7 @@ _SPEED = (
     "generate.server.api",
     "generate.server.concurrency",
     "distill.batch",
+    "distill.prompt_weight",
     "distill.processes",
     "distill.shard",
     "distill.bf16",

@@ -13,7 +13,7 @@ from pipeline.planning.savings import Saving, savings_of
 from pipeline.planning.throughput import Origin, throughput
 from pipeline.planning.trial_runs import Measured
 from pipeline.planning.work import Amounts, Work, generated_by_split, work_of
-from pipeline.running.jobs import Job, jobs_of
+from pipeline.running.jobs import PROMPTS_JOB, Job, jobs_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +140,7 @@ def _whole(
     critical = max(timed, key=lambda job: job.seconds or 0.0, default=None) if all_large else None
     endpoints, budget = len(config.generate.server.endpoints), config.generate.server.token_budget
     of_endpoints = endpoints * served if endpoints and (served := _seconds_of(jobs, "generate")) is not None else None
+    asking = [works[job] for job in ("generate", PROMPTS_JOB) if job in works]  # each may spend the budget
     gpus = config.plan.gpus_per_endpoint
     training, sharded = _training_memory(config, parameters, round(amounts.processes))
     return Estimate(
@@ -163,7 +164,7 @@ def _whole(
         endpoints=endpoints,
         endpoint_seconds=of_endpoints,
         endpoint_gpu_seconds=None if of_endpoints is None or gpus is None else gpus * of_endpoints,
-        budget_share=(works["generate"].tokens_in + works["generate"].tokens_out) / budget if budget else None,
+        budget_share=max(work.tokens_in + work.tokens_out for work in asking) / budget if budget else None,
         training_bytes=training,
         sharded_bytes=sharded,
     )

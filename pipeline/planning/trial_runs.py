@@ -21,7 +21,7 @@ from pipeline.planning.earlier_runs import Lengths, measurements
 from pipeline.planning.forecast import Forecast, source_rows
 from pipeline.progress import Progress
 from pipeline.running.certain_refusals import EVEN_IF_REFUSED
-from pipeline.running.jobs import jobs_of
+from pipeline.running.jobs import PROMPTS_JOB, jobs_of
 from pipeline.running.stage_list import stage_named
 from pipeline.running.tasks import EvaluateTask
 from pipeline.store.artifacts import Artifact, Store
@@ -191,7 +191,7 @@ def _share(job: str, config: Config, share: float, pair_share: float) -> float:
 def _count(job: str, built: Mapping[str, Artifact]) -> float:
     """Completions of a generation, with all turns of a chat; examined prompts. 0 for a job whose share is exact."""
     stage = built[job].manifest.stage
-    if stage == "generate":
+    if stage == "generate" and job != PROMPTS_JOB:
         return float(built[job].figures["completions"])
     return float(built["corpus"].figures["examination"]) if stage in ("evaluate", "gate") else 0.0
 

@@ -164,14 +164,14 @@ def _generation(config: Config, amounts: Amounts, task: GenerateTask) -> Work:
 def _prompt_positions(config: Config, amounts: Amounts, task: PromptsTask) -> Work:
     """One prefill of each train prompt, which takes far less than as many generated tokens: how long is known from a run."""
     served, prompts = config.generate.is_served, amounts.prompts["train"]
-    tokens = prompts * amounts.prompt_tokens
+    positions, tokens = min(task.positions, amounts.prompt_tokens), prompts * amounts.prompt_tokens
     return Work(
         rate="other",
         tokens_in=tokens,
         asked=tokens if served else 0.0,
         amount=tokens,
         unit="tokens",
-        size=prompts * min(task.positions, amounts.prompt_tokens),
+        size=prompts * positions,
         workers=endpoint_weights(config) if served else float(processes_of(config)),
     )
 

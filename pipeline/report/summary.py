@@ -89,7 +89,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
             )
         )
         task = entry.task
-        if entry.stage in _DIRECTORIES and task.get("target") != "target_before" and directory.exists():
+        if entry.stage in _DIRECTORIES and not entry.part and directory.exists():
             directories[_DIRECTORIES[entry.stage]] = str(directory)
             served = record.config["pair"]["target"]["source"] == SERVER  # commands cannot load it
             if entry.stage == "pair" and served:

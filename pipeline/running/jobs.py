@@ -173,13 +173,24 @@ def _generations(config: Config) -> list[Job]:
 
 
 def _prompt_positions(config: Config) -> Job:
-    """At temperature 1, whatever the deployment's sampling is: it needs nothing of what completions are sampled with."""
-    generate = config.generate.model_copy(
-        update={"examination_samplings": (), "train_temperatures": (), "segments": SegmentsConfig(), "lookahead": 0}
+    """At temperature 1, whatever the deployment's sampling is: nothing is sampled, decoded, labelled or rendered."""
+    job = _generation(
+        config, "prompts", config.pair.target.dtype, PromptsTask(positions=config.generate.max_new_tokens)
     )
-    neutral = config.model_copy(update={"sampling": SamplingConfig(), "generate": generate})
-    task = PromptsTask(positions=generate.max_new_tokens)
-    return _generation(neutral, "prompts", config.pair.target.dtype, task)
+    assert isinstance(job.settings, GenerateSettings)
+    unused = replace(
+        job.settings,
+        sampling=SamplingConfig(),
+        examination_samplings=(),
+        train_temperatures=(),
+        lookahead=0,
+        batch=None,
+        segments=SegmentsConfig(),
+        chat_template=None,
+        chat_template_arguments={},
+        prompt_limit=0,
+    )
+    return replace(job, settings=unused)
 
 
 def _generation(config: Config, part: str, dtype: NumberFormat, task: GenerateTask | PromptsTask) -> Job:

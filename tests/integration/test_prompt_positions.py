@@ -23,6 +23,8 @@ def test_prompts_are_scored_once_and_trained_on(loop: Place) -> None:
         return [entry["loss_by_segment"].get("prompt", 0.0) for entry in log if "loss_by_segment" in entry]
 
     of_half, of_tenth, of_none = run(0.5, "half"), run(0.1, "tenth"), run(0.0, "none")
+    shown = loop.understudy("show", "half")
+    assert f"--completions {loop.artifact('generate', 'half')} " in shown.out
     manifest = json.loads((loop.artifact("generate/prompts", "half") / "manifest.json").read_text())
     trained = json.loads((loop.artifact("distill", "half") / "manifest.json").read_text())["figures"]
     prompts = trained["train_completions"]

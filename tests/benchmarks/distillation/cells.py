@@ -45,6 +45,7 @@ class Cell:
     seed: int
     like: str | None = None  # the method whose number of steps this one takes, in place of its own
     seconds: float = SECONDS
+    rate: float | None = None  # of the learning; None: the best of those that were tried, or by trials of its own
 
     @property
     def name(self) -> str:
@@ -56,14 +57,15 @@ class Cell:
                 str(self.seed),
                 self.like and f"like_{self.like}",
                 self.seconds != SECONDS and f"{self.seconds:g}s",
+                self.rate and f"{self.rate:g}",
             )
             if part
         )
 
     @property
-    def finds_rate(self) -> bool:
-        """By trials of its own."""
-        return self.method.startswith("shipped")
+    def needs_rate(self) -> bool:
+        """Whether rates have to be tried for it."""
+        return self.rate is None and self.method != STOCK and not self.method.startswith("shipped")
 
 
 def all_cells() -> Iterator[Cell]:
@@ -92,7 +94,7 @@ def run_missing(cells: Iterable[Cell]) -> None:
     for cell in cells:
         if read_cell(cell) is None:
             print(f"{cell.name} ...", file=sys.stderr, flush=True)
-            if not (cell.method == STOCK or cell.finds_rate):
+            if cell.needs_rate:
                 _alone("rates", tuned(cell.regime, cell.method))
             _alone("cells", json.dumps(asdict(cell)))
 
@@ -115,7 +117,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     else:
         from tests.benchmarks.distillation.methods import METHODS
 
-        train, rate = METHODS[cell.method], 0.0 if cell.finds_rate else best_rate(cell.regime, cell.method)
+        train = METHODS[cell.method]
+        rate = best_rate(cell.regime, cell.method) if cell.needs_rate else cell.rate or 0.0
         steps = steps_within(cell.seconds, cell.like or cell.method)
         trained = train(regime, steps, cell.seed, rate)
         model = trained.model

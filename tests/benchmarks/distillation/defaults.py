@@ -7,7 +7,16 @@ About an hour and a half on 2 cores beside the pair. Cells are those of the dist
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.benchmarks.distillation.cells import REGIMES, SECONDS, SEEDS, STOCK, Cell, run_missing
+from tests.benchmarks.distillation.cells import (
+    LOSS_SECONDS,
+    REGIMES,
+    SECONDS,
+    SEEDS,
+    STOCK,
+    Cell,
+    read_cell,
+    run_missing,
+)
 from tests.benchmarks.distillation.labels import AIMS, REGIME_LABELS, label
 from tests.benchmarks.distillation.pair import make_pair
 from tests.benchmarks.distillation.rates import tried_rates
@@ -18,6 +27,10 @@ from tests.benchmarks.figures import write
 SHIPPED = "shipped"
 PEERS = ("trl_sft", "trl_gkd")
 TABLE = (STOCK, SHIPPED, "shipped_without_prompts", *PEERS)
+FIXED = {  # rates beside that of the trials
+    "shipped_adamw": (1e-3, 2e-3, 4e-3, 8e-3),
+    "shipped_lora": (4e-3, 8e-3, 16e-3, 32e-3),
+}
 FEATURES = ("online", "features", "features_clipped")
 
 _HOW = """
@@ -48,10 +61,25 @@ def figure() -> dict[str, Any]:
             regime: {
                 "equal_time": rows_of(regime, TABLE, beside=SHIPPED),
                 "features": rows_of(regime, FEATURES, beside=FEATURES[0], like=FEATURES[0]),
+                "fixed": {method: _by_rate(regime, method) for method in FIXED},
             }
             for regime in REGIMES
         },
     }
+
+
+def _by_rate(regime: str, method: str) -> dict[str, float]:
+    """Acceptance of the examination by rate; that of the trials is `auto RATE`."""
+    found = {}
+    for rate in (None, *FIXED[method]):
+        cell, stock = (
+            read_cell(Cell(regime, method, 0, seconds=LOSS_SECONDS, rate=rate)),
+            read_cell(Cell(regime, STOCK, 0)),
+        )
+        if cell is not None and stock is not None:
+            name = f"{cell['learning_rate']:g}"
+            found[name if rate else f"auto {name}"] = sum(cell["accepted"]) / sum(row[2] for row in stock["prompts"])
+    return found
 
 
 def _cells() -> Iterator[Cell]:
@@ -75,6 +103,14 @@ def section(found: dict[str, Any]) -> Iterator[str]:
         yield f"### At equal time ({found['seconds']:.0f} s), {REGIME_LABELS[regime]}\n"
         yield from _table(found["regimes"][regime]["equal_time"], SHIPPED, regime)
     yield "Rates tried by the peers: " + "; ".join(_tried(found["rates"])) + ".\n"
+    if any(found["regimes"][regime]["fixed"].values() for regime in REGIMES):
+        yield f"### The rate of the trials, and fixed ones: acceptance after {LOSS_SECONDS:.0f} s\n"
+        yield "| | rate: acceptance |"
+        yield "|---|---|"
+        for regime in REGIMES:
+            for method, tried in found["regimes"][regime]["fixed"].items():
+                yield f"| {label(f'{regime}/{method}')} | {', '.join(f'{rate}: {value:.3f}' for rate, value in tried.items())} |"
+        yield ""
     if any(found["regimes"][regime]["features"] for regime in REGIMES):
         yield "### Feature matching, at equal steps\n"
         yield " ".join(_FEATURES.split()) + "\n"

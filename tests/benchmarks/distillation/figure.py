@@ -14,6 +14,7 @@ from tests.benchmarks.distillation.cells import (
     all_cells,
     run_missing,
 )
+from tests.benchmarks.distillation.data import find_regime
 from tests.benchmarks.distillation.generation import NEW_TOKENS, measure_generation
 from tests.benchmarks.distillation.labels import AIMS, FINE_TUNED, REGIME_LABELS, label
 from tests.benchmarks.distillation.long import measure_long
@@ -71,9 +72,9 @@ prompts in bfloat16, where call overhead and memory dominate, the target is met.
 
 _STORES = {
     "online": "the target's pass in every step, whole vocabulary",
-    "forward_kl": "stored: 16 tokens drawn, 59 bytes",
-    "forward_kl_coarse": "stored as with 152,000 tokens, 59 bytes",
-    "online_top": "the likeliest 16 and the rest's mass, as floats",
+    "forward_kl": "stored: {kept} tokens drawn, {bytes} bytes",
+    "forward_kl_coarse": "stored as with 152,000 tokens, {bytes} bytes",
+    "online_top": "the likeliest {kept} and the rest's mass, as floats",
 }
 _CANDIDATES = {"forward_kl": "forward KL", "tvd_plus": "TVD++", "adaspec": "AdaSPEC"}
 
@@ -87,6 +88,7 @@ def main() -> None:
         "long": measure_long(),
         "speed": speed,
         "generation": measure_generation(),
+        "stored_tokens": find_regime("near").config.generate.stored_tokens,
     }
     write("distillation", "python -m tests.benchmarks distillation", figure)
 
@@ -108,7 +110,9 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         yield _line(_DEFAULT) + "\n"
     if _measured(figure, "stores"):
         yield "### Stored distributions against the online target: forward KL, at equal steps\n"
-        yield from _side_by_side(figure["regimes"], "stores", _STORES, f"the first (within {_STORE_AIM:g})")
+        kept = figure.get("stored_tokens", 16)
+        stores = {name: text.format(kept=kept, bytes=11 + 3 * kept) for name, text in _STORES.items()}
+        yield from _side_by_side(figure["regimes"], "stores", stores, f"the first (within {_STORE_AIM:g})")
     if _measured(figure, "candidates"):
         yield "### Other variants: at equal steps, stored distributions\n"
         yield from _side_by_side(figure["regimes"], "candidates", _CANDIDATES, "the first")

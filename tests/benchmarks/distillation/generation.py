@@ -62,7 +62,7 @@ def _ours(target: Any, regime: Any, some: list[Any], batch: int, turn: int) -> f
         sampling=Sampling(),
         max_new_tokens=NEW_TOKENS,
         lookahead=0,
-        distribution_tokens=config.distribution_tokens,
+        distribution_tokens=config.stored_tokens,
         distribution_selection=config.distribution_selection,
         batch=batch,
         shard=batch,

@@ -11,6 +11,8 @@ REGIME_LABELS = {"near": ORIGINAL, "moved": FINE_TUNED}
 _LABELS = {
     "stock": "base draft",
     "shipped": "as shipped: rate by trials, prompts",
+    "shipped_adamw": "all weights, AdamW",
+    "shipped_lora": "LoRA, AdamW",
     "shipped_without_prompts": "as shipped, without prompts",
     "trl_sft": "SFT (TRL)",
     "trl_gkd": "GKD (TRL)",

@@ -287,7 +287,7 @@ def online_top(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
     """The same on the target's likeliest tokens and the mass of the rest, as floats: what a top-k store without rounding says."""
     from pipeline.distillation.losses import SparseTargets, forward_kl, sparse_columns
 
-    target, kept = regime.load(regime.target), regime.config.generate.distribution_tokens
+    target, kept = regime.load(regime.target), regime.config.generate.stored_tokens
 
     def loss_of(hidden_NH: torch.Tensor, logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad():

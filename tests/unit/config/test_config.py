@@ -410,3 +410,29 @@ def test_a_watched_link_stays_a_link(small: Path) -> None:
     (small.parent / "champion").symlink_to("version-1")
     config = load_config(small, ["watch.expected=champion", "watch.log=champion"])
     assert [str(small.parent / "champion")] * 2 == [config.watch.expected, config.watch.log]
+
+
+def test_prompts_are_trained_on_where_their_distributions_are_known(small: Path) -> None:
+    """Not by the words of users, not from a server that scores a token a request; and their place in the log is taken."""
+    assert "on the words of the prompts, which are not the target's" in _error(
+        small, "distill={prompt_weight: 0.5, loss: cross_entropy}"
+    )
+    server = "generate={engine: server, server: {endpoints: [{url: 'http://127.0.0.1:1'}], api: llama.cpp}}"
+    served = ("pair.target={source: server, tokenizer: ./t}", "pair.draft.source=./d", "corpus.sources=[{path: ./p}]")
+    assert "llama-server scores no prompts" in _error(small, *served, server, "distill.prompt_weight=0.5")
+    assert load_config(small, [*served, server]).distill.prompt_weight == 0
+    assert "'prompt' is what the log of a training calls the prompts" in _error(
+        small, "generate.segments.rules=[{name: prompt, begin: '<'}]"
+    )
+
+
+def test_stored_tokens_are_64_or_what_servers_list(small: Path) -> None:
+    """A number is taken as it is, and refused where servers list fewer."""
+    served = ("pair.target={source: server, tokenizer: ./t}", "pair.draft.source=./d", "corpus.sources=[{path: ./p}]")
+    few = "generate={engine: server, server: {endpoints: [{url: 'http://127.0.0.1:1'}], logprobs: 20}}"
+    assert 64 == load_config(small).generate.stored_tokens
+    assert 7 == load_config(small, ["generate.distribution_tokens=7"]).generate.stored_tokens
+    assert 20 == load_config(small, [*served, few]).generate.stored_tokens
+    assert "generate.distribution_tokens is 21, more than generate.server.logprobs = 20" in _error(
+        small, *served, few, "generate.distribution_tokens=21"
+    )

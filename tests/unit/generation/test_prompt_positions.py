@@ -38,7 +38,7 @@ def _found(prompts: list[Prompt], most: int = 9) -> dict[int, tuple[list[int], l
     }
 
 
-def test_what_all_prompts_of_a_domain_have_in_common_is_left_out() -> None:
+def test_what_prompts_of_a_domain_have_in_common_is_left_out() -> None:
     """Of each domain, and of each mode of the template, its own."""
     prompts = [
         _prompt(1, 7, 7, 1, 2, 3, 9, 8),
@@ -63,6 +63,15 @@ def test_the_last_positions_count(most: int, scored: list[list[int]]) -> None:
 def test_prompts_that_are_all_template_have_none(tokens: tuple[int, ...]) -> None:
     """One prompt of a domain does not tell what is the template's; neither do equal ones."""
     assert {} == _found([_prompt(1, *tokens)]) == _found([_prompt(1, *tokens), _prompt(2, *tokens)])
+
+
+def test_a_few_other_prompts_change_nothing() -> None:
+    """What more than half of the prompts of a domain share is left out; one that begins otherwise keeps what is its own."""
+    prompts = [_prompt(n, 7, 7, 7, n, 9, 8) for n in range(20, 25)]
+    others = [_prompt(1, 7, 1, 2, 8), _prompt(2, 3, 4, 9, 8)]
+    found = _found([*prompts, *others])
+    assert {n: ([n], [7, 7, 7]) for n in range(20, 25)} | {1: ([1, 2], [7]), 2: ([4], [3])} == found
+    assert 5 * 5 + 2 + 2 == PromptPositions.of([*prompts, *others], 9).shared
 
 
 def test_beginning_and_end_may_overlap() -> None:
@@ -118,6 +127,16 @@ def test_the_targets_distributions_are_stored(target: Any, tmp_path: Path) -> No
         np.testing.assert_allclose(
             expected.gather(1, torch.tensor(whole[-item.length :])[:, None])[:, 0], item.log_p, atol=1e-4
         )
+
+
+def test_a_token_that_the_target_cannot_choose_is_scored_too(target: Any, tmp_path: Path) -> None:
+    """As a target that excludes tokens does: nothing is generated in its place."""
+    bias = torch.zeros(VOCABULARY)
+    bias[5] = -torch.inf
+    target.lm_head.bias = torch.nn.Parameter(bias)
+    items = _scored(target, PromptPositions.of([_prompt(1, 2, 5, 6), _prompt(2, 3, 4, 7)], 3), tmp_path)
+    assert [[5, 6], [4, 7]] == [item.tokens.tolist() for item in items]
+    assert [2, 2] == [item.length for item in items]
 
 
 def test_prompts_are_no_samples_of_the_target_and_not_tested_as_such(target: Any, tmp_path: Path) -> None:

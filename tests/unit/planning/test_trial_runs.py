@@ -70,6 +70,14 @@ def test_counts_replace_shares() -> None:
     assert pytest.approx(101) == jobs["generate"].seconds
 
 
+def test_of_scored_prompts_the_share_is_exact() -> None:
+    """They are no completions."""
+    built: Any = {
+        "generate/prompts": SimpleNamespace(manifest=SimpleNamespace(stage="generate"), figures={"prompts": 3.0})
+    }
+    assert 0.0 == trial_runs._count("generate/prompts", built)
+
+
 def test_shares_fill_a_batch_and_leave_examinations_whole() -> None:
     """48 dev prompts need a share of a sixth, 20 steps between examinations round it to a fifth; a long training needs less."""
     assert (0.2, 0.4) == _shares(load_config(SMOKE), forecast(load_config(SMOKE)))

@@ -248,3 +248,26 @@ def test_every_row_is_of_a_key() -> None:
     keys = {".".join(map(str, place)) for base in BASES for place in _leaves(_base(base))}
     for rows in (KNOWN_BY, *OF_BASE.values(), VALUES):
         assert [] == [row for row in rows if not any(f"{key}.".startswith(f"{row}.") for key in keys)]
+
+
+def test_scored_prompts_depend_on_what_they_are_scored_with() -> None:
+    """Each key changed alone: the others pay for no prompt again. The corpus is an input."""
+    scored = {
+        "pair.target.dtype",
+        "seed",
+        "generate.max_new_tokens",
+        "generate.shard",
+        "generate.distribution_selection",
+    }
+    config = _base("local")
+    config = config.model_copy(update={"distill": config.distill.model_copy(update={"prompt_weight": 0.5})})
+    before, known = _settings(config)["generate"]["generate/prompts"], set()
+    for place in _leaves(config):
+        key = ".".join(map(str, place))
+        new = 7 if key == "generate.distribution_tokens" else VALUES.get(key)
+        if (
+            key != "distill.prompt_weight"
+            and _settings(_with(config, place, new))["generate"].get("generate/prompts") != before
+        ):
+            known.add(key)
+    assert scored | {"generate.distribution_tokens"} == known
