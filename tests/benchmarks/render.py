@@ -148,5 +148,7 @@ def _topic(topic: Topic, results: Results) -> Iterator[str]:
     yield f"# Benchmarks: {topic.title}\n"
     yield "Rendered from `tests/benchmarks/results/`. The figures to decide by are in [BENCHMARKS.md](../../BENCHMARKS.md).\n"
     for name, module in topic.figures.items():
+        if not results.has(name):
+            continue
         yield from module.section(results.figure(name))
         yield f"\n{results.conditions(name)}, {results.versions(name)}.\n"

@@ -10,6 +10,10 @@ from tests.benchmarks.figures import RESULTS
 class Results:
     """Every file is read once."""
 
+    def has(self, name: str) -> bool:
+        """Whether it was measured."""
+        return (RESULTS / f"{name}.json").exists()
+
     def figure(self, name: str) -> Any:
         return _read(name)["figure"]
 

@@ -221,7 +221,8 @@ def _speed(speed: Mapping[str, Any]) -> Iterator[str]:
     yield f"| | tokens/s | / bare torch loop (target {_SPEED_AIMS['bare_loop']:g}) | {label(OURS)} / this (target) |"
     yield "|---|---|---|---|"
     for name in METHODS_TIMED:
-        row = speed[name]
+        if (row := speed.get(name)) is None:
+            continue
         aim = f" ({_SPEED_AIMS[name]:g})" if name in _SPEED_AIMS else ""
         yield (
             f"| {label(name)} | {row['tokens_per_second']:,.0f} | {row['of_the_bare_loop']:.2f} "
