@@ -78,9 +78,9 @@ def _code(document: Document) -> Iterator[tuple[str, str]]:
 
 
 def _prose(document: Document) -> Iterator[tuple[str, str]]:
-    """The same of docstrings and comments."""
+    """The same of docstrings, in capitals: a draft that knows code knows nothing of these."""
     for words in re.findall(r'"""(.*?)"""', document.text, re.DOTALL):
-        if len(words := re.sub(r"\s+", " ", words).strip()) > 1.5 * ASKED:
+        if len(words := re.sub(r"\s+", " ", words).strip().upper()) > 1.5 * ASKED:
             yield words[:ASKED], words[ASKED:LONGEST]
 
 
