@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipeline.config.base import Section
+from pipeline.engines.chat_markers import PROMPT
 
 _MOST_PROCESSES = 4096  # that a message lists
 
@@ -163,6 +164,8 @@ class DistillConfig(Section):
 
     @model_validator(mode="after")
     def _prompts_are_no_answers(self) -> "DistillConfig":
+        if PROMPT in self.segment_shares:
+            raise ValueError("segment_shares are of completions; what prompts weigh is prompt_weight")
         if self.prompt_weight and self.loss == "cross_entropy":
             raise ValueError(
                 "loss cross_entropy would train the draft on the words of the prompts, which are not the target's: set "

@@ -48,6 +48,7 @@ class Forecast:
     prompt_positions: int  # of train prompts, at most, which the target scores too
     training_steps: int  # optimiser steps of all trainings
     trial_steps: int  # of these, those that find the learning rate, of one training
+    rate_is_untried: bool  # it is to be found, by no trial
     training_rows: int  # sequences that these steps see
     endpoints: int  # servers that generate; 0 if the target is loaded here
     recorded_answers: (
@@ -69,7 +70,8 @@ def forecast(config: Config) -> Forecast:
         if isinstance(job.task, GenerateTask)
     ]
     generate += _on_policy(config, prompts["train"], of_token)
-    positions = prompts["train"] * config.generate.max_new_tokens if config.distill.prompt_weight else 0
+    longest = config.plan.longest_prompt_tokens or config.generate.max_new_tokens
+    most = min(config.generate.max_new_tokens, longest) if config.distill.prompt_weight else 0
     steps, batch = training_steps(config), config.distill.batch * config.distill.accumulation
     return Forecast(
         sources=[reader.line for reader in readers.values()],
@@ -79,9 +81,10 @@ def forecast(config: Config) -> Forecast:
         lookahead=config.generate.lookahead,
         bytes_per_token=of_token,
         generate=generate,
-        prompt_positions=positions,
+        prompt_positions=prompts["train"] * most,
         training_steps=steps,
         trial_steps=trial_steps(config.distill),
+        rate_is_untried=config.distill.learning_rate == "auto" and not trial_steps(config.distill),
         training_rows=steps * batch,
         endpoints=len(config.generate.server.endpoints),
         recorded_answers=_recorded(config, readers.values()),

@@ -72,6 +72,8 @@ def print_forecast(found: "Forecast", curve: LearningCurve | None, notes: Sequen
 def _training(found: "Forecast") -> str:
     batch = found.training_rows // found.training_steps
     trials = f" ({found.trial_steps:,} of them find the learning rate)" if found.trial_steps else ""
+    if found.rate_is_untried:
+        trials = " (too few to try learning rates, so a low one is taken; distill.learning_rate, distill.max_steps)"
     return f"{found.training_steps:,} steps{trials} x batch {batch} = {found.training_rows:,} sequences"
 
 

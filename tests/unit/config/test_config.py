@@ -417,6 +417,7 @@ def test_prompts_are_trained_on_where_their_distributions_are_known(small: Path)
     assert "on the words of the prompts, which are not the target's" in _error(
         small, "distill={prompt_weight: 0.5, loss: cross_entropy}"
     )
+    assert "what prompts weigh is prompt_weight" in _error(small, "distill.segment_shares={prompt: 0.3}")
     server = "generate={engine: server, server: {endpoints: [{url: 'http://127.0.0.1:1'}], api: llama.cpp}}"
     served = ("pair.target={source: server, tokenizer: ./t}", "pair.draft.source=./d", "corpus.sources=[{path: ./p}]")
     assert "llama-server scores no prompts" in _error(small, *served, server, "distill.prompt_weight=0.5")
