@@ -1,5 +1,6 @@
 """Test doubles: models with an exactly known distribution, tiny random Llamas, and builders of stored rows."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,8 @@ from pipeline.speculation.batch import Request
 from pipeline.speculation.forward import CachedModel
 from pipeline.speculation.settings import GREEDY, Sampling
 
-torch.set_num_threads(1)  # tensors of a few hundred numbers: threads only wait for each other
+if "PYTEST_VERSION" in os.environ:  # benchmarks import this too, and time all cores
+    torch.set_num_threads(1)  # tensors of a few hundred numbers: threads only wait for each other
 
 
 class TableModel:
