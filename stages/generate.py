@@ -31,7 +31,7 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.running.execution.parts import Part, Work
 from pipeline.running.execution.spread import Spread
 from pipeline.running.settings import GenerateSettings
-from pipeline.running.tasks import GenerateTask, PromptsTask, TargetRole
+from pipeline.running.tasks import PromptsTask
 from pipeline.servers.connect import connect
 from pipeline.servers.identity import Identity
 from pipeline.speculation.settings import Sampling
@@ -77,7 +77,7 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
 def _score_prompts(context: StageContext[GenerateSettings], pair: Pair, task: PromptsTask) -> Outcome:
     """Score the positions of the train prompts that a draft is trained on, and write them as completions of what comes before."""
     settings = _generation_settings(context.settings)
-    prompts = open_prompts(context.inputs["corpus"], {"train"})
+    prompts = open_prompts(context.inputs["corpus"], task.splits)
     found = PromptPositions.of(prompts, task.positions)
     turns, missing = _complete(context, pair, prompts, found.requests, settings, lambda requests, turn: [], found)
     if context.share is not None:
@@ -139,12 +139,12 @@ def _spread(
     """Generate by loaded targets, wherever the config has them, and return the number of turns. A share of the shards ends with
     the first turn that others have not finished, and with the number of their shards that are missing. UnderstudyError as soon as
     the shards that are there show that the recorded answers are no samples of the target."""
-    target = _role(context.settings.task)
+    role = context.settings.task.target
     work = ShardWork(
-        target=pair.path(target),
+        target=pair.path(role),
         dtype=context.settings.dtype,
         trust_remote_code=context.resources.trust_remote_code,
-        device_map=context.resources.device_map(target),
+        device_map=context.resources.device_map(role),
         settings=settings,
         longest_prompt=int(PromptColumns.of(prompts).length.max()),
         completions=min(settings.shard, len(requests)),
@@ -207,7 +207,7 @@ async def _by_servers(
 def _logged(context: StageContext[GenerateSettings], pair: Pair, settings: GenerationSettings) -> LoggedAnswers | None:
     """None where the target has to complete all prompts: a log's answers are not of the target before its change."""
     stored = StoredAnswers(context.inputs["corpus"])
-    if not len(stored) or _role(context.settings.task) != "target":
+    if not len(stored) or context.settings.task.target != "target":
         return None
     logged = LoggedAnswers(stored, settings.sampling, settings.max_new_tokens, pair.stop_tokens, pair.vocabulary)
     logged.require_usable()
@@ -276,10 +276,6 @@ def _segmenter(context: StageContext[GenerateSettings], pair: Pair) -> Segmenter
     return segmenter
 
 
-def _role(task: GenerateTask | PromptsTask) -> TargetRole:
-    return task.target if isinstance(task, GenerateTask) else "target"
-
-
 def _bytes(item: StoredCompletion) -> int:
     return sum(array.nbytes for array in (item.tokens, item.log_p, item.entries, item.certain, item.rest_log_p))
 
@@ -302,8 +298,7 @@ def _counts(context: StageContext[GenerateSettings], segments: Sequence[str]) ->
         found = ", ".join(f"{share:.1%} {name}" for name, share in shares.items())
         context.progress.line(f"generate: of {tokens:,} tokens: {found}")
     asked = context.settings
-    is_learnt = isinstance(asked.task, GenerateTask) and "train" in asked.task.splits
-    if sampled > _FEW * tokens and is_learnt and asked.distribution_selection == "sampled":
+    if sampled > _FEW * tokens and "train" in asked.task.splits and asked.distribution_selection == "sampled":
         context.progress.line(
             f"{context.job_id}: {asked.distribution_tokens} stored tokens leave {sampled / tokens:.0%} of the "
             "target's distributions to samples, which cost small drafts 1 point of acceptance rate and more; store more tokens "

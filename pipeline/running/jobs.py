@@ -195,8 +195,7 @@ def _prompt_positions(config: Config) -> Job:
 
 def _generation(config: Config, part: str, dtype: NumberFormat, task: GenerateTask | PromptsTask) -> Job:
     generate, corpus = config.generate, config.corpus
-    target = task.target if isinstance(task, GenerateTask) else "target"
-    served = generate.is_served and target == "target"
+    served = generate.is_served and task.target == "target"
     settings = GenerateSettings(
         task=task,
         sampling=config.sampling,
@@ -217,7 +216,7 @@ def _generation(config: Config, part: str, dtype: NumberFormat, task: GenerateTa
         prompt_limit=corpus.prompt_limit,
         segments=generate.segments,
     )
-    reads = {"target": f"pair#{target}", "shared": "pair#shared", "corpus": "corpus"}
+    reads = {"target": f"pair#{task.target}", "shared": "pair#shared", "corpus": "corpus"}
     return Job(stage="generate", part=part, task=task, settings=settings, reads=reads)
 
 

@@ -29,6 +29,14 @@ class PromptsTask:
 
     positions: int
 
+    @property
+    def target(self) -> TargetRole:
+        return "target"
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        return ("train",)
+
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeTask:
