@@ -85,11 +85,9 @@ def _score_prompts(context: StageContext[GenerateSettings], pair: Pair, task: Pr
     scored = [(item.length, _bytes(item)) for item in read_completions(context.out)]
     positions = sum(length for length, _ in scored)
     tokens = int(PromptColumns.of(prompts).length.sum())
-    said = (
-        f"{context.job_id}: the target has scored {positions:,} positions of {len(scored):,} of {len(prompts):,} train prompts, "
-        f"which have {tokens:,} tokens: {found.shared:,} are what most prompts of a domain begin and end with"
-    )
-    (context.progress.line if positions else context.progress.warn)(said)
+    shared = f"; left out: {found.shared:,} with which most prompts of a domain begin or end" if found.shared else ""
+    said = f"the target has scored {positions:,} of the {tokens:,} tokens of {len(prompts):,} train prompts{shared}"
+    (context.progress.line if positions else context.progress.warn)(f"{context.job_id}: {said}")
     sizes = {"stored_bytes_per_token": sum(size for _, size in scored) / positions} if positions else {}
     return Outcome({"prompts": float(len(scored)), "prompt_positions": float(positions)} | sizes)
 
