@@ -35,7 +35,8 @@ from pipeline.examination.shard_worker import (
 from pipeline.examination.token_acceptance import FILE as BY_TOKEN
 from pipeline.examination.token_acceptance import TokenAcceptanceFile
 from pipeline.examination.windows import tally_counts
-from pipeline.models.loading import choose_device, load_model
+from pipeline.models.devices import choose_device
+from pipeline.models.loading import load_model
 from pipeline.models.out_of_memory import batch_named, remedy_named
 from pipeline.models.shape import measure_weights
 from pipeline.models.stored_pair import Pair, read_pair

@@ -13,7 +13,8 @@ from pipeline.drafts.loading import load_plain
 from pipeline.examination.completion_sets import completion_sets
 from pipeline.examination.speed_check import check_speed
 from pipeline.examination.step_times import measure_step_times, timed_decoder, turns_of, within_seconds
-from pipeline.models.loading import choose_device, hardware_class, load_model
+from pipeline.models.devices import choose_device, hardware_class
+from pipeline.models.loading import load_model
 from pipeline.models.out_of_memory import remedy_named
 from pipeline.models.stored_pair import read_pair
 from pipeline.running.context import Outcome, StageContext

@@ -146,7 +146,7 @@ def _look(asked: Question, place: EndpointConfig) -> Look:
 def examined_draft(draft: Draft) -> Any:
     """The draft as it was examined. Raises as `load_plain`."""
     from pipeline.drafts.loading import load_plain
-    from pipeline.models.loading import choose_device
+    from pipeline.models.devices import choose_device
 
     config = draft.config
     device, trusted = choose_device(config.device), config.pair.trust_remote_code

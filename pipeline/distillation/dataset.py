@@ -42,9 +42,9 @@ class PackedCompletions:
     def collate(self, chosen: Sequence[dict[str, int]]) -> dict[str, torch.Tensor]:
         """A batch of B rows, padded on the right to T tokens, with N loss positions (in row order) and K entries.
 
-        `predicts` (B, T) is True at positions whose *next* token is a completion token, or one of the prompt that the target has
-        scored: position t predicts token t + 1. So the first loss position of a completion is its prompt's last token, and its
-        last token has no loss. Teacher columns are (N, ...). `segments` (N,) has the places of their segments in the names, if
+        `predicts` (N,) are the positions, counted through the rows (b T + t), whose *next* token is a completion token, or one of
+        the prompt that the target has scored: position t predicts token t + 1. So the first loss position of a completion is its
+        prompt's last token, and its last token has no loss. Teacher columns are (N, ...). `segments` (N,) has the places of their segments in the names, if
         they have any. `position_ids` restart at each document, which masks documents from each other; they are absent if every
         row has one document.
         """
@@ -69,7 +69,8 @@ class PackedCompletions:
         batch = {
             "documents": torch.tensor([number for row in chosen for number in self.rows[row["row"]]]),
             "input_ids": torch.from_numpy(input_ids),
-            "predicts": torch.from_numpy(predicts),
+            # Not a mask: what a GPU finds in one has a length that the host would have to wait for.
+            "predicts": torch.from_numpy(np.flatnonzero(predicts)),
             **_teacher(items),
         }
         if self.segments:

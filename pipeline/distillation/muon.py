@@ -7,7 +7,7 @@ import torch
 
 from pipeline.distillation.processes import count, one_each
 from pipeline.distillation.sharding import is_part, part, whole
-from pipeline.models.loading import supports_bf16
+from pipeline.models.devices import supports_bf16
 
 _AT_ONCE = 1 << 24  # elements orthogonalised in one batch: small matrices get faster, large ones only need memory
 

@@ -50,9 +50,10 @@ from pipeline.engines.chat_markers import PROMPT
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.models.loading import supports_bf16
+from pipeline.models.devices import computes_at_once, supports_bf16
 from pipeline.models.out_of_memory import batch_named
 from pipeline.models.output_head import linear_head
+from pipeline.speculation.teacher_forced import at_positions
 from pipeline.progress import Progress
 
 _OF_EXPERTS = ("output_router_logits", "router_aux_loss_coef")  # keys of config.json
@@ -166,7 +167,7 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
         max_grad_norm=settings.max_grad_norm,
         adam_beta2=0.95,
         bf16=bf16,
-        use_cpu=device.type == "cpu",
+        use_cpu=computes_at_once(device),
         seed=seed,
         data_seed=seed,
         logging_steps=_log_every(settings),
@@ -179,7 +180,8 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_num_workers=0,
-        dataloader_pin_memory=device.type != "cpu",
+        dataloader_pin_memory=not computes_at_once(device),
+        accelerator_config={"non_blocking": not computes_at_once(device)},
         dataset_kwargs={"skip_prepare_dataset": True},
         max_length=None,
         **{checkpointing: settings.gradient_checkpointing},
@@ -234,6 +236,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
             num_processes=1,
             process_index=0,
             put_on_device=True,
+            non_blocking=self.args.dataloader_pin_memory,
             use_seedable_sampler=accelerator.use_seedable_sampler,
             data_seed=accelerator.dataloader_config.data_seed,
         )
@@ -267,9 +270,9 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
                 self.args.device.type, torch.bfloat16, enabled=self.args.bf16, cache_enabled=not is_divided(self.model)
             ):
                 if self._head is None:
-                    logits_NV = model(**feed).logits[..., : self._vocabulary][inputs["predicts"]]
+                    logits_NV = at_positions(model(**feed).logits[..., : self._vocabulary], inputs["predicts"])
                     return mean_loss_of_logits(logits_NV, loss_of)
-                hidden_NH = model.get_decoder()(**feed).last_hidden_state[inputs["predicts"]]
+                hidden_NH = at_positions(model.get_decoder()(**feed).last_hidden_state, inputs["predicts"])
                 return mean_loss(hidden_NH, self._head, self._vocabulary, loss_of)
 
         loss = inside_forward(model, self.model, loss_in)

@@ -25,7 +25,8 @@ from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import BrokenDraft
 from pipeline.examination.examiner import AcceptanceSummary, Examiner
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.models.loading import choose_device, load_model, load_tokenizer
+from pipeline.models.devices import choose_device
+from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.memory_plan import require_training_memory
 from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.models.stored_pair import Pair

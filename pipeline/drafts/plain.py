@@ -79,21 +79,19 @@ class PlainDrafter:
         unseen = max(length - seen for length, seen in zip(batch.lengths, model.seen, strict=True))
         ids_BT, first = batch.last(unseen), [length - unseen for length in batch.lengths]
         drawn_G: list[Drawn] = []
-        going_GB: list[torch.Tensor] = []
+        drafted = batch.room()
         for position in range(count):
             logits_BV = model.logits(ids_BT, first, keep=1)[:, 0]
             drawn_G.append(self._rules.draw(logits_BV, uniform_BN[:, position]))
             ids_BT, first = drawn_G[-1].token_B.unsqueeze(1), [length + position for length in batch.lengths]
             going_B = go_on(logits_BV) if position + 1 < count else None
-            if going_B is not None:
-                going_GB.append(going_B if not going_GB else going_GB[-1] & going_B)
-                if not bool(going_GB[-1].any()):
+            if going_B is not None:  # a row's block ends with the first token after which its rule stopped drafting
+                rows = zip(drafted, going_B.tolist(), strict=True)
+                drafted = [own if goes else min(own, position + 1) for own, goes in rows]
+                if max(drafted) <= position + 1:
                     break
         made = len(drawn_G)
-        drafted: list[int] = [min(made, own) for own in batch.room()]
-        if going_GB:  # a row's block ends with the first token after which its rule stopped drafting
-            sure = (torch.stack(going_GB)[: made - 1].sum(0) + 1).tolist()
-            drafted = [min(own, int(most)) for own, most in zip(drafted, sure, strict=True)]
+        drafted = [min(made, own) for own in drafted]
         tokens_G, q_G, sums_G = zip(*drawn_G, strict=True)
         return Proposal(torch.stack(tokens_G, dim=1), list(q_G), drafted, torch.stack(sums_G))
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from pipeline.models.devices import upload
 from pipeline.speculation.batch import Batch
 from pipeline.speculation.drafter import Features, GoOn, Proposal
 
@@ -35,7 +36,7 @@ class TextDrafter:
         blocks = [reader.block(text, min(count, room)) if room else [] for reader, text, room in rows]
         made = max(map(len, blocks))
         padded = [block + [0] * (made - len(block)) for block in blocks]
-        tokens_BG = torch.tensor(padded, dtype=torch.long, device=self._batch.ids_BS.device)
+        tokens_BG = upload(torch.tensor(padded, dtype=torch.long), self._batch.ids_BS.device)
         return Proposal(tokens_BG, [None] * made, list(map(len, blocks)), torch.ones_like(tokens_BG))
 
     def commit(self, accepted: Sequence[int], made: int, features: Features | None) -> None:

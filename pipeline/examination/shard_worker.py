@@ -19,7 +19,7 @@ from pipeline.examination.examiner import Examiner
 from pipeline.examination.token_acceptance import TokenAcceptanceFile
 from pipeline.examination.windows import WINDOW
 from pipeline.generation.completion_store import StoredCompletion, read_completions, read_shard
-from pipeline.models.loading import choose_device
+from pipeline.models.devices import choose_device
 from pipeline.models.out_of_memory import batch_named
 from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling

@@ -19,7 +19,8 @@ from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import Examiner, OnDone, draft_independent
 from pipeline.export.schema import CounterFigures, ExpectedCounters, ServedFigures
 from pipeline.generation.completion_store import StoredCompletion, canonical, read_completions, stored_samplings
-from pipeline.models.loading import choose_device, load_model
+from pipeline.models.devices import choose_device
+from pipeline.models.loading import load_model
 from pipeline.progress import Progress
 from pipeline.registry.named import Draft
 from pipeline.speculation.drafter import LoadedDraft

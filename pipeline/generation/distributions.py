@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipeline.models.devices import computes_at_once, download, upload
+
 Selection = Literal["sampled", "top_k"]
 ENTRY_BYTES = 3
 _ENTRY_BITS = 8 * ENTRY_BYTES
@@ -44,6 +46,17 @@ def sparsify(
     systematically with probability proportional to p (fixed sample size). arXiv 2503.16870 samples with replacement; without
     it, the likeliest tokens are exact and no token is stored twice.
     """
+    return SparseDistribution(*download(*sparse_tensors(log_p_NV, count, method, uniform_N, listed_N)))
+
+
+def sparse_tensors(
+    log_p_NV: torch.Tensor,
+    count: int,
+    method: Selection,
+    uniform_N: NDArray[np.float64],
+    listed_N: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What `sparsify` keeps, on the device: the fields of a `SparseDistribution`. The host does not wait for it."""
     top = log_p_NV.topk(count, dim=-1)
     p_NK = top.values.double().exp()
     cumulative_NK = p_NK.cumsum(-1)
@@ -62,13 +75,14 @@ def sparsify(
     )
     rest_N = rest_N.clamp(min=_LEAST_REST)
     ids_NK = top.indices
-    if method == "sampled" and bool((certain_N < count).any()):
-        ids_NK = _draw_from_rest(log_p_NV, ids_NK, certain_N, torch.from_numpy(uniform_N).to(p_NK.device))
-    return SparseDistribution(
-        ids_NK.cpu().numpy().astype(np.int32),
-        log_p_NV.gather(-1, ids_NK).float().clamp(min=_LOWEST).cpu().numpy(),
-        certain_N.cpu().numpy().astype(np.uint8),
-        rest_N.log().cpu().numpy().astype(np.float16),
+    # Where nothing is sampled drawing changes nothing; a GPU is not asked, because the host would wait for the answer.
+    if method == "sampled" and not (computes_at_once(p_NK.device) and bool((certain_N == count).all())):
+        ids_NK = _draw_from_rest(log_p_NV, ids_NK, certain_N, upload(torch.from_numpy(uniform_N), p_NK.device))
+    return (
+        ids_NK.int(),
+        log_p_NV.gather(-1, ids_NK).float().clamp(min=_LOWEST),
+        certain_N.to(torch.uint8),
+        rest_N.log().half(),
     )
 
 

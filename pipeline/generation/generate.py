@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from pipeline.generation.completion_plan import CompletionRequest, shards_of
 from pipeline.generation.completion_store import StoredCompletion, shard_exists, write_shard
-from pipeline.generation.distributions import ENTRY_BYTES, Selection, pack, sparsify
+from pipeline.generation.distributions import ENTRY_BYTES, Selection, SparseDistribution, pack, sparse_tensors
+from pipeline.models.devices import download, upload
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Completion, Request, Round
 from pipeline.speculation.decoder import Decoder
@@ -203,15 +204,17 @@ class _Recorder:
         if not rows:
             return
         numbers = np.array([round_.numbers[row] for row in rows])
-        logits_BV = round_.logits_BTV[rows, 0]
+        device = round_.logits_BTV.device
+        logits_BV = round_.logits_BTV[upload(rows, device), 0]
         log_p1_BV = logits_BV.float().log_softmax(-1)
-        tokens_B1 = torch.tensor([round_.emitted[row][:1] for row in rows], device=logits_BV.device)
+        tokens_B1 = upload([round_.emitted[row][:1] for row in rows], device)
         log_p_BV = log_p1_BV if self._sampling == Sampling() else log_probabilities(logits_BV, self._sampling)
         at = (numbers, self._filled[numbers])
-        kept = sparsify(
+        sparse = sparse_tensors(
             log_p1_BV, self._settings.distribution_tokens, self._settings.distribution_selection, self._uniform[at]
         )
-        self._log_p[at] = log_p_BV.gather(1, tokens_B1).squeeze(1).cpu().numpy()
+        self._log_p[at], *fields = download(log_p_BV.gather(1, tokens_B1).squeeze(1), *sparse)
+        kept = SparseDistribution(*fields)
         self._entries[at] = pack(kept, self._vocabulary)
         self._certain[at], self._rest_log_p[at] = kept.certain_N, kept.rest_log_p_N
         self._filled[numbers] += 1

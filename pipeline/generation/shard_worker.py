@@ -11,7 +11,8 @@ from pipeline.generation.generate import GenerationSettings, attempt_batch, gene
 from pipeline.generation.loaded_answers import complete_recorded
 from pipeline.generation.logged import LoggedCompletion
 from pipeline.generation.sample_test import SampleEvidence
-from pipeline.models.loading import choose_device, load_model
+from pipeline.models.devices import choose_device
+from pipeline.models.loading import load_model
 from pipeline.models.memory_plan import Batch, require_memory
 from pipeline.models.out_of_memory import batch_named
 

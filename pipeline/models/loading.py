@@ -3,7 +3,6 @@
 All weights are loaded here: safetensors only, and code shipped with a model runs only with `trust_remote_code`.
 """
 
-import platform
 import weakref
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -32,52 +31,6 @@ transformers_logging.disable_progress_bar()  # only our own progress bars are sh
 transformers_logging.set_verbosity_error()
 _BRIEF = 300  # characters of an error of a library
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-def choose_device(name: str) -> torch.device:
-    """The device called `name`; `auto` is the GPU if there is one, else the CPU. UsageError if it is not available."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        if reason := _unusable(device):
-            raise RuntimeError(reason)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(
-            f"device = '{name}' cannot be used here: {str(error).splitlines()[0]}; choose another, such as cpu"
-        ) from None
-    return device
-
-
-def _unusable(device: torch.device) -> str | None:
-    """Why the device cannot be used, where torch would say it later or in other words; None for others."""
-    if device.type == "mps":
-        return "Apple's GPUs have no float64, which decoding computes in"
-    if device.type != "cuda" or (device.index or 0) < torch.cuda.device_count():
-        return None
-    count = torch.cuda.device_count()
-    if not count:
-        return "torch sees no GPU here"
-    return (
-        f"there {'is 1 GPU' if count == 1 else f'are {count} GPUs'} here, cuda:0{f' to cuda:{count - 1}' * (count > 1)}"
-    )
-
-
-def supports_bf16(device: torch.device) -> bool:
-    """Whether the device has bfloat16 matmul units; without them bfloat16 is emulated and slow."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    capabilities = torch.cpu.get_capabilities()
-    return device.type == "cpu" and bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
-
-
-def hardware_class(device: torch.device) -> str:
-    """What decides how the device rounds: the GPU's name, or the CPU's architecture, vector units and bfloat16 units."""
-    if device.type == "cuda":
-        return f"cuda {torch.cuda.get_device_name(device)}"
-    vectors = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else ""
-    return " ".join(filter(None, [device.type, platform.machine(), vectors, "bf16" if supports_bf16(device) else ""]))
 
 
 def load_model(

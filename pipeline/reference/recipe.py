@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from pipeline.config.pair import ReferenceRecipe, ReferenceShape
 from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.errors import UnderstudyError
-from pipeline.models.loading import supports_bf16
+from pipeline.models.devices import supports_bf16
 from pipeline.models.saving import save_model
 from pipeline.progress import Progress
 from pipeline.reference.text import Document, ReferenceText

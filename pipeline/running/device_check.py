@@ -9,6 +9,6 @@ def require_device(device: str, stages: Sequence[Stage]) -> None:
     """UsageError where one of the stages that are asked for uses the device, and it is not there. Only a GPU can be missing, so
     for another device torch is not imported."""
     if device.startswith("cuda") and any(stage.uses_device for stage in stages):
-        from pipeline.models.loading import choose_device
+        from pipeline.models.devices import choose_device
 
         choose_device(device)

@@ -15,18 +15,18 @@ _REPORTED_LIBRARIES = ("torch", "transformers", "trl", "bitsandbytes", "mlflow",
 def environment(device: str) -> dict[str, str]:
     """Versions, machine, git revision, and the class of the device called `device`: equal bytes are promised within a class only.
 
-    Call it after the stage: a stage that has not imported the loading of models has computed nothing on a device.
+    Call it after the stage: a stage that has not imported `models/devices.py` has computed nothing on one.
     """
     return {**_versions(), "device": device_class(device)}
 
 
 def device_class(device: str) -> str:
     """The class of the device called `device`; that of the CPU in a process that has computed nothing on a device."""
-    loading = sys.modules.get("pipeline.models.loading")
-    if loading is None:
+    devices = sys.modules.get("pipeline.models.devices")
+    if devices is None:
         return f"cpu {platform.machine()}"
     try:
-        return str(loading.hardware_class(loading.choose_device(device)))
+        return str(devices.hardware_class(devices.choose_device(device)))
     except UsageError:  # it is not here: nothing was computed on it
         return f"cpu {platform.machine()}"
 

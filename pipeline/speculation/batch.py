@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from pipeline.errors import UsageError
+from pipeline.models.devices import upload
 
 
 @dataclass(frozen=True)
@@ -88,14 +89,17 @@ class Batch:
         ids_BS = torch.zeros(len(requests), self.capacity, dtype=torch.long)
         for row, request in enumerate(requests):
             ids_BS[row, : len(request.prompt)] = torch.tensor(request.prompt)
-        self.ids_BS = ids_BS.to(device)
+        self.ids_BS = upload(ids_BS, device)
 
     def last(self, count: int) -> torch.Tensor:
         """The last `count` tokens of each row, (B, count)."""
         if min(self.lengths) == max(self.lengths):
             return self.ids_BS[:, self.lengths[0] - count : self.lengths[0]]
-        ends_B1 = torch.tensor(self.lengths, device=self.ids_BS.device).unsqueeze(1)
-        return self.ids_BS.gather(1, ends_B1 + torch.arange(-count, 0, device=self.ids_BS.device))
+        return self.ids_BS.gather(1, self._ends() + torch.arange(-count, 0, device=self.ids_BS.device))
+
+    def _ends(self) -> torch.Tensor:
+        """Where each row ends, (B, 1)."""
+        return upload(self.lengths, self.ids_BS.device).unsqueeze(1)
 
     def room(self) -> list[int]:
         """How many tokens each row may draft: one less than it may still emit, since each round emits one more token."""
@@ -109,8 +113,8 @@ class Batch:
         if min(self.lengths) == max(self.lengths):
             self.ids_BS[:, self.lengths[0] : self.lengths[0] + block_BT.shape[1]] = block_BT
         else:
-            ends_B1 = torch.tensor(self.lengths, device=self.ids_BS.device).unsqueeze(1)
-            self.ids_BS.scatter_(1, ends_B1 + torch.arange(block_BT.shape[1], device=self.ids_BS.device), block_BT)
+            at_BT = self._ends() + torch.arange(block_BT.shape[1], device=self.ids_BS.device)
+            self.ids_BS.scatter_(1, at_BT, block_BT)
         added = []
         for row, number in enumerate(self.running):
             self.lengths[row] += accepted[row] + 1
@@ -151,7 +155,7 @@ class Batch:
         self.running = [self.running[row] for row in alive]
         self.lengths = [self.lengths[row] for row in alive]
         if alive:
-            self.ids_BS = self.ids_BS[torch.tensor(alive, device=self.ids_BS.device)]
+            self.ids_BS = self.ids_BS[upload(alive, self.ids_BS.device)]
         return alive
 
     def done(self, number: int) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from transformers import Cache
 
+from pipeline.models.devices import upload
+
 
 def window_mask(mask: torch.Tensor, slots_BT: torch.Tensor, kind: str, size: int) -> torch.Tensor:
     """`mask` (B, 1, T, S) restricted to the slots that a layer of `kind` attends to."""
@@ -65,10 +67,9 @@ class RaggedCache(Cache):  # type: ignore[misc]
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
-        index = torch.tensor(rows)
         for tensors in (self._keys, self._values):
-            for layer, tensor in tensors.items():
-                tensors[layer] = tensor[index.to(tensor.device)]
+            for layer, tensor in tensors.items():  # layers may lie on several devices
+                tensors[layer] = tensor[upload(rows, tensor.device)]
         self.rows = len(rows)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

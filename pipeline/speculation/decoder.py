@@ -6,13 +6,12 @@ Shapes: B sequences still running, G drafted tokens, T = G + 1 positions of a ta
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
-from time import perf_counter
 from typing import Any, Literal
 
 import torch
 
 from pipeline.errors import UsageError
+from pipeline.models.devices import Stopwatch, synchronize, upload
 from pipeline.speculation.batch import Batch, Completion, Request, Round, Seconds
 from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.compiled_rules import CompiledRules
@@ -20,7 +19,7 @@ from pipeline.speculation.draft_length import DraftLength, Fixed
 from pipeline.speculation.drafter import Drafter, LoadedDraft, Proposal
 from pipeline.speculation.forward import PREFILL, CachedModel
 from pipeline.speculation.rules import Rules, TorchRules
-from pipeline.speculation.sampling import RandomStreams, check_weight_sums
+from pipeline.speculation.sampling import RandomStreams, are_sound, check_weight_sums
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.verification import VerificationResult
 
@@ -105,31 +104,30 @@ class Decoding:
 
     @torch.inference_mode()
     def __iter__(self) -> Iterator[Round]:
-        began = perf_counter()
+        clock = Stopwatch(self.batch.ids_BS.device)
         self.target.fill_cache(self.batch.ids_BS, self.batch.lengths)
         if self.draft is not None and self.decoder.length.tokens(len(self.batch.running)):
             self.draft.start(None)
-        if self.batch.ids_BS.is_cuda:  # or the first round would take the time of what is left of the prefill
-            torch.cuda.synchronize(self.batch.ids_BS.device)
+        synchronize(self.batch.ids_BS.device)  # or the first round would take the time of what is left of the prefill
+        (prefill,) = clock.seconds()
         for completion in self.completions:
-            completion.seconds.prefill += perf_counter() - began
+            completion.seconds.prefill += prefill
         while self.batch.running:
             yield self._round()
 
     def _round(self) -> Round:
         """One speculative step: the draft proposes, the target scores all proposals in one pass, a prefix is accepted."""
-        batch, clock = self.batch, [perf_counter()]
+        batch, clock = self.batch, Stopwatch(self.batch.ids_BS.device)
         uniform_BN = self._uniform()
         drafts = self._propose(uniform_BN)
-        clock.append(perf_counter())
+        clock.mark()
         block_BT = torch.cat([batch.last(1), drafts.tokens_BG], dim=1)
         first = [length - 1 for length in batch.lengths]
         logits_BTV = self.target.logits(block_BT, first, keep=block_BT.shape[1])
-        clock.append(perf_counter())
+        clock.mark()
         result = self._verify(logits_BTV, drafts, uniform_BN)
         round_ = self._emit(result, drafts, logits_BTV)
-        clock.append(perf_counter())
-        self._account(round_, clock)
+        self._account(round_, Seconds(0.0, *clock.seconds()))
         return round_
 
     def _propose(self, uniform_BN: torch.Tensor) -> Proposal:
@@ -152,9 +150,12 @@ class Decoding:
         batch = self.batch
         block_BT = torch.cat([drafts.tokens_BG, result.next_B.unsqueeze(1)], dim=1)
         block_BT.scatter_(1, result.accepted_B.unsqueeze(1), result.next_B.unsqueeze(1))
-        check_weight_sums(torch.cat([result.sums_B.double(), drafts.sums.flatten().double()]))
-        host = torch.cat([result.accepted_B.unsqueeze(1), block_BT], dim=1).tolist()  # one device-to-host copy
-        accepted, block = [row[0] for row in host], [row[1:] for row in host]
+        sound_B1 = are_sound(result.sums_B, drafts.sums).expand(len(block_BT), 1)
+        # The one copy to the host, for which it waits.
+        host = torch.cat([sound_B1, result.accepted_B.unsqueeze(1), block_BT], dim=1).tolist()
+        if not host[0][0]:
+            check_weight_sums(result.sums_B, drafts.sums)
+        accepted, block = [row[1] for row in host], [row[2:] for row in host]
         numbers = list(batch.running)
         emitted = batch.emit(block_BT, block, drafts.drafted, accepted)
         self.decoder.length.learn(drafts.drafted, accepted)
@@ -163,11 +164,10 @@ class Decoding:
             self.draft.commit(accepted, drafts.tokens_BG.shape[1], None)
         return Round(numbers, emitted, drafts.drafted, accepted, logits_BTV)
 
-    def _account(self, round_: Round, clock: list[float]) -> None:
-        draft, verify, rest = (end - begin for begin, end in pairwise(clock))
+    def _account(self, round_: Round, seconds: Seconds) -> None:
         for number, emitted in zip(round_.numbers, round_.emitted, strict=True):
             if emitted:  # a finished row that is still in the batch took no part in this round
-                self.completions[number].seconds.add(Seconds(0.0, draft, verify, rest))
+                self.completions[number].seconds.add(seconds)
         keep = self.batch.retire()
         if keep:
             self.streams.select(keep)
@@ -182,4 +182,4 @@ class Decoding:
         decoder, device = self.decoder, self.decoder.target.device
         if decoder.sampling.greedy and (decoder.draft_sampling.greedy or self.draft is None):
             return torch.empty(len(self.batch.running), 2 * decoder.length.most + 1, device=device)
-        return self.streams.take(2 * decoder.length.most + 1).to(device)
+        return upload(self.streams.take(2 * decoder.length.most + 1), device)

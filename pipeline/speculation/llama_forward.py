@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from pipeline.models.attention_layers import attention_windows
+from pipeline.models.devices import upload
 from pipeline.models.placement import is_dispatched
 from pipeline.speculation.compiled_forward import CompiledForward
 
@@ -209,7 +210,7 @@ class LlamaForward:
         return Caches(layers, cos_SHD, sin_SHD, self.window)
 
     def select(self, caches: Caches, rows: Sequence[int]) -> None:
-        index = torch.tensor(rows, device=self.device)
+        index = upload(rows, self.device)
         for number in range(len(caches.layers)):  # one at a time: a layer is freed before the next one is copied
             caches.layers[number] = caches.layers[number][index]
 
@@ -281,7 +282,7 @@ class _PassLayout:
             beyond = caches.window is not None and self.visible > caches.window
             self.mask = caches.mask(first[0], count, group) if count > 1 or beyond else None
         else:
-            self.slots = torch.tensor(first, device=device)[:, None] + torch.arange(count, device=device)
+            self.slots = upload(first, device)[:, None] + torch.arange(count, device=device)
             self.written = (torch.arange(len(first), device=device)[:, None], self.slots)
             seen, own = torch.arange(self.visible, device=device), self.slots[..., None]
             hidden = seen > own

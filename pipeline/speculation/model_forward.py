@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pipeline.models.attention_layers import attention_windows
+from pipeline.models.devices import upload
 from pipeline.models.placement import input_device
 from pipeline.speculation.cache import RaggedCache, window_mask
 
@@ -29,7 +30,7 @@ class ModelForward:
         return RaggedCache(rows, capacity)
 
     def forward(self, ids_BT: torch.Tensor, first: Sequence[int], caches: RaggedCache, keep: int) -> torch.Tensor:
-        first_B1 = torch.tensor(first, device=self.device).unsqueeze(1)
+        first_B1 = upload(first, self.device).unsqueeze(1)
         slots_BT = first_B1 + torch.arange(ids_BT.shape[1], device=self.device)
         causal = caches.set_slots(slots_BT, max(first) + ids_BT.shape[1])
         output = self.model(

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 
+from pipeline.models.devices import upload
 from pipeline.speculation.sampling import draw, finite_or_nan, probabilities
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.verification import (
@@ -84,7 +85,7 @@ class TorchRules:
         accept_BG: torch.Tensor,
         next_B: torch.Tensor,
     ) -> VerificationResult:
-        drafted_B = torch.tensor(drafted, device=logits_BTV.device)
+        drafted_B = upload(drafted, logits_BTV.device)
         if self.sampling.greedy:
             best = logits_BTV.max(-1)
             result = verify_greedy(best.indices, draft_BG, drafted_B)

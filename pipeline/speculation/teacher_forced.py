@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.errors import BrokenDraft
+from pipeline.models.devices import upload
 from pipeline.models.output_head import output_head
 from pipeline.models.placement import input_device
 
@@ -67,6 +68,11 @@ class PaddedBatch:
         return np.split(values_N, self._ends)
 
 
+def at_positions(values_BTx: torch.Tensor, positions_N: torch.Tensor) -> torch.Tensor:
+    """`values_BTx` (B, T, ...) at positions that are counted through the rows, (N, ...)."""
+    return values_BTx.flatten(0, 1).index_select(0, positions_N)
+
+
 class TeacherForced:
     """A model that is asked for its logits on given completions."""
 
@@ -99,9 +105,9 @@ class TeacherForced:
     @torch.inference_mode()
     def _hidden(self, batch: PaddedBatch) -> torch.Tensor:
         """Last hidden states at the positions that predict a token, (N, H)."""
-        output = self.model.get_decoder()(input_ids=batch.ids_BT.to(input_device(self.model)), use_cache=False)
+        output = self.model.get_decoder()(input_ids=upload(batch.ids_BT, input_device(self.model)), use_cache=False)
         hidden_BTH: torch.Tensor = output.last_hidden_state
-        return hidden_BTH[batch.predicts_BT.to(hidden_BTH.device)]
+        return at_positions(hidden_BTH, upload(batch.predicts_BT.flatten().nonzero().squeeze(1), hidden_BTH.device))
 
     def _by_rows(self, batch: PaddedBatch, most: int) -> Iterator[torch.Tensor]:
         first = int(batch.predicts_BT.any(0).nonzero()[0])  # the first position that predicts a token
@@ -110,6 +116,9 @@ class TeacherForced:
             torch.split(batch.ids_BT, rows), torch.split(batch.predicts_BT, rows), strict=True
         ):
             with torch.inference_mode():
-                output = self.model(input_ids=ids_bT.to(input_device(self.model)), use_cache=False, logits_to_keep=kept)
-                logits_nV = output.logits[predicts_bT[:, first:].to(output.logits.device)]
+                output = self.model(
+                    input_ids=upload(ids_bT, input_device(self.model)), use_cache=False, logits_to_keep=kept
+                )
+                found_N = predicts_bT[:, first:].flatten().nonzero().squeeze(1)
+                logits_nV = at_positions(output.logits, upload(found_N, output.logits.device))
             yield from torch.split(logits_nV, most)

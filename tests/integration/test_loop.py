@@ -13,7 +13,8 @@ from pipeline.drafts.plain import PlainDraft
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_files import text_ids
 from pipeline.generation.completion_store import StoredCompletion, read_completions
-from pipeline.models.loading import choose_device, load_model
+from pipeline.models.devices import choose_device
+from pipeline.models.loading import load_model
 from pipeline.models.places import model_places
 from pipeline.models.stored_pair import read_pair
 from pipeline.speculation.settings import Sampling

@@ -4,11 +4,13 @@ from typing import Any
 
 import torch
 
+from pipeline.speculation.teacher_forced import at_positions
+
 
 def outputs(model: Any, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """Of the positions to learn at alone: last hidden states (N, H), and logits (N, V)."""
     feed = {name: batch[name] for name in ("input_ids", "position_ids") if name in batch}
-    hidden_NH = model.model(**feed, use_cache=False).last_hidden_state[batch["predicts"]]
+    hidden_NH = at_positions(model.model(**feed, use_cache=False).last_hidden_state, batch["predicts"])
     return hidden_NH, model.lm_head(hidden_NH)
 
 

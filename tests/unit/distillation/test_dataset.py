@@ -30,6 +30,13 @@ def _batch(items: list[StoredCompletion], *rows: int) -> dict[str, torch.Tensor]
     return PackedCompletions(items).collate([{"row": row} for row in rows])
 
 
+def _marked(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """(B, T): whether a position predicts a token that is learnt."""
+    marked = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
+    marked.view(-1)[batch["predicts"]] = True
+    return marked
+
+
 def test_a_position_predicts_the_next_token(items: list[StoredCompletion]) -> None:
     """The first loss position is the prompt's last token, the last one is before the last token; no document predicts the
     next one's first token."""
@@ -37,7 +44,7 @@ def test_a_position_predicts_the_next_token(items: list[StoredCompletion]) -> No
 
     assert [[0], [1], [2, 3]] == list(PackedCompletions(items).rows)
     assert [[5, 6, 7, 4, 8, 9], [21, 22, 23, 24, 25, 26]] == batch["input_ids"].tolist()
-    assert [[0, 0, 0, 1, 1, 0], [0, 1, 0, 1, 1, 0]] == batch["predicts"].int().tolist()
+    assert [[0, 0, 0, 1, 1, 0], [0, 1, 0, 1, 1, 0]] == _marked(batch).int().tolist()
     assert [8, 9, 23, 25, 26] == batch["tokens"].tolist()
     assert [0, 2, 3] == batch["documents"].tolist()
 
@@ -53,7 +60,7 @@ def test_documents_that_may_not_share_have_a_row_each(items: list[StoredCompleti
 def test_every_marked_position_is_followed_by_its_token(items: list[StoredCompletion]) -> None:
     """What `predicts` marks at t is the input at t + 1, in every row, in the order of the teacher's columns."""
     batch = _batch(items, 2, 0, 1)
-    row, position = batch["predicts"].nonzero(as_tuple=True)
+    row, position = _marked(batch).nonzero(as_tuple=True)
 
     assert batch["input_ids"][row, position + 1].tolist() == batch["tokens"].tolist()
 
@@ -76,7 +83,7 @@ def test_the_lookahead_is_not_trained_on(items: list[StoredCompletion]) -> None:
     batch = _batch(items, 1)
 
     assert [[11, 12, 13, 14]] == batch["input_ids"].tolist()
-    assert [[True, True, True, False]] == batch["predicts"].tolist()
+    assert [[True, True, True, False]] == _marked(batch).tolist()
 
 
 def test_columns_have_the_types_a_loss_takes(items: list[StoredCompletion]) -> None:
@@ -109,7 +116,7 @@ def test_documents_of_a_row_do_not_see_each_other(family: str) -> None:
     batch = documents.collate(chosen)
     feed = {name: batch[name] for name in ("input_ids", "position_ids")}
     with torch.inference_mode():
-        logits_NV = model(**feed, use_cache=False).logits[batch["predicts"]]
+        logits_NV = model(**feed, use_cache=False).logits[_marked(batch)]
     expected = []
     for number in batch["documents"].tolist():
         item = items[number]
@@ -139,7 +146,7 @@ def test_no_completion_is_cut() -> None:
     documents = PackedCompletions(items)
     batch = documents.collate([{"row": row} for row in range(len(documents.rows))])
 
-    assert sum(lengths) == int(batch["predicts"].sum()) == len(batch["tokens"])
+    assert sum(lengths) == len(batch["predicts"]) == len(batch["tokens"])
     assert 2102 == batch["input_ids"].shape[1]
     assert sorted(np.concatenate([item.tokens for item in items])) == sorted(batch["tokens"].tolist())
 
@@ -186,7 +193,7 @@ def test_positions_of_prompts_are_learnt_before_the_completion(
     batch = documents.collate([{"row": 0}, {"row": 2}])
 
     assert ("prompt",) == documents.segments
-    assert [[1, 1, 0, 1, 1, 0], [0, 1, 0, 1, 1, 0]] == batch["predicts"].int().tolist()
+    assert [[1, 1, 0, 1, 1, 0], [0, 1, 0, 1, 1, 0]] == _marked(batch).int().tolist()
     assert plain["input_ids"].tolist() == batch["input_ids"].tolist()
     assert [0, 0, 1, 1, 1, 1, 1] == batch["segments"].tolist()  # 1: no label
     of_prompt = stored_completion([5], [6, 7], name="a", seed=6)

@@ -1,0 +1,124 @@
+"""Devices: which one a config means, how it rounds, and how the host works with it without waiting.
+
+A device other than the CPU works through a queue while the host goes on. The host waits where it reads a result, where it sends
+data from memory that may be swapped, and where it asks. Loops wait once a round or step, for the result.
+"""
+
+import platform
+from collections.abc import Sequence
+from itertools import accumulate
+from time import perf_counter
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from pipeline.errors import UsageError
+
+_WITHOUT_FLOAT64 = ("mps", "xpu")  # some of the latter
+
+
+def choose_device(name: str) -> torch.device:
+    """The device called `name`; `auto` is the GPU if there is one, else the CPU. UsageError if it is not available."""
+    if name == "auto":
+        found = torch.accelerator.current_accelerator(check_available=True)
+        return torch.device("cpu") if found is None or found.type in _WITHOUT_FLOAT64 else found
+    try:
+        device = torch.device(name)
+        if reason := _unusable(device):
+            raise RuntimeError(reason)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(
+            f"device = '{name}' cannot be used here: {str(error).splitlines()[0]}; choose another, such as cpu"
+        ) from None
+    return device
+
+
+def _unusable(device: torch.device) -> str | None:
+    """Why the device cannot be used, where torch would say it later or in other words; None for others."""
+    if device.type == "mps":
+        return "Apple's GPUs have no float64, which decoding computes in"
+    if device.type != "cuda" or (device.index or 0) < torch.cuda.device_count():
+        return None
+    count = torch.cuda.device_count()
+    if not count:
+        return "torch sees no GPU here"
+    return (
+        f"there {'is 1 GPU' if count == 1 else f'are {count} GPUs'} here, cuda:0{f' to cuda:{count - 1}' * (count > 1)}"
+    )
+
+
+def supports_bf16(device: torch.device) -> bool:
+    """Whether the device has bfloat16 matmul units; without them bfloat16 is emulated and slow."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    capabilities = torch.cpu.get_capabilities()
+    return device.type == "cpu" and bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+
+
+def hardware_class(device: torch.device) -> str:
+    """What decides how the device rounds: the GPU's name, or the CPU's architecture, vector units and bfloat16 units."""
+    if device.type == "cuda":
+        return f"cuda {torch.cuda.get_device_name(device)}"
+    vectors = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else ""
+    return " ".join(filter(None, [device.type, platform.machine(), vectors, "bf16" if supports_bf16(device) else ""]))
+
+
+def computes_at_once(device: torch.device) -> bool:
+    """Whether an operation has been computed when its call returns, as on the CPU."""
+    return device.type == "cpu"
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that it was asked for."""
+    if not computes_at_once(device):
+        torch.accelerator.synchronize(device)
+
+
+def upload(values: Sequence[Any] | torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`values` of the host as a tensor on the device. The host does not wait for what the device is doing: pinned memory is copied
+    when the device comes to it."""
+    found = torch.as_tensor(values)
+    return found if computes_at_once(device) else found.pin_memory().to(device, non_blocking=True)
+
+
+def download(*tensors: torch.Tensor) -> list[NDArray[Any]]:
+    """Tensors of one device, as arrays of the host. It waits once, for all of them."""
+    if computes_at_once(tensors[0].device):
+        return [tensor.numpy() for tensor in tensors]
+    raw = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]).cpu()
+    ends = list(accumulate(tensor.nbytes for tensor in tensors))
+    return [
+        raw[end - tensor.nbytes : end].view(tensor.dtype).view(tensor.shape).numpy()
+        for tensor, end in zip(tensors, ends, strict=True)
+    ]
+
+
+class Stopwatch:
+    """Seconds of the phases of a piece of work, without waiting for the device: its own clock is read where it has one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = None if computes_at_once(device) else device
+        self._began = perf_counter()
+        self._marks: list[Any] = [self._mark()]
+
+    def mark(self) -> None:
+        """A phase ends here."""
+        self._marks.append(self._mark())
+
+    def _mark(self) -> Any:
+        if self._device is None:
+            return perf_counter()
+        event = torch.Event(self._device, enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self) -> list[float]:
+        """Of each phase, then of what followed the last. The device must have passed the last mark."""
+        pairs = zip(self._marks, self._marks[1:], strict=False)
+        phases = [
+            end - begin if self._device is None else begin.elapsed_time(end) / 1000  # from milliseconds
+            for begin, end in pairs
+        ]
+        return [*phases, perf_counter() - self._began - sum(phases)]

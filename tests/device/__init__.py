@@ -1,0 +1,1 @@
+"""What needs a device other than the CPU: rehearsed on a pretend one (`pretend/`), and the same tests on a GPU."""
