@@ -16,8 +16,8 @@ from pipeline.drafts.directory import TrainedOn, trained_on_before
 from pipeline.errors import UnderstudyError
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.stored_completions import column, distinct
-from pipeline.models.files import model_digest
 from pipeline.models.devices import choose_device
+from pipeline.models.files import model_digest
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.saving import save_model, save_tokenizer
 from pipeline.models.stored_pair import Pair, read_pair

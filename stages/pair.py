@@ -14,11 +14,11 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_store import canonical
 from pipeline.models.built import load_config
 from pipeline.models.derived import prove_saving
+from pipeline.models.devices import choose_device
 from pipeline.models.files import tokenizer_digest
 from pipeline.models.fixed_rope import note_on_rope
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.listed_files import not_applied
-from pipeline.models.devices import choose_device
 from pipeline.models.loading import check_finite, load_model, load_tokenizer
 from pipeline.models.pair_facts import check_sizes, check_widths, model_facts, serving_memory
 from pipeline.models.saving import save_tokenizer

@@ -15,8 +15,8 @@ from pipeline.distillation.training import Training
 from pipeline.drafts.directory import TRAINED_ON, find_draft
 from pipeline.errors import BrokenDraft
 from pipeline.generation.stored_completions import StoredCompletions
-from pipeline.models.files import code_files, copy_files, model_digest, tokenizer_files
 from pipeline.models.devices import choose_device
+from pipeline.models.files import code_files, copy_files, model_digest, tokenizer_files
 from pipeline.models.loading import load_model
 from pipeline.models.out_of_memory import remedy_named
 from pipeline.models.saving import save_model

@@ -44,9 +44,9 @@ class PackedCompletions:
 
         `predicts` (N,) are the positions, counted through the rows (b T + t), whose *next* token is a completion token, or one of
         the prompt that the target has scored: position t predicts token t + 1. So the first loss position of a completion is its
-        prompt's last token, and its last token has no loss. Teacher columns are (N, ...). `segments` (N,) has the places of their segments in the names, if
-        they have any. `position_ids` restart at each document, which masks documents from each other; they are absent if every
-        row has one document.
+        prompt's last token, and its last token has no loss. Teacher columns are (N, ...). `segments` (N,) has the places of their
+        segments in the names, if they have any. `position_ids` restart at each document, which masks documents from each other;
+        they are absent if every row has one document.
         """
         rows = [[self._learnt(number) for number in self.rows[row["row"]]] for row in chosen]
         length = max(sum(len(item.prompt) + item.length for *_, item in row) for row in rows)

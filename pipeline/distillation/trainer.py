@@ -7,7 +7,9 @@ In several processes (`processes.py`) each optimiser step has the rows that it h
 divide the model (`sharding.py`).
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -53,9 +55,10 @@ from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.devices import computes_at_once, supports_bf16
 from pipeline.models.out_of_memory import batch_named
 from pipeline.models.output_head import linear_head
-from pipeline.speculation.teacher_forced import at_positions
 from pipeline.progress import Progress
+from pipeline.speculation.teacher_forced import at_positions
 
+_DEVICE = "ACCELERATE_TORCH_DEVICE"
 _OF_EXPERTS = ("output_router_logits", "router_aux_loss_coef")  # keys of config.json
 
 
@@ -129,9 +132,11 @@ def _trainer(
     bf16 = supports_bf16(device) if settings.bf16 is None else settings.bf16
     text = model.config.get_text_config()
     of_experts = {name: getattr(text, name) for name in _OF_EXPERTS if hasattr(text, name)}
+    with _accelerate_on(device):
+        arguments = _arguments(settings, seed, work, device, bf16)
     trainer = _Trainer(
         model=model,
-        args=_arguments(settings, seed, work, device, bf16),
+        args=arguments,
         data_collator=lambda chosen: documents.collate_part(chosen, number(), count()),
         train_dataset=Dataset.from_dict({"row": np.arange(len(documents.rows))}),
         processing_class=tokenizer,
@@ -144,6 +149,17 @@ def _trainer(
     trainer.prepare(documents, settings, vocabulary, SegmentLosses(documents.segments, weights, device), has_head)
     trainer.remove_callback(PrinterCallback)  # it prints a dictionary per step
     return trainer
+
+
+@contextmanager
+def _accelerate_on(device: torch.device) -> Iterator[None]:
+    """Where the trainer's arguments are made here, accelerate trains on this device. By itself it would move a draft from any GPU
+    to the first."""
+    os.environ[_DEVICE] = str(device)
+    try:
+        yield
+    finally:
+        del os.environ[_DEVICE]  # no variable of accelerate is left in this process: `launchers.py`
 
 
 def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.device, bf16: bool) -> Any:

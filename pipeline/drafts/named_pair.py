@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from pipeline.drafts.directory import NOTHING, TrainedOn, trained_on_before
 from pipeline.drafts.plain import PlainDraft
-from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.devices import choose_device
+from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.model_json import read_config
 from pipeline.models.names import find_model

@@ -16,8 +16,8 @@ from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UsageError
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_store import TOKENIZER, canonical, read_completions, stored_samplings
-from pipeline.models.files import model_digest
 from pipeline.models.devices import choose_device, hardware_class
+from pipeline.models.files import model_digest
 from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.out_of_memory import batch_named
 from pipeline.models.tokenizers import check_same_family

@@ -77,8 +77,8 @@ def synchronize(device: torch.device) -> None:
 
 
 def upload(values: Sequence[Any] | torch.Tensor, device: torch.device) -> torch.Tensor:
-    """`values` of the host as a tensor on the device. The host does not wait for what the device is doing: pinned memory is copied
-    when the device comes to it."""
+    """`values` of the host as a tensor on the device. The host does not wait: the device copies from pinned memory when it comes
+    to it."""
     found = torch.as_tensor(values)
     return found if computes_at_once(device) else found.pin_memory().to(device, non_blocking=True)
 
@@ -90,7 +90,7 @@ def download(*tensors: torch.Tensor) -> list[NDArray[Any]]:
     raw = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]).cpu()
     ends = list(accumulate(tensor.nbytes for tensor in tensors))
     return [
-        raw[end - tensor.nbytes : end].view(tensor.dtype).view(tensor.shape).numpy()
+        raw[end - tensor.nbytes : end].clone().view(tensor.dtype).view(tensor.shape).numpy()
         for tensor, end in zip(tensors, ends, strict=True)
     ]
 

@@ -65,8 +65,8 @@ def draw(weights_V: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, 
     and the sums (...).
 
     Each draw uses one uniform number, so it depends only on the sequence's own random stream and not on the batch. A
-    token of weight 0 is never drawn. The caller checks the sums once per round with `are_sound`: a check here would make the host wait at
-    every draft token.
+    token of weight 0 is never drawn. The caller checks the sums once per round with `are_sound`: a check here would make the
+    host wait at every draft token.
     """
     sums_V = weights_V.cumsum(-1, dtype=torch.float64)
     total = sums_V[..., -1:]

@@ -52,7 +52,7 @@ def device() -> torch.device:
 def environment() -> dict[str, str]:
     """Variables with which a program finds the device: `device: auto` is it."""
     paths = [str(_INSTALLED), str(_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "ACCELERATE_TORCH_DEVICE": f"{NAME}:0"}
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
 def load() -> None:
@@ -97,12 +97,15 @@ def _line() -> str:
 @cache
 def _extension() -> Any:
     spec = importlib.util.spec_from_file_location(_MODULE, _built())
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     extension = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(extension)
     torch.utils.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, _module())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    # `module.to` keeps tied weights tied between the CPU and CUDA. For other devices it does so only by swapping tensors.
+    torch.__future__.set_swap_module_params_on_conversion(True)
     extension.register_hooks()
     return extension
 

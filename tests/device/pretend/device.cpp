@@ -315,6 +315,49 @@ void kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     at::native::cpu_fallback(op, stack);
 }
 
+// Where torch has no kernel for other devices to fall back from, or the CPU's lacks a type that a GPU's has.
+
+Tensor sent(const Tensor& of_host) {
+    auto out = at::empty(of_host.sizes(), of_host.options().device(DEVICE));
+    transfer(of_host, out);
+    return out;
+}
+
+std::optional<Tensor> seen(const std::optional<Tensor>& tensor) {
+    return tensor ? std::optional<Tensor>(seen(*tensor)) : std::nullopt;
+}
+
+Tensor convolution(
+    const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, c10::IntArrayRef stride,
+    c10::IntArrayRef padding, c10::IntArrayRef dilation, bool transposed, c10::IntArrayRef output_padding, int64_t groups) {
+    launched("convolution", false);
+    c10::impl::ExcludeDispatchKeyGuard no_gradient(c10::autograd_dispatch_keyset);
+    Within inside;
+    return sent(at::convolution(
+        seen(input), seen(weight), seen(bias), stride, padding, dilation, transposed, output_padding, groups));
+}
+
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(
+    const Tensor& gradient, const Tensor& input, const Tensor& weight, c10::IntArrayRef stride, c10::IntArrayRef padding,
+    c10::IntArrayRef dilation, bool transposed, c10::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> wanted) {
+    launched("convolution, backward", false);
+    c10::impl::ExcludeDispatchKeyGuard no_gradient(c10::autograd_dispatch_keyset);
+    Within inside;
+    const int64_t outputs = transposed ? weight.size(1) * groups : weight.size(0);
+    const auto [of_input, of_weight, of_bias] = at::convolution_backward(
+        seen(gradient), seen(input), seen(weight), c10::IntArrayRef{outputs}, stride, padding, dilation, transposed,
+        output_padding, groups, wanted);
+    const auto back = [](const Tensor& one) { return one.defined() ? sent(one) : one; };
+    return {back(of_input), back(of_weight), back(of_bias)};
+}
+
+Tensor histogram(const Tensor& self, int64_t bins, const at::Scalar& low, const at::Scalar& high) {
+    launched("aten::histc", false);
+    Within inside;
+    const auto counted = seen(self);
+    return sent(at::histc(counted.is_floating_point() ? counted : counted.to(at::kFloat), bins, low, high).to(self.scalar_type()));
+}
+
 // Attention without gradients is one kernel, as it is on a GPU.
 int64_t attention_choice(
     const Tensor& query, const Tensor& key, const Tensor&, const std::optional<Tensor>&, double, bool, std::optional<double>,
@@ -330,14 +373,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Ten
     launched("attention", false);
     c10::impl::ExcludeDispatchKeyGuard no_gradient(c10::autograd_dispatch_keyset);
     Within inside;
-    const auto added = mask ? std::optional<Tensor>(seen(*mask)) : std::nullopt;
     const bool grouped = key.size(1) != query.size(1);
     const auto found =
-        at::scaled_dot_product_attention(seen(query), seen(key), seen(value), added, 0.0, is_causal, scale, grouped);
-    auto out = at::empty_like(query);
-    transfer(found, out);
+        at::scaled_dot_product_attention(seen(query), seen(key), seen(value), seen(mask), 0.0, is_causal, scale, grouped);
     const auto none = at::empty({0}, query.options());
-    return {out, none, none, none, 0, 0, none, none, none};
+    return {sent(found), none, none, none, 0, 0, none, none, none};
 }
 }  // namespace
 
@@ -355,6 +395,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
     library.impl("_copy_from", copy_from);
     library.impl("_copy_from_and_resize", copy_from_and_resize);
     library.impl("_local_scalar_dense", item);
+    library.impl("convolution_overrideable", convolution);
+    library.impl("convolution_backward_overrideable", convolution_backward);
+    library.impl("histc", histogram);
     library.impl("_fused_sdp_choice", attention_choice);
     library.impl("_scaled_dot_product_fused_attention_overrideable", attention);
 }

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.attention_layers import AttentionLayers
-from pipeline.models.files import copy_files, model_digest, model_files, tokenizer_digest
 from pipeline.models.devices import choose_device, supports_bf16
+from pipeline.models.files import copy_files, model_digest, model_files, tokenizer_digest
 from pipeline.models.loading import _brief, dtype_bytes, load_model, load_tokenizer
 from pipeline.models.shape import Shape, Weights, measure_weights, read_shape
 from pipeline.models.tokenizers import check_columns, check_same_family, columns_for, stop_token_ids
