@@ -187,7 +187,7 @@ def test_our_forward_is_the_model_s_in_both_dtypes(dtype: torch.dtype) -> None:
 def test_the_pretend_device_refuses_what_a_gpu_refuses() -> None:
     """Otherwise these tests would show nothing."""
     on_host, on_device = torch.ones(3), torch.ones(3, device=DEVICE)
-    with pytest.raises(RuntimeError, match="two devices|different devices|on another device"):
+    with pytest.raises(RuntimeError, match=r"two devices|different devices|on another device"):
         on_host + on_device
     with pytest.raises((RuntimeError, TypeError)):
         on_device.numpy()
