@@ -1,0 +1,221 @@
+"""Part 3: tokens a second and memory of the distillation, against TRL's trainers, and the share of the card's peak."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.config.distill import DistillConfig
+from pipeline.examination.examiner import AcceptanceSummary
+from pipeline.generation.completion_store import StoredCompletion
+from pipeline.generation.distributions import pack, sparsify
+from pipeline.models.devices import synchronize
+from pipeline.progress import Progress
+from pipeline.speculation.settings import Sampling
+from tests.device.kit.models import Setup, parameters
+from tests.fakes import tiny_tokenizer
+
+DRAFTS, TEACHER = ("Qwen3-0.6B", "Qwen3-1.7B"), "Qwen3-8B"
+ROWS, BATCH = 64, 8  # completions, and packed rows of a step
+SHORT, LONG = 4, 16  # steps of two trainings, whose difference leaves out what is paid once
+AIM = 0.4  # share of the bf16 peak
+# Dense bf16 tensor cores, FLOP/s, and bytes a second of memory, as the cards' data sheets say.
+PEAKS = {"H100": (989e12, 3.35e12), "H200": (989e12, 4.8e12), "A100": (312e12, 2.0e12), "L40": (181e12, 0.86e12)}
+
+
+def measures(setup: Setup) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    for draft in DRAFTS:
+        for way, train in WAYS.items():
+            yield f"{draft}, {way}", lambda draft=draft, train=train: _measure(setup, draft, train)
+
+
+def _measure(setup: Setup, draft: str, train: "Callable[[Setup, str, int], int]") -> dict[str, Any]:
+    """Seconds of a step; tokens a second; peak memory; achieved FLOP/s (6 a weight and token) beside the card's limits."""
+    took, tokens = list[float](), 0
+    train(setup, draft, 1)  # what is imported and compiled once
+    for steps in (SHORT, LONG):
+        _reset_peak(setup)
+        began = time.perf_counter()
+        tokens = train(setup, draft, steps)
+        synchronize(setup.device)
+        took.append(time.perf_counter() - began)
+    step = (took[1] - took[0]) / (LONG - SHORT)
+    model = setup.model(draft)
+    weights = parameters(model)
+    flops = 6 * weights * tokens / LONG / step
+    found = {
+        "seconds_a_step": step,
+        "tokens_a_step": tokens / LONG,
+        "tokens_per_second": tokens / LONG / step,
+        "parameters": weights,
+        "flops": flops,
+        **_peak_memory(setup),
+        "settings": {"batch": BATCH, "tokens_a_row": setup.size(1024, 64), "bf16": True, "optimizer": "adamw"},
+    }
+    if (peaks := _peaks(setup)) is not None:
+        moved = 2 * weights * 16  # bytes: fp32 weights, gradients and two moments, each read and written once
+        found |= {"share_of_peak": flops / peaks[0], "seconds_by_flops": flops * step / peaks[0], "seconds_by_bytes": moved / peaks[1]}
+    return found
+
+
+def _completions(setup: Setup, name: str) -> list[StoredCompletion]:
+    """Random texts with random sparse targets of 64 entries, each filling a row."""
+    generator, vocabulary, length = np.random.default_rng(0), setup.vocabulary(name), setup.size(1024, 64)
+    before, kept = length // 4, min(64, setup.vocabulary(name) // 2)
+    made = []
+    for number in range(ROWS):
+        count = length - before
+        some_NV = torch.rand(count, 4 * kept, generator=torch.Generator().manual_seed(number)).log_softmax(-1)
+        stored = sparsify(some_NV, kept, "top_k", generator.random(count))
+        made.append(
+            StoredCompletion(
+                id=f"p{number}",
+                text_id=f"p{number}",
+                conversation=f"p{number}",
+                split="train",
+                domain="random",
+                sampling=Sampling(),
+                prompt=generator.integers(2, vocabulary, before).astype(np.int32),
+                tokens=generator.integers(2, vocabulary, count).astype(np.int32),
+                length=count,
+                stopped=False,
+                log_p=np.zeros(count, np.float32),
+                entries=pack(stored, vocabulary),
+                certain=stored.certain_N,
+                rest_log_p=stored.rest_log_p_N,
+                vocabulary=vocabulary,
+            )
+        )
+    return made
+
+
+def _ours(optimizer: str, loss: str) -> Callable[[Setup, str, int], int]:
+    def train(setup: Setup, name: str, steps: int) -> int:
+        from pipeline.distillation.trainer import distill
+
+        settings = DistillConfig(
+            loss=loss,  # type: ignore[arg-type]
+            optimizer=optimizer,  # type: ignore[arg-type]
+            bf16=None if setup.device.type == "cuda" else False,
+            max_steps=steps,
+            batch=BATCH,
+            learning_rate=1e-5,
+            evaluate_every=steps,
+            save_every=steps,
+        )
+        rows = _completions(setup, name)
+        with tempfile.TemporaryDirectory(dir=setup.work) as work:
+            distill(
+                setup.model(name, torch.float32),
+                tiny_tokenizer(),
+                rows,
+                settings,
+                weights={},
+                seed=0,
+                vocabulary=setup.vocabulary(name),
+                work=Path(work),
+                examine=lambda model: AcceptanceSummary(0.5, 1.0),
+                progress=Progress(terminal=False),
+            )
+        return _tokens(rows, steps)
+
+    return train
+
+
+def _tokens(rows: list[StoredCompletion], steps: int) -> int:
+    return steps * BATCH * (len(rows[0].prompt) + rows[0].length)
+
+
+def _sft(setup: Setup, name: str, steps: int) -> int:
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    rows = _completions(setup, name)
+    data = [
+        {"input_ids": [*row.prompt.tolist(), *row.tokens.tolist()], "completion_mask": [0] * len(row.prompt) + [1] * row.length}
+        for row in rows
+    ]
+    with tempfile.TemporaryDirectory(dir=setup.work) as work:
+        SFTTrainer(
+            model=setup.model(name, torch.float32),
+            args=_arguments(SFTConfig, setup, work, steps, completion_only_loss=True),
+            train_dataset=Dataset.from_list(data),
+            processing_class=tiny_tokenizer(),
+        ).train()
+    return _tokens(rows, steps)
+
+
+def _gkd(setup: Setup, name: str, steps: int) -> int:
+    """No text of the draft's own, forward KL, the teacher's forward in each step."""
+    from datasets import Dataset
+    from trl.experimental.gkd import GKDConfig, GKDTrainer
+
+    rows = _completions(setup, name)
+
+    def collate(chosen: list[dict[str, int]]) -> dict[str, torch.Tensor]:
+        some = [rows[one["row"]] for one in chosen]
+        ids_BT = torch.tensor(np.stack([np.concatenate([row.prompt, row.tokens]) for row in some]), dtype=torch.long)
+        labels_BT = ids_BT.clone()
+        labels_BT[:, : len(some[0].prompt)] = -100
+        return {"input_ids": ids_BT, "attention_mask": torch.ones_like(ids_BT), "labels": labels_BT}
+
+    with tempfile.TemporaryDirectory(dir=setup.work) as work:
+        GKDTrainer(
+            model=setup.model(name, torch.float32),
+            teacher_model=setup.model(TEACHER),
+            args=_arguments(GKDConfig, setup, work, steps, lmbda=0.0, beta=0.0, temperature=1.0),
+            data_collator=collate,
+            train_dataset=Dataset.from_dict({"row": list(range(len(rows)))}),
+            processing_class=tiny_tokenizer(),
+        ).train()
+    return _tokens(rows, steps)
+
+
+def _arguments(kind: Any, setup: Setup, work: str, steps: int, **more: Any) -> Any:
+    on_card = setup.device.type == "cuda"
+    return kind(
+        output_dir=work,
+        max_steps=steps,
+        per_device_train_batch_size=BATCH,
+        learning_rate=1e-5,
+        bf16=on_card,
+        gradient_checkpointing=False,
+        max_length=None,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=on_card,
+        use_cpu=not on_card,
+        **more,
+    )
+
+
+WAYS: dict[str, Callable[[Setup, str, int], int]] = {
+    "ours, lk_hybrid, AdamW": _ours("adamw", "lk_hybrid"),
+    "TRL SFT": _sft,
+    "TRL GKD": _gkd,
+    "ours, lk_hybrid, Muon": _ours("muon", "lk_hybrid"),
+    "ours, forward_kl, AdamW": _ours("adamw", "forward_kl"),
+}
+
+
+def _reset_peak(setup: Setup) -> None:
+    if setup.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(setup.device)
+
+
+def _peak_memory(setup: Setup) -> dict[str, float]:
+    if setup.device.type != "cuda":
+        return {}
+    return {"peak_gib": torch.cuda.max_memory_allocated(setup.device) / 2**30}
+
+
+def _peaks(setup: Setup) -> tuple[float, float] | None:
+    if setup.device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(setup.device)
+    return next((peaks for card, peaks in PEAKS.items() if card in name), None)

@@ -1,0 +1,87 @@
+"""The loop from the command line, `device: auto`: it finds the device, and its figures are the CPU's."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.device import pretend
+from tests.device.on_device import DEVICE, FIGURES, ON_GPU
+
+_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+_MAIN = "from pipeline.cli import main; main()"
+# bitsandbytes has no kernels for the pretend device.
+_VARIANTS = () if ON_GPU else ("--set", "quantize.variants=[]")
+
+
+def _understudy(*words: str | Path, on_device: bool = True, timeout: float = 600.0) -> str:
+    """What the command prints. It runs in a process of its own, which has to find the device by itself."""
+    environment = dict(os.environ, PYTHONPATH=str(_CONFIGS.parent), MLFLOW_TRACKING_URI="http://127.0.0.1:1")
+    if on_device and not ON_GPU:
+        environment |= pretend.environment()
+    command = [sys.executable, "-c", _MAIN, *map(str, words)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+def _run(config: str, store: Path, *words: str, on_device: bool = True, timeout: float = 600.0) -> None:
+    device = () if on_device else ("--set", "device=cpu")
+    options = ("--store", store, "--until", "evaluate", *_VARIANTS, *device, *words)
+    _understudy("run", _CONFIGS / f"{config}.yaml", *options, on_device=on_device, timeout=timeout)
+
+
+def _figures(store: Path) -> dict[str, float]:
+    """Acceptance of the examined drafts, by job."""
+    found = {}
+    for manifest in sorted((store / "artifacts").glob("evaluate-*/manifest.json")):
+        content = json.loads(manifest.read_text())
+        found[content["part"]] = content["figures"]["acceptance_rate"]
+    return found
+
+
+def _device_of(store: Path, stage: str) -> set[str]:
+    manifests = [json.loads(path.read_text()) for path in (store / "artifacts").glob(f"{stage}-*/manifest.json")]
+    return {manifest["environment"]["device"].split()[0] for manifest in manifests}
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smoke config on the device."""
+    store = tmp_path_factory.mktemp("smoke")
+    _run("smoke", store)
+    return store
+
+
+def test_the_smoke_loop_has_the_figures_of_the_cpu(smoke: Path, tmp_path: Path) -> None:
+    """A sampled token may differ after a training whose sums have another order, so figures are near, not equal."""
+    _run("smoke", tmp_path, on_device=False)
+
+    assert {DEVICE.type} == _device_of(smoke, "generate") == _device_of(smoke, "distill") == _device_of(smoke, "evaluate")
+    assert {"cpu"} == _device_of(tmp_path, "distill")
+    assert _figures(smoke) == pytest.approx(_figures(tmp_path), abs=10 * FIGURES)
+
+
+def test_a_training_goes_on_where_it_was_interrupted(smoke: Path, tmp_path: Path) -> None:
+    """With on-policy rounds, for which the target is loaded beside the draft."""
+    rounds = ("--set", "distill.on_policy.rounds=1", "--until", "distill")
+    _run("smoke", tmp_path, *rounds)
+    assert {DEVICE.type} == _device_of(tmp_path, "distill")
+
+
+def test_a_pair_is_decoded_and_probed(smoke: Path) -> None:
+    """The commands that take models, not a config."""
+    (pair,), (draft,) = ((smoke / "artifacts").glob(f"{stage}-*") for stage in ("pair", "distill"))
+    words = ("--target", pair / "target", "--draft", draft / "draft")
+    assert "tokens per target call" in _understudy("decode", *words, "def f(x):")
+
+
+def test_several_workers_share_the_device(smoke: Path, tmp_path: Path) -> None:
+    """Shards of generation and examination, each process with the device that `auto` means."""
+    _run("smoke", tmp_path, "--set", "execution.local=2")
+    assert {DEVICE.type} == _device_of(tmp_path, "generate")
+    assert _figures(smoke) == pytest.approx(_figures(tmp_path), abs=10 * FIGURES)
