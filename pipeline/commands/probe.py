@@ -199,6 +199,7 @@ def _print(
         "confidence": settings.confidence,
         "gamma": settings.gamma,
         "cost_ratio_given": cost_ratio is not None,
+        "device": found.device,
     }
     if as_json:
         say_json({"conditions": conditions, "notes": notes, **dataclasses.asdict(found)})

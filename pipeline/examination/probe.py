@@ -35,8 +35,10 @@ from pipeline.generation.generate import GenerationSettings, generate
 from pipeline.latency.costs.flops import macs_per_token, operations_factor
 from pipeline.latency.costs.forward_times import measure_times
 from pipeline.latency.costs.speedup import ForwardTimes, break_even, from_cost_ratio
+from pipeline.models.devices import timed_on
 from pipeline.models.files import model_digest
 from pipeline.models.out_of_memory import SmallerBatches
+from pipeline.models.placement import input_device
 from pipeline.progress import Progress
 from pipeline.speculation.deployed import Known, of_log
 from pipeline.speculation.drafter import LoadedDraft
@@ -82,6 +84,7 @@ class Probe:
     stored: int  # completions
     examined: int
     seen: int = 0  # completions left out because a draft was trained on their prompts
+    device: str = ""  # on which forward times were measured, and how (`devices.timed_on`)
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,8 @@ def probe(
     # A search in the text costs nothing compared with a forward pass.
     free = [ForwardTimes(turn.target, 0.0) for turn in next(iter(times.values()))]
     found += [_finding(name, tally, free, 0.0, settings) for name, tally in copied.items()]
-    return Probe(found, broken, len(ids), len(chosen), len(stored) - len(ids))
+    device = timed_on(input_device(pair.target))
+    return Probe(found, broken, len(ids), len(chosen), len(stored) - len(ids), device)
 
 
 def _chosen(directory: Path, sampling: Sampling, chosen: frozenset[str], vocabulary: int) -> Iterator[StoredCompletion]:

@@ -65,6 +65,12 @@ def hardware_class(device: torch.device) -> str:
     return " ".join(filter(None, [device.type, platform.machine(), vectors, "bf16" if supports_bf16(device) else ""]))
 
 
+def timed_on(device: torch.device) -> str:
+    """The device and how its passes are computed, for times. A CPU's are in C where `speculation/choice.py` proves that; engines
+    for GPUs replay recorded graphs, which saves them most of a small pass."""
+    return hardware_class(device) + ("" if computes_at_once(device) else ", eager passes")
+
+
 def computes_at_once(device: torch.device) -> bool:
     """Whether an operation has been computed when its call returns, as on the CPU."""
     return device.type == "cpu"

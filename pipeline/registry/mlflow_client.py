@@ -6,6 +6,7 @@ directory, which is MLflow's default for a database without an artifact location
 
 import contextlib
 import errno
+import importlib.util
 import json
 import logging
 import math
@@ -123,8 +124,11 @@ def missing_driver(uri: str) -> str | None:
 def client_for(location: Location) -> Any:
     """An MlflowClient whose server has just answered; one per URI and process.
 
-    Raises RegistryUnavailable, within seconds, where nothing answers; UsageError for a database whose driver is not installed.
+    Raises RegistryUnavailable, within seconds, where nothing answers, or MLflow is not installed; UsageError for a database whose
+    driver is not.
     """
+    if importlib.util.find_spec("mlflow") is None:  # on machines that only train and examine
+        raise RegistryUnavailable(f"MLflow at {location.uri}: mlflow is not installed; pip install mlflow")
     if wrong := missing_driver(location.uri):
         raise UsageError(f"MLflow at {location.uri}: {wrong}")
     for name, value in _ENVIRONMENT.items():

@@ -33,7 +33,8 @@ def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str
         for finding in found.findings
     ]
     out.table(columns, rows, left=("draft",))
-    how = "as given, verification cost ignored" if conditions["cost_ratio_given"] else "measured on this machine"
+    given = conditions["cost_ratio_given"]
+    how = "as given, verification cost ignored" if given else f"measured here, on {conditions['device']}"
     out.text(
         "Tokens / target call, compute and speedup are at the best draft length. Cost ratio: "
         f"time of a draft pass / time of a target pass, "

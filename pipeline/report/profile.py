@@ -13,8 +13,8 @@ def print_profile(profile: Profile, path: Path) -> None:
     out = Report()
     about, context = profile.about, profile.target.contexts[0]
     out.text(
-        f"{about['device']}, {about['threads']} threads, {about['dtype']}; forward times in ms at a context of {context} "
-        "tokens"
+        f"{about['device']}, {about['threads']} threads, {about['dtype']}; times of {about['passes']} forward passes in ms at a "
+        f"context of {context} tokens"
     )
     gammas = sorted({1, profile.max_gamma // 2, profile.max_gamma} - {0})
     first, plain_target, verify, *others = COLUMNS

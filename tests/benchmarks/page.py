@@ -77,6 +77,7 @@ ENTRIES = (
     Entry(
         "How fast is the decoder?", ["decoder_real", "decoder_small", "engines", "greedy"], "decoding", speed.decoder
     ),
+    Entry("And on a GPU?", ["gpu_waits", "gpu_kit"], "gpu", speed.gpu),
     Entry("Is predicted latency right beyond the sweep?", ["latency_models"], "latency", speed.sweep),
     Entry("Is the closed form for latency under load right?", ["latency_simulated"], "latency", speed.formula),
     Entry(

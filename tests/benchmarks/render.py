@@ -20,6 +20,9 @@ from tests.benchmarks import (
     evaluator_memory,
     evaluator_speed,
     gate_memory,
+    gpu_kit,
+    gpu_memory,
+    gpu_waits,
     greedy,
     latency_models,
     latency_simulated,
@@ -122,6 +125,7 @@ TOPICS = {
             "gate_memory": gate_memory,
         },
     ),
+    "gpu": Topic("GPUs", {"gpu_kit": gpu_kit, "gpu_waits": gpu_waits, "gpu_memory": gpu_memory}),
     "architectures": Topic("Architectures", {"architectures": architectures}),
     "suite": Topic("The tests", {"suite": suite}),
 }

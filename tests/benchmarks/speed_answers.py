@@ -3,6 +3,7 @@
 from statistics import mean
 
 from tests.benchmarks.answers import Answer, interval, missed
+from tests.benchmarks.gpu_kit import cards
 from tests.benchmarks.stored import Results
 from tests.benchmarks.suite import AIMS, aim
 
@@ -28,6 +29,26 @@ def examination_speed(results: Results) -> Answer:
         f"transformers' assisted generation, constant gamma {speed['gamma']}, confidence threshold 0; {speed['prompts']} "
         "prompts of the reference pair, temperature 0, fp32."
     )
+
+
+def gpu(results: Results) -> Answer:
+    measured, waits = cards(results.figure("gpu_kit")), results.figure("gpu_waits")
+    old, new = (
+        sorted(row["waits"] for row in waits[when]["rounds"])
+        + [waits[when][part]["waits"] for part in ("training", "generation")]
+        for when in ("before", "now")
+    )
+    found = (
+        f"Measured on {', '.join(measured)}: see the tables."
+        if measured
+        else "**Not measured yet**: no GPU was at hand. The kit that measures is ready (`make device-kit`)."
+    )
+    found += (
+        f" On a pretend device the host waits {new[0]:.1f} to {new[-3]:.1f} times a decoding round, where it waited {old[0]:.0f} "
+        f"to {old[-3]:.0f} times; {new[-2]:.0f} times a training step (before: {old[-2]:.0f}), and {new[-1]:.1f} times a token of "
+        f"sampled generation (before: {old[-1]:.0f})."
+    )
+    return found, "the same code before its waits were counted; one wait a round, for its result, is the least."
 
 
 def generation(results: Results) -> Answer:

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -61,7 +60,9 @@ def test_the_smoke_loop_has_the_figures_of_the_cpu(smoke: Path, tmp_path: Path) 
     """A sampled token may differ after a training whose sums have another order, so figures are near, not equal."""
     _run("smoke", tmp_path, on_device=False)
 
-    assert {DEVICE.type} == _device_of(smoke, "generate") == _device_of(smoke, "distill") == _device_of(smoke, "evaluate")
+    assert (
+        {DEVICE.type} == _device_of(smoke, "generate") == _device_of(smoke, "distill") == _device_of(smoke, "evaluate")
+    )
     assert {"cpu"} == _device_of(tmp_path, "distill")
     assert _figures(smoke) == pytest.approx(_figures(tmp_path), abs=10 * FIGURES)
 

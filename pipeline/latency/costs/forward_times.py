@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pipeline.latency.costs.speedup import ForwardTimes
+from pipeline.models.devices import synchronize
 from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.forward import CachedModel, Forward
 
@@ -62,7 +63,6 @@ def measure_forwards(
 def _one_pass(model: CachedModel, ids_BT: torch.Tensor, context: int) -> Callable[[], None]:
     def run() -> None:
         model.logits(ids_BT, [context] * len(ids_BT), keep=ids_BT.shape[1])
-        if model.device.type == "cuda":
-            torch.cuda.synchronize(model.device)
+        synchronize(model.device)
 
     return run

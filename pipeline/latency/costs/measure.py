@@ -25,9 +25,10 @@ from pipeline.latency.costs.measured_points import (
 )
 from pipeline.latency.costs.profile import Profile
 from pipeline.latency.costs.surface import Surface
+from pipeline.models.devices import synchronize
 from pipeline.models.out_of_memory import batch_named
 from pipeline.progress import Progress
-from pipeline.speculation.choice import choose_forward
+from pipeline.speculation.choice import choose_forward, proved_way
 from pipeline.speculation.forward import CachedModel, Forward
 
 
@@ -53,7 +54,7 @@ def measure_profile(
     tokens = tuple(range(1, gammas + 2))
     forwards = choose_forward(target, vocabulary), choose_forward(draft, vocabulary)
     shape = (len(batches), len(tokens), len(contexts))
-    conditions = {**_environment(target), **about}
+    conditions = {**_environment(target, [proved_way(model, vocabulary) for model in (target, draft)]), **about}
     of = {**conditions, "max_gamma": gammas, "repeats": repeats}
     kept = MeasuredPoints(about=of) if out is None else read_points(out, of)
     if out is not None and kept.count:
@@ -121,8 +122,7 @@ def _prefill(forward: Forward, vocabulary: int, length: int, repeats: int) -> fl
     for number in range(repeats + 2):
         model.seen, started = [0], perf_counter()
         model.fill_cache(ids_1T, [length + 1])
-        if model.device.type == "cuda":
-            torch.cuda.synchronize(model.device)
+        synchronize(model.device)
         if number >= 2:  # the first two are warm-up
             seconds.append(perf_counter() - started)
     return median(seconds)
@@ -135,12 +135,13 @@ def _processor_share(model: Any, seconds: float, worked: float) -> dict[str, flo
     return {"processor_share": worked / seconds / torch.get_num_threads()}
 
 
-def _environment(model: Any) -> dict[str, Any]:
-    """Device, threads, dtype and versions for which the times are valid."""
+def _environment(model: Any, ways: Sequence[str]) -> dict[str, Any]:
+    """Device, threads, dtype and versions for which the times are valid. `ways`: how the models are computed (`proved_way`)."""
     device = model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "device": f"{device.type}: {name}",
+        "passes": "compiled" if all(way == "compiled" for way in ways) else "eager",
         "threads": torch.get_num_threads(),
         "dtype": str(model.dtype).removeprefix("torch."),
         "versions": {name: metadata.version(name) for name in ("torch", "transformers", "understudy")},

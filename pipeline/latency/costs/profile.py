@@ -106,13 +106,18 @@ class Profile:
     @property
     def notes(self) -> list[str]:
         """Warnings about this profile for the reader of predictions."""
-        share = self.about.get("processor_share")
-        if not isinstance(share, float) or share >= _MIN_PROCESSOR_SHARE:
-            return []
-        return [
-            f"note: other processes were running, so profiling got {share:.0%} of the CPU time and its times are unreliable; "
-            "profile again on an idle machine"
-        ]
+        found, share = list[str](), self.about.get("processor_share")
+        if isinstance(share, float) and share < _MIN_PROCESSOR_SHARE:
+            found.append(
+                f"note: other processes were running, so profiling got {share:.0%} of the CPU time and its times are unreliable; "
+                "profile again on an idle machine"
+            )
+        if self.about.get("passes") == "eager" and not str(self.about.get("device", "")).startswith("cpu"):
+            found.append(
+                "note: these are eager passes, and engines replay recorded graphs, in which a small draft costs less beside its "
+                "target; fit an engine's own costs from its load tests (understudy latency fit)"
+            )
+        return found
 
     def steps(self, cap: int, context: int, gammas: int | None = None) -> Floats:
         """Seconds of a step with n requests at each draft length: [gamma, n - 1], n up to `cap`, gamma from 0. A step is gamma

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from pipeline.planning.doctor.check import Check
 from pipeline.planning.doctor.compiled import compiled
+from pipeline.planning.doctor.gpus import gpus
 from pipeline.planning.doctor.libraries import libraries
-from pipeline.planning.doctor.machine import accelerator, machine
+from pipeline.planning.doctor.machine import machine
 from pipeline.planning.doctor.services import credentials, hub, registry, storage
 from pipeline.registry.sqlite_file import uri_of
 
@@ -16,7 +17,7 @@ def checks(store: Path) -> list[Check]:
     tracking = os.environ.get("MLFLOW_TRACKING_URI") or uri_of(store.absolute() / "mlflow" / "mlflow.db")
     return [
         *machine(),
-        accelerator(),
+        *gpus(),
         *libraries(),
         *compiled(),
         *storage(store),

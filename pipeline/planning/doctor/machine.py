@@ -1,13 +1,12 @@
-"""Python, the system, cores, memory, processor and accelerator. Imports torch, if it is installed."""
+"""Python, the system, cores, memory and processor. Standard library only."""
 
 import os
 import platform
 import re
-import shutil
 import sys
 
 from pipeline.models.host_memory import cgroup_files, read_text
-from pipeline.planning.doctor.check import GIB, Check, first_line, installed
+from pipeline.planning.doctor.check import GIB, Check
 from pipeline.store.own_files import reads_own_files
 
 _MEMORY_WANTED_GIB = 4.0
@@ -63,36 +62,3 @@ def _cpu_flags() -> Check:
     if not have.intersection(_FAST_BF16):
         return Check("cpu bf16", "note", found, "this CPU emulates bfloat16: use float32, which is faster")
     return Check("cpu bf16", "ok", found)
-
-
-def accelerator() -> Check:
-    """The GPU that torch can use; without one, a note."""
-    if not installed("torch"):
-        return Check("accelerator", "note", "unknown: torch is not installed")
-    try:
-        import torch
-    except Exception as error:  # a broken install fails in many ways: OSError, ImportError, RuntimeError
-        return Check(
-            "accelerator",
-            "missing",
-            f"torch cannot be imported: {first_line(error)}",
-            "install torch again (constraints.txt names the tested version)",
-        )
-    if torch.cuda.is_available():
-        devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-        return Check(
-            "accelerator",
-            "ok",
-            "cuda: " + ", ".join(f"{device.name} ({device.total_memory / GIB:.0f} GiB)" for device in devices),
-        )
-    if torch.backends.mps.is_available():
-        found = "none: CPU only; Apple's GPU (mps) has no float64, which decoding computes in"
-        return Check("accelerator", "note", found)
-    if shutil.which("nvidia-smi"):
-        return Check(
-            "accelerator",
-            "note",
-            "none: CPU only, but nvidia-smi is installed",
-            f"torch {torch.__version__} sees no GPU: install a CUDA build of torch, or check `nvidia-smi`",
-        )
-    return Check("accelerator", "note", "none: CPU only")

@@ -1,7 +1,7 @@
 """`python -m tests.device.kit.build OUT [--python 3.12]`: the folder of the device kit, from this checkout.
 
-It holds Understudy's wheel, the tests that the kit runs, the configs, and wheels for the given Python of what a machine with torch and
-transformers may lack. Nothing in it needs a network.
+It holds Understudy's wheel, the tests that the kit runs, the configs, and wheels for the given Python of what a machine with
+torch and transformers may lack. Nothing in it needs a network.
 """
 
 import argparse
@@ -13,13 +13,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
 MOST_MIB = 50
-# What Understudy imports to its examination, beside what a machine for transformers has. Of libraries with parts in C the wheel is for
-# one Python; versions are those of constraints.txt where it has them.
-WHEELS = (
-    "trl datasets dill multiprocess xxhash fsspec pydantic pydantic-core annotated-types typing-inspection datasketch tenacity "
-    "rich markdown-it-py mdurl pygments prometheus-client hypothesis sortedcontainers aiohttp aiosignal aiohappyeyeballs attrs "
-    "frozenlist multidict propcache yarl tzdata pandas python-dateutil pytz six peft"
-).split()
+# What Understudy imports to its examination, beside what a machine for transformers has. Wheels with C code are for one Python;
+# versions are those of constraints.txt where it has them.
+_NAMES = """
+trl datasets dill multiprocess xxhash fsspec pydantic pydantic-core annotated-types typing-inspection datasketch tenacity rich
+markdown-it-py mdurl pygments prometheus-client hypothesis sortedcontainers aiohttp aiosignal aiohappyeyeballs attrs frozenlist
+multidict propcache yarl requests charset-normalizer idna urllib3 certifi tzdata pandas python-dateutil pytz six peft
+"""
 _PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 26, 24, 17)] + ["manylinux2014_x86_64"]
 _TESTS = (
     "__init__.py",
@@ -53,7 +53,7 @@ def build(out: Path, python: str) -> None:
     platforms = [word for name in _PLATFORMS for word in ("--platform", name)]
     where = ["--only-binary=:all:", "--python-version", python, "--implementation", "cp", *platforms]
     versions = _versions()
-    wanted = [versions.get(name, name) for name in WHEELS]
+    wanted = [versions.get(name, name) for name in _NAMES.split()]
     _pip("download", "--no-deps", *where, "-d", str(wheels), *wanted)
     shutil.copy(HERE / "start.py", out / "kit.py")
     shutil.copy(HERE / "METHOD.md", out)

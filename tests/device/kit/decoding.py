@@ -51,7 +51,9 @@ class _Pair:
             "generate": lambda: self._theirs(batch),
         }
         if batch == 1:  # it takes no more
-            ways["assisted"] = lambda: _ignore(assisted.generate(target, draft, GAMMA, self._prompt(0), self._tokens, True))
+            ways["assisted"] = lambda: _ignore(
+                assisted.generate(target, draft, GAMMA, self._prompt(0), self._tokens, True)
+            )
         speeds = self._in_turns(ways, batch)
         times = measure_times(
             target, draft, self._vocabulary, [1, GAMMA + 1], batch=batch, context=PROMPT + self._tokens // 2

@@ -16,7 +16,12 @@ AGREEMENT = 0.8  # acceptance rate at temperature 1
 _SPREAD = -NormalDist().inv_cdf(AGREEMENT / 2) * 2**0.5
 _WEIGHT = 0.02  # standard deviation of the weights
 
-_QWEN3: dict[str, Any] = {"vocab_size": 151936, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40960}
+_QWEN3: dict[str, Any] = {
+    "vocab_size": 151936,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+}
 _LLAMA3: dict[str, Any] = {"vocab_size": 128256, "num_key_value_heads": 8, "max_position_embeddings": 131072}
 # By name, as their config.json says: hidden, intermediate, layers, heads, tied embeddings.
 _SHAPES = {
@@ -43,30 +48,37 @@ class Setup:
 
     def model(self, name: str, dtype: torch.dtype = torch.bfloat16) -> Any:
         """A model of a published shape."""
-        family, common, (hidden, intermediate, layers, heads, tied) = _SHAPES[name]
-        if self.tiny:
-            common, (hidden, intermediate, layers, heads) = common | _TINY, (128, 256, 2, 4)  # multiples of FP8's blocks
-        config = getattr(transformers, f"{family}Config")(
-            **common,
-            hidden_size=hidden,
-            intermediate_size=intermediate,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            tie_word_embeddings=tied,
-            initializer_range=_WEIGHT,
-            bos_token_id=None,
-            eos_token_id=None,
-            pad_token_id=None,
-        )
+        config = published(name, self.tiny)
         torch.manual_seed(len(name))
         with torch.device(self.device):
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
         with torch.no_grad():
-            model.lm_head.weight *= _SPREAD / (_WEIGHT * hidden**0.5)  # the last norm gives states of norm sqrt(hidden)
+            model.lm_head.weight *= _SPREAD / (
+                _WEIGHT * config.hidden_size**0.5
+            )  # the last norm gives states of norm sqrt(hidden)
         return model.eval()
 
     def vocabulary(self, name: str) -> int:
         return int(_TINY["vocab_size"] if self.tiny else _SHAPES[name][1]["vocab_size"])
+
+
+def published(name: str, tiny: bool = False) -> Any:
+    """The config of a shape. `tiny`: of its family, with few and narrow layers whose sizes are multiples of FP8's blocks."""
+    family, common, (hidden, intermediate, layers, heads, tied) = _SHAPES[name]
+    if tiny:
+        common, (hidden, intermediate, layers, heads) = common | _TINY, (128, 256, 2, 4)
+    return getattr(transformers, f"{family}Config")(
+        **common,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        tie_word_embeddings=tied,
+        initializer_range=_WEIGHT,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
 
 
 def parameters(model: Any) -> int:

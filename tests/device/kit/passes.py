@@ -73,7 +73,9 @@ def _generation(setup: Setup, name: str, batch: int) -> dict[str, Any]:
     )
     ids = [tuple(generator.integers(2, vocabulary, 128).tolist()) for _ in range(batch)]
     prompts = [
-        Prompt(f"{number:016x}", "train", "random", number, own, text_id=f"{number:016x}", conversation=f"{number:016x}")
+        Prompt(
+            f"{number:016x}", "train", "random", number, own, text_id=f"{number:016x}", conversation=f"{number:016x}"
+        )
         for number, own in enumerate(ids)
     ]
     requests = list(plan_completions(prompts, Sampling()))

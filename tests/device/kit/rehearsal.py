@@ -33,7 +33,17 @@ def _environment(setup: Setup) -> dict[str, str]:
 
 def _tests(setup: Setup, name: str) -> dict[str, Any]:
     """How many pass; which do not, and why in a line each."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=", f"tests/device/{name}.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "addopts=",
+        f"tests/device/{name}.py",
+    ]
     few = ["-k", "Llama or our_forward or device"] if setup.tiny else []
     done = subprocess.run([*command, *few], cwd=_ROOT, env=_environment(setup), capture_output=True, text=True)
     counts = {kind: int(count) for count, kind in re.findall(r"(\d+) (passed|failed|error|skipped)", done.stdout)}
@@ -46,7 +56,16 @@ def _tests(setup: Setup, name: str) -> dict[str, Any]:
 def _loop(setup: Setup, config: str) -> dict[str, Any]:
     """Figures of the examined drafts, and what each stage took. The training is interrupted and goes on."""
     store = setup.work / config
-    words = ["run", f"configs/{config}.yaml", "--store", str(store), "--until", "evaluate", "--set", "quantize.variants=[]"]
+    words = [
+        "run",
+        f"configs/{config}.yaml",
+        "--store",
+        str(store),
+        "--until",
+        "evaluate",
+        "--set",
+        "quantize.variants=[]",
+    ]
     command = [sys.executable, "-c", _MAIN, *words]
     environment = _environment(setup) | {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}
     interrupted = _interrupted(command, environment, store)
@@ -58,14 +77,18 @@ def _loop(setup: Setup, config: str) -> dict[str, Any]:
         "interrupted": interrupted,
         "went_on": "goes on from step" in done.stdout + done.stderr,
         "devices": sorted({one["environment"]["device"] for one in manifests}),
-        "acceptance": {one["part"]: one["figures"]["acceptance_rate"] for one in manifests if one["stage"] == "evaluate"},
+        "acceptance": {
+            one["part"]: one["figures"]["acceptance_rate"] for one in manifests if one["stage"] == "evaluate"
+        },
         "stage_seconds": {f"{one['stage']} {one['part']}".strip(): one["seconds"] for one in manifests},
     }
 
 
 def _interrupted(command: list[str], environment: dict[str, str], store: Path) -> bool:
     """Whether the run was stopped after a checkpoint of its training."""
-    process = subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, cwd=_ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     while process.poll() is None:
         if any(store.rglob("checkpoint-*/trainer_state.json")):
             process.send_signal(signal.SIGINT)

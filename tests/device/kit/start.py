@@ -1,6 +1,6 @@
 """Runs the parts of the device kit on this machine: `python kit.py [PARTS] [--out DIR] [--tiny]`; METHOD.md beside it.
 
-Needs Python with torch. Of the wheels in wheels/ it installs what the machine lacks into site/ beside it, once, without a network.
+Needs Python with torch. Of the wheels in wheels/ it installs what the machine lacks into site/, once, without a network.
 """
 
 import importlib.metadata
@@ -25,7 +25,15 @@ def install() -> None:
     """Those of wheels/ whose package is absent here. Understudy itself is always taken from the folder."""
     missing = [wheel for wheel in sorted((HERE / "wheels").glob("*.whl")) if is_absent(wheel)]
     print(f"installing {', '.join(wheel.name.split('-')[0] for wheel in missing)} into {SITE}", flush=True)
-    options = ["--quiet", "--no-index", "--no-deps", "--no-compile", "--disable-pip-version-check", "--target", str(SITE)]
+    options = [
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--no-compile",
+        "--disable-pip-version-check",
+        "--target",
+        str(SITE),
+    ]
     subprocess.check_call([sys.executable, "-m", "pip", "install", *options, *map(str, missing)])
 
 

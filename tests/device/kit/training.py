@@ -58,7 +58,11 @@ def _measure(setup: Setup, draft: str, train: "Callable[[Setup, str, int], int]"
     }
     if (peaks := _peaks(setup)) is not None:
         moved = 2 * weights * 16  # bytes: fp32 weights, gradients and two moments, each read and written once
-        found |= {"share_of_peak": flops / peaks[0], "seconds_by_flops": flops * step / peaks[0], "seconds_by_bytes": moved / peaks[1]}
+        found |= {
+            "share_of_peak": flops / peaks[0],
+            "seconds_by_flops": flops * step / peaks[0],
+            "seconds_by_bytes": moved / peaks[1],
+        }
     return found
 
 
@@ -136,7 +140,10 @@ def _sft(setup: Setup, name: str, steps: int) -> int:
 
     rows = _completions(setup, name)
     data = [
-        {"input_ids": [*row.prompt.tolist(), *row.tokens.tolist()], "completion_mask": [0] * len(row.prompt) + [1] * row.length}
+        {
+            "input_ids": [*row.prompt.tolist(), *row.tokens.tolist()],
+            "completion_mask": [0] * len(row.prompt) + [1] * row.length,
+        }
         for row in rows
     ]
     with tempfile.TemporaryDirectory(dir=setup.work) as work:

@@ -21,7 +21,8 @@ from pipeline.models import host_memory
 from pipeline.native import build
 from pipeline.native.compiler import compiler
 from pipeline.planning.doctor import compiled, machine, services
-from pipeline.planning.doctor.check import Check
+from pipeline.planning.doctor.check import GIB, Check
+from pipeline.planning.doctor.gpus import gpus
 from pipeline.planning.doctor.libraries import libraries as library_checks
 from pipeline.registry.mlflow_client import Location, client_for
 from pipeline.store.artifacts import Store
@@ -173,48 +174,105 @@ def test_bf16_units_of_the_cpu_are_named(
     assert (check.mark, check.found) == (mark, found)
 
 
-def fake_torch(cuda: bool = False, mps: bool = False) -> SimpleNamespace:
-    device = SimpleNamespace(name="H200", total_memory=139 * 1024**3)
-    return SimpleNamespace(
-        __version__="2.13.0",
-        cuda=SimpleNamespace(
-            is_available=lambda: cuda, device_count=lambda: 1, get_device_properties=lambda index: device
-        ),
-        backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: mps)),
+def _fake_torch(
+    capability: tuple[int, int] | None = None, build: str | None = "13.0", mps: bool = False
+) -> SimpleNamespace:
+    """torch on a machine with one card of a compute capability, or without."""
+
+    def init() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 12020).\nUpdate it.")
+
+    major, minor = capability or (0, 0)
+    cuda = SimpleNamespace(
+        is_available=lambda: capability is not None,
+        device_count=lambda: 1,
+        get_device_properties=lambda number: SimpleNamespace(name="Card", major=major, minor=minor),
+        mem_get_info=lambda number: (70 * GIB, 80 * GIB),
+        get_arch_list=lambda: ["sm_75", "sm_80", "sm_90", "compute_90"],
+        init=init,
     )
+    backends = SimpleNamespace(mps=SimpleNamespace(is_available=lambda: mps))
+    return SimpleNamespace(__version__="2.13.0", version=SimpleNamespace(cuda=build), cuda=cuda, backends=backends)
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that says its version, alone on the path."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 580.159.03\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("torch", "mark", "begins"),
+    ("capability", "mark", "says"),
     [
-        (fake_torch(cuda=True), "ok", "cuda: H200 (139 GiB)"),
-        (fake_torch(mps=True), "note", "none: CPU only; Apple's GPU (mps) has no float64"),
-        (fake_torch(), "note", "none: CPU only"),
+        ((9, 0), "ok", "bfloat16, flash attention by torch, FP8"),
+        ((8, 6), "ok", "bfloat16, flash attention by torch, no FP8"),
+        ((7, 5), "note", "no bfloat16, no flash attention"),
+        ((7, 0), "note", "this torch has no kernels for it"),
+        ((12, 0), "ok", "FP8"),
     ],
+    ids=str,
 )
-def test_accelerator_is_named(
-    libraries: dict[str, str], monkeypatch: pytest.MonkeyPatch, torch: SimpleNamespace, mark: str, begins: str
+def test_a_card_and_what_follows_from_it(
+    libraries: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    driver: None,
+    capability: tuple[int, int],
+    mark: str,
+    says: str,
 ) -> None:
-    """What torch can use; none is a note, because a CPU will do."""
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    check = machine.accelerator()
-    assert check.mark == mark
-    assert check.found.startswith(begins)
+    """7.0 is older than all that this torch is built for; for 12.0 it compiles what it has for 9.0."""
+    monkeypatch.setitem(sys.modules, "torch", _fake_torch(capability))
+    of_driver, card = gpus()
+    assert (of_driver.mark, of_driver.found) == ("ok", "driver 580.159.03; torch 2.13.0, built for CUDA 13.0")
+    assert (card.name, card.mark) == ("gpu 0", mark)
+    assert card.found.startswith(f"Card, 80 GiB (70 free), compute capability {capability[0]}.{capability[1]}: ")
+    assert says in card.found
+    assert bool(card.remedy) == (mark == "note")
 
 
-def test_gpu_that_torch_does_not_see_is_pointed_out(libraries: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver without a CUDA build of torch is the usual reason for a slow run."""
-    monkeypatch.setitem(sys.modules, "torch", fake_torch())
-    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi")
-    check = machine.accelerator()
+def test_a_driver_that_is_too_old_for_torch_is_one_line(
+    libraries: dict[str, str], monkeypatch: pytest.MonkeyPatch, driver: None
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", _fake_torch())
+    (check,) = gpus()
     assert check.mark == "note"
-    assert "install a CUDA build" in check.remedy
+    assert check.found == (
+        "none: torch 2.13.0, built for CUDA 13.0, cannot use the driver (driver 580.159.03): The NVIDIA driver on your "
+        "system is too old (found version 12020)."
+    )
+    assert "update the driver" in check.remedy
+
+
+def test_a_torch_for_cpus_beside_a_driver_is_pointed_out(
+    libraries: dict[str, str], monkeypatch: pytest.MonkeyPatch, driver: None
+) -> None:
+    """The usual reason for a slow run."""
+    monkeypatch.setitem(sys.modules, "torch", _fake_torch(build=None))
+    (check,) = gpus()
+    assert check.mark == "note"
+    assert "install a CUDA build of torch" in check.remedy
+
+
+@pytest.mark.parametrize(
+    ("mps", "begins"), [(True, "none: CPU only; Apple's GPU (mps) has no"), (False, "none: CPU only")]
+)
+def test_no_gpu_is_a_note(libraries: dict[str, str], monkeypatch: pytest.MonkeyPatch, mps: bool, begins: str) -> None:
+    """Because a CPU will do."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setitem(sys.modules, "torch", _fake_torch(mps=mps))
+    (check,) = gpus()
+    assert check.mark == "note"
+    assert check.found.startswith(begins)
 
 
 def test_broken_torch_is_missing(libraries: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Installed but not importable is no torch, and not a traceback either."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert machine.accelerator().mark == "missing"
+    (check,) = gpus()
+    assert check.mark == "missing"
 
 
 def test_absent_compiler_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_what_is_measured_has_every_point() -> None:
     assert (2, 1, 2) == found.draft.seconds_BTC.shape
     assert (3, 6) == found.prefill.tokens
     assert 2 == found.max_gamma
-    assert {"device", "threads", "dtype", "versions", "processor_share", "pair"} == set(found.about)
+    assert {"device", "passes", "threads", "dtype", "versions", "processor_share", "pair"} == set(found.about)
     assert (found.steps(4, 6) > 0).all()
 
 

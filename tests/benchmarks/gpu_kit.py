@@ -1,0 +1,67 @@
+"""`python -m tests.benchmarks gpu_kit`: what the device kit measured on a GPU, from its folder of results, KIT_RESULTS.
+
+Without that variable what was read before stays. Nothing is measured here.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.figures import RESULTS, write
+
+PARTS = {
+    "rehearsal": "Against the CPU",
+    "decoding": "Decoder against assisted generation",
+    "training": "Training against TRL",
+    "passes": "Examination and generation",
+    "surface": "Step times by batch and length",
+    "quantized": "FP8, INT8, INT4",
+}
+NAME = "gpu_kit"
+
+
+def main() -> None:
+    path, given = RESULTS / f"{NAME}.json", os.environ.get("KIT_RESULTS")
+    found = json.loads(path.read_text())["figure"]["parts"] if path.exists() else {}
+    for part in PARTS if given else ():
+        if (file := Path(str(given)) / f"{part}.json").exists() and not (content := json.loads(file.read_text()))[
+            "tiny"
+        ]:
+            found[part] = content
+    write(NAME, f"python -m tests.benchmarks {NAME}", {"parts": found})
+
+
+def cards(figure: dict[str, Any]) -> list[str]:
+    """What was measured on; empty if nothing was."""
+    return sorted({part["machine"]["card"] for part in figure["parts"].values()})
+
+
+def section(figure: dict[str, Any]) -> Iterator[str]:
+    """Its section of a page in docs/benchmarks/."""
+    yield "## On a card\n"
+    yield "By the device kit (`make device-kit`, METHOD.md in it); models have random weights and published shapes.\n"
+    for name, title in PARTS.items():
+        part = figure["parts"].get(name)
+        if part is None:
+            yield f"- {title}: **not measured**"
+            continue
+        versions = ", ".join(f"{library} {version}" for library, version in part["versions"].items())
+        yield f"\n### {title}: {part['machine']['card']}, {versions}\n"
+        yield "| | |"
+        yield "|---|---|"
+        for measure, values in part["measures"].items():
+            yield f"| {measure} | {_shown(values)} |"
+        for measure, reason in part["errors"].items():
+            yield f"| {measure} | failed: {reason} |"
+    yield ""
+
+
+def _shown(values: dict[str, Any]) -> str:
+    """Figures alone, to three digits."""
+    return "; ".join(
+        f"{name.replace('_', ' ')} {value:.3g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
+        for name, value in values.items()
+        if not isinstance(value, dict | list)
+    )
