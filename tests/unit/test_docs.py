@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,10 @@ def test_every_architecture_that_was_tried_is_documented() -> None:
     assert set(FAMILIES) == {row["family"] for row in figure["families"]}
 
 
+@pytest.mark.skipif(
+    f"typer=={metadata.version('typer')}" not in (ROOT / "constraints.txt").read_text().splitlines(),
+    reason="each version of typer writes help in another way",
+)
 def test_every_command_is_documented() -> None:
     """docs/commands.md is what `make docs` would write."""
     assert commands_page.page() == (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")

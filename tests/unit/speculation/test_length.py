@@ -14,7 +14,7 @@ from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.length_numbers import short_lengths
 from pipeline.speculation.proof import plain_pass, short_windows
 from pipeline.speculation.settings import GREEDY
-from tests.architectures import VOCABULARY, tiny_model
+from tests.architectures import LLAMA_4, VOCABULARY, tiny_model
 
 FACTORS = {"short_factor": [1.0] * 4, "long_factor": [1.0 + 8 * number for number in range(4)]}
 
@@ -111,7 +111,7 @@ def test_a_number_that_changes_nothing_is_left() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_attention_that_is_scaled_by_the_length_goes_one_row_at_a_time(dtype: torch.dtype) -> None:
     """Llama 4 scales it from 8,192 tokens on, by positions that it counts from the cache and not from the row."""
-    assert "rows" == proved_way(tiny_model("Llama 4", dtype), VOCABULARY)
+    assert LLAMA_4 == proved_way(tiny_model("Llama 4", dtype), VOCABULARY)
 
 
 def test_passes_that_differ_by_rounding_are_not_a_change() -> None:

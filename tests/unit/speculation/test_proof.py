@@ -16,11 +16,11 @@ from pipeline.speculation.model_forward import ModelForward
 from pipeline.speculation.proof import Unproved, make_case, prove, short_windows
 from pipeline.speculation.row_forward import RowForward
 from pipeline.speculation.settings import GREEDY
-from tests.architectures import VOCABULARY, tiny_model
+from tests.architectures import LLAMA_4, VOCABULARY, tiny_model
 from tests.fakes import family_model, greedy_text, tiny_llama
 
 WAYS = {
-    "Llama 4": "rows",
+    "Llama 4": LLAMA_4,
     "Gemma 3": "batch",
     "Mistral": "llama",
     "DeepSeek V3": "batch",
@@ -57,7 +57,7 @@ def test_ragged_greedy_completions_are_those_of_single_passes(name: str) -> None
     ("name", "dtype", "way"),
     [
         ("GPT-Neo", torch.bfloat16, "rows"),
-        ("Llama 4", torch.bfloat16, "rows"),
+        ("Llama 4", torch.bfloat16, LLAMA_4),
         ("LFM 2", torch.bfloat16, "rows"),
         ("Mamba", torch.bfloat16, "rows, cache rebuilt"),
     ],
