@@ -45,8 +45,8 @@ def gpu(results: Results) -> Answer:
     )
     found += (
         f" On a pretend device the host waits {new[0]:.1f} to {new[-3]:.1f} times a decoding round, where it waited {old[0]:.0f} "
-        f"to {old[-3]:.0f} times; {new[-2]:.0f} times a training step (before: {old[-2]:.0f}), and {new[-1]:.1f} times a token of "
-        f"sampled generation (before: {old[-1]:.0f})."
+        f"to {old[-3]:.0f} times; {new[-2]:.0f} times a training step (before: {old[-2]:.0f}), and {new[-1]:.1f} times a token "
+        f"of sampled generation (before: {old[-1]:.0f})."
     )
     return found, "the same code before its waits were counted; one wait a round, for its result, is the least."
 
