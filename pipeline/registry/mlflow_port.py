@@ -33,11 +33,10 @@ class MlflowPort:
         model = self._model()
         if model is None:
             return Entry()
-        return Entry(
-            aliases=_aliases(model),
-            tags=dict(model.tags),
-            versions=self._versions(),
-        )
+        versions = self._versions()
+        # Servers before MLflow 3.17 keep the aliases of a deleted version.
+        aliases = {alias: version for alias, version in _aliases(model).items() if version in versions}
+        return Entry(aliases=aliases, tags=dict(model.tags), versions=versions)
 
     def aliases(self) -> dict[str, str]:
         model = self._model()

@@ -81,7 +81,7 @@ def _as_bytes(sent: bytes) -> Any:
         (FAULTS["empty"], Unavailable, "the answer is not valid JSON: an empty answer"),
         (FAULTS["truncated JSON"], Unavailable, "the answer is not valid JSON"),
         (FAULTS["connection cut in the body"], Unavailable, "the answer broke off: Not enough data"),
-        (_as_bytes(b"hello"), Unavailable, "not an HTTP answer: Bad status line"),
+        (_as_bytes(b"hello"), Unavailable, "not an HTTP answer: "),
         (_as_bytes(b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n"), Unavailable, "not an HTTP answer: Invalid char"),
         (_redirect, UsageError, "redirects /v1/completions to http://elsewhere/; write the URL of the server itself"),
         (_redirect_with_a_token, UsageError, "redirects /v1/completions to http://***@elsewhere/v1?***; write the URL"),
