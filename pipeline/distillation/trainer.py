@@ -132,11 +132,9 @@ def _trainer(
     bf16 = supports_bf16(device) if settings.bf16 is None else settings.bf16
     text = model.config.get_text_config()
     of_experts = {name: getattr(text, name) for name in _OF_EXPERTS if hasattr(text, name)}
-    with _accelerate_on(device):
-        arguments = _arguments(settings, seed, work, device, bf16)
     trainer = _Trainer(
         model=model,
-        args=arguments,
+        args=_arguments(settings, seed, work, device, bf16),
         data_collator=lambda chosen: documents.collate_part(chosen, number(), count()),
         train_dataset=Dataset.from_dict({"row": np.arange(len(documents.rows))}),
         processing_class=tokenizer,
@@ -153,8 +151,7 @@ def _trainer(
 
 @contextmanager
 def _accelerate_on(device: torch.device) -> Iterator[None]:
-    """Where the trainer's arguments are made here, accelerate trains on this device. By itself it would move a draft from any GPU
-    to the first."""
+    """Where the trainer's arguments are made here, accelerate trains on this device. By itself it takes the first GPU."""
     os.environ[_DEVICE] = str(device)
     try:
         yield
@@ -163,13 +160,25 @@ def _accelerate_on(device: torch.device) -> Iterator[None]:
 
 
 def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.device, bf16: bool) -> Any:
+    """For a training on the device of the draft, which need not be the first GPU."""
+    with _accelerate_on(device):
+        arguments = _config(settings, seed, work, device, bf16)
+    if arguments.device != device:  # transformers takes the first GPU whatever accelerate has, and would move the draft there
+        vars(arguments)["_setup_devices"] = device  # the value of a cached property
+        torch.accelerator.set_device_index(device)
+    if arguments.n_gpu > 1:
+        arguments._n_gpu = 1  # a process trains on one GPU
+    return arguments
+
+
+def _config(settings: DistillConfig, seed: int, work: Path, device: torch.device, bf16: bool) -> Any:
     # Transformers 5 renamed this argument. TRL enables it by default.
     checkpointing = next(
         field.name
         for field in fields(SFTConfig)
         if field.name in ("activation_checkpointing", "gradient_checkpointing")
     )
-    arguments = SFTConfig(
+    return SFTConfig(
         output_dir=str(work),
         max_steps=settings.max_steps,
         per_device_train_batch_size=settings.batch,  # of all processes: see `collate_part`
@@ -202,9 +211,6 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
         max_length=None,
         **{checkpointing: settings.gradient_checkpointing},
     )
-    if arguments.n_gpu > 1:
-        arguments._n_gpu = 1  # a process trains on one GPU
-    return arguments
 
 
 def _log_every(settings: DistillConfig) -> int:

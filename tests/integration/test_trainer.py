@@ -1,5 +1,6 @@
 """Training: bit-equal after a kill, only whole checkpoints, and no loss that is not a number."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -711,3 +712,23 @@ def test_out_of_memory_names_a_batch_that_fits(
     with pytest.raises(UnderstudyError, match=said):
         _train(tmp_path, settings)
     assert 6 * most == seen[-1]
+
+
+def test_a_draft_on_the_second_gpu_is_trained_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers and accelerate each take the first one by themselves. There is none here: what they ask for one is faked."""
+    from accelerate import PartialState
+
+    from pipeline.distillation import trainer
+
+    chosen, second = list[torch.device](), torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", chosen.append)
+    try:
+        arguments = trainer._arguments(SETTINGS, 0, tmp_path, second, bf16=False)
+        assert (second, second, 1) == (arguments.device, PartialState().device, arguments.n_gpu)
+        assert second == chosen[-1]
+        assert "ACCELERATE_TORCH_DEVICE" not in os.environ
+    finally:
+        PartialState._reset_state()
