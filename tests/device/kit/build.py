@@ -19,6 +19,7 @@ _NAMES = """
 trl datasets dill multiprocess xxhash fsspec pydantic pydantic-core annotated-types typing-inspection datasketch tenacity rich
 markdown-it-py mdurl pygments prometheus-client hypothesis sortedcontainers aiohttp aiosignal aiohappyeyeballs attrs frozenlist
 multidict propcache yarl requests charset-normalizer idna urllib3 certifi tzdata pandas python-dateutil pytz six peft
+pytest pluggy iniconfig typer shellingham
 """
 _PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 26, 24, 17)] + ["manylinux2014_x86_64"]
 _TESTS = (

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from pipeline.models.devices import choose_device
+from pipeline.planning.doctor.gpus import gpus
 from tests.device.kit.models import Setup
 
 PARTS = {1: "rehearsal", 2: "decoding", 3: "training", 4: "passes", 5: "surface", 6: "quantized"}
@@ -29,6 +30,11 @@ _LIBRARIES = ("understudy", "torch", "transformers", "accelerate", "trl", "datas
 def main() -> int:
     options = _options()
     device = choose_device(options.device)
+    if options.device == "auto" and device.type == "cpu":
+        for check in gpus():
+            print("; ".join(filter(None, [f"{check.name}: {check.found}", check.remedy])), file=sys.stderr)
+        print("no GPU is measured here; --device cpu measures the CPU", file=sys.stderr)
+        return 2
     options.out.mkdir(parents=True, exist_ok=True)
     failed = False
     (work := options.out.absolute() / "work").mkdir(exist_ok=True)
@@ -42,7 +48,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", type=int, default=[*PARTS], help=f"of {PARTS}; default: all, in order")
     parser.add_argument("--out", type=Path, default=Path("results"), help="a folder; each part writes one JSON file")
     parser.add_argument("--device", default="auto", help="as in a config; auto: the GPU if there is one")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="no measure of a part begins later")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help="no measure of a part begins later; one that has begun is not stopped",
+    )
     parser.add_argument("--tiny", action="store_true", help="a rehearsal with shapes whose figures mean nothing")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
@@ -55,7 +66,10 @@ def run_part(number: int, setup: Setup, out: Path, limit: float) -> bool:
     name, began = PARTS[number], time.monotonic()
     path = out / f"{name}.json"
     found = json.loads(path.read_text()) if path.exists() else {}
-    found |= {"part": number, "tiny": setup.tiny, "machine": _machine(setup.device), "versions": _versions()}
+    here = {"part": number, "tiny": setup.tiny, "machine": _machine(setup.device), "versions": _versions()}
+    if found and {key: found.get(key) for key in here} != here:
+        raise SystemExit(f"{path}: measured on another card, with other libraries or with --tiny; give another --out")
+    found |= here
     measures, errors = found.setdefault("measures", {}), {}
     part = importlib.import_module(f"tests.device.kit.{name}")
     left = list[str]()
@@ -68,8 +82,12 @@ def run_part(number: int, setup: Setup, out: Path, limit: float) -> bool:
         print(f"{number} {name}: {measure} ...", flush=True)
         started = time.monotonic()
         try:
-            measures[measure] = {**work(), "seconds": round(time.monotonic() - started, 2)}
-            print(f"  {json.dumps(measures[measure])[:400]}", flush=True)
+            result = {**work(), "seconds": round(time.monotonic() - started, 2)}
+            print(f"  {json.dumps(result)[:400]}", flush=True)
+            if reason := result.get("not_measured"):
+                errors[measure] = reason
+            else:
+                measures[measure] = result
         except Exception as error:  # whatever it is, the other measures may work
             errors[measure] = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
             print(traceback.format_exc()[-3000:], file=sys.stderr, flush=True)
@@ -78,9 +96,17 @@ def run_part(number: int, setup: Setup, out: Path, limit: float) -> bool:
         if setup.device.type == "cuda":
             torch.cuda.empty_cache()
     path.write_text(json.dumps(found | {"errors": errors, "left": left}, indent=1) + "\n")
+    failed = [
+        measure for measure, values in measures.items() if values.get("failed")
+    ]  # tests that the next call would not pass
+    print(f"{number} {name}: {len(measures)} measured, {len(errors)} not, {len(left)} left", flush=True)
+    for measure, reason in errors.items():
+        print(f"  not measured: {measure}: {reason[:200]}", flush=True)
+    for measure in failed:
+        print(f"  {measure}: {measures[measure]['failed']} tests failed: {measures[measure]['reasons']}", flush=True)
     for measure in left:
-        print(f"{number} {name}: {measure} is left; call again", flush=True)
-    return not left and not errors
+        print(f"  left: {measure}; call again", flush=True)
+    return not left and not errors and not failed
 
 
 def _machine(device: torch.device) -> dict[str, Any]:

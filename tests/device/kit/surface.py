@@ -8,7 +8,7 @@ from pipeline.latency.costs.measure import measure_profile
 from pipeline.progress import Progress
 from tests.device.kit.models import PAIRS, Setup
 
-BATCHES, CONTEXTS, PROMPTS, GAMMAS = (1, 2, 4, 8, 16, 32, 64), (256, 1024, 4096), (128, 512, 2048), 7
+BATCHES, CONTEXTS, PROMPTS, GAMMAS = (1, 2, 4, 8, 16, 32, 64), (256, 1024, 2048), (128, 512, 2048), 7
 
 
 def measures(setup: Setup) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:

@@ -21,6 +21,9 @@ from tests.fakes import tiny_tokenizer
 
 DRAFTS, TEACHER = ("Qwen3-0.6B", "Qwen3-1.7B"), "Qwen3-8B"
 ROWS, BATCH = 64, 8  # completions, and packed rows of a step
+GKD_ROWS = (
+    2  # at once, and four times a step: it holds the logits of draft and teacher whole, 5 GB for 8 rows, several times
+)
 SHORT, LONG = 4, 16  # steps of two trainings, whose difference leaves out what is paid once
 AIM = 0.4  # share of the bf16 peak
 # Dense bf16 tensor cores, FLOP/s, and bytes a second of memory, as the cards' data sheets say.
@@ -174,7 +177,7 @@ def _gkd(setup: Setup, name: str, steps: int) -> int:
         GKDTrainer(
             model=setup.model(name, torch.float32),
             teacher_model=setup.model(TEACHER),
-            args=_arguments(GKDConfig, setup, work, steps, lmbda=0.0, beta=0.0, temperature=1.0),
+            args=_arguments(GKDConfig, setup, work, steps, GKD_ROWS, lmbda=0.0, beta=0.0, temperature=1.0),
             data_collator=collate,
             train_dataset=Dataset.from_dict({"row": list(range(len(rows)))}),
             processing_class=tiny_tokenizer(),
@@ -182,12 +185,13 @@ def _gkd(setup: Setup, name: str, steps: int) -> int:
     return _tokens(rows, steps)
 
 
-def _arguments(kind: Any, setup: Setup, work: str, steps: int, **more: Any) -> Any:
+def _arguments(kind: Any, setup: Setup, work: str, steps: int, rows: int = BATCH, **more: Any) -> Any:
     on_card = setup.device.type == "cuda"
     return kind(
         output_dir=work,
         max_steps=steps,
-        per_device_train_batch_size=BATCH,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=BATCH // rows,
         learning_rate=1e-5,
         bf16=on_card,
         gradient_checkpointing=False,
