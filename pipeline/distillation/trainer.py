@@ -152,11 +152,14 @@ def _trainer(
 @contextmanager
 def _accelerate_on(device: torch.device) -> Iterator[None]:
     """Where the trainer's arguments are made here, accelerate trains on this device. By itself it takes the first GPU."""
+    before = os.environ.get(_DEVICE)  # of somebody who imports this; a process of ours has none (`launchers.py`)
     os.environ[_DEVICE] = str(device)
     try:
         yield
     finally:
-        del os.environ[_DEVICE]  # no variable of accelerate is left in this process: `launchers.py`
+        del os.environ[_DEVICE]
+        if before is not None:
+            os.environ[_DEVICE] = before
 
 
 def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.device, bf16: bool) -> Any:

@@ -29,6 +29,17 @@ class SparseDistribution(NamedTuple):
     certain_N: NDArray[np.uint8]
     rest_log_p_N: NDArray[np.float16]  # log of the mass outside the top tokens
 
+    @classmethod
+    def of(
+        cls,
+        ids_NK: NDArray[np.int32],
+        log_p_NK: NDArray[np.float32],
+        certain_N: NDArray[np.uint8],
+        rest_log_p_N: NDArray[np.float64],
+    ) -> "SparseDistribution":
+        """Rounded once: torch would round to float32 on the way."""
+        return cls(ids_NK, log_p_NK, certain_N, rest_log_p_N.astype(np.float16))
+
 
 def sparsify(
     log_p_NV: torch.Tensor,
@@ -46,7 +57,7 @@ def sparsify(
     systematically with probability proportional to p (fixed sample size). arXiv 2503.16870 samples with replacement; without
     it, the likeliest tokens are exact and no token is stored twice.
     """
-    return SparseDistribution(*download(*sparse_tensors(log_p_NV, count, method, uniform_N, listed_N)))
+    return SparseDistribution.of(*download(*sparse_tensors(log_p_NV, count, method, uniform_N, listed_N)))
 
 
 def sparse_tensors(
@@ -56,7 +67,7 @@ def sparse_tensors(
     uniform_N: NDArray[np.float64],
     listed_N: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What `sparsify` keeps, on the device: the fields of a `SparseDistribution`. The host does not wait for it."""
+    """What `sparsify` keeps, on the device: for `SparseDistribution.of`. The host does not wait for it."""
     top = log_p_NV.topk(count, dim=-1)
     p_NK = top.values.double().exp()
     cumulative_NK = p_NK.cumsum(-1)
@@ -82,7 +93,7 @@ def sparse_tensors(
         ids_NK.int(),
         log_p_NV.gather(-1, ids_NK).float().clamp(min=_LOWEST),
         certain_N.to(torch.uint8),
-        rest_N.log().half(),
+        rest_N.log(),
     )
 
 

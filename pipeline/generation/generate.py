@@ -213,7 +213,7 @@ class _Recorder:
             log_p1_BV, self._settings.distribution_tokens, self._settings.distribution_selection, self._uniform[at]
         )
         self._log_p[at], *fields = download(log_p_BV.gather(1, tokens_B1).squeeze(1), *sparse)
-        kept = SparseDistribution(*fields)
+        kept = SparseDistribution.of(*fields)
         self._entries[at] = pack(kept, self._vocabulary)
         self._certain[at], self._rest_log_p[at] = kept.certain_N, kept.rest_log_p_N
         self._filled[numbers] += 1

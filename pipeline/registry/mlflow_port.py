@@ -1,7 +1,7 @@
 """The registry's port over MLflow: the only module that reads or changes aliases, tags and versions through MLflow's client."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from pipeline.errors import RegistryUnavailable, UnderstudyError
@@ -34,13 +34,11 @@ class MlflowPort:
         if model is None:
             return Entry()
         versions = self._versions()
-        # Servers before MLflow 3.17 keep the aliases of a deleted version.
-        aliases = {alias: version for alias, version in _aliases(model).items() if version in versions}
-        return Entry(aliases=aliases, tags=dict(model.tags), versions=versions)
+        return Entry(aliases=_aliases(model, versions), tags=dict(model.tags), versions=versions)
 
     def aliases(self) -> dict[str, str]:
         model = self._model()
-        return {} if model is None else _aliases(model)
+        return {} if model is None else _aliases(model, self._versions())
 
     def write(self, write: Write) -> None:
         match write:
@@ -111,8 +109,9 @@ class MlflowPort:
         return dict(sorted(found.items(), key=lambda item: int(item[0])))
 
 
-def _aliases(model: Any) -> dict[str, str]:
-    return {str(alias): str(version) for alias, version in dict(model.aliases).items()}
+def _aliases(model: Any, versions: Container[str]) -> dict[str, str]:
+    """Those of versions that are there: servers before MLflow 3.17 keep the aliases of a deleted one."""
+    return {str(alias): str(version) for alias, version in dict(model.aliases).items() if str(version) in versions}
 
 
 def _pages(search: Callable[..., Any], wanted: str) -> Iterator[Any]:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.device import pretend
+from tests.device.kit.models import Setup
+from tests.device.kit.rehearsal import interrupted_loop
 from tests.device.on_device import DEVICE, FIGURES, ON_GPU
 
 _CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -67,15 +69,21 @@ def test_the_smoke_loop_has_the_figures_of_the_cpu(smoke: Path, tmp_path: Path) 
     assert _figures(smoke) == pytest.approx(_figures(tmp_path), abs=10 * FIGURES)
 
 
-def test_a_training_goes_on_where_it_was_interrupted(smoke: Path, tmp_path: Path) -> None:
-    """With on-policy rounds, for which the target is loaded beside the draft."""
+def test_a_training_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    """As the kit does it on a card."""
+    found = interrupted_loop(Setup(DEVICE, tiny=True, work=tmp_path), "smoke")
+    assert (found["interrupted"], found["went_on"]) == (True, True)
+
+
+def test_a_training_has_on_policy_rounds(tmp_path: Path) -> None:
+    """For which the target is loaded beside the draft."""
     rounds = ("--set", "distill.on_policy.rounds=1", "--until", "distill")
     _run("smoke", tmp_path, *rounds)
     assert {DEVICE.type} == _device_of(tmp_path, "distill")
 
 
-def test_a_pair_is_decoded_and_probed(smoke: Path) -> None:
-    """The commands that take models, not a config."""
+def test_a_pair_is_decoded(smoke: Path) -> None:
+    """By a command that takes models, not a config."""
     (pair,), (draft,) = ((smoke / "artifacts").glob(f"{stage}-*") for stage in ("pair", "distill"))
     words = ("--target", pair / "target", "--draft", draft / "draft")
     assert "tokens per target call" in _understudy("decode", *words, "def f(x):")

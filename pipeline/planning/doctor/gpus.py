@@ -28,9 +28,8 @@ class Card:
     def check(self, number: int, built_for: tuple[str, ...]) -> Check:
         """What it is, and what follows."""
         capability = ".".join(map(str, self.capability))
-        found = (
-            f"{self.name}, {self.total / GIB:.0f} GiB ({self.free / GIB:.0f} free), compute capability {capability}: "
-        )
+        free = "not to be had now" if self.free is None else f"{self.free / GIB:.0f} free"
+        found = f"{self.name}, {self.total / GIB:.0f} GiB ({free}), compute capability {capability}: "
         if not _has_kernels(self.capability, built_for):
             remedy = (
                 f"take a build of torch for {self.family} (this one is for {', '.join(built_for)}), or set device: cpu"
@@ -65,8 +64,11 @@ def gpus() -> list[Check]:
 
 def _card(torch: Any, number: int) -> Card:
     known = torch.cuda.get_device_properties(number)
-    free, total = torch.cuda.mem_get_info(number)
-    return Card(known.name, int(total), int(free), (int(known.major), int(known.minor)))
+    try:
+        free = int(torch.cuda.mem_get_info(number)[0])
+    except RuntimeError:
+        free = None
+    return Card(known.name, int(known.total_memory), free, (int(known.major), int(known.minor)))
 
 
 def _without(torch: Any) -> Check:
@@ -119,8 +121,8 @@ def _has_kernels(capability: tuple[int, int], built_for: tuple[str, ...]) -> boo
     major, minor = capability
     for name in built_for:
         kind, _, digits = name.rstrip("af").partition("_")
-        if not digits.isdecimal():
-            continue
+        if kind not in ("sm", "compute") or not digits.isdecimal():
+            return True  # another maker's names
         own = (int(digits[:-1]), int(digits[-1]))
         if (kind == "sm" and own[0] == major and own[1] <= minor) or (kind == "compute" and own <= capability):
             return True

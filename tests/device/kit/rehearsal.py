@@ -22,7 +22,7 @@ def measures(setup: Setup) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]
     for name in ("test_decoding", "test_training", "test_jobs"):
         yield name, lambda name=name: _tests(setup, name)
     config = "smoke" if setup.tiny else "quickstart"
-    yield f"{config}, interrupted", lambda: _loop(setup, config)
+    yield f"{config}, interrupted", lambda: interrupted_loop(setup, config)
 
 
 def _environment(setup: Setup) -> dict[str, str]:
@@ -53,7 +53,7 @@ def _tests(setup: Setup, name: str) -> dict[str, Any]:
     return {**counts, "reasons": reasons}
 
 
-def _loop(setup: Setup, config: str) -> dict[str, Any]:
+def interrupted_loop(setup: Setup, config: str) -> dict[str, Any]:
     """Figures of the examined drafts, and what each stage took. The training is interrupted and goes on."""
     store = setup.work / config
     words = [
@@ -72,10 +72,15 @@ def _loop(setup: Setup, config: str) -> dict[str, Any]:
     done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stdout[-1500:] + done.stderr[-1500:])
+    went_on = "goes on from step" in done.stdout + done.stderr
+    if not (interrupted and went_on):
+        raise RuntimeError(
+            f"the training was {'' if interrupted else 'not '}interrupted, and did {'' if went_on else 'not '}go on"
+        )
     manifests = [json.loads(path.read_text()) for path in sorted(store.glob("artifacts/*/manifest.json"))]
     return {
         "interrupted": interrupted,
-        "went_on": "goes on from step" in done.stdout + done.stderr,
+        "went_on": went_on,
         "devices": sorted({one["environment"]["device"] for one in manifests}),
         "acceptance": {
             one["part"]: one["figures"]["acceptance_rate"] for one in manifests if one["stage"] == "evaluate"

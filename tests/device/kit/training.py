@@ -1,13 +1,18 @@
 """Part 3: tokens a second and memory of the distillation, against TRL's trainers, and the share of the card's peak."""
 
+import gc
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from transformers import TrainerCallback
 
 from pipeline.config.distill import DistillConfig
 from pipeline.examination.examiner import AcceptanceSummary
@@ -21,13 +26,16 @@ from tests.fakes import tiny_tokenizer
 
 DRAFTS, TEACHER = ("Qwen3-0.6B", "Qwen3-1.7B"), "Qwen3-8B"
 ROWS, BATCH = 64, 8  # completions, and packed rows of a step
-GKD_ROWS = (
-    2  # at once, and four times a step: it holds the logits of draft and teacher whole, 5 GB for 8 rows, several times
-)
-SHORT, LONG = 4, 16  # steps of two trainings, whose difference leaves out what is paid once
+GKD_ROWS = 2  # at once, and four times a step: it holds several whole tensors of logits, 5 GB each for 8 rows
+STEPS, SETTLING = 20, 4  # of a training, and those at its beginning that are not counted
 AIM = 0.4  # share of the bf16 peak
 # Dense bf16 tensor cores, FLOP/s, and bytes a second of memory, as the cards' data sheets say.
-PEAKS = {"H100": (989e12, 3.35e12), "H200": (989e12, 4.8e12), "A100": (312e12, 2.0e12), "L40": (181e12, 0.86e12)}
+PEAKS = {
+    "NVIDIA H100 80GB HBM3": (989e12, 3.35e12),
+    "NVIDIA H200": (989e12, 4.8e12),
+    "NVIDIA A100-SXM4-80GB": (312e12, 2.04e12),
+    "NVIDIA L40S": (362e12, 0.86e12),
+}
 
 
 def measures(setup: Setup) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
@@ -36,37 +44,58 @@ def measures(setup: Setup) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]
             yield f"{draft}, {way}", lambda draft=draft, train=train: _measure(setup, draft, train)
 
 
-def _measure(setup: Setup, draft: str, train: "Callable[[Setup, str, int], int]") -> dict[str, Any]:
-    """Seconds of a step; tokens a second; peak memory; achieved FLOP/s (6 a weight and token) beside the card's limits."""
-    took, tokens = list[float](), 0
-    train(setup, draft, 1)  # what is imported and compiled once
-    for steps in (SHORT, LONG):
-        _reset_peak(setup)
-        began = time.perf_counter()
-        tokens = train(setup, draft, steps)
-        synchronize(setup.device)
-        took.append(time.perf_counter() - began)
-    step = (took[1] - took[0]) / (LONG - SHORT)
+def _measure(setup: Setup, draft: str, train: "Train") -> dict[str, Any]:
+    """Seconds of a step, between steps, so that nothing is timed that begins or ends a training; tokens a second; peak memory."""
+    _free(setup)
+    clock = Clock(setup)
+    tokens = train(setup, draft, STEPS, clock) / STEPS
+    step, peak = clock.seconds_a_step, _peak_memory(setup)
+    _free(setup)
     model = setup.model(draft)
     weights = parameters(model)
-    flops = 6 * weights * tokens / LONG / step
+    del model
     found = {
         "seconds_a_step": step,
-        "tokens_a_step": tokens / LONG,
-        "tokens_per_second": tokens / LONG / step,
+        "tokens_a_step": tokens,
+        "tokens_per_second": tokens / step,
         "parameters": weights,
-        "flops": flops,
-        **_peak_memory(setup),
-        "settings": {"batch": BATCH, "tokens_a_row": setup.size(1024, 64), "bf16": True, "optimizer": "adamw"},
+        **peak,
+        "settings": {"batch": BATCH, "tokens_a_row": setup.size(1024, 64), "bf16": True, "rows_at_once_gkd": GKD_ROWS},
     }
     if (peaks := _peaks(setup)) is not None:
-        moved = 2 * weights * 16  # bytes: fp32 weights, gradients and two moments, each read and written once
-        found |= {
-            "share_of_peak": flops / peaks[0],
-            "seconds_by_flops": flops * step / peaks[0],
-            "seconds_by_bytes": moved / peaks[1],
-        }
+        # 6 a weight and token, of the draft alone; AdamW reads and writes fp32 weights, gradients and two moments.
+        flops, moved = 6 * weights * tokens, 2 * weights * 16
+        found |= {"share_of_peak": flops / step / peaks[0], "seconds_by_flops": flops / peaks[0]}
+        found |= {"seconds_by_bytes": moved / peaks[1]}
     return found
+
+
+class Clock(TrainerCallback):  # type: ignore[misc]
+    """The median time from the beginning of a step to that of the next, after the first ones. Nothing else happens between."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup, self._began = setup, list[float]()
+
+    def on_step_begin(self, *args: Any, **more: Any) -> None:
+        synchronize(self._setup.device)
+        if len(self._began) == SETTLING and self._setup.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._setup.device)
+        self._began.append(time.perf_counter())
+
+    @property
+    def seconds_a_step(self) -> float:
+        between = [after - before for before, after in pairwise(self._began)]
+        return median(between[SETTLING:])
+
+
+Train = Callable[[Setup, str, int, Clock], int]  # of a shape, for so many steps; returns tokens
+
+
+def _free(setup: Setup) -> None:
+    """What earlier trainings left: their trainers refer to themselves."""
+    gc.collect()
+    if setup.device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _completions(setup: Setup, name: str) -> list[StoredCompletion]:
@@ -100,9 +129,9 @@ def _completions(setup: Setup, name: str) -> list[StoredCompletion]:
     return made
 
 
-def _ours(optimizer: str, loss: str) -> Callable[[Setup, str, int], int]:
-    def train(setup: Setup, name: str, steps: int) -> int:
-        from pipeline.distillation.trainer import distill
+def _ours(optimizer: str, loss: str) -> Train:
+    def train(setup: Setup, name: str, steps: int, clock: Clock) -> int:
+        from pipeline.distillation import trainer
 
         settings = DistillConfig(
             loss=loss,  # type: ignore[arg-type]
@@ -116,18 +145,26 @@ def _ours(optimizer: str, loss: str) -> Callable[[Setup, str, int], int]:
         )
         rows = _completions(setup, name)
         with tempfile.TemporaryDirectory(dir=setup.work) as work:
-            distill(
-                setup.model(name, torch.float32),
-                tiny_tokenizer(),
-                rows,
-                settings,
-                weights={},
-                seed=0,
-                vocabulary=setup.vocabulary(name),
-                work=Path(work),
-                examine=lambda model: AcceptanceSummary(0.5, 1.0),
-                progress=Progress(terminal=False),
-            )
+            made = trainer._trainer
+
+            def with_clock(*args: Any) -> Any:
+                found = made(*args)
+                found.add_callback(clock)
+                return found
+
+            with patch.object(trainer, "_trainer", with_clock):
+                trainer.distill(
+                    setup.model(name, torch.float32),
+                    tiny_tokenizer(),
+                    rows,
+                    settings,
+                    weights={},
+                    seed=0,
+                    vocabulary=setup.vocabulary(name),
+                    work=Path(work),
+                    examine=lambda model: AcceptanceSummary(0.5, 1.0),
+                    progress=Progress(terminal=False),
+                )
         return _tokens(rows, steps)
 
     return train
@@ -137,7 +174,7 @@ def _tokens(rows: list[StoredCompletion], steps: int) -> int:
     return steps * BATCH * (len(rows[0].prompt) + rows[0].length)
 
 
-def _sft(setup: Setup, name: str, steps: int) -> int:
+def _sft(setup: Setup, name: str, steps: int, clock: Clock) -> int:
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
@@ -155,11 +192,12 @@ def _sft(setup: Setup, name: str, steps: int) -> int:
             args=_arguments(SFTConfig, setup, work, steps, completion_only_loss=True),
             train_dataset=Dataset.from_list(data),
             processing_class=tiny_tokenizer(),
+            callbacks=[clock],
         ).train()
     return _tokens(rows, steps)
 
 
-def _gkd(setup: Setup, name: str, steps: int) -> int:
+def _gkd(setup: Setup, name: str, steps: int, clock: Clock) -> int:
     """No text of the draft's own, forward KL, the teacher's forward in each step."""
     from datasets import Dataset
     from trl.experimental.gkd import GKDConfig, GKDTrainer
@@ -181,6 +219,7 @@ def _gkd(setup: Setup, name: str, steps: int) -> int:
             data_collator=collate,
             train_dataset=Dataset.from_dict({"row": list(range(len(rows)))}),
             processing_class=tiny_tokenizer(),
+            callbacks=[clock],
         ).train()
     return _tokens(rows, steps)
 
@@ -205,7 +244,7 @@ def _arguments(kind: Any, setup: Setup, work: str, steps: int, rows: int = BATCH
     )
 
 
-WAYS: dict[str, Callable[[Setup, str, int], int]] = {
+WAYS: dict[str, Train] = {
     "ours, lk_hybrid, AdamW": _ours("adamw", "lk_hybrid"),
     "TRL SFT": _sft,
     "TRL GKD": _gkd,
@@ -228,5 +267,4 @@ def _peak_memory(setup: Setup) -> dict[str, float]:
 def _peaks(setup: Setup) -> tuple[float, float] | None:
     if setup.device.type != "cuda":
         return None
-    name = torch.cuda.get_device_name(setup.device)
-    return next((peaks for card, peaks in PEAKS.items() if card in name), None)
+    return PEAKS.get(torch.cuda.get_device_name(setup.device))

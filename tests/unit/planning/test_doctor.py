@@ -186,7 +186,9 @@ def _fake_torch(
     cuda = SimpleNamespace(
         is_available=lambda: capability is not None,
         device_count=lambda: 1,
-        get_device_properties=lambda number: SimpleNamespace(name="Card", major=major, minor=minor),
+        get_device_properties=lambda number: SimpleNamespace(
+            name="Card", total_memory=80 * GIB, major=major, minor=minor
+        ),
         mem_get_info=lambda number: (70 * GIB, 80 * GIB),
         get_arch_list=lambda: ["sm_75", "sm_80", "sm_90", "compute_90"],
         init=init,
