@@ -17,7 +17,7 @@ class Card:
 
     name: str
     total: int  # bytes
-    free: int
+    free: int | None  # not known of a card that is full, or that another process has to itself
     capability: tuple[int, int]
 
     @property
