@@ -291,8 +291,9 @@ def _run_smoke(root: Path) -> None:
 
 
 def _sizes_and_times(store: Path) -> dict[str, tuple[int, int]]:
-    """Of all files that say something: locks do not."""
-    found = {path: path.stat() for path in store.rglob("*") if path.is_file() and path.stat().st_size}
+    """Of all files that say something. Locks do only while another worker holds them."""
+    files = (path for path in store.rglob("*") if path.is_file() and path.parent.name != "locks")
+    found = {path: stat for path in files if (stat := path.stat()).st_size}
     return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}
 
 
