@@ -166,9 +166,8 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
     """For a training on the device of the draft, which need not be the first GPU."""
     with _accelerate_on(device):
         arguments = _config(settings, seed, work, device, bf16)
-    if (
-        arguments.device != device
-    ):  # transformers takes the first GPU whatever accelerate has, and would move the draft there
+    # transformers takes the first GPU whatever accelerate has, and would move the draft there.
+    if arguments.device != device:
         vars(arguments)["_setup_devices"] = device  # the value of a cached property
         torch.accelerator.set_device_index(device)
     if arguments.n_gpu > 1:

@@ -28,7 +28,7 @@ class Card:
     def check(self, number: int, built_for: tuple[str, ...]) -> Check:
         """What it is, and what follows."""
         capability = ".".join(map(str, self.capability))
-        free = "not to be had now" if self.free is None else f"{self.free / GIB:.0f} free"
+        free = "free memory unknown" if self.free is None else f"{self.free / GIB:.0f} free"
         found = f"{self.name}, {self.total / GIB:.0f} GiB ({free}), compute capability {capability}: "
         if not _has_kernels(self.capability, built_for):
             remedy = (
@@ -106,13 +106,8 @@ def _driver() -> str | None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return "nvidia-smi does not answer"
-    lines = done.stdout.split("\n") if done.returncode == 0 else []
-    version = lines[0].strip() if lines else ""
-    return (
-        f"driver {version}"
-        if version
-        else f"nvidia-smi says: {first_line(RuntimeError(done.stdout or done.stderr))[:120]}"
-    )
+    said = (done.stdout or done.stderr).strip().partition("\n")[0][:120]
+    return f"driver {said}" if done.returncode == 0 else f"nvidia-smi says: {said}"
 
 
 def _has_kernels(capability: tuple[int, int], built_for: tuple[str, ...]) -> bool:

@@ -21,7 +21,6 @@ from tests.device.kit.models import AGREEMENT, PAIRS, Setup
 
 GAMMA, PROMPT, REPEATS = 5, 128, 3
 BATCHES = (1, 8, 32)
-AIMS = {"over_assisted": 3.0, "efficiency": 0.9}
 
 
 def measures(setup: Setup) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:

@@ -16,7 +16,7 @@ from pipeline.generation.generate import GenerationSettings, generate_completion
 from pipeline.models.devices import synchronize
 from pipeline.speculation.settings import Sampling
 from tests.device.kit.models import Setup, parameters
-from tests.device.kit.training import _completions, _peak_memory, _peaks, _reset_peak
+from tests.device.kit.training import completions, peak_memory, peaks_of, reset_peak
 
 REPEATS = 3
 
@@ -42,17 +42,17 @@ def _median(setup: Setup, run: Callable[[], int]) -> float:
 
 def _examination(setup: Setup, name: str) -> dict[str, Any]:
     draft = PlainDraft(setup.model(name), setup.vocabulary(name))
-    rows = _completions(setup, name)
+    rows = completions(setup, name)
     examiner = Examiner(Sampling(), EvaluateConfig())
 
     def run() -> int:
         list(examiner.counts(draft, rows))
         return sum(len(row.prompt) + len(row.tokens) for row in rows)
 
-    _reset_peak(setup)
+    reset_peak(setup)
     speed, weights = _median(setup, run), parameters(draft.model)
-    found = {"tokens_per_second": speed, "vocabulary": setup.vocabulary(name), **_peak_memory(setup)}
-    if (peaks := _peaks(setup)) is not None:
+    found = {"tokens_per_second": speed, "vocabulary": setup.vocabulary(name), **peak_memory(setup)}
+    if (peaks := peaks_of(setup)) is not None:
         found["share_of_peak"] = 2 * weights * speed / peaks[0]
     return found
 
@@ -92,10 +92,10 @@ def _generation(setup: Setup, name: str, batch: int) -> dict[str, Any]:
         )
         return batch * tokens
 
-    _reset_peak(setup)
-    found = {"tokens_per_second": _median(setup, ours), **_peak_memory(setup)}
+    reset_peak(setup)
+    found = {"tokens_per_second": _median(setup, ours), **peak_memory(setup)}
     found["generate_tokens_per_second"] = _median(setup, theirs)
     found["over_generate"] = found["tokens_per_second"] / found["generate_tokens_per_second"]
-    if (peaks := _peaks(setup)) is not None:
+    if (peaks := peaks_of(setup)) is not None:
         found["limit_by_bandwidth"] = batch * peaks[1] / (2 * parameters(model))
     return found

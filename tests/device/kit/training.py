@@ -28,7 +28,6 @@ DRAFTS, TEACHER = ("Qwen3-0.6B", "Qwen3-1.7B"), "Qwen3-8B"
 ROWS, BATCH = 64, 8  # completions, and packed rows of a step
 GKD_ROWS = 2  # at once, and four times a step: it holds several whole tensors of logits, 5 GB each for 8 rows
 STEPS, SETTLING = 20, 4  # of a training, and those at its beginning that are not counted
-AIM = 0.4  # share of the bf16 peak
 # Dense bf16 tensor cores, FLOP/s, and bytes a second of memory, as the cards' data sheets say.
 PEAKS = {
     "NVIDIA H100 80GB HBM3": (989e12, 3.35e12),
@@ -49,7 +48,7 @@ def _measure(setup: Setup, draft: str, train: "Train") -> dict[str, Any]:
     _free(setup)
     clock = Clock(setup)
     tokens = train(setup, draft, STEPS, clock) / STEPS
-    step, peak = clock.seconds_a_step, _peak_memory(setup)
+    step, peak = clock.seconds_a_step, peak_memory(setup)
     _free(setup)
     model = setup.model(draft)
     weights = parameters(model)
@@ -62,7 +61,7 @@ def _measure(setup: Setup, draft: str, train: "Train") -> dict[str, Any]:
         **peak,
         "settings": {"batch": BATCH, "tokens_a_row": setup.size(1024, 64), "bf16": True, "rows_at_once_gkd": GKD_ROWS},
     }
-    if (peaks := _peaks(setup)) is not None:
+    if (peaks := peaks_of(setup)) is not None:
         # 6 a weight and token, of the draft alone; AdamW reads and writes fp32 weights, gradients and two moments.
         flops, moved = 6 * weights * tokens, 2 * weights * 16
         found |= {"share_of_peak": flops / step / peaks[0], "seconds_by_flops": flops / peaks[0]}
@@ -98,7 +97,7 @@ def _free(setup: Setup) -> None:
         torch.cuda.empty_cache()
 
 
-def _completions(setup: Setup, name: str) -> list[StoredCompletion]:
+def completions(setup: Setup, name: str) -> list[StoredCompletion]:
     """Random texts with random sparse targets of 64 entries, each filling a row."""
     generator, vocabulary, length = np.random.default_rng(0), setup.vocabulary(name), setup.size(1024, 64)
     before, kept = length // 4, min(64, setup.vocabulary(name) // 2)
@@ -143,7 +142,7 @@ def _ours(optimizer: str, loss: str) -> Train:
             evaluate_every=steps,
             save_every=steps,
         )
-        rows = _completions(setup, name)
+        rows = completions(setup, name)
         with tempfile.TemporaryDirectory(dir=setup.work) as work:
             made = trainer._trainer
 
@@ -178,7 +177,7 @@ def _sft(setup: Setup, name: str, steps: int, clock: Clock) -> int:
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
-    rows = _completions(setup, name)
+    rows = completions(setup, name)
     data = [
         {
             "input_ids": [*row.prompt.tolist(), *row.tokens.tolist()],
@@ -202,7 +201,7 @@ def _gkd(setup: Setup, name: str, steps: int, clock: Clock) -> int:
     from datasets import Dataset
     from trl.experimental.gkd import GKDConfig, GKDTrainer
 
-    rows = _completions(setup, name)
+    rows = completions(setup, name)
 
     def collate(chosen: list[dict[str, int]]) -> dict[str, torch.Tensor]:
         some = [rows[one["row"]] for one in chosen]
@@ -253,18 +252,18 @@ WAYS: dict[str, Train] = {
 }
 
 
-def _reset_peak(setup: Setup) -> None:
+def reset_peak(setup: Setup) -> None:
     if setup.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(setup.device)
 
 
-def _peak_memory(setup: Setup) -> dict[str, float]:
+def peak_memory(setup: Setup) -> dict[str, float]:
     if setup.device.type != "cuda":
         return {}
     return {"peak_gib": torch.cuda.max_memory_allocated(setup.device) / 2**30}
 
 
-def _peaks(setup: Setup) -> tuple[float, float] | None:
+def peaks_of(setup: Setup) -> tuple[float, float] | None:
     if setup.device.type != "cuda":
         return None
     return PEAKS.get(torch.cuda.get_device_name(setup.device))
