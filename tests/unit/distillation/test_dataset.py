@@ -11,6 +11,7 @@ from pipeline.distillation.dataset import PackedCompletions, stored_targets
 from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack
+from pipeline.speculation.teacher_forced import at_positions
 from tests.fakes import family_model, full_logits, stored_completion
 
 
@@ -60,7 +61,8 @@ def test_documents_that_may_not_share_have_a_row_each(items: list[StoredCompleti
 def test_every_marked_position_is_followed_by_its_token(items: list[StoredCompletion]) -> None:
     """What `predicts` marks at t is the input at t + 1, in every row, in the order of the teacher's columns."""
     batch = _batch(items, 2, 0, 1)
-    row, position = _marked(batch).nonzero(as_tuple=True)
+    width = batch["input_ids"].shape[1]
+    row, position = batch["predicts"] // width, batch["predicts"] % width
 
     assert batch["input_ids"][row, position + 1].tolist() == batch["tokens"].tolist()
 
@@ -116,7 +118,7 @@ def test_documents_of_a_row_do_not_see_each_other(family: str) -> None:
     batch = documents.collate(chosen)
     feed = {name: batch[name] for name in ("input_ids", "position_ids")}
     with torch.inference_mode():
-        logits_NV = model(**feed, use_cache=False).logits[_marked(batch)]
+        logits_NV = at_positions(model(**feed, use_cache=False).logits, batch["predicts"])
     expected = []
     for number in batch["documents"].tolist():
         item = items[number]

@@ -4,7 +4,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pipeline.registry.mlflow_client import Location
+import pytest
+
+from pipeline.errors import RegistryUnavailable
+from pipeline.registry.mlflow_client import Location, client_for
 from pipeline.registry.mlflow_port import MlflowPort
 from pipeline.store.artifacts import Store
 
@@ -48,3 +51,10 @@ def test_an_alias_of_a_deleted_version_is_none(tmp_path: Path) -> None:
     port = MlflowPort(_Dangling(), Location("sqlite:///x", None, "e", Store(tmp_path)), "name")
 
     assert {"previous": "1"} == port.aliases() == port.read().aliases
+
+
+def test_without_mlflow_there_is_no_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where no server answers: a run goes on, and nothing is promoted."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RegistryUnavailable, match="mlflow is not installed"):
+        client_for(Location("sqlite:///x", None, "e", Store(tmp_path)))

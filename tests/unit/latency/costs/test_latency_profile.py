@@ -68,6 +68,15 @@ def test_a_measurement_beside_other_work_says_so() -> None:
     assert [] == PROFILE.notes == replace(PROFILE, about={"processor_share": 0.9}).notes
 
 
+def test_eager_passes_of_a_gpu_are_said_to_be_none_of_an_engine() -> None:
+    """On a CPU engines compute eagerly too."""
+    (note,) = replace(PROFILE, about={"device": "cuda: H100", "passes": "eager"}).notes
+    assert "eager passes" in note
+    assert "understudy latency fit" in note
+    for about in ({"device": "cpu: x", "passes": "eager"}, {"device": "cuda: H100", "passes": "compiled"}):
+        assert [] == replace(PROFILE, about=about).notes
+
+
 def test_it_survives_its_file(tmp_path: Path) -> None:
     """Written and read."""
     (tmp_path / "profile.json").write_text(json.dumps(PROFILE.json()))
