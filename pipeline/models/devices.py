@@ -6,7 +6,7 @@ data from memory that may be swapped, and where it asks. Loops wait once a round
 
 import platform
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from time import perf_counter
 from typing import Any
 
@@ -93,7 +93,9 @@ def download(*tensors: torch.Tensor) -> list[NDArray[Any]]:
     """Tensors of one device, as arrays of the host. It waits once, for all of them."""
     if computes_at_once(tensors[0].device):
         return [tensor.numpy() for tensor in tensors]
-    raw = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]).cpu()
+    # Cloned: a tensor of one number is contiguous with any stride, and its bytes cannot be looked at.
+    flat = [tensor.clone(memory_format=torch.contiguous_format).view(-1) for tensor in tensors]
+    raw = torch.cat([tensor.view(torch.uint8) for tensor in flat]).cpu()
     ends = list(accumulate(tensor.nbytes for tensor in tensors))
     return [
         raw[end - tensor.nbytes : end].clone().view(tensor.dtype).view(tensor.shape).numpy()
@@ -106,25 +108,23 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self._device = None if computes_at_once(device) else device
-        self._began = perf_counter()
-        self._marks: list[Any] = [self._mark()]
+        self._began, self._marks = perf_counter(), list[Any]()
+        if self._device is not None:
+            self.mark()
 
     def mark(self) -> None:
         """A phase ends here."""
-        self._marks.append(self._mark())
-
-    def _mark(self) -> Any:
         if self._device is None:
-            return perf_counter()
+            self._marks.append(perf_counter())
+            return
         event = torch.Event(self._device, enable_timing=True)
         event.record()
-        return event
+        self._marks.append(event)
 
     def seconds(self) -> list[float]:
         """Of each phase, then of what followed the last. The device must have passed the last mark."""
-        pairs = zip(self._marks, self._marks[1:], strict=False)
-        phases = [
-            end - begin if self._device is None else begin.elapsed_time(end) / 1000  # from milliseconds
-            for begin, end in pairs
-        ]
-        return [*phases, perf_counter() - self._began - sum(phases)]
+        now = perf_counter()
+        if self._device is None:
+            return [end - begin for begin, end in pairwise([self._began, *self._marks, now])]
+        phases = [begin.elapsed_time(end) / 1000 for begin, end in pairwise(self._marks)]  # from milliseconds
+        return [*phases, now - self._began - sum(phases)]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from pipeline.errors import UsageError
-from pipeline.models.devices import Stopwatch, synchronize, upload
+from pipeline.models.devices import Stopwatch, download, synchronize, upload
 from pipeline.speculation.batch import Batch, Completion, Request, Round, Seconds
 from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.compiled_rules import CompiledRules
@@ -19,7 +19,7 @@ from pipeline.speculation.draft_length import DraftLength, Fixed
 from pipeline.speculation.drafter import Drafter, LoadedDraft, Proposal
 from pipeline.speculation.forward import PREFILL, CachedModel
 from pipeline.speculation.rules import Rules, TorchRules
-from pipeline.speculation.sampling import RandomStreams, are_sound, check_weight_sums
+from pipeline.speculation.sampling import RandomStreams, require_sound
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.verification import VerificationResult
 
@@ -150,12 +150,10 @@ class Decoding:
         batch = self.batch
         block_BT = torch.cat([drafts.tokens_BG, result.next_B.unsqueeze(1)], dim=1)
         block_BT.scatter_(1, result.accepted_B.unsqueeze(1), result.next_B.unsqueeze(1))
-        sound_B1 = are_sound(result.sums_B, drafts.sums).expand(len(block_BT), 1)
         # The one copy to the host, for which it waits.
-        host = torch.cat([sound_B1, result.accepted_B.unsqueeze(1), block_BT], dim=1).tolist()
-        if not host[0][0]:
-            check_weight_sums(result.sums_B, drafts.sums)
-        accepted, block = [row[1] for row in host], [row[2:] for row in host]
+        accepted_B, host_BT, *sums = download(result.accepted_B, block_BT, result.sums_B, drafts.sums)
+        require_sound(*sums)
+        accepted, block = accepted_B.tolist(), host_BT.tolist()
         numbers = list(batch.running)
         emitted = batch.emit(block_BT, block, drafts.drafted, accepted)
         self.decoder.length.learn(drafts.drafted, accepted)

@@ -4,11 +4,14 @@ Does not depend on models or caches. Shapes: B sequences, T positions, V tokens;
 """
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pipeline.errors import UnderstudyError
+from pipeline.models.devices import download
 from pipeline.speculation.settings import Sampling
 
 _FIRST_CHUNK, _LARGEST_CHUNK = 64, 4096  # numbers of a stream that are made at once
@@ -65,7 +68,7 @@ def draw(weights_V: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, 
     and the sums (...).
 
     Each draw uses one uniform number, so it depends only on the sequence's own random stream and not on the batch. A
-    token of weight 0 is never drawn. The caller checks the sums once per round with `are_sound`: a check here would make the
+    token of weight 0 is never drawn. The caller checks the sums once per round with `require_sound`: a check here would make the
     host wait at every draft token.
     """
     sums_V = weights_V.cumsum(-1, dtype=torch.float64)
@@ -79,19 +82,18 @@ def draw(weights_V: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, 
 
 def finite_or_nan(best: torch.Tensor) -> torch.Tensor:
     """For `check_weight_sums`: 1 if the best logit is finite, NaN otherwise."""
-    return best - best + 1
+    return (best - best + 1).float()
 
 
-def check_weight_sums(*sums: torch.Tensor) -> None:
+def check_weight_sums(sums: torch.Tensor) -> None:
+    """`require_sound`, of sums on a device. The host waits for them."""
+    require_sound(*download(sums))
+
+
+def require_sound(*sums: NDArray[Any]) -> None:
     """Raise UnderstudyError unless all weight sums are finite and positive."""
-    if not bool(are_sound(*sums)):
+    if not all(0 < value < math.inf for some in sums for value in some.ravel().tolist()):  # NaN compares as false
         raise UnderstudyError("the model returned NaN or infinite logits; check its weights and dtype")
-
-
-def are_sound(*sums: torch.Tensor) -> torch.Tensor:
-    """Whether all weight sums are finite and positive, on their device: the host reads it with the results of the round."""
-    all_sums = torch.cat([some.flatten().double() for some in sums])
-    return ((all_sums > 0) & (all_sums < math.inf)).all()  # NaN compares as false
 
 
 class RandomStreams:
