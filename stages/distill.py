@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.distillation.launchers import current, process_count
 from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json
+from pipeline.distillation.processes_here import processes_here
 from pipeline.distillation.training import Training
 from pipeline.distillation.training_data import training_data
 from pipeline.distillation.training_log import PEAK, RATE, Log, best, examinations
@@ -56,14 +56,9 @@ def run(context: StageContext[DistillSettings]) -> Outcome:
 
 
 def _processes(context: StageContext[DistillSettings]) -> int:
-    import torch
-
     training, resources = context.settings.training, context.resources
-    device, gpus = choose_device(resources.device), 0
-    if device.type == "cuda":
-        gpus = torch.cuda.device_count() if device.index is None else 1
     alone = training.rounds is not None and resources.target_device_map is not None
-    return process_count(resources.processes, training.distill.batch, gpus, current(), alone)
+    return processes_here(resources.processes, training.distill.batch, choose_device(resources.device), alone)
 
 
 def _train(

@@ -189,6 +189,17 @@ def test_what_a_gpu_has_free(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (7 * GIB, 2 * GIB, None) == tuple(memory_plan._free_on(place) for place in ("cuda:1", "cuda:0", "mps"))
 
 
+def test_a_card_that_does_not_say_refuses_nothing(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is full, or another process has it to itself: what is then loaded says so."""
+
+    def no_answer(place: str) -> None:
+        raise torch.OutOfMemoryError("CUDA error: out of memory")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", no_answer)
+    assert memory_plan._free_on("cuda:0") is None
+    require_memory(saved, "float32", torch.device("cuda", 0), None, False)
+
+
 def test_the_limit_of_the_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """`ulimit -v`: what it has of it is used up."""
     pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
