@@ -20,7 +20,8 @@ def plan(
 ) -> None:
     """Estimate what a run costs before it starts.
 
-    Prints tokens, bytes and hours of each job, the critical one, what one more endpoint, GPU or node saves, and all assumptions.
+    Prints tokens, bytes and hours of each job, the critical one, what one more endpoint, GPU or node saves, all assumptions, and
+    the memory that stages need, with what a run on this machine is refused for.
     Throughputs are those of earlier runs in the store, or stated in the section `plan` of the config; --measure measures them
     now. Exit 2 if no prompt can be used, or if the gate must refuse for too few of them.
     """
@@ -30,9 +31,11 @@ def plan(
     from pipeline.planning.earlier_runs import measurements, with_small_runs
     from pipeline.planning.estimate import estimate
     from pipeline.planning.forecast import forecast, last_learning_curve
+    from pipeline.planning.memory import memory_of
     from pipeline.planning.trial_runs import measure as measure_trials
     from pipeline.progress import Progress
     from pipeline.report.dry_run import print_stored
+    from pipeline.report.memory import print_memory
     from pipeline.report.plan import print_estimate, print_forecast
     from pipeline.running.local_pair import check_local_pair
     from pipeline.running.preview import preview, require_stored_prompts
@@ -51,19 +54,21 @@ def plan(
     measured = measure_trials(resolved, found, kept, progress) if measure else None
     if measured is not None:
         known = with_small_runs(known, measured.lengths, measured.draft_parameters)
-    costs = estimate(resolved, found, known, measured)
+    costs, memory = estimate(resolved, found, known, measured), memory_of(resolved, found, known)
     if as_json:
         figures = {
             **dataclasses.asdict(found),
             "learning_curve": dataclasses.asdict(curve) if curve else None,
             "notes": notes,
             "estimate": dataclasses.asdict(costs),
+            "memory": dataclasses.asdict(memory),
             "a_run_would": {one.job.id: one.action for one in planned},
         }
         figures["measured"] = dataclasses.asdict(measured) if measured else None
         say_json(figures)
         return
     print_estimate(costs, measured)
+    print_memory(memory)
     print_stored(costs, planned)
     if measured is None:
         say("to measure the throughput of each job in two small runs, add --measure")

@@ -93,15 +93,18 @@ def run(
 def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool, verbose: bool) -> None:
     """Prints before it checks, so that a config with a mistake is printed too. A local pair decides some of the jobs."""
     from pipeline.errors import UnderstudyError
-    from pipeline.planning.forecast import source_readers
+    from pipeline.planning.earlier_runs import measurements
+    from pipeline.planning.forecast import forecast, source_readers
+    from pipeline.planning.memory import memory_of
     from pipeline.progress import Progress
     from pipeline.report.dry_run import print_config, print_jobs
+    from pipeline.report.memory import print_memory
     from pipeline.running.device_check import require_device
     from pipeline.running.execution.ray_cluster import require_ray
     from pipeline.running.inputs import require_inputs
     from pipeline.running.jobs import jobs_of
     from pipeline.running.local_pair import check_local_pair
-    from pipeline.running.preview import preview, require_stored_prompts
+    from pipeline.running.preview import BUILD, preview, require_stored_prompts
     from pipeline.running.prompt_survey import require_prompts
 
     mistake, notes, resolved = None, list[str](), given
@@ -116,11 +119,14 @@ def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool
         print_config(resolved, jobs_of(resolved))
     if mistake is not None:
         raise mistake
+    planned = preview(resolved, store, first, last)
     print_jobs(
-        preview(resolved, store, first, last),
+        planned,
         [*(reader.line for reader in source_readers(resolved).values()), *notes],
         store,
     )
+    built = {name for one in planned if one.action == BUILD for name in (one.job.id, one.job.stage)}
+    print_memory(memory_of(resolved, forecast(resolved), measurements(store, resolved)).of(built))
     try:
         require_device(given.device, STAGES)
     except UnderstudyError as error:  # it may be looked at on a machine that runs nothing

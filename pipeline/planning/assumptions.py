@@ -36,7 +36,7 @@ def amounts_of(config: Config, counted: Forecast, known: Measurements) -> Amount
         prompts=prompts,
         prompt_tokens=_prompt_tokens(config, lengths).value,
         completion_tokens=_completion_tokens(config, lengths).value,
-        longest_prompt=_longest_prompt(config, lengths).value,
+        longest_prompt=longest_prompt(config, lengths).value,
         turns=lengths.turns if lengths else 1.0,
         processes=_processes(config, known).value,
         recorded=(counted.recorded_answers or 0) / counted.rows if counted.rows else 0.0,
@@ -48,7 +48,7 @@ def assumptions_of(
 ) -> list[Assumption]:
     """In the order in which an estimate uses them."""
     found = [_rows(config, counted), _kept(known.lengths), _prompt_tokens(config, known.lengths)]
-    found += [_longest_prompt(config, known.lengths), _completion_tokens(config, known.lengths)]
+    found += [longest_prompt(config, known.lengths), _completion_tokens(config, known.lengths)]
     found += [*_of_training(config, amounts), _processes(config, known)]
     if parameters is not None:
         found.append(_parameters(known, parameters))
@@ -86,7 +86,8 @@ def _prompt_tokens(config: Config, lengths: Lengths | None) -> Assumption:
     return Assumption(what=what, value=config.corpus.prompt_limit, source=source, key=key)
 
 
-def _longest_prompt(config: Config, lengths: Lengths | None) -> Assumption:
+def longest_prompt(config: Config, lengths: Lengths | None) -> Assumption:
+    """As long as which rows are packed and caches are."""
     what, key = "longest prompt, in tokens", "plan.longest_prompt_tokens"
     if (stated := config.plan.longest_prompt_tokens) is not None:
         return Assumption(what=what, value=min(stated, config.corpus.prompt_limit), source="stated", key=key)

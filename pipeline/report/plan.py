@@ -139,12 +139,6 @@ def _totals(found: "Estimate") -> Iterator[str]:
         yield f"time not known: {', '.join(found.unknown)}"
     more = f", without {', '.join(found.unknown_bytes)}" if found.unknown_bytes else ""
     yield f"disk: {_size(found.stored_bytes)} when the run has ended, {_size(found.peak_bytes)} at most while it runs{more}"
-    if found.training_bytes is not None:
-        sharded = "" if found.sharded_bytes is None else f"; with distill.shard {_size(found.sharded_bytes)}"
-        yield (
-            f"memory to train: at least {_size(found.training_bytes)} in each process (float32 weights, gradients, optimizer "
-            f"state){sharded}"
-        )
     if found.endpoint_seconds is not None:
         each, gpus = found.endpoint_seconds / found.endpoints, found.endpoint_gpu_seconds
         gpu = "GPU hours: state plan.gpus_per_endpoint" if gpus is None else f"{_hours(gpus)} GPU hours"

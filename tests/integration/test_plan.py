@@ -194,6 +194,32 @@ def test_a_plan_needs_no_torch_and_its_sources(smoke: Smoke, tmp_path: Path) -> 
     assert f"{tmp_path / 'none.jsonl'}" in missing.complaint
 
 
+def test_a_run_that_cannot_fit_is_refused_before_it(
+    smoke: Smoke, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `plan` and `run --dry-run`, which go on, in the words of the run; where it fits neither says a word of it."""
+    pair = smoke.place.artifact("pair")
+    models = ", ".join(f"{role}: {{source: {pair / role}}}" for role in ("target", "draft"))
+    options = ("--set", f"pair={{{models}}}", "--set", f"corpus.sources=[{{path: {pair / 'prompts.jsonl'}}}]")
+    commands = [("plan", SMOKE, *options), ("run", SMOKE, "--dry-run", *options)]
+    fits = [place.understudy(*command) for command in commands]
+    monkeypatch.setattr("pipeline.models.memory_plan._free_on", lambda place: 1 << 20)
+    tight = [place.understudy(*command) for command in commands]
+    as_json = json.loads(place.understudy("plan", SMOKE, *options, "--json").out)["memory"]
+    run = place.understudy("run", SMOKE, *options, MLFLOW_TRACKING_URI=NOBODY)
+
+    assert [(0, ""), (0, "")] == [(ended.code, ended.err) for ended in tight]
+    assert not any("is refused" in ended.out for ended in fits)
+    assert all("\n  evaluate: " in ended.out and " free here: " in ended.out for ended in fits)
+    prefix = "a run here is refused at generate: "
+    for ended in tight:
+        (line,) = (line for line in ended.out.splitlines() if line.startswith(prefix))
+        assert f"{pair / 'target'}: its weights take " in line
+        assert run.complaint.endswith(line.removeprefix(prefix))
+    assert 2 == run.code
+    assert ["generate", "distill", "evaluate"] == [stage["stage"] for stage in as_json["stages"] if stage["refused"]]
+
+
 @pytest.mark.long
 def test_a_measured_plan_names_what_each_job_takes(place: Place) -> None:
     """Two small runs of the real loop: figures for each job, memory of serving, and nothing left behind or done."""
