@@ -4,6 +4,7 @@ Their logits are scaled so that drafts of any shape agree with targets of any sh
 deviation s about independent values, sum min(p, q) = 2 Phi(-s / sqrt 2) (log p - log q is normal with deviation s sqrt 2).
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -42,6 +43,7 @@ class Setup:
     device: torch.device
     tiny: bool
     work: Path  # for what a part keeps from one call to the next
+    until: float = math.inf  # of time.monotonic(): programs that a part has started are ended then
 
     def size(self, whole: int, tiny: int) -> int:
         return tiny if self.tiny else whole
@@ -83,3 +85,11 @@ def published(name: str, tiny: bool = False) -> Any:
 
 def parameters(model: Any) -> int:
     return sum(weight.numel() for weight in model.parameters())
+
+
+def multiplied(name: str, tiny: bool = False) -> int:
+    """Parameters of a published shape that each token is multiplied with: without an embedding that only looks up rows."""
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(published(name, tiny))
+    rows = model.get_input_embeddings().weight
+    return parameters(model) - (0 if rows is model.get_output_embeddings().weight else rows.numel())

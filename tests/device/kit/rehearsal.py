@@ -3,8 +3,8 @@
 import json
 import os
 import re
+import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.device import pretend
+from tests.device.kit.bounded import run_until, started, wait_until
 from tests.device.kit.models import Setup
 
 _ROOT = Path(__file__).parents[3]
@@ -45,7 +46,7 @@ def _tests(setup: Setup, name: str) -> dict[str, Any]:
         f"tests/device/{name}.py",
     ]
     few = ["-k", "Llama or our_forward or device"] if setup.tiny else []
-    done = subprocess.run([*command, *few], cwd=_ROOT, env=_environment(setup), capture_output=True, text=True)
+    done = run_until(setup.until, [*command, *few], _ROOT, _environment(setup))
     counts = {kind: int(count) for count, kind in re.findall(r"(\d+) (passed|failed|error|skipped)", done.stdout)}
     reasons = [line[:300] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     if not counts:
@@ -54,8 +55,9 @@ def _tests(setup: Setup, name: str) -> dict[str, Any]:
 
 
 def interrupted_loop(setup: Setup, config: str) -> dict[str, Any]:
-    """Figures of the examined drafts, and what each stage took. The training is interrupted and goes on."""
-    store = setup.work / config
+    """Figures of the examined drafts, and what each stage took. The training is interrupted and goes on. From an empty store: one
+    that an earlier call has left may have no training to interrupt."""
+    shutil.rmtree(store := setup.work / config, ignore_errors=True)
     words = [
         "run",
         f"configs/{config}.yaml",
@@ -68,8 +70,8 @@ def interrupted_loop(setup: Setup, config: str) -> dict[str, Any]:
     ]
     command = [sys.executable, "-c", _MAIN, *words]
     environment = _environment(setup) | {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}
-    interrupted = _interrupted(command, environment, store)
-    done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True)
+    interrupted = _interrupted(setup.until, command, environment, store)
+    done = run_until(setup.until, command, _ROOT, environment)
     if done.returncode:
         raise RuntimeError(done.stdout[-1500:] + done.stderr[-1500:])
     went_on = "goes on from step" in done.stdout + done.stderr
@@ -89,15 +91,15 @@ def interrupted_loop(setup: Setup, config: str) -> dict[str, Any]:
     }
 
 
-def _interrupted(command: list[str], environment: dict[str, str], store: Path) -> bool:
+def _interrupted(until: float, command: list[str], environment: dict[str, str], store: Path) -> bool:
     """Whether the run was stopped after a checkpoint of its training."""
-    process = subprocess.Popen(
-        command, cwd=_ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    while process.poll() is None:
-        if any(store.rglob("checkpoint-*/trainer_state.json")):
-            process.send_signal(signal.SIGINT)
-            process.wait()
-            return True
-        time.sleep(0.05)
+    with started(command, _ROOT, environment) as process:
+        while process.poll() is None:
+            stop = any(store.rglob("checkpoint-*/trainer_state.json"))
+            if stop:
+                process.send_signal(signal.SIGINT)
+            if stop or time.monotonic() > until:
+                wait_until(until, process)
+                return stop
+            time.sleep(0.05)
     return False

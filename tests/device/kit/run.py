@@ -13,6 +13,7 @@ import platform
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def _options() -> argparse.Namespace:
         "--seconds",
         type=float,
         default=SECONDS,
-        help="no measure of a part begins later; one that has begun is not stopped",
+        help="no measure of a part begins later, and programs that it has started (part 1) are ended then; what else has begun "
+        "is not stopped",
     )
     parser.add_argument("--tiny", action="store_true", help="a rehearsal with shapes whose figures mean nothing")
     options = parser.parse_args()
@@ -71,6 +73,7 @@ def run_part(number: int, setup: Setup, out: Path, limit: float) -> bool:
         raise SystemExit(f"{path}: measured on another card, with other libraries or with --tiny; give another --out")
     found |= here
     measures, errors = found.setdefault("measures", {}), {}
+    setup = replace(setup, until=began + limit)
     part = importlib.import_module(f"tests.device.kit.{name}")
     left = list[str]()
     for measure, work in part.measures(setup):

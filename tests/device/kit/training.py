@@ -21,7 +21,7 @@ from pipeline.generation.distributions import pack, sparsify
 from pipeline.models.devices import synchronize
 from pipeline.progress import Progress
 from pipeline.speculation.settings import Sampling
-from tests.device.kit.models import Setup, parameters
+from tests.device.kit.models import Setup, multiplied, parameters
 from tests.fakes import tiny_tokenizer
 
 DRAFTS, TEACHER = ("Qwen3-0.6B", "Qwen3-1.7B"), "Qwen3-8B"
@@ -50,23 +50,27 @@ def _measure(setup: Setup, draft: str, train: "Train") -> dict[str, Any]:
     tokens = train(setup, draft, STEPS, clock) / STEPS
     step, peak = clock.seconds_a_step, peak_memory(setup)
     _free(setup)
-    model = setup.model(draft)
-    weights = parameters(model)
-    del model
     found = {
         "seconds_a_step": step,
         "tokens_a_step": tokens,
         "tokens_per_second": tokens / step,
-        "parameters": weights,
+        "parameters": (weights := parameters(setup.model(draft))),
         **peak,
         "settings": {"batch": BATCH, "tokens_a_row": setup.size(1024, 64), "bf16": True, "rows_at_once_gkd": GKD_ROWS},
     }
     if (peaks := peaks_of(setup)) is not None:
-        # 6 a weight and token, of the draft alone; AdamW reads and writes fp32 weights, gradients and two moments.
-        flops, moved = 6 * weights * tokens, 2 * weights * 16
+        # AdamW reads and writes fp32 weights, gradients and two moments.
+        flops, moved = flops_a_step(draft, train, tokens, setup.tiny), 2 * weights * 16
         found |= {"share_of_peak": flops / step / peaks[0], "seconds_by_flops": flops / peaks[0]}
         found |= {"seconds_by_bytes": moved / peaks[1]}
     return found
+
+
+def flops_a_step(draft: str, train: "Train", tokens: float, tiny: bool = False) -> float:
+    """Of matrix products, attention left out: 6 for a weight of the draft and a token, and in GKD 2 for one of the teacher, whose
+    forward is in each step."""
+    teacher = 2 * multiplied(TEACHER, tiny) if train is _gkd else 0
+    return (6 * multiplied(draft, tiny) + teacher) * tokens
 
 
 class Clock(TrainerCallback):  # type: ignore[misc]
