@@ -4,7 +4,7 @@ The draft says what probability q it gives to each token (`speculation/drafter.p
 are here. Does not read files. Shapes: T tokens of a completion, P places of a block.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from pipeline.acceptance.rounds import Acceptance, Floats
 from pipeline.errors import BrokenDraft
 from pipeline.speculation.drafter import Examined, LoadedDraft
+from pipeline.speculation.hidden_states import Features
 from pipeline.speculation.settings import GREEDY, Sampling
+from pipeline.speculation.target_states import TargetStates
 from pipeline.speculation.teacher_forced import PaddedBatch, TokenizedCompletion, batches
 
 
@@ -64,9 +66,11 @@ def examine(
     applied = GREEDY if sampling.greedy else draft_sampling
     for numbers in batches([len(item.prompt) + len(item.tokens) for item in completions], batch_tokens):
         batch = PaddedBatch([completions[number] for number in numbers])
-        for name in [name for name in drafts if name not in broken]:
+        left = {name: draft for name, draft in drafts.items() if name not in broken}
+        features = _features(left.values(), batch)
+        for name, draft in left.items():
             try:
-                values = _examine_batch(drafts[name], batch, applied, max_gamma)
+                values = _examine_batch(draft, batch, applied, max_gamma, features.get(draft.states))
             except BrokenDraft as error:
                 broken[name] = BrokenDraft(f"{error} (completion {first_number + numbers[-1]})")
                 continue
@@ -83,9 +87,20 @@ def examine(
     return {name: broken.get(name, found[name]) for name in drafts}
 
 
-def _examine_batch(draft: LoadedDraft, batch: PaddedBatch, sampling: Sampling, max_gamma: int) -> list[Acceptance]:
+def _features(drafts: Iterable[LoadedDraft], batch: PaddedBatch) -> dict[TargetStates | None, Features]:
+    """The hidden states that drafts read, of each of their targets: one pass for all drafts of it."""
+    layers = dict[TargetStates, set[int]]()
+    for draft in drafts:
+        if draft.states is not None:
+            layers.setdefault(draft.states, set()).update(draft.layers)
+    return {states: states.features(batch, wanted) for states, wanted in layers.items()}
+
+
+def _examine_batch(
+    draft: LoadedDraft, batch: PaddedBatch, sampling: Sampling, max_gamma: int, features: Features | None
+) -> list[Acceptance]:
     gammas = range(1, max_gamma + 1) if draft.kind.depends_on_gamma else [max_gamma]
-    by_gamma = [draft.examine(batch, sampling, gamma, None) for gamma in gammas]
+    by_gamma = [draft.examine(batch, sampling, gamma, features) for gamma in gammas]
     found = []
     for number, row in enumerate(batch.rows):
         a = [_accepted(one, number, row) for one in by_gamma]

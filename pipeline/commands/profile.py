@@ -81,7 +81,7 @@ def profile(
     about = {"target": model_digest(find_model(target, "target")), "draft": named.digest}
     found = measure_profile(
         pair.target,
-        loaded.model,
+        loaded.models[0],
         pair.vocabulary,
         batches=batches,
         gammas=max_gamma,

@@ -7,7 +7,7 @@ an attribute here or a method there; nothing else asks which kind a draft is.
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-KindName = Literal["plain", "prompt-lookup", "suffix-matching"]
+KindName = Literal["plain", "eagle3", "medusa", "prompt-lookup", "suffix-matching"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class Kind:
     by_token: bool
     depends_on_gamma: bool = False  # whether q depends on how many tokens the round drafts
     memory: Literal["none", "request"]  # what it remembers while a request is decoded
+    reads_states: bool = False  # hidden states of the target: it is made for one target, which is loaded with it
 
 
 KINDS: dict[str, Kind] = {
@@ -33,6 +34,22 @@ KINDS: dict[str, Kind] = {
             has_weights=True,
             by_token=True,
             memory="request",
+        ),
+        Kind(
+            name="eagle3",
+            summary="a decoder layer or more on hidden states of three of the target's layers, one pass a token",
+            has_weights=True,
+            by_token=False,
+            memory="request",
+            reads_states=True,
+        ),
+        Kind(
+            name="medusa",
+            summary="a small network for each place of the block, on the target's last hidden state",
+            has_weights=True,
+            by_token=False,
+            memory="none",
+            reads_states=True,
         ),
         Kind(
             name="prompt-lookup",
@@ -51,4 +68,5 @@ KINDS: dict[str, Kind] = {
     )
 }
 PLAIN, LOOKUP, SUFFIX = KINDS["plain"], KINDS["prompt-lookup"], KINDS["suffix-matching"]
+EAGLE3, MEDUSA = KINDS["eagle3"], KINDS["medusa"]
 assert set(get_args(KindName)) == KINDS.keys()

@@ -6,16 +6,22 @@ from pathlib import Path
 
 import torch
 
-from pipeline.drafts.kinds import LOOKUP, PLAIN, SUFFIX, KindName
+from pipeline.drafts.eagle3 import Eagle3Draft
+from pipeline.drafts.eagle3_model import load_eagle3
+from pipeline.drafts.head_config import read_eagle3, read_medusa
+from pipeline.drafts.kinds import EAGLE3, LOOKUP, PLAIN, SUFFIX, Kind, KindName
 from pipeline.drafts.lookup import PromptLookup
+from pipeline.drafts.medusa import MedusaDraft, load_medusa
 from pipeline.drafts.plain import PlainDraft
 from pipeline.drafts.suffix import SuffixMatching, SuffixSettings
 from pipeline.drafts.surgery import extend_vocabulary, gained_tokens
-from pipeline.errors import BrokenDraft, UnderstudyError
+from pipeline.errors import BrokenDraft, UnderstudyError, UsageError
 from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.model_json import read_config
+from pipeline.models.placement import input_device
 from pipeline.models.stored_pair import Pair
 from pipeline.speculation.drafter import LoadedDraft
+from pipeline.speculation.target_states import TargetStates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +53,19 @@ def load_plain(pair: Pair, path: Path, dtype: str, device: torch.device, trusted
     if gained:
         extend_vocabulary(model, gained)
     return PlainDraft(model, pair.vocabulary)
+
+
+def load_head(kind: Kind, path: Path, states: TargetStates, vocabulary: int) -> LoadedDraft:
+    """A head on the hidden states of a loaded target, in its dtype and on its device, as engines load it. BrokenDraft for a head
+    of another target."""
+    target = states.target
+    given = (target, target.dtype, input_device(target))
+    try:
+        if kind == EAGLE3:
+            return Eagle3Draft(load_eagle3(path, read_eagle3(path), *given), vocabulary, states)
+        return MedusaDraft(load_medusa(path, read_medusa(path), *given), vocabulary, states)
+    except UsageError as error:
+        raise BrokenDraft(str(error)) from error
 
 
 def lacking_tokens(pair: Pair, path: Path, trusted: bool) -> list[int]:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from pipeline.drafts.kinds import LOOKUP
 from pipeline.drafts.text_drafter import TextDrafter
 from pipeline.speculation.batch import Batch
-from pipeline.speculation.drafter import Examined, Features
+from pipeline.speculation.drafter import Examined
+from pipeline.speculation.hidden_states import Features
 from pipeline.speculation.rules import Rules
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.teacher_forced import PaddedBatch, TokenizedCompletion
@@ -24,7 +25,7 @@ from pipeline.speculation.teacher_forced import PaddedBatch, TokenizedCompletion
 class PromptLookup:
     """`drafter.LoadedDraft` without weights."""
 
-    kind, layers, longest = LOOKUP, (), None
+    kind, layers, states, longest = LOOKUP, (), None, None
     models: Sequence[Any] = ()
 
     def __init__(self, ngram: int) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pipeline.drafts.directory import NOTHING, TrainedOn, trained_on_before
+from pipeline.drafts.head_config import kind_of
+from pipeline.drafts.loading import load_head
 from pipeline.drafts.plain import PlainDraft
 from pipeline.models.devices import choose_device
 from pipeline.models.generation_config import sampling_defaults
@@ -18,6 +20,8 @@ from pipeline.models.rope_choice import choice_in, with_factors
 from pipeline.models.shape import read_shape
 from pipeline.models.step_shape import step_shape
 from pipeline.models.tokenizers import check_columns, check_same_family, stop_token_ids
+from pipeline.speculation.drafter import LoadedDraft
+from pipeline.speculation.target_states import TargetStates
 
 
 class Located(Protocol):
@@ -32,7 +36,7 @@ class NamedPair:
     """A target and any number of drafts with its tokenizer, ready to run."""
 
     target: Any
-    drafts: dict[str, PlainDraft]  # by short name, in the order given
+    drafts: dict[str, LoadedDraft]  # by short name, in the order given
     tokenizer: Any
     vocabulary: int  # tokens that all models share
     context: int  # shortest maximum sequence length of all models
@@ -62,8 +66,10 @@ def load_named_pair(
         target_path, *others = (with_factors(path, chosen) for path in (target_path, *paths.values()))
         paths = dict(zip(paths, others, strict=True))
     tokenizer = load_tokenizer(target_path, trust_remote_code)
-    shapes = {path: read_shape(path, trust_remote_code) for path in (target_path, *paths.values())}
-    for path in paths.values():
+    kinds = {name: kind_of(path) for name, path in paths.items()}
+    plain = [path for name, path in paths.items() if not kinds[name].reads_states]
+    shapes = {path: read_shape(path, trust_remote_code) for path in (target_path, *plain)}
+    for path in plain:
         check_same_family(tokenizer, load_tokenizer(path, trust_remote_code), shapes[target_path].logits_width)
     for path, shape in shapes.items():
         check_columns(tokenizer, shape.logits_width, str(path))
@@ -71,20 +77,24 @@ def load_named_pair(
     def load(path: Path) -> Any:
         return load_model(path, dtype or saved_dtype(path), where, trust_remote_code)
 
-    loaded, vocabulary = (
-        {name: load(path) for name, path in paths.items()},
-        min(shape.logits_width for shape in shapes.values()),
-    )
+    vocabulary, model = min(shape.logits_width for shape in shapes.values()), load(target_path)
+    states = TargetStates(model)
+    loaded = {
+        name: load_head(kinds[name], path, states, vocabulary)
+        if kinds[name].reads_states
+        else PlainDraft(load(path), vocabulary)
+        for name, path in paths.items()
+    }
     return NamedPair(
-        target=load(target_path),
-        drafts={name: PlainDraft(model, vocabulary) for name, model in loaded.items()},
+        target=model,
+        drafts=loaded,
         tokenizer=tokenizer,
         vocabulary=vocabulary,
         context=min(shape.context for shape in shapes.values()),
         stop_tokens=stop_token_ids(target_path, tokenizer),
         trained_on=reduce(or_, map(trained_on_before, paths.values()), NOTHING),
         sampling_defaults=defaults,
-        shapes={name: f"{step_shape(path) or name} {loaded[name].dtype}" for name, path in paths.items()},
+        shapes={name: f"{step_shape(path) or name} {loaded[name].models[0].dtype}" for name, path in paths.items()},
     )
 
 

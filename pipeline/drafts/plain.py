@@ -9,13 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipeline.drafts.drawing import draw_block
 from pipeline.drafts.kinds import PLAIN
 from pipeline.errors import BrokenDraft
 from pipeline.speculation.batch import Batch
 from pipeline.speculation.choice import choose_forward
-from pipeline.speculation.drafter import Examined, Features, GoOn, Proposal
+from pipeline.speculation.drafter import Examined, GoOn, Proposal
 from pipeline.speculation.forward import CachedModel, Forward
-from pipeline.speculation.rules import Drawn, Rules
+from pipeline.speculation.hidden_states import Features
+from pipeline.speculation.rules import Rules
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.teacher_forced import PaddedBatch, TeacherForced
@@ -26,7 +28,7 @@ Floats = NDArray[np.float64]
 class PlainDraft:
     """`drafter.LoadedDraft` for a loaded model. `vocabulary`: the number of tokens that it shares with the target."""
 
-    kind, layers, longest = PLAIN, (), None
+    kind, layers, states, longest = PLAIN, (), None, None
 
     def __init__(self, model: Any, vocabulary: int, llama_forward: bool = True) -> None:
         """`llama_forward=False` decodes with the model's own forward."""
@@ -78,22 +80,13 @@ class PlainDrafter:
         # One token, or two after a fully accepted block: the draft has not processed its own last proposal yet.
         unseen = max(length - seen for length, seen in zip(batch.lengths, model.seen, strict=True))
         ids_BT, first = batch.last(unseen), [length - unseen for length in batch.lengths]
-        drawn_G: list[Drawn] = []
-        drafted = batch.room()
-        for position in range(count):
-            logits_BV = model.logits(ids_BT, first, keep=1)[:, 0]
-            drawn_G.append(self._rules.draw(logits_BV, uniform_BN[:, position]))
-            ids_BT, first = drawn_G[-1].token_B.unsqueeze(1), [length + position for length in batch.lengths]
-            going_B = go_on(logits_BV) if position + 1 < count else None
-            if going_B is not None:  # a row's block ends with the first token after which its rule stopped drafting
-                rows = zip(drafted, going_B.tolist(), strict=True)
-                drafted = [own if goes else min(own, position + 1) for own, goes in rows]
-                if max(drafted) <= position + 1:
-                    break
-        made = len(drawn_G)
-        drafted = [min(made, own) for own in drafted]
-        tokens_G, q_G, sums_G = zip(*drawn_G, strict=True)
-        return Proposal(torch.stack(tokens_G, dim=1), list(q_G), drafted, torch.stack(sums_G))
+
+        def logits_at(place: int, token_B: torch.Tensor | None) -> torch.Tensor:
+            if token_B is None:
+                return model.logits(ids_BT, first, keep=1)[:, 0]
+            return model.logits(token_B.unsqueeze(1), [length + place - 1 for length in batch.lengths], keep=1)[:, 0]
+
+        return draw_block(self._rules, batch.room(), count, uniform_BN, go_on, logits_at)
 
     def commit(self, accepted: Sequence[int], made: int, features: Features | None) -> None:
         if made:

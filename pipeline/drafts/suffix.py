@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from pipeline.drafts.kinds import SUFFIX
 from pipeline.drafts.text_drafter import TextDrafter
 from pipeline.speculation.batch import Batch
-from pipeline.speculation.drafter import Examined, Features
+from pipeline.speculation.drafter import Examined
+from pipeline.speculation.hidden_states import Features
 from pipeline.speculation.rules import Rules
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.teacher_forced import PaddedBatch, TokenizedCompletion
@@ -38,7 +39,7 @@ class SuffixSettings:
 class SuffixMatching:
     """`drafter.LoadedDraft` without weights."""
 
-    kind, layers, longest = SUFFIX, (), None
+    kind, layers, states, longest = SUFFIX, (), None, None
     models: Sequence[Any] = ()
 
     def __init__(self, settings: SuffixSettings) -> None:

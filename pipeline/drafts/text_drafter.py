@@ -10,7 +10,8 @@ import torch
 
 from pipeline.models.devices import upload
 from pipeline.speculation.batch import Batch
-from pipeline.speculation.drafter import Features, GoOn, Proposal
+from pipeline.speculation.drafter import GoOn, Proposal
+from pipeline.speculation.hidden_states import Features
 
 
 class Reader(Protocol):

@@ -262,7 +262,7 @@ def _times_by_draft(
     for name in names:
         shape = pair.shapes.get(name, name)
         if shape not in by_shape:
-            by_shape[shape] = _times(pair, pair.drafts[name].model, cost_ratio, turns)
+            by_shape[shape] = _times(pair, pair.drafts[name].models[0], cost_ratio, turns)
         found[name] = by_shape[shape]
     return found
 
@@ -286,7 +286,8 @@ def _times(pair: NamedPair, draft: Any, cost_ratio: float | None, turns: int) ->
 
 def _operations_ratio(pair: NamedPair, name: str) -> float | None:
     """Operations per token of a draft over those of the target; None for unknown architectures."""
-    draft, target = (macs_per_token(model.config.to_dict()) for model in (pair.drafts[name].model, pair.target))
+    model, target = pair.drafts[name].models[0], macs_per_token(pair.target.config.to_dict())
+    draft = model.macs_per_token if hasattr(model, "macs_per_token") else macs_per_token(model.config.to_dict())
     return draft / target if draft and target else None
 
 

@@ -5,7 +5,7 @@ dtype, device and library versions differ between machines, so a stored answer c
 and is made once for a loaded model.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,7 +16,8 @@ from pipeline.models.fixed_rope import fix_rope
 from pipeline.models.out_of_memory import is_out_of_memory
 from pipeline.models.placement import input_device
 from pipeline.speculation.compiled_forward import CompiledForward
-from pipeline.speculation.forward import Forward
+from pipeline.speculation.forward import Forward, RecordedForward
+from pipeline.speculation.hidden_states import StateRecorder
 from pipeline.speculation.length_numbers import short_lengths
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.model_forward import ModelForward
@@ -49,7 +50,7 @@ _remembered: "WeakKeyDictionary[Any, dict[Any, str]]" = WeakKeyDictionary()
 
 def choose_forward(model: Any, vocabulary: int, llama_forward: bool = True) -> Forward:
     """The forward that `proved_way` names. `llama_forward=False` leaves out our own forwards."""
-    if hasattr(model, "as_forward"):  # a model that is not computed here
+    if hasattr(model, "as_forward"):  # a head, or a model that is not computed here
         own: Forward = model.as_forward(vocabulary)
         return own
     forward = _WAYS[proved_way(model, vocabulary, llama_forward)](model, vocabulary)
@@ -59,10 +60,23 @@ def choose_forward(model: Any, vocabulary: int, llama_forward: bool = True) -> F
     return forward
 
 
+def recorded_forward(model: Any, vocabulary: int, layers: Sequence[int]) -> Forward:
+    """The model's own forward on a batch, which records hidden states. UsageError for a model that is not computed so."""
+    forward = choose_forward(model, vocabulary, llama_forward=False)
+    if not isinstance(forward, ModelForward):
+        raise UsageError(
+            f"hidden states of the architecture {architecture(model)} cannot be recorded while it decodes: its rows are computed "
+            "one at a time, or elsewhere; use a draft that reads tokens alone"
+        )
+    return RecordedForward(forward, StateRecorder(model, layers))
+
+
 def proved_way(model: Any, vocabulary: int, llama_forward: bool = True) -> str:
     """The first way of computing `model` whose logits on ragged rows equal those of its own single passes: "compiled" or "llama"
-    (our own forward), "batch" (the model's own), or "rows" (the model's own with its own cache, one row at a time). Raises
-    UsageError, which names the architecture, if there is none."""
+    (our own forward), "batch" (the model's own), or "rows" (the model's own with its own cache, one row at a time); "own" for a
+    model that brings its forward. Raises UsageError, which names the architecture, if there is none."""
+    if hasattr(model, "as_forward"):
+        return "own"
     if isinstance(model, torch.nn.Module):
         fix_rope(model)
     known = _remembered.setdefault(model, {})

@@ -13,11 +13,11 @@ import torch
 from pipeline.errors import UsageError
 from pipeline.models.devices import Stopwatch, download, synchronize, upload
 from pipeline.speculation.batch import Batch, Completion, Request, Round, Seconds
-from pipeline.speculation.choice import choose_forward
+from pipeline.speculation.choice import choose_forward, recorded_forward
 from pipeline.speculation.compiled_rules import CompiledRules
 from pipeline.speculation.draft_length import DraftLength, Fixed
 from pipeline.speculation.drafter import Drafter, LoadedDraft, Proposal
-from pipeline.speculation.forward import PREFILL, CachedModel
+from pipeline.speculation.forward import PREFILL, CachedModel, Forward
 from pipeline.speculation.rules import Rules, TorchRules
 from pipeline.speculation.sampling import RandomStreams, require_sound
 from pipeline.speculation.settings import Sampling
@@ -51,10 +51,6 @@ class Decoder:
         self.length = Fixed(gamma) if isinstance(gamma, int) else gamma
         if self.length.most and draft is None:
             raise UsageError(f"gamma is {self.length.most} but there is no draft")
-        if draft is not None and draft.layers:
-            raise UsageError(
-                f"a draft of kind {draft.kind.name} reads the target's hidden states, which no decode gives it here"
-            )
         if draft is not None and draft.longest is not None and self.length.most > draft.longest:
             raise UsageError(
                 f"gamma is {self.length.most}, but the draft proposes at most {draft.longest} tokens; lower gamma"
@@ -65,8 +61,13 @@ class Decoder:
             raise UsageError(
                 "imposed_acceptance needs temperature > 0, token-level verification and a rate for each draft position"
             )
-        self.target = choose_forward(target, vocabulary, llama_forward)
         self.draft = draft if self.length.most else None
+        layers = self.draft.layers if self.draft is not None else ()
+        self.target: Forward = (
+            recorded_forward(target, vocabulary, layers)
+            if layers
+            else choose_forward(target, vocabulary, llama_forward)
+        )
         self.sampling, self.draft_sampling = sampling, draft_sampling or sampling
         self.vocabulary, self.stop_tokens, self.prefill = vocabulary, frozenset(stop_tokens), prefill
         compiled = None
@@ -106,8 +107,9 @@ class Decoding:
     def __iter__(self) -> Iterator[Round]:
         clock = Stopwatch(self.batch.ids_BS.device)
         self.target.fill_cache(self.batch.ids_BS, self.batch.lengths)
-        if self.draft is not None and self.decoder.length.tokens(len(self.batch.running)):
-            self.draft.start(None)
+        features = self.target.features
+        if self.draft is not None and (features is not None or self.decoder.length.tokens(len(self.batch.running))):
+            self.draft.start(features)
         synchronize(self.batch.ids_BS.device)  # or the first round would take the time of what is left of the prefill
         (prefill,) = clock.seconds()
         for completion in self.completions:
@@ -159,7 +161,7 @@ class Decoding:
         self.decoder.length.learn(drafts.drafted, accepted)
         self.target.seen = [length - 1 for length in batch.lengths]
         if self.draft is not None:
-            self.draft.commit(accepted, drafts.tokens_BG.shape[1], None)
+            self.draft.commit(accepted, drafts.tokens_BG.shape[1], self.target.features)
         return Round(numbers, emitted, drafts.drafted, accepted, logits_BTV)
 
     def _account(self, round_: Round, seconds: Seconds) -> None:

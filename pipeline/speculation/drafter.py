@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from pipeline.drafts.kinds import Kind
 from pipeline.speculation.batch import Batch
+from pipeline.speculation.hidden_states import Features
 from pipeline.speculation.rules import Rules
 from pipeline.speculation.settings import Sampling
+from pipeline.speculation.target_states import TargetStates
 from pipeline.speculation.teacher_forced import PaddedBatch
 
-# Hidden states of the target, by the number of the layer that they enter: (B, T, H) at the positions of its last pass.
-Features = dict[int, torch.Tensor]
 # After a token was drawn from the logits (B, V): which rows draft another one; None: all rows (`draft_length.py`).
 GoOn = Callable[[torch.Tensor], torch.Tensor | None]
 
@@ -44,7 +44,8 @@ class Drafter(Protocol):
     """A draft that follows one running batch, whose tokens and requests it reads from `batch`."""
 
     def start(self, features: Features | None) -> None:
-        """Process the prompts. `features`: of all their tokens."""
+        """Process the prompts. `features`: of all their tokens but the last of each; None where the draft reads none, or no
+        prompt has more than one token."""
 
     def propose(self, count: int, uniform_BN: torch.Tensor, go_on: GoOn) -> Proposal:
         """Up to `count` tokens for each row, at most `batch.room()` of it. Place j is drawn by column j of `uniform_BN`. A draft
@@ -82,6 +83,10 @@ class LoadedDraft(Protocol):
     @property
     def layers(self) -> Sequence[int]:
         """The layers of the target whose `Features` it reads; empty for a draft that reads tokens alone."""
+
+    @property
+    def states(self) -> TargetStates | None:
+        """The hidden states of the target that it is loaded for; None for a draft that reads tokens alone."""
 
     @property
     def longest(self) -> int | None:

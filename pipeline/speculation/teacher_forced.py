@@ -48,7 +48,8 @@ def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
 class PaddedBatch:
     """Completions padded on the right. Causal attention never sees the padding, so no attention mask is needed.
 
-    `predicts_BT` is True at the positions that predict a completion's token; `tokens_N` are these tokens, row by row.
+    `predicts_BT` is True at the positions that predict a completion's token; `tokens_N` are these tokens, row by row. `longest`:
+    tokens of the longest completion.
     """
 
     def __init__(self, rows: Sequence[TokenizedCompletion]) -> None:
@@ -56,6 +57,7 @@ class PaddedBatch:
         self.width = max(len(row.prompt) + len(row.tokens) for row in rows)
         self.ids_BT = torch.zeros(len(rows), self.width, dtype=torch.long)
         self.predicts_BT = torch.zeros(len(rows), self.width, dtype=torch.bool)
+        self.longest = max(len(row.tokens) for row in rows)
         self._ends = np.cumsum([len(row.tokens) for row in rows])[:-1]
         for index, row in enumerate(rows):
             before, end = len(row.prompt), len(row.prompt) + len(row.tokens)
@@ -63,9 +65,25 @@ class PaddedBatch:
             self.predicts_BT[index, before - 1 : end - 1] = True
         self.tokens_N = torch.from_numpy(np.concatenate([row.tokens for row in rows]).astype(np.int64))
 
+    @property
+    def is_token_BS(self) -> torch.Tensor:
+        """Which of `longest` places of each completion have a token."""
+        lengths_B1 = torch.tensor([len(row.tokens) for row in self.rows]).unsqueeze(1)
+        return torch.arange(self.longest) < lengths_B1
+
+    def tokens_after(self, places: int) -> torch.Tensor:
+        """For each of `tokens_N` the token that many places after it; 0 past the end of its completion."""
+        return torch.cat([_shifted(row.tokens, places) for row in self.rows])
+
     def by_row(self, values_N: NDArray[Any]) -> list[NDArray[Any]]:
         """Values of all tokens, (N, ...), divided by completion."""
         return np.split(values_N, self._ends)
+
+
+def _shifted(tokens: NDArray[Any], places: int) -> torch.Tensor:
+    found = torch.zeros(len(tokens), dtype=torch.long)
+    found[: max(len(tokens) - places, 0)] = torch.from_numpy(tokens[places:].astype(np.int64))
+    return found
 
 
 def at_positions(values_BTx: torch.Tensor, positions_N: torch.Tensor) -> torch.Tensor:

@@ -59,6 +59,7 @@ def vllm_job(
     max_tokens: int,
     calls: Sequence[tuple[float, int]],
     *,
+    method: str = "draft_model",
     gamma: int = 0,
     draft_sampling: str = "greedy",
     repaired: bool = True,
@@ -69,6 +70,7 @@ def vllm_job(
     return {
         **_common(target, draft, prompts, max_tokens),
         "calls": [{"temperature": temperature, "seed": seed} for temperature, seed in calls],
+        "method": method,
         "gamma": gamma,
         "draft_sampling": draft_sampling,
         "repaired": repaired,

@@ -108,7 +108,7 @@ class _ByGamma:
     """A draft whose q depends on how many tokens it drafts, and on the place: log q = -gamma / 4 - place / 8 - x / 16."""
 
     kind = replace(LOOKUP, depends_on_gamma=True)
-    layers, longest, models = (), None, ()
+    layers, states, longest, models = (), None, None, ()
 
     def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> Examined:
         places_P = np.arange(gamma)

@@ -232,7 +232,11 @@ def test_a_profile_survives_its_file(tmp_path: Path) -> None:
         ),
         (("headline", "acceptance_rate", "mean"), 0.7, "headline.acceptance_rate.mean: Unexpected keyword argument"),
         (("headline", "tokens_per_target_call", "two"), {}, "headline.tokens_per_target_call.two"),
-        (("draft", "kind"), "eagle", "draft.kind: Input should be 'plain', 'prompt-lookup' or 'suffix-matching'"),
+        (
+            ("draft", "kind"),
+            "eagle",
+            "draft.kind: Input should be 'plain', 'eagle3', 'medusa', 'prompt-lookup' or 'suffix-matching'",
+        ),
         (("prompts", "deployed", 0, "accepted"), -1.0, "prompt a: -1.0 accepted"),
     ],
 )

@@ -43,7 +43,7 @@ def test_drafts_of_equal_shape_have_one_measurement(monkeypatch: pytest.MonkeyPa
         return [from_cost_ratio(0.1 * len(measured), 16)] * turns
 
     monkeypatch.setattr(probe, "_times", times)
-    drafts = {name: SimpleNamespace(model=name) for name in ("one", "two", "other", "unknown")}
+    drafts = {name: SimpleNamespace(models=(name,)) for name in ("one", "two", "other", "unknown")}
     pair: Any = SimpleNamespace(drafts=drafts, shapes={"one": "s", "two": "s", "other": "t"})
     found = probe._times_by_draft(pair, drafts, None, 6)
     assert ["one", "other", "unknown"] == measured

@@ -1,0 +1,190 @@
+"""config.json of a draft: its kind, and of a head on the target's hidden states what its files must hold. Torch-free.
+
+Three programs write such files, and engines read all of them: speculators (`speculators_model_type`, the layer in
+`transformer_layer_config`), EAGLE's own (`LlamaForCausalLMEagle3`, the layer's sizes at the top) and Medusa's. Where a file does
+not say what engines and trainers fill in differently, it is refused: a head that is computed in another way than it was trained
+loses acceptance, and nothing else shows it.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN, Kind
+from pipeline.errors import UsageError
+from pipeline.models.model_json import CONFIG, MOST_BYTES, ModelConfig, Size
+from pipeline.store.parsing import Format, Text
+
+_LayerId = Annotated[int, Field(strict=True, ge=0, le=10_000)]
+_EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
+_LAYER_TYPES = ("llama", "qwen3")  # of the layers of EAGLE-3 heads, in speculators and in vLLM
+# Other drafts that read hidden states, by architecture (not the vision models Eagle 2 and 2.5) and by type.
+_OTHER_CLASSES = re.compile(r"Eagle3?(?=[A-Z]|$)|Medusa|DFlash|DSpark|MTP|MLPSpeculator")
+_OTHER_TYPES = re.compile(r"eagle3?|medusa|dflash|dspark|mtp|.*_mtp|mlp_speculator")
+
+
+class _EagleSection(ModelConfig):
+    eagle_aux_hidden_state_layer_ids: list[_LayerId] | None = None
+    use_aux_hidden_state: bool | None = None
+    norm_before_fc: bool | None = None
+
+
+class HeadConfig(ModelConfig):
+    """The fields of all three forms."""
+
+    speculators_model_type: Text | None = None
+    transformer_layer_config: dict[Text, Any] | None = None
+    eagle_config: _EagleSection | None = None
+    eagle_aux_hidden_state_layer_ids: list[_LayerId] | None = None
+    draft_vocab_size: Size | None = None
+    target_hidden_size: Size | None = None
+    norm_before_residual: bool | None = None
+    norm_before_fc: bool | None = None
+    fc_norm: bool | None = None
+    norm_output: bool | None = None
+    parallel_drafting: bool | None = None
+    num_heads: Size | None = None
+    medusa_num_heads: Size | None = None
+    medusa_num_layers: Size | None = None
+    medusa_fc_bias: bool | None = None
+    original_lm_head: bool | None = None
+    truncated_vocab_size: Size | None = None
+
+
+_FORMAT = Format(
+    name="config of a draft",
+    content=HeadConfig,
+    remedy="correct it, or take it again from where the draft was published",
+    foreign=True,
+    error=UsageError,
+    most_bytes=MOST_BYTES,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eagle3Config:
+    """What an EAGLE-3 head is, but for its weights."""
+
+    layer: dict[str, Any]  # of its decoder layers, as transformers' config of `model_type` takes it
+    layer_ids: tuple[int, ...] | None  # of the target's hidden states; None: not stated, then as engines do
+    draft_vocabulary: int
+    vocabulary: int
+    norm_before_residual: bool
+    norm_before_fc: bool
+    fc_norm: bool
+    norm_output: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedusaConfig:
+    """What Medusa heads are, but for their weights."""
+
+    heads: int
+    layers: int  # residual blocks of each
+    hidden: int
+    vocabulary: int
+    kept: int  # tokens that the heads know: all of the vocabulary, or those of a `token_map`
+    bias: bool
+    one_output_layer: bool  # for all heads
+
+
+def kind_of(directory: Path) -> Kind:
+    """The kind of the draft in a model directory. UsageError for a kind that cannot be examined here, by its name."""
+    config = _FORMAT.read(directory / CONFIG)
+    named = [name for name in (config.speculators_model_type, config.model_type, *(config.architectures or ())) if name]
+    if config.speculators_model_type == "eagle3" or any(name in _EAGLE3 for name in named):
+        if config.parallel_drafting:
+            raise _refused(directory, "P-EAGLE")
+        return EAGLE3
+    if config.model_type == "medusa" or "MedusaModel" in named or config.medusa_num_heads is not None:
+        return MEDUSA
+    is_other = (name for name in named if _OTHER_CLASSES.search(name) or _OTHER_TYPES.fullmatch(name))
+    other = config.speculators_model_type or next(is_other, None)
+    if other is not None:
+        raise _refused(directory, other)
+    return PLAIN
+
+
+def require_plain(directory: Path) -> None:
+    """UsageError for a draft that no run trains."""
+    if (kind := kind_of(directory)).reads_states:
+        raise UsageError(
+            f"pair.draft: {directory} is a draft of the kind {kind.name}, and runs train plain drafts only; judge it "
+            "with `understudy probe`, `compare` and `check`"
+        )
+
+
+def _refused(directory: Path, what: str) -> UsageError:
+    return UsageError(
+        f"{directory}: a draft of the kind {what} cannot be examined exactly yet: its prediction was not compared with "
+        "the counters of an engine; kinds that can: a plain model, EAGLE-3, Medusa"
+    )
+
+
+def read_eagle3(directory: Path) -> Eagle3Config:
+    """UsageError for what no engine computes, or engines and trainers compute differently."""
+    config, file = _FORMAT.read(directory / CONFIG), directory / CONFIG
+    section = config.eagle_config or _EagleSection()
+    stored = config.speculators_model_type is not None
+    layer = config.transformer_layer_config if stored else config.model_dump(exclude_unset=True)
+    if layer is None:
+        raise UsageError(f"{file}: transformer_layer_config is missing, which holds the sizes of the head's layers")
+    if layer.get("model_type") not in _LAYER_TYPES:
+        raise UsageError(
+            f"{file}: layers of the type {layer.get('model_type')!r} are not those of an EAGLE-3 head that engines serve; "
+            f"they serve {' and '.join(_LAYER_TYPES)}"
+        )
+    if section.use_aux_hidden_state is False:
+        raise UsageError(
+            f"{file}: use_aux_hidden_state is false: this is a head of EAGLE-1 or 2, which is not supported"
+        )
+    if stored and config.norm_before_residual is None:
+        raise UsageError(
+            f"{file}: norm_before_residual is missing; speculators takes it as false and vLLM as true, so state the one that the "
+            "head was trained with"
+        )
+    ids = config.eagle_aux_hidden_state_layer_ids or section.eagle_aux_hidden_state_layer_ids or None
+    if ids is not None and ids != sorted(set(ids)):
+        raise UsageError(
+            f"{file}: eagle_aux_hidden_state_layer_ids is {ids}; engines read these layers in ascending order and once each, so "
+            "a head that was trained in another order would be given other states than it knows"
+        )
+    before_fc = section.norm_before_fc if section.norm_before_fc is not None else config.norm_before_fc
+    if before_fc and config.fc_norm:
+        raise UsageError(
+            f"{file}: norm_before_fc and fc_norm exclude each other; set the one that the head was trained with"
+        )
+    hidden, vocabulary = layer.get("hidden_size"), layer.get("vocab_size")
+    if not isinstance(hidden, int) or not isinstance(vocabulary, int):
+        raise UsageError(f"{file}: hidden_size or vocab_size of the head's layers is missing")
+    return Eagle3Config(
+        layer=layer,
+        layer_ids=None if ids is None else tuple(ids),
+        draft_vocabulary=config.draft_vocab_size or vocabulary,
+        vocabulary=vocabulary,
+        norm_before_residual=bool(config.norm_before_residual),
+        norm_before_fc=bool(before_fc),
+        fc_norm=bool(config.fc_norm),
+        norm_output=bool(config.norm_output),
+    )
+
+
+def read_medusa(directory: Path) -> MedusaConfig:
+    """UsageError for sizes that are missing."""
+    config, file = _FORMAT.read(directory / CONFIG), directory / CONFIG
+    heads = config.num_heads or config.medusa_num_heads
+    if heads is None or config.hidden_size is None or config.vocab_size is None:
+        missing = "num_heads" if heads is None else "hidden_size" if config.hidden_size is None else "vocab_size"
+        raise UsageError(f"{file}: {missing} is missing, which engines need of Medusa heads; add it")
+    return MedusaConfig(
+        heads=heads,
+        layers=config.medusa_num_layers or config.num_hidden_layers or 1,
+        hidden=config.hidden_size,
+        vocabulary=config.vocab_size,
+        kept=config.truncated_vocab_size or config.vocab_size,
+        bias=bool(config.medusa_fc_bias),
+        one_output_layer=bool(config.original_lm_head),
+    )

@@ -1,0 +1,102 @@
+"""EAGLE-3 and Medusa heads against vLLM's own counters at temperature 0: rounds, drafted and accepted tokens, by place.
+
+The heads are random but for the target's embedding and output layer. That suffices: a head whose states, positions or keys were
+others would hit other tokens. No count has a chance in it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.acceptance.examine import examine
+from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
+from pipeline.errors import BrokenDraft
+from pipeline.models.loading import load_model
+from pipeline.speculation.batch import Request
+from pipeline.speculation.decoder import Decoder
+from pipeline.speculation.drafter import LoadedDraft
+from pipeline.speculation.settings import GREEDY
+from tests.conformance.engines import Engine, vllm_job
+from tests.conformance.subject import Subject
+from tests.fakes import family_model, stored_completion, tiny_tokenizer
+from tests.heads import eagle3_draft, medusa_draft, write_eagle3, write_medusa
+
+GAMMAS = (1, 3, 5)
+TOKENS = 96
+VOCABULARY = 64
+Made = tuple[Path, LoadedDraft]
+
+
+def _eagle3(target: Any, out: Path) -> Made:
+    draft = eagle3_draft(target, read=(0, 1, target.config.num_hidden_layers))
+    return write_eagle3(out, draft), draft
+
+
+def _part_of_the_vocabulary(target: Any, out: Path) -> Made:
+    kept = target.config.vocab_size // 2
+    draft = eagle3_draft(target, "qwen3", kept=kept, read=(0, 1, target.config.num_hidden_layers))
+    return write_eagle3(out, draft), draft
+
+
+def _medusa(target: Any, out: Path) -> Made:
+    draft = medusa_draft(target, heads=max(GAMMAS))
+    return write_medusa(out, draft), draft
+
+
+KINDS: dict[str, tuple[str, Callable[[Any, Path], Made]]] = {
+    "eagle3": ("eagle3", _eagle3),
+    "eagle3 of qwen3 layers, half of the vocabulary": ("eagle3", _part_of_the_vocabulary),
+    "medusa": ("medusa", _medusa),
+}
+
+
+@pytest.fixture(scope="module")
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random target of another family."""
+    out = tmp_path_factory.mktemp("qwen3")
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 64, "head_dim": 32, "num_hidden_layers": 4}
+    model = family_model("Qwen3", torch.float32, **sizes, max_position_embeddings=256)
+    model.save_pretrained(out)
+    tiny_tokenizer(VOCABULARY).save_pretrained(out)
+    return out
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_counts_are_those_of_the_examination(
+    vllm: Engine, subject: Subject, qwen3: Path, tmp_path: Path, family: str, kind: str, gamma: int
+) -> None:
+    where, stop_tokens = (subject.target, subject.stop_tokens) if family == "llama" else (qwen3, (0,))
+    method, make = KINDS[kind]
+    target = load_model(where, "float32", torch.device("cpu"))
+    written, draft = make(target, tmp_path / "head")
+    vocabulary = target.config.vocab_size
+    prompts = [[int(token) % vocabulary for token in prompt] for prompt in subject.prompts[:16]]
+    texts = Decoder(target, None, sampling=GREEDY, vocabulary=vocabulary, stop_tokens=stop_tokens).decode(
+        [Request(prompt, TOKENS, 0, lookahead=gamma) for prompt in prompts]
+    )
+    items = [
+        stored_completion(prompt, one.tokens, length=one.length) for prompt, one in zip(prompts, texts, strict=True)
+    ]
+    found = examine({"head": draft}, items, GREEDY, GREEDY, 8192, gamma)["head"]
+    assert not isinstance(found, BrokenDraft)
+    rounds, per_place = 0.0, np.zeros(gamma)
+    for one, text in zip(found, texts, strict=True):
+        counted = expected_rounds(
+            one.at(gamma)[None].astype(float), np.array([text.length]), gamma, CONVENTIONS["vllm"]
+        )
+        rounds, per_place = rounds + float(counted.rounds_B[0]), per_place + counted.accepted_BG[0]
+    job = vllm_job(
+        where, written, prompts, TOKENS, [(0.0, 0)], method=method, gamma=gamma, options={"max_model_len": 256}
+    )
+    (call,) = vllm.run(job)["calls"]
+    assert [text.tokens[: text.length] for text in texts] == call["tokens"]
+    counters = call["counters"]
+    predicted = {"drafts": rounds, "proposed": gamma * rounds, "accepted": per_place.sum()}
+    assert predicted | {"per_position": per_place.tolist()} == counters
+    assert per_place[0] > 0
