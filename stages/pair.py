@@ -10,6 +10,7 @@ from pipeline.corpus.template_clock import CALL
 from pipeline.distillation.trial_step import prove_training
 from pipeline.drafts.base_draft import check_earlier_target, draft_of_layers, fitting_draft
 from pipeline.drafts.directory import trained_on_before
+from pipeline.drafts.head_config import require_plain
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_store import canonical
 from pipeline.models.built import load_config
@@ -51,6 +52,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     trained_on_before(
         origins["draft"]
     )  # a damaged list, also of a model from a hub, is found before anything is paid for
+    require_plain(origins["draft"])
     target, paths = load_tokenizer(origins["target"], trusted), dict(origins)
     width = find_width(origins["target"], trusted)
     if settings.layers is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, DraftName, RunId, StorePath, TrustOption
+from pipeline.commands.options import DEFAULT_STORE, DraftName, RunId, StorePath, TargetOfHead, TrustOption
 from pipeline.progress import say
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def check(
         Path | None,
         typer.Option(metavar="DIR", help="A generate artifact, in place of the one of RUN. No store is needed then."),
     ] = None,
+    target: TargetOfHead = None,
     store: StorePath = DEFAULT_STORE,
     margin: Annotated[
         float, typer.Option(min=0, max=1, help="The acceptance rate that the draft may lose, below 1; 0.01 is 1 point.")
@@ -60,7 +61,7 @@ def check(
 ) -> None:
     """Compare a draft with a baseline file, prompt by prompt. Exit 3 on a regression."""
     began = time.perf_counter()
-    inputs = _Inputs(draft, baseline, run, completions, store, trust_remote_code)
+    inputs = _Inputs(draft, baseline, run, completions, target, store, trust_remote_code)
     if update_baseline:
         named = {"--junit": junit, "--summary": summary, "--json": json_file}
         _update_baseline(inputs, [option for option, path in named.items() if path is not None])
@@ -92,6 +93,7 @@ class _Inputs:
     baseline: Path
     run: str | None
     completions: Path | None
+    target: str | None
     store: Path
     trust_remote_code: bool
 
@@ -149,6 +151,7 @@ def _writing(inputs: _Inputs) -> str:
     """The command that writes a baseline. The settings of a new one are those of a run."""
     words = ["understudy", "check", inputs.run or "latest", "--draft", inputs.draft, "--baseline", str(inputs.baseline)]
     words += [] if inputs.completions is None else ["--completions", str(inputs.completions)]
+    words += [] if inputs.target is None else ["--target", inputs.target]
     words += [] if inputs.store == DEFAULT_STORE else ["--store", str(inputs.store)]
     words += ["--trust-remote-code"] if inputs.trust_remote_code else []
     return shlex.join([*words, "--update-baseline"])
@@ -212,4 +215,4 @@ def _settings(inputs: _Inputs, before: "Examined | None", record: "RunRecord | N
             "--update-baseline: a new baseline takes its settings from a run; name it, and the --store that has it: "
             + _writing(inputs)
         )
-    return Settings(evaluate=settings, dtype=dtype, device=device, trust_remote_code=trusted)
+    return Settings(evaluate=settings, dtype=dtype, device=device, trust_remote_code=trusted, target=inputs.target)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, JsonOption, StorePath, TrustOption
+from pipeline.commands.options import DEFAULT_STORE, JsonOption, StorePath, TargetOfHead, TrustOption
 from pipeline.progress import say_json
 from pipeline.registry.draft_names import COMPARED_FORMS
 
@@ -21,6 +21,7 @@ def compare(
         Path | None,
         typer.Option(metavar="DIR", help="A generate artifact to compare on, in place of the one of A or B."),
     ] = None,
+    target: TargetOfHead = None,
     store: StorePath = DEFAULT_STORE,
     as_json: JsonOption = False,
     trust_remote_code: TrustOption = False,
@@ -49,7 +50,7 @@ def compare(
 
     operands = [drafts.get(text) or Baseline(text, baselines[text]) for text in (one, other)]
     try:
-        examined, gamma = examine_drafts(operands, where, completions, trust_remote_code)
+        examined, gamma = examine_drafts(operands, where, completions, target, trust_remote_code)
     except BrokenDraft as error:
         raise Refused(f"no comparison: {error}") from None
     found = compare_examined(*examined, gamma=gamma, domain=domain)

@@ -8,6 +8,14 @@ import typer
 from pipeline.registry.draft_names import CONFIG_FORMS, FORMS
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.")]
+TargetOfHead = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="T",
+        help="The target that made the completions. Only a draft that reads its hidden states needs it (EAGLE-3, Medusa).",
+    ),
+]
 RunId = Annotated[str | None, typer.Argument(metavar="RUN", help="The id of a run; the latest run by default.")]
 Overrides = Annotated[
     list[str] | None,

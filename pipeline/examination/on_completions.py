@@ -6,12 +6,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pipeline.acceptance.baseline import Conditions, Examined
 from pipeline.acceptance.count_table import CountTable
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.pair import Dtype
 from pipeline.drafts.directory import trained_on_before
+from pipeline.drafts.head_config import kind_of
+from pipeline.drafts.kinds import Kind
+from pipeline.drafts.loading import load_head
 from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UsageError
 from pipeline.examination.examiner import Examiner
@@ -19,9 +24,12 @@ from pipeline.generation.completion_store import TOKENIZER, canonical, read_comp
 from pipeline.models.devices import choose_device, hardware_class
 from pipeline.models.files import model_digest
 from pipeline.models.loading import load_model, load_tokenizer
+from pipeline.models.names import find_model
 from pipeline.models.out_of_memory import batch_named
 from pipeline.models.tokenizers import check_same_family
+from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling
+from pipeline.speculation.target_states import TargetStates
 from pipeline.store.artifacts import MANIFEST, Artifact, read_manifest
 from pipeline.store.files import content_key
 from pipeline.store.parsing import Text, format_of, stored
@@ -52,6 +60,7 @@ class Settings:
     dtype: Dtype  # of the draft
     device: str = "auto"
     trust_remote_code: bool = False
+    target: str | None = None  # which made the completions; only a draft that reads its hidden states needs it
 
 
 def open_completions(directory: Path) -> Artifact:
@@ -95,9 +104,13 @@ def examine_on(completions: Artifact, draft: Path, settings: Settings) -> Examin
     tokenizer = load_tokenizer(completions.path / TOKENIZER, settings.trust_remote_code)
     stored = partial(read_completions, completions.path, {"examination"}, sampling)
     vocabulary = next(stored()).vocabulary
-    check_same_family(tokenizer, load_tokenizer(draft, settings.trust_remote_code), vocabulary)
-    device = choose_device(settings.device)
-    loaded = PlainDraft(load_model(draft, settings.dtype, device, settings.trust_remote_code), vocabulary)
+    device, kind = choose_device(settings.device), kind_of(draft)
+    loaded: LoadedDraft
+    if kind.reads_states:
+        loaded = load_head(kind, draft, TargetStates(_target(completions, kind, settings, device)), vocabulary)
+    else:
+        check_same_family(tokenizer, load_tokenizer(draft, settings.trust_remote_code), vocabulary)
+        loaded = PlainDraft(load_model(draft, settings.dtype, device, settings.trust_remote_code), vocabulary)
     examiner = Examiner(sampling, settings.evaluate)
     with batch_named("evaluate.batch_tokens", settings.evaluate.batch_tokens, examiner.attempt_batch(loaded, stored())):
         counts = CountTable.of(chain.from_iterable(examiner.counts(loaded, stored())))
@@ -109,6 +122,18 @@ def examine_on(completions: Artifact, draft: Path, settings: Settings) -> Examin
         digest=model_digest(draft),
         trained_on=frozenset(name for item in stored() for name in before.among({item.id: item.text_id})),
     )
+
+
+def _target(completions: Artifact, kind: Kind, settings: Settings, device: torch.device) -> Any:
+    """The target of the completions, loaded as they were made. UsageError where it is not named, or is another one."""
+    if settings.target is None:
+        raise UsageError(
+            f"a draft of the kind {kind.name} reads hidden states of its target: name the target of the completions with --target"
+        )
+    path, made_by = find_model(settings.target, "target"), _made_by(completions)
+    if model_digest(path) != made_by.target:
+        raise UsageError(f"--target {settings.target}: not the target that made the completions in {completions.path}")
+    return load_model(path, made_by.dtype, device, settings.trust_remote_code)
 
 
 def _content(completions: Artifact) -> str:

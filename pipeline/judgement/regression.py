@@ -204,7 +204,6 @@ def _facts(row: PromptCounts) -> dict[str, object]:
         "conversation": row.conversation,
         "domain": row.domain,
         "tokens": row.tokens,
-        "examined": row.examined,
         "segments": {name: counts.tokens for name, counts in sorted(row.segments.items())},
     }
 

@@ -17,6 +17,7 @@ from pipeline.corpus.columns import input_column, system_column
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.rows import BadRow, kind_of, parse_row
+from pipeline.drafts.head_config import require_plain
 from pipeline.drafts.named_pair import saved_dtype
 from pipeline.errors import UsageError
 from pipeline.models.files import model_digest, model_files, tokenizer_files
@@ -89,6 +90,8 @@ def named_model(name: str, role: str, trusted: bool) -> Model:
         source, commit = pinned_name(name, role)
         asked = not name.endswith(f"@{commit}")
         return Model(source=source, revision=commit, dtype="bfloat16", asked=asked, trusted=trusted)
+    if role == "draft":
+        require_plain(directory)
     return Model(
         source=str(directory.resolve()),
         revision=None,

@@ -23,6 +23,7 @@ class Compared:
     confidence: float  # of the intervals
     left_out: int  # prompts that a draft was trained on
     same_draft: bool = False  # equal weights
+    rates_differ: bool = False  # the acceptance rates are over different tokens, as of drafts of different kinds
     drafts: dict[Side, ComparedFigures]
     gains: Gains
 
@@ -42,6 +43,7 @@ def compare_examined(one: Examined, other: Examined, *, gamma: int, domain: str 
         confidence=confidence,
         left_out=left_out,
         same_draft=one.digest == other.digest,
+        rates_differ=[item.examined for item in ours] != [item.examined for item in theirs],
         drafts={
             CANDIDATE: compared_figures(ours, gamma, confidence),
             BASELINE: compared_figures(theirs, gamma, confidence),
@@ -74,6 +76,11 @@ def print_comparison(labels: Sequence[str], found: Compared) -> None:
             )
     out.table(COLUMNS, rows, left=("figure",))
     out.text(f"[{100 * found.confidence:g}% intervals]")
+    if found.rates_differ:
+        out.text(
+            "the acceptance rates are over different tokens: of a plain draft over all, of the other kinds over those that "
+            "their rounds examine; compare tokens / target call"
+        )
     if found.left_out:
         out.text(f"{found.left_out} prompts left out, because a draft was trained on them")
 

@@ -29,7 +29,7 @@ Operand = Draft | Baseline
 
 
 def examine_drafts(
-    operands: Sequence[Operand], store: Store, completions: Path | None, trust_remote_code: bool
+    operands: Sequence[Operand], store: Store, completions: Path | None, target: str | None, trust_remote_code: bool
 ) -> tuple[list[Examined], int]:
     """Every operand on `completions`, or on those of the first operand that has some, and the draft length of the first that was
     examined. UsageError if there are none, or for a baseline that was made under other conditions."""
@@ -45,6 +45,7 @@ def examine_drafts(
         evaluate=known.evaluate if known else EvaluateConfig(),
         dtype=known.dtype if known else "float32",
         trust_remote_code=trust_remote_code,
+        target=target,
     )
     return [_examined(one, stored, settings) for one in operands], settings.evaluate.gamma
 

@@ -29,6 +29,7 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
     if not local or not all((path / "config.json").is_file() for path in (target, draft)):
         return None
     # Imported here because the first import of torch takes seconds, and other pairs do without it.
+    from pipeline.drafts.head_config import require_plain
     from pipeline.drafts.surgery import gained_tokens
     from pipeline.models.built import empty_model
     from pipeline.models.generation_config import sampling_defaults
@@ -38,6 +39,7 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
     from pipeline.quantization.block_sizes import impossible_variants
 
     trusted = pair.trust_remote_code
+    require_plain(draft)
     tokenizer, own = load_tokenizer(target, trusted), load_tokenizer(draft, trusted)
     for path in (target, draft):
         empty_model(path, trusted)

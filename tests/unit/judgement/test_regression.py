@@ -267,7 +267,6 @@ def test_what_is_not_a_baseline_is_a_usage_error(raw: object) -> None:
     [
         ({"id": "other"}, "prompt other has id 'other', and the completions have 'p0'"),
         ({"tokens": 7}, "prompt p0 has tokens 7, and the completions have 100"),
-        ({"examined": 7.0}, "prompt p0 has examined 7.0, and the completions have 100.0"),
         ({"domain": "chat"}, "prompt p0 has domain 'chat', and the completions have 'code'"),
     ],
 )
