@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from pipeline.acceptance.examine import acceptance_probabilities
+from pipeline.acceptance.examine import examine
 from pipeline.acceptance.intervals import ratio_gain
 from pipeline.acceptance.moments import RoundMoments, round_moments
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
-from pipeline.drafts.plain import PlainDraft
+from pipeline.errors import BrokenDraft
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.conformance.deterministic import TIE, Floats, Unexplained, deterministic_rounds, explain
 from tests.conformance.subject import TOKENS, Subject
@@ -38,9 +38,7 @@ def exact_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
     own = _texts(subject, call, past_the_end=True)
     texts = continue_texts(subject.target_model, own, gamma - 1, GREEDY, subject.vocabulary, 0) if greedy else own
     sampling = GREEDY if greedy else Sampling()
-    a = acceptance_probabilities(
-        PlainDraft(subject.draft_model, subject.vocabulary), texts, sampling, GREEDY, BATCH_TOKENS
-    )
+    a = _acceptance(subject, texts, sampling, GREEDY, gamma)
     lengths_B = np.array([item.length for item in texts])
     found = expected_rounds(_stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
     predicted = _counts(found.rounds_B.sum(), found.accepted_BG.sum(0))
@@ -62,9 +60,7 @@ def openvino_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
     accepted tokens of all rounds of a text but the last."""
     own = [text(prompt, tokens, len(tokens)) for prompt, tokens in zip(subject.prompts, call["tokens"], strict=True)]
     texts = continue_texts(subject.target_model, own, gamma, GREEDY, subject.vocabulary, 0)
-    a = acceptance_probabilities(
-        PlainDraft(subject.draft_model, subject.vocabulary), texts, GREEDY, GREEDY, BATCH_TOKENS
-    )
+    a = _acceptance(subject, texts, GREEDY, GREEDY, gamma)
     lengths_B = np.array([item.length for item in texts])
     found = expected_rounds(_stack(a, lengths_B, 0), lengths_B, gamma, OPENVINO)
     rounds = [
@@ -174,7 +170,7 @@ def _moments(subject: Subject, own: Sequence[TokenizedText], gamma: int, call: C
     for number in range(CONTINUATIONS):
         seed = call["seed"] * CONTINUATIONS + number
         longer = continue_texts(subject.target_model, own, gamma - 1, Sampling(), subject.vocabulary, seed)
-        a = _sampled_acceptance(subject, longer)
+        a = _sampled_acceptance(subject, longer, gamma)
         moments = round_moments(_stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
         found.append(tuple(_columns(moments, part) for part in ("mean", "variance")))
     return found
@@ -186,12 +182,18 @@ def _columns(moments: RoundMoments, part: str) -> Floats:
     return np.column_stack([getattr(count, part) for count in counts])
 
 
-def _sampled_acceptance(subject: Subject, texts: Sequence[TokenizedText]) -> list[Floats]:
-    """a_t of a draft sampled at temperature 1."""
-    known = with_log_p(subject.target_model, texts)
-    return acceptance_probabilities(
-        PlainDraft(subject.draft_model, subject.vocabulary), known, Sampling(), Sampling(), BATCH_TOKENS
-    )
+def _sampled_acceptance(subject: Subject, texts: Sequence[TokenizedText], gamma: int) -> list[Floats]:
+    """Of a draft sampled at temperature 1."""
+    return _acceptance(subject, with_log_p(subject.target_model, texts), Sampling(), Sampling(), gamma)
+
+
+def _acceptance(
+    subject: Subject, texts: Sequence[TokenizedText], sampling: Sampling, draft_sampling: Sampling, gamma: int
+) -> list[Floats]:
+    """By token, or by token and place for a head."""
+    found = examine({"draft": subject.loaded_draft}, texts, sampling, draft_sampling, BATCH_TOKENS, gamma)["draft"]
+    assert not isinstance(found, BrokenDraft), found
+    return [one.at(gamma).astype(float) for one in found]
 
 
 def against_the_target(
@@ -206,11 +208,9 @@ def against_the_target(
     predicted and counted, and the difference in standard errors, with the prompt as unit. `target_texts` holds
     `copies` texts per prompt, one set after the other, each with gamma - 1 tokens past its end."""
     if draft_sampling == "greedy":
-        a = acceptance_probabilities(
-            PlainDraft(subject.draft_model, subject.vocabulary), target_texts, Sampling(), GREEDY, BATCH_TOKENS
-        )
+        a = _acceptance(subject, target_texts, Sampling(), GREEDY, gamma)
     else:
-        a = _sampled_acceptance(subject, target_texts)
+        a = _sampled_acceptance(subject, target_texts, gamma)
     lengths_B = np.array([item.length for item in target_texts])
     found = expected_rounds(_stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
     rounds_N = found.rounds_B.reshape(copies, -1).sum(0)
@@ -251,7 +251,7 @@ def _texts(subject: Subject, call: Call, past_the_end: bool) -> list[TokenizedTe
 
 def _stack(a: Sequence[Floats], lengths_B: np.ndarray, gamma: int) -> Floats:
     width = int(lengths_B.max()) + gamma
-    return np.stack([np.concatenate([a_T, np.zeros(width)])[:width] for a_T in a])
+    return np.stack([np.concatenate([a_T, np.zeros((width, *a_T.shape[1:]))])[:width] for a_T in a])
 
 
 def _counts(drafts: float, per_position_G: Floats) -> dict[str, Any]:

@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipeline.drafts.plain import PlainDraft
 from pipeline.generation.completion_store import read_completions
 from pipeline.models.loading import load_model
+from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling
 from tests.benchmarks.refpair import read_pair_of_run
 
@@ -30,6 +32,7 @@ class Subject:
     vocabulary: int
     stop_tokens: Sequence[int]
     prompts: Sequence[NDArray[np.int32]]
+    head: LoadedDraft | None = None  # in place of the draft
 
     @cached_property
     def target_model(self) -> Any:
@@ -38,6 +41,10 @@ class Subject:
     @cached_property
     def draft_model(self) -> Any:
         return load_model(self.draft, "float32", torch.device("cpu"))
+
+    @property
+    def loaded_draft(self) -> LoadedDraft:
+        return self.head or PlainDraft(self.draft_model, self.vocabulary)
 
 
 def read_subject(root: Path) -> Subject:
