@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from transformers import AttentionInterface, AutoConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -19,11 +18,9 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMS
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm, Qwen3RotaryEmbedding
 
 from pipeline.drafts.head_config import Eagle3Config
+from pipeline.drafts.head_tensors import check_tensors, read_tensors
 from pipeline.errors import UsageError
 from pipeline.models.devices import upload
-from pipeline.models.files import weight_files
-from pipeline.models.model_json import CONFIG
-from pipeline.models.tensor_ledger import stored_tensors
 from pipeline.speculation.cache import RaggedCache, window_mask
 from pipeline.speculation.hidden_states import Features
 
@@ -227,7 +224,7 @@ def load_eagle3(
             f"{directory}: the head reads hidden states {list(ids)} of a target with layers 0 to {layers}; state "
             "eagle_aux_hidden_state_layer_ids, which are those that it was trained on, in its config.json"
         )
-    tensors = _named(_read(directory))
+    tensors = _named(read_tensors(directory))
     targets_D = _targets(directory, head, tensors)
     with torch.device("meta"):
         model = Eagle3Model(head, ids, int(text.hidden_size))
@@ -242,11 +239,6 @@ def load_eagle3(
     model.rotary_emb = type(model.rotary_emb)(model.config)  # its buffers are not stored
     model.targets_D = targets_D
     return model.to(device).eval()
-
-
-def _read(directory: Path) -> dict[str, torch.Tensor]:
-    stored_tensors(directory)  # checks the headers
-    return {name: tensor for file in weight_files(directory) for name, tensor in load_file(file).items()}
 
 
 def _named(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -285,22 +277,3 @@ def _targets(directory: Path, head: Eagle3Config, tensors: dict[str, torch.Tenso
             "the head's vocabulary is damaged; take the head again from where it was published"
         )
     return None if torch.equal(targets_D, own) and head.draft_vocabulary == head.vocabulary else targets_D
-
-
-def check_tensors(directory: Path, wanted: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
-    """UsageError unless there is a tensor of the right shape for each name, and no other."""
-    missing, unused = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
-    shapes = [name for name in wanted if name in tensors and wanted[name].shape != tensors[name].shape]
-    if missing:
-        what = f"{len(missing)} tensors of the head are in no file, such as {missing[0]}"
-    elif unused:
-        what = f"{len(unused)} tensors of its files would not be used, such as {unused[0]}"
-    elif shapes:
-        have, need = tuple(tensors[shapes[0]].shape), tuple(wanted[shapes[0]].shape)
-        what = f"{shapes[0]} has the shape {have}, and the configs of head and target make it {need}"
-    else:
-        return
-    raise UsageError(
-        f"{directory / CONFIG}: it does not describe the weights beside it: {what}; take both from where the head was published, "
-        "and name the target that it was made for"
-    )

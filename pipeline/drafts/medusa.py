@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from pipeline.drafts.drawing import draw_block
-from pipeline.drafts.eagle3_model import check_tensors
 from pipeline.drafts.examined_logits import examined, values_of
 from pipeline.drafts.head_config import MedusaConfig
+from pipeline.drafts.head_tensors import check_tensors, read_tensors
 from pipeline.drafts.kinds import MEDUSA
 from pipeline.errors import UsageError
 from pipeline.models.devices import upload
-from pipeline.models.files import weight_files
-from pipeline.models.tensor_ledger import stored_tensors
 from pipeline.speculation.batch import Batch
 from pipeline.speculation.drafter import Examined, GoOn, Proposal
 from pipeline.speculation.hidden_states import NORMED, Features
@@ -187,8 +184,7 @@ def load_medusa(
             f"{directory}: the heads were made for a target of hidden size {config.hidden:,} and {config.vocabulary:,} tokens, "
             f"and this one has {hidden:,} and {text.vocab_size:,}; name the target that they were trained on"
         )
-    stored_tensors(directory)  # checks the headers
-    tensors = _named({name: one for file in weight_files(directory) for name, one in load_file(file).items()})
+    tensors = _named(read_tensors(directory))
     targets_D = tensors.pop("token_map", None)
     if (targets_D is None) != (config.kept == config.vocabulary):
         raise UsageError(

@@ -199,12 +199,14 @@ def alike(one: Path, two: Path, processes: tuple[int, int] = (1, 2)) -> None:
 
 # In the place of a training: what the launcher gave it. The second process ends with a code that it was told.
 _TINY_WORKER = """
-import os, pathlib, sys
+import os, pathlib, sys, time
 place = pathlib.Path(sys.argv[1])
 rank = os.environ["RANK"]
 given = [os.environ[name] for name in ("WORLD_SIZE", "LOCAL_RANK", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")]
 assert not pathlib.Path(os.environ["UNDERSTUDY_MEETING"]).exists()
 (place.parent / rank).write_text(" ".join(given))
+while not (place.parent / "0").exists():  # or it would be ended with the one that fails before it has written
+    time.sleep(0.05)
 sys.exit(int(place.read_text()) if rank == "1" else 0)
 """
 

@@ -31,6 +31,7 @@ from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.corpus.traffic import Traffic
 from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json, find_curve
 from pipeline.drafts.directory import TRAINED_ON, trained_on, trained_on_before
+from pipeline.drafts.head_config import kind_of, read_eagle3, read_medusa
 from pipeline.errors import BrokenDraft
 from pipeline.examination.on_completions import Settings, conditions_of, open_completions
 from pipeline.examination.shard_worker import _shard_counts
@@ -258,6 +259,14 @@ _MODELS = (
     "pipeline/models/loading:load_tokenizer",
     "pipeline/models/built:load_config",
 )
+EAGLE3_CONFIG = {
+    "speculators_model_type": "eagle3",
+    "draft_vocab_size": 24,
+    "eagle_aux_hidden_state_layer_ids": [1, 3, 4],
+    "norm_before_residual": True,
+    "transformer_layer_config": {"model_type": "llama", "hidden_size": 16, "vocab_size": 32, "num_hidden_layers": 1},
+}
+MEDUSA_CONFIG = {"model_type": "medusa", "hidden_size": 16, "vocab_size": 32, "num_heads": 3, "num_hidden_layers": 1}
 _TOKENIZER = _tokenizer_files()
 REQUEST = {
     "request": {
@@ -384,6 +393,14 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="config of a model", file="config.json", valid=MODEL_CONFIG, prepare=_model, read=_read_model,
         covers=("pipeline/models/model_json:CONFIG_FORMAT", *_MODELS),
+    ),
+    Kind(
+        name="config of an EAGLE-3 head", file="config.json", valid=EAGLE3_CONFIG,
+        read=lambda place: (kind_of(place), read_eagle3(place)), covers=("pipeline/drafts/head_config:_FORMAT",),
+    ),
+    Kind(
+        name="config of Medusa heads", file="config.json", valid=MEDUSA_CONFIG,
+        read=lambda place: (kind_of(place), read_medusa(place)), covers=("pipeline/drafts/head_config:_FORMAT",),
     ),
     Kind(
         name="generation config", file="generation_config.json", valid=GENERATION, prepare=_model, read=_read_model,
