@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from pipeline.distillation.launchers import Launch
-from pipeline.errors import UnderstudyError
+from pipeline.errors import UnderstudyError, UsageError
 
 T = TypeVar("T")
 MEETING = "UNDERSTUDY_MEETING"  # the file at which the processes of one machine meet
@@ -22,21 +22,30 @@ _NEVER = timedelta(days=30)  # a process that has died is noticed by whoever sta
 _LOOK, _MEET_SECONDS, _LEAVE_SECONDS = timedelta(seconds=60), 300.0, 10.0
 
 
-def join(device: str) -> torch.device:
-    """Join the processes that the environment names; `device`: cpu or cuda. Returns this process's device. On one machine they
-    meet at a file, and with a launcher at its MASTER_ADDR, a port that takes everybody."""
-    from accelerate import PartialState
+def join(kind: str) -> torch.device:
+    """Join the processes that the environment names; `kind`: of their devices, such as cuda. Returns this process's device, of
+    those of its machine the one of its number there. On one machine they meet at a file, and with a launcher at its MASTER_ADDR,
+    a port that takes everybody."""
+    backend, device = _backend(kind), torch.device(kind)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if kind != "cpu":
+        device = torch.device(kind, int(os.environ["LOCAL_RANK"]) % torch.accelerator.device_count())
+        torch.accelerator.set_device_index(device)
+    meeting = os.environ.get(MEETING)
+    store = dist.FileStore(meeting, size) if meeting else None  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_NEVER)
+    return device
 
-    if meeting := os.environ.get(MEETING):
-        dist.init_process_group(
-            "gloo" if device == "cpu" else "nccl",
-            store=dist.FileStore(meeting, size := int(os.environ["WORLD_SIZE"])),  # type: ignore[attr-defined]
-            rank=int(os.environ["RANK"]),
-            world_size=size,
-            timeout=_NEVER,
-        )
-    device_of: torch.device = PartialState(cpu=device == "cpu", timeout=_NEVER).device
-    return device_of
+
+def _backend(kind: str) -> str:
+    """By what torch exchanges tensors of these devices, such as nccl. UsageError where it has nothing."""
+    try:
+        backend: str = dist.get_default_backend_for_device(kind)
+        return backend
+    except ValueError:
+        raise UsageError(
+            f"distill.processes: torch knows no way by which several devices of the kind {kind} exchange tensors; set it to 1"
+        ) from None
 
 
 def leave() -> None:

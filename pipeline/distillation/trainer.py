@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate import DistributedType, PartialState
 from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
 from torch.utils.data import DataLoader, RandomSampler
@@ -166,6 +167,11 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
     """For a training on the device of the draft, which need not be the first GPU."""
     with _accelerate_on(device):
         arguments = _config(settings, seed, work, device, bf16)
+        if count() > 1 and arguments.distributed_state.distributed_type == DistributedType.NO:
+            # accelerate does not know devices of this kind, and would train in each process alone. It has DDP in processes on
+            # CPUs; torch.distributed, which they have joined, exchanges tensors of this device.
+            PartialState._reset_state()
+            arguments.distributed_state = PartialState(cpu=True)
     # transformers takes the first GPU whatever accelerate has, and would move the draft there.
     if arguments.device != device:
         vars(arguments)["_setup_devices"] = device  # the value of a cached property

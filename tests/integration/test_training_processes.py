@@ -176,7 +176,7 @@ ROUNDS = ("--set", "distill.on_policy={rounds: 1, prompts: 12, max_steps: 4}")
 def _forked(command: list[str], *rest: object) -> None:
     """In the place of the launcher: the same workers, forked."""
     number, task = int(command[-2]), Path(command[-1])
-    assert [0] * number == in_processes(number, lambda: worker.work(task), task.with_name("said.json"))
+    assert [0] * number == in_processes(number, lambda: worker.work(task), task.with_name("said.json"), None)
     task.with_name("said.json").unlink()
 
 

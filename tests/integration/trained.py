@@ -93,15 +93,16 @@ def trained(
     shard: bool = False,
     prepared: Callable[[Any], Any] = lambda model: model,
     before: Callable[[], None] = lambda: None,
+    kind: str = "cpu",
 ) -> list[Any]:
-    """Weights and log of `train`. `shard`: the processes divide the draft."""
+    """Weights and log of `train`. `shard`: the processes divide the draft, among their devices of that kind."""
 
     def wrap(model: Any) -> Any:
         found = prepared(model)
         return found if settings.lora is None else add_adapters(found, settings.lora, 5)
 
     def wrap_part(model: Any) -> Any:
-        return divided(lambda: wrap(model), torch.device("cpu"))
+        return divided(lambda: wrap(model), torch.device(kind))
 
     model, log = train(work, settings, rows_of(rows), before, wrap_part if shard else wrap, phases)
     with complete(model) as whole_model:
@@ -120,35 +121,36 @@ def weights_of(model: Any) -> Weights:
     return {name: weight.flatten().tolist() for name, weight in model.state_dict().items()}
 
 
-def in_processes(count: int, body: Callable[[], Any], out: Path) -> list[int | None]:
-    """Call `body` in `count` processes that train together; what it returns in the first is written to `out` as JSON. Returns
-    their exit codes."""
-    started = start(count, body, out)
+def in_processes(count: int, body: Callable[[], Any], out: Path, kind: str | None = "cpu") -> list[int | None]:
+    """Call `body` in `count` processes that train together, each with a device of that kind (None: `body` joins them); what it
+    returns in the first is written to `out` as JSON. Returns their exit codes."""
+    started = start(count, body, out, kind)
     for one in started:
         one.join(600)
     return [one.exitcode for one in started]
 
 
-def start(count: int, body: Callable[[], Any], out: Path) -> list[BaseProcess]:
+def start(count: int, body: Callable[[], Any], out: Path, kind: str | None = "cpu") -> list[BaseProcess]:
     """As `in_processes`, without waiting. They are forked: imports take longer than these trainings."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("fork")
-    started = [context.Process(target=_rank, args=(number, count, port, body, out)) for number in range(count)]
+    started = [context.Process(target=_rank, args=(number, count, port, body, out, kind)) for number in range(count)]
     for one in started:
         one.start()
     return list(started)
 
 
-def _rank(number: int, count: int, port: int, body: Callable[[], Any], out: Path) -> None:
+def _rank(number: int, count: int, port: int, body: Callable[[], Any], out: Path, kind: str | None) -> None:
     from accelerate.state import AcceleratorState, PartialState
 
     names = {"RANK": number, "WORLD_SIZE": count, "LOCAL_RANK": number, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in names.items()})
     AcceleratorState._reset_state(reset_partial_state=True)
     PartialState._reset_state()
-    processes.join("cpu")
+    if kind is not None:
+        processes.join(kind)
     found = body()
     if processes.is_first():
         out.write_text(json.dumps(found))

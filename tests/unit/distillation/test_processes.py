@@ -6,12 +6,18 @@ import pytest
 import torch
 
 from pipeline.distillation import processes
+from pipeline.errors import UsageError
 
 
 def test_one_process_is_all_and_the_first() -> None:
     assert (1, 0, True) == (processes.count(), processes.number(), processes.is_first())
     assert 7 == processes.from_first(lambda: 7)
     assert [3.0] == processes.summed(torch.tensor([3.0])).tolist()
+
+
+def test_devices_that_cannot_exchange_tensors_train_in_one_process() -> None:
+    with pytest.raises(UsageError, match=r"^distill\.processes: torch knows no way .* kind meta .* set it to 1$"):
+        processes.join("meta")
 
 
 @pytest.mark.parametrize("number", [0, 1])
