@@ -19,6 +19,8 @@ DEVICE = torch.device("cuda", 0) if ON_GPU else pretend.device()
 # How far logits and figures may be from the CPU's. The pretend device has the CPU's kernels, which sum in another order for other
 # shapes and threads; a GPU has its own, and its float32 matmuls may round to TF32 (10 bits) where a library allows that.
 CLOSE = {torch.float64: 1e-10, torch.float32: 5e-3 if ON_GPU else 1e-4, torch.bfloat16: 0.25 if ON_GPU else 0.1}
+# Relative, of losses and figures of weights in six steps. Muon makes a last digit a third one; sums have other orders.
+APART = 0.05 if ON_GPU else 5e-3  # a GPU's Muon orthogonalises in bfloat16
 FIGURES = 0.02 if ON_GPU else 0.002  # of acceptance rates after a training
 
 

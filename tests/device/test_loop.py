@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.device import pretend
 from tests.device.kit.models import Setup
@@ -19,21 +21,23 @@ _MAIN = "from pipeline.cli import main; main()"
 _VARIANTS = () if ON_GPU else ("--set", "quantize.variants=[]")
 
 
-def _understudy(*words: str | Path, on_device: bool = True, timeout: float = 600.0) -> str:
-    """What the command prints. It runs in a process of its own, which has to find the device by itself."""
+def _understudy(*words: str | Path, on_device: bool = True, devices: int = 1, timeout: float = 600.0) -> str:
+    """What the command prints. It runs in a process of its own, which has to find the device, or several, by itself."""
     environment = dict(os.environ, PYTHONPATH=str(_CONFIGS.parent), MLFLOW_TRACKING_URI="http://127.0.0.1:1")
     if on_device and not ON_GPU:
-        environment |= pretend.environment()
+        environment |= pretend.environment(devices)
     command = [sys.executable, "-c", _MAIN, *map(str, words)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout + done.stderr
 
 
-def _run(config: str, store: Path, *words: str, on_device: bool = True, timeout: float = 600.0) -> None:
+def _run(
+    config: str, store: Path, *words: str, on_device: bool = True, devices: int = 1, timeout: float = 600.0
+) -> None:
     device = () if on_device else ("--set", "device=cpu")
     options = ("--store", store, "--until", "evaluate", *_VARIANTS, *device, *words)
-    _understudy("run", _CONFIGS / f"{config}.yaml", *options, on_device=on_device, timeout=timeout)
+    _understudy("run", _CONFIGS / f"{config}.yaml", *options, on_device=on_device, devices=devices, timeout=timeout)
 
 
 def _figures(store: Path) -> dict[str, float]:
@@ -80,6 +84,17 @@ def test_a_training_has_on_policy_rounds(tmp_path: Path) -> None:
     rounds = ("--set", "distill.on_policy.rounds=1", "--until", "distill")
     _run("smoke", tmp_path, *rounds)
     assert {DEVICE.type} == _device_of(tmp_path, "distill")
+
+
+@pytest.mark.skipif(ON_GPU and torch.cuda.device_count() < 2, reason="there is one GPU")
+def test_a_draft_is_divided_among_the_devices(smoke: Path, tmp_path: Path) -> None:
+    """`distill.processes: auto` is a process for each, which `understudy` starts. Another training than that of the store."""
+    store = shutil.copytree(smoke, tmp_path / "store")
+    before = set((store / "artifacts").glob("distill-*"))
+    _run("smoke", store, "--until", "distill", "--set", "distill.shard=true", "--set", "distill.max_steps=6", devices=2)
+    (artifact,) = set((store / "artifacts").glob("distill-*")) - before
+    figures = json.loads((artifact / "manifest.json").read_text())["figures"]
+    assert (figures["processes"], figures["shard"]) == (torch.cuda.device_count() if ON_GPU else 2, 1)
 
 
 def test_a_pair_is_decoded(smoke: Path) -> None:

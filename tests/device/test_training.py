@@ -9,12 +9,10 @@ import torch
 
 from pipeline.config.distill import LoraConfig
 from pipeline.distillation.losses import LOSSES
-from tests.device.on_device import DEVICE, ON_GPU, waits
+from tests.device.on_device import APART, DEVICE, waits
 from tests.integration.trained import SETTINGS, flat, rows_of, train, trained
 
 ROWS = 7
-# Relative, of losses and figures of weights in six steps. Muon makes a last digit a third one; sums have other orders.
-APART = 0.05 if ON_GPU else 5e-3  # a GPU's Muon orthogonalises in bfloat16
 
 
 def _there(model: Any) -> Any:

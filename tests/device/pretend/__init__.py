@@ -1,7 +1,8 @@
-"""A pretend accelerator, `pretend:0`, on a machine without one (`device.cpp` says what it can show and what not).
+"""A pretend accelerator, `pretend`, on a machine without one (`device.cpp` says what it can show and what not).
 
 `device()` builds it at first use, in about half a minute, with torch's own headers and the C++ compiler of the machine. Programs
-that have `environment()` load it as they import torch, by torch's own mechanism for devices of other packages.
+that have `environment()` load it as they import torch, by torch's own mechanism for devices of other packages. There is one of
+them, unless `environment` asks for more; processes that have one each exchange tensors by `pretend_ccl`, torch's default for it.
 """
 
 import fcntl
@@ -16,11 +17,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 NAME = "pretend"
 _HERE = Path(__file__).parent
@@ -28,6 +31,7 @@ _SOURCE, _INSTALLED, _ROOT = _HERE / "device.cpp", _HERE / "installed", _HERE.pa
 _BUILDS = _ROOT / ".understudy" / "pretend"
 _OURS = ("/pipeline/", "/stages/")
 _MODULE = "understudy_pretend_device"
+_DEVICES = "UNDERSTUDY_PRETEND_DEVICES"  # how many there are
 
 
 @dataclass
@@ -49,10 +53,10 @@ def device() -> torch.device:
     return torch.device(NAME, 0)
 
 
-def environment() -> dict[str, str]:
-    """Variables with which a program finds the device: `device: auto` is it."""
+def environment(devices: int = 1) -> dict[str, str]:
+    """Variables with which a program finds the device, or several: `device: auto` is it."""
     paths = [str(_INSTALLED), str(_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), _DEVICES: str(devices)}
 
 
 def load() -> None:
@@ -102,12 +106,16 @@ def _extension() -> Any:
     extension = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(extension)
     torch.utils.rename_privateuse1_backend(NAME)
-    torch._register_device_module(NAME, _module())
+    torch._register_device_module(NAME, _module(extension))
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
-    # `module.to` keeps tied weights tied between the CPU and CUDA. For other devices it does so only by swapping tensors.
-    torch.__future__.set_swap_module_params_on_conversion(True)
     extension.register_hooks()
+    dist.Backend.register_backend("pretend_ccl", _group, devices=[NAME])
     return extension
+
+
+def _group(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """Of torch.distributed, for the device: by gloo, in the same memory."""
+    return _extension().group(dist.ProcessGroupGloo(store, rank, size, timeout))
 
 
 def _built() -> Path:
@@ -141,26 +149,40 @@ def _abi() -> list[str]:
     return [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
 
 
-def _module() -> types.ModuleType:
+def _module(extension: Any) -> types.ModuleType:
     """`torch.pretend`, as torch and its users expect it beside `torch.cuda`."""
 
-    class Device:
-        def __init__(self, *which: Any) -> None: ...
+    def index_of(which: Any = None) -> int:
+        named = torch.device(NAME, which) if isinstance(which, int) else torch.device(which or NAME)
+        return int(extension.current_device() if named.index is None else named.index)
 
-        def __enter__(self) -> "Device":
-            return self
+    @contextmanager
+    def device(which: Any) -> Iterator[None]:
+        before = extension.current_device()
+        extension.set_device(index_of(which))
+        try:
+            yield
+        finally:
+            extension.set_device(before)
 
-        def __exit__(self, *error: object) -> None: ...
+    @contextmanager
+    def stream(which: Any) -> Iterator[None]:
+        """A device has one."""
+        yield
 
     module: Any = types.ModuleType(f"torch.{NAME}")
-    module.device = Device
+    module.device = device
     module.is_available = lambda: True
     module.is_initialized = lambda: True
-    module.device_count = lambda: 1
-    module.current_device = lambda: 0
-    module.set_device = lambda *which: None
+    module.device_count = extension.device_count
+    module.current_device = extension.current_device
+    module.set_device = lambda which: extension.set_device(index_of(which))
     module.synchronize = lambda *which: None
     module.empty_cache = lambda: None
+    module.stream = stream
+    module.Stream = lambda *which, priority=0: torch.Stream(torch.device(NAME, index_of(*which)), priority=priority)
+    module.current_stream = lambda which=None: torch.Stream(torch.device(NAME, index_of(which)))
+    module.Event = lambda **options: torch.Event(NAME, **options)
     module.manual_seed = module.manual_seed_all = lambda seed: None
     module.get_rng_state = lambda which=0: torch.get_rng_state()
     module.set_rng_state = lambda state, which=0: None

@@ -2,7 +2,8 @@
 //
 // It behaves as a GPU does where code for CPUs goes wrong: the host cannot read its memory (the address of a tensor has bit 62
 // flipped, so that following it is a fault), an operator refuses tensors of two devices, and what makes the host wait or starts a
-// kernel is counted. It shows no races of asynchronous copies, no kernel of its own, and no times.
+// kernel is counted. There are as many as UNDERSTUDY_PRETEND_DEVICES says, and processes that have one each exchange tensors.
+// It shows no races of asynchronous copies or between streams, no kernel of its own, and no times.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/autocast_mode.h>
@@ -14,17 +15,34 @@
 #include <ATen/ops/view_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <malloc.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/extension.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <string>
 
 namespace {
 using at::Tensor;
 const auto KIND = c10::DeviceType::PrivateUse1;
-const c10::Device DEVICE(KIND, 0);
 const c10::DispatchKeySet KEYS(c10::DispatchKey::PrivateUse1);
+
+// ---- Which device
+
+c10::DeviceIndex device_count() {
+    static const char* said = std::getenv("UNDERSTUDY_PRETEND_DEVICES");
+    return static_cast<c10::DeviceIndex>(said ? std::atoi(said) : 1);
+}
+
+thread_local c10::DeviceIndex current = 0;
+
+c10::Device here() { return {KIND, current}; }
+
+void go_to(c10::DeviceIndex index) {
+    TORCH_CHECK(index < device_count(), "pretend device: there is no device ", int(index));
+    if (index >= 0) current = index;
+}
 
 // ---- What is counted
 
@@ -75,7 +93,7 @@ struct Memory final : c10::Allocator {
             most_held = std::max(most_held, held);
         }
         void* shown = flipped(own);
-        return {shown, shown, own ? &release : &c10::detail::deleteNothing, DEVICE};
+        return {shown, shown, own ? &release : &c10::detail::deleteNothing, here()};
     }
     c10::DeleterFnPtr raw_deleter() const override { return &release; }
     void copy_data(void* to, const void* from, size_t bytes) const override {
@@ -86,6 +104,7 @@ Memory memory;
 REGISTER_ALLOCATOR(KIND, &memory)
 
 void resize_storage(const c10::Storage& storage, size_t bytes) {
+    const c10::DeviceGuard on(storage.device());
     auto grown = memory.allocate(bytes);
     if (storage.nbytes() && bytes) std::memcpy(flipped(grown.get()), flipped(storage.data()), std::min(bytes, storage.nbytes()));
     storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(grown));
@@ -129,22 +148,28 @@ bool is_pinned(const void* pointer) {
     return pointer < static_cast<const char*>(begin) + bytes;
 }
 
-// ---- The device as torch asks for it: one, with one stream
+// ---- The devices as torch asks for them, each with one stream
 
 using Time = std::chrono::steady_clock::time_point;
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
-    static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, DEVICE); }
+    static c10::Stream stream(c10::Device device) {
+        return c10::Stream(c10::Stream::DEFAULT, device.has_index() ? device : here());
+    }
     c10::DeviceType type() const override { return KIND; }
-    c10::Device exchangeDevice(c10::Device) const override { return DEVICE; }
-    c10::Device getDevice() const override { return DEVICE; }
-    void setDevice(c10::Device) const override {}
-    void uncheckedSetDevice(c10::Device) const noexcept override {}
-    c10::Stream getStream(c10::Device) const override { return stream(); }
-    c10::Stream getDefaultStream(c10::Device) const override { return stream(); }
-    c10::Stream getNewStream(c10::Device, int) const override { return stream(); }
-    c10::Stream exchangeStream(c10::Stream) const override { return stream(); }
-    c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+    c10::Device exchangeDevice(c10::Device device) const override {
+        const auto before = here();
+        go_to(device.index());
+        return before;
+    }
+    c10::Device getDevice() const override { return here(); }
+    void setDevice(c10::Device device) const override { go_to(device.index()); }
+    void uncheckedSetDevice(c10::Device device) const noexcept override { current = std::max<int>(device.index(), 0); }
+    c10::Stream getStream(c10::Device device) const override { return stream(device); }
+    c10::Stream getDefaultStream(c10::Device device) const override { return stream(device); }
+    c10::Stream getNewStream(c10::Device device, int) const override { return stream(device); }
+    c10::Stream exchangeStream(c10::Stream next) const override { return stream(next.device()); }
+    c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
     void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {
         if (!*event) *event = new Time;
         *static_cast<Time*>(*event) = std::chrono::steady_clock::now();
@@ -165,8 +190,8 @@ Guard guard;
 c10::impl::DeviceGuardImplRegistrar registered_guard(KIND, &guard);
 
 struct Generator final : at::CPUGeneratorImpl {
-    Generator() {
-        device_ = DEVICE;
+    explicit Generator(c10::DeviceIndex index) {
+        device_ = c10::Device(KIND, index);
         key_set_ = KEYS;
     }
 };
@@ -175,13 +200,16 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     bool isBuilt() const override { return true; }
     bool isAvailable() const override { return true; }
     bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-    c10::DeviceIndex deviceCount() const override { return 1; }
-    c10::DeviceIndex getCurrentDevice() const override { return 0; }
-    const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
-        static const auto generator = at::make_generator<Generator>();
-        return generator;
+    c10::DeviceIndex deviceCount() const override { return device_count(); }
+    c10::DeviceIndex getCurrentDevice() const override { return current; }
+    const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+        static std::map<c10::DeviceIndex, at::Generator> generators;
+        const auto own = index < 0 ? current : index;
+        return generators.try_emplace(own, at::make_generator<Generator>(own)).first->second;
     }
-    at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::make_generator<Generator>(); }
+    at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+        return at::make_generator<Generator>(index < 0 ? current : index);
+    }
     at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_memory; }
     bool isPinnedPtr(const void* pointer) const override { return is_pinned(pointer); }
     void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override { resize_storage(storage, bytes); }
@@ -191,14 +219,16 @@ Hooks hooks;
 // ---- Tensors: made, viewed, resized
 
 Tensor empty(
-    c10::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<at::Device>,
+    c10::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<at::Device> device,
     std::optional<bool>, std::optional<at::MemoryFormat> format) {
+    const c10::OptionalDeviceGuard on(device);
     return at::detail::empty_generic(size, &memory, KEYS, c10::dtype_or_default(dtype), format);
 }
 
 Tensor empty_strided(
     c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-    std::optional<at::Device>, std::optional<bool>) {
+    std::optional<at::Device> device, std::optional<bool>) {
+    const c10::OptionalDeviceGuard on(device);
     return at::detail::empty_strided_generic(size, stride, &memory, KEYS, c10::dtype_or_default(dtype));
 }
 
@@ -282,12 +312,16 @@ bool has_unknown_size(const std::string& name) {
 void kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     const auto& schema = op.schema();
     const auto& name = schema.name();
-    bool here = false, of_float64 = false, by_mask = false;
+    bool of_float64 = false, by_mask = false;
+    std::optional<c10::Device> device;
     std::string elsewhere;
     const auto look = [&](const Tensor& tensor) {
         if (!tensor.defined()) return;
         if (tensor.is_privateuseone()) {
-            here = true;
+            TORCH_CHECK(
+                within || tensor.device() == device.value_or(tensor.device()), "pretend device: tensors of ", *device, " and ",
+                tensor.device(), " in ", name);
+            device = tensor.device();
             of_float64 |= tensor.scalar_type() == at::kDouble;
         } else if (tensor.dim()) {  // a number of the host goes with the launch
             elsewhere += c10::str(" ", tensor.sizes());
@@ -304,7 +338,7 @@ void kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
                     by_mask |= tensor->scalar_type() == at::kBool || tensor->scalar_type() == at::kByte;
                 }
     }
-    if (within == 0 && here && !elsewhere.empty()) {
+    if (within == 0 && device && !elsewhere.empty()) {
         TORCH_CHECK(is_indexing(name), "pretend device: tensors of the host in ", name, ":", elsewhere);
         waited("index of the host in " + name);
     }
@@ -317,8 +351,8 @@ void kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 // Where torch has no kernel for other devices to fall back from, or the CPU's lacks a type that a GPU's has.
 
-Tensor sent(const Tensor& of_host) {
-    auto out = at::empty(of_host.sizes(), of_host.options().device(DEVICE));
+Tensor sent(const Tensor& of_host, c10::Device device) {
+    auto out = at::empty(of_host.sizes(), of_host.options().device(device));
     transfer(of_host, out);
     return out;
 }
@@ -334,7 +368,7 @@ Tensor convolution(
     c10::impl::ExcludeDispatchKeyGuard no_gradient(c10::autograd_dispatch_keyset);
     Within inside;
     return sent(at::convolution(
-        seen(input), seen(weight), seen(bias), stride, padding, dilation, transposed, output_padding, groups));
+        seen(input), seen(weight), seen(bias), stride, padding, dilation, transposed, output_padding, groups), input.device());
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(
@@ -347,7 +381,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     const auto [of_input, of_weight, of_bias] = at::convolution_backward(
         seen(gradient), seen(input), seen(weight), c10::IntArrayRef{outputs}, stride, padding, dilation, transposed,
         output_padding, groups, wanted);
-    const auto back = [](const Tensor& one) { return one.defined() ? sent(one) : one; };
+    const auto back = [&](const Tensor& one) { return one.defined() ? sent(one, input.device()) : one; };
     return {back(of_input), back(of_weight), back(of_bias)};
 }
 
@@ -355,7 +389,8 @@ Tensor histogram(const Tensor& self, int64_t bins, const at::Scalar& low, const 
     launched("aten::histc", false);
     Within inside;
     const auto counted = seen(self);
-    return sent(at::histc(counted.is_floating_point() ? counted : counted.to(at::kFloat), bins, low, high).to(self.scalar_type()));
+    const auto found = at::histc(counted.is_floating_point() ? counted : counted.to(at::kFloat), bins, low, high);
+    return sent(found.to(self.scalar_type()), self.device());
 }
 
 // Attention without gradients is one kernel, as it is on a GPU.
@@ -377,8 +412,91 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Ten
     const auto found =
         at::scaled_dot_product_attention(seen(query), seen(key), seen(value), seen(mask), 0.0, is_causal, scale, grouped);
     const auto none = at::empty({0}, query.options());
-    return {sent(found), none, none, none, 0, 0, none, none, none};
+    return {sent(found, query.device()), none, none, none, 0, 0, none, none, none};
 }
+
+// ---- Processes that exchange tensors, each with a device of its own, as by NCCL: tensors of the host are refused, and the host
+// does not wait. The exchange itself is that of the host, in the same memory.
+
+using Tensors = std::vector<Tensor>;
+using Asked = c10::intrusive_ptr<c10d::Work>;
+
+struct Done final : c10d::Work {
+    c10::intrusive_ptr<c10::ivalue::Future> future;
+    explicit Done(const Tensors& results)
+        : future(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {
+        future->markCompleted(c10::IValue(results));
+    }
+    bool isCompleted() override { return true; }
+    bool isSuccess() const override { return true; }
+    bool wait(std::chrono::milliseconds) override { return true; }
+    void synchronize() override {}
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future; }
+};
+
+struct Group final : c10d::Backend {
+    c10::intrusive_ptr<c10d::Backend> host;
+    explicit Group(c10::intrusive_ptr<c10d::Backend> of_host)
+        : Backend(of_host->getRank(), of_host->getSize()), host(std::move(of_host)) {}
+
+    static Tensor own(const Tensor& tensor) {
+        TORCH_CHECK(tensor.device() == here(), "pretend device: a tensor of ", tensor.device(), " is exchanged on ", here());
+        TORCH_CHECK(tensor.is_contiguous(), "pretend device: what is exchanged is not contiguous");
+        return seen(tensor);
+    }
+    static Tensors own(const Tensors& tensors) {
+        Tensors found;
+        for (const auto& tensor : tensors) found.push_back(own(tensor));
+        return found;
+    }
+    void sum(Tensors& of_host, const c10d::ReduceOp& op) {
+        const bool mean = op.op_ == c10d::ReduceOp::AVG;
+        c10d::AllreduceOptions asked;
+        asked.reduceOp = mean ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op;
+        host->allreduce(of_host, asked)->wait();
+        for (auto& tensor : of_host)
+            if (mean) tensor.div_(size_);
+    }
+
+    const std::string getBackendName() const override { return "pretend_ccl"; }
+    Asked broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+        auto of_host = own(tensors);
+        host->broadcast(of_host, options)->wait();
+        return c10::make_intrusive<Done>(tensors);
+    }
+    Asked allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+        auto of_host = own(tensors);
+        sum(of_host, options.reduceOp);
+        return c10::make_intrusive<Done>(tensors);
+    }
+    Asked allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+        auto of_host = own(inputs);
+        std::vector<Tensors> found;
+        for (const auto& some : outputs) found.push_back(own(some));
+        host->allgather(found, of_host, options)->wait();
+        return c10::make_intrusive<Done>(outputs[0]);
+    }
+    Asked _allgather_base(Tensor& output, Tensor& input, const c10d::AllgatherOptions& options) override {
+        std::vector<Tensors> parts{own(output).view({size_, -1}).unbind()};
+        Tensors of_host{own(input).view(-1)};
+        host->allgather(parts, of_host, options)->wait();
+        return c10::make_intrusive<Done>(Tensors{output});
+    }
+    Asked allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+        for (size_t number = 0; number < outputs.size(); ++number) _allgather_base(outputs[number], inputs[number], options);
+        return c10::make_intrusive<Done>(outputs);
+    }
+    Asked _reduce_scatter_base(Tensor& output, Tensor& input, const c10d::ReduceScatterOptions& options) override {
+        Tensors of_host{own(input).clone()};
+        sum(of_host, options.reduceOp);
+        own(output).view(-1).copy_(of_host[0].view({size_, -1})[rank_]);
+        return c10::make_intrusive<Done>(Tensors{output});
+    }
+    Asked barrier(const c10d::BarrierOptions&) override {
+        host->barrier(c10d::BarrierOptions())->wait();
+        return c10::make_intrusive<Done>(Tensors());
+    }
+};
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
@@ -390,6 +508,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
     library.impl("set_.source_Tensor", set_tensor);
     library.impl("as_strided", as_strided);
     library.impl("view", view);
+    // As of CUDA: `parameter.data = parameter.to(device)`, by which modules move.
+    library.impl("_has_compatible_shallow_copy_type", [](const Tensor&, const Tensor&) { return true; });
     library.impl("_reshape_alias", at::native::_reshape_alias);
     library.impl("unfold", at::native::unfold);
     library.impl("_copy_from", copy_from);
@@ -418,6 +538,12 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     module.def("register_hooks", [] { at::RegisterPrivateUse1HooksInterface(&hooks); });
+    module.def("device_count", [] { return int(device_count()); });
+    module.def("current_device", [] { return int(current); });
+    module.def("set_device", [](int index) { go_to(index); });
+    module.def("group", [](c10::intrusive_ptr<c10d::Backend> of_host) -> c10::intrusive_ptr<c10d::Backend> {
+        return c10::make_intrusive<Group>(std::move(of_host));
+    });
     module.def("begin", [](pybind11::object wait) {
         launches.clear();
         float64.clear();
