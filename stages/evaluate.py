@@ -18,8 +18,10 @@ from pipeline.acceptance.schema import (
     SamplingSettings,
 )
 from pipeline.drafts.directory import find_draft
-from pipeline.drafts.kinds import KINDS
-from pipeline.drafts.loading import DraftSource, load_plain
+from pipeline.drafts.head_config import kind_of
+from pipeline.drafts.head_tensors import measure_draft
+from pipeline.drafts.kinds import KINDS, Kind
+from pipeline.drafts.loading import DraftSource, DraftWithWeights, load_draft
 from pipeline.errors import BrokenDraft
 from pipeline.examination.completion_sets import CompletionSets, completion_sets
 from pipeline.examination.cross_check import attempt_prompts, cross_check
@@ -38,7 +40,6 @@ from pipeline.examination.windows import tally_counts
 from pipeline.models.devices import choose_device
 from pipeline.models.loading import load_model
 from pipeline.models.out_of_memory import batch_named, remedy_named
-from pipeline.models.shape import measure_weights
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.execution.parts import Part, Work, kept_parts
@@ -65,7 +66,7 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
         return Outcome(notes={"missing": missing})
     with RowFile(context.out / FILE, list(parts)) as rows:
         try:
-            found = _added_up(context, parts, sets, kept, rows)
+            found = _added_up(context, KINDS[source.kind], parts, sets, kept, rows)
             if source.files is not None:
                 with remedy_named("cross-check", "set evaluate.crosscheck_prompts to 0 for none"):
                     found |= _with_target(context, task, sets, *source.files)
@@ -85,16 +86,19 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
 def _source(context: StageContext[EvaluateSettings], task: Examination) -> tuple[DraftSource, ExaminedDraft]:
     """What the draft is loaded from, and what its profile says of it."""
     settings, resources = context.settings, context.resources
-    files, draft = None, ExaminedDraft(task.kind, 0, 0)
+    files, kind, draft = None, task.kind, ExaminedDraft(task.kind, 0, 0)
     if KINDS[task.kind].has_weights:
         path = find_draft(context.inputs["draft"], resources.models)
-        weights = measure_weights(path, resources.trust_remote_code)
-        draft = ExaminedDraft(task.kind, weights.bytes, weights.parameters, context.digests["draft"])
+        kind = kind_of(path).name
+        weights = measure_draft(path, resources.trust_remote_code)
+        draft = ExaminedDraft(kind, weights.bytes, weights.parameters, context.digests["draft"])
         files = (read_pair(context.inputs["target"], resources.models), path)
     source = DraftSource(
-        kind=task.kind,
+        kind=kind,
         files=files,
         dtype=settings.dtype,
+        target=task.target,
+        target_device_map=resources.device_map(task.target),
         trust_remote_code=resources.trust_remote_code,
         lookup_ngram=settings.evaluate.lookup_ngram,
     )
@@ -131,6 +135,7 @@ def _same(part: ExaminedShard) -> ExaminedShard:
 
 def _added_up(
     context: StageContext[EvaluateSettings],
+    kind: Kind,
     parts: Mapping[str, Sequence[ExaminedShard]],
     sets: CompletionSets,
     kept: Path,
@@ -139,8 +144,7 @@ def _added_up(
     """The figures of all shards, added up in the order of the shards. BrokenDraft for a draft that cannot be examined."""
     settings, tallies = context.settings.evaluate, {}
     with contextlib.ExitStack() as stack:
-        by_token = KINDS[context.settings.task.kind].by_token
-        file = stack.enter_context(TokenAcceptanceFile(context.out / BY_TOKEN)) if by_token else None
+        file = stack.enter_context(TokenAcceptanceFile(context.out / BY_TOKEN)) if kind.by_token else None
         for name, own in parts.items():
             counts = merged(own, kept, file if name == "deployed" else None)
             tallies[name] = tally_counts(counts, settings.max_gamma, rows, name, sets.shared(own[0].sampling))
@@ -157,11 +161,16 @@ def _with_target(
         return {}
     stored = list(islice(sets.read(GREEDY), settings.crosscheck_prompts))
     device = choose_device(resources.device)
-    draft = load_plain(pair, path, context.settings.dtype, device, resources.trust_remote_code)
+
+    def draft_of(target: Any) -> DraftWithWeights:
+        return load_draft(
+            pair, path, context.settings.dtype, device, resources.trust_remote_code, target=lambda: target
+        )
+
     sampled = [] if sets.deployed.greedy else list(islice(sets.read(sets.deployed), settings.crosscheck_prompts))
 
     def check(target: Any) -> CrossCheck:
-        given = (target, draft, stored, settings, pair.stop_tokens, sampled)
+        given = (target, draft_of(target), stored, settings, pair.stop_tokens, sampled)
         with batch_named("evaluate.crosscheck_prompts", len(stored), attempt_prompts(*given)):
             return cross_check(*given)
 

@@ -13,6 +13,7 @@ from pipeline.acceptance.step_times import StepTimes, find_step_times
 from pipeline.config.quantize import UNQUANTIZED, Variant
 from pipeline.distillation.learning_curve import find_curve
 from pipeline.drafts.directory import seen_prompts
+from pipeline.drafts.kinds import KINDS
 from pipeline.judgement.at_load import StatedLoad, latency, mean_seconds
 from pipeline.judgement.benefit import benefit_at_load
 from pipeline.judgement.choice import Contender, choose, chosen, not_made
@@ -230,6 +231,9 @@ def _examples(
 
     settings = context.settings
     sides: dict[str, Path] = {side: directories[side] for side in (CANDIDATE, BASELINE)}
+    kinds = [KINDS[read_profile(directory).draft.kind] for directory in sides.values()]
+    if not all(kind.by_token for kind in kinds):  # whether a token is accepted depends on where its round began
+        return {"examples": []}
     sampling = canonical(Sampling.from_config(settings.sampling))
     return make_examples(
         choose_examples(case.candidate, case.baseline, settings.rules.examples),

@@ -9,7 +9,7 @@ from pipeline.acceptance.profile_file import NotExamined, read_examination
 from pipeline.acceptance.step_times import StepTimes, differ_too_much, write_step_times
 from pipeline.acceptance.tokens_per_round import examined_speed
 from pipeline.drafts.directory import find_draft
-from pipeline.drafts.loading import load_plain
+from pipeline.drafts.loading import load_draft
 from pipeline.examination.completion_sets import completion_sets
 from pipeline.examination.speed_check import check_speed
 from pipeline.examination.step_times import measure_step_times, timed_decoder, turns_of, within_seconds
@@ -39,8 +39,8 @@ def _measure(context: StageContext[SpeedSettings]) -> None:
     settings, resources, inputs = context.settings, context.resources, context.inputs
     pair, device = read_pair(inputs["target"], resources.models), choose_device(resources.device)
     path, placed = find_draft(inputs["draft"], resources.models), resources.device_map("target")
-    draft = load_plain(pair, path, settings.dtype, device, resources.trust_remote_code)
     target = load_model(pair.path("target"), settings.target, device, resources.trust_remote_code, placed)
+    draft = load_draft(pair, path, settings.dtype, device, resources.trust_remote_code, lambda: target)
     sets = completion_sets(inputs["completions"], "examination", settings.deployed)
     turns = turns_of(sets, settings.speed, settings.max_gamma, pair)
     decoder = timed_decoder(target, draft, turns, settings.deployed, settings.drafting, pair.vocabulary)

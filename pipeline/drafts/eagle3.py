@@ -24,6 +24,7 @@ from pipeline.speculation.cache import RaggedCache
 from pipeline.speculation.drafter import Examined, GoOn, Proposal
 from pipeline.speculation.hidden_states import Features
 from pipeline.speculation.rules import Rules
+from pipeline.speculation.sampling import precise
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.target_states import TargetStates
 from pipeline.speculation.teacher_forced import PaddedBatch
@@ -59,7 +60,7 @@ class Eagle3Draft:
         starts_BS = upload(_first_rows(batch), device).unsqueeze(1) + torch.arange(batch.longest, device=device)
         # A round cannot start where the target has no state yet: before the second token of a text.
         rows_BS = starts_BS.clamp(0, batch.width - 2)
-        attention = _AllStarts(rows_BS, model.windows)
+        attention = AllStarts(rows_BS, model.windows)
         positions_BT = torch.arange(batch.width - 1, device=device).expand(len(ids_BT), -1)
         hidden_BTH = model(
             ids_BT[:, 1:], model.combine(features)[:, :-1], positions_BT, [attention] * len(model.layers)
@@ -74,6 +75,18 @@ class Eagle3Draft:
             by_place.append(values_of(self, batch, hidden_BSH, place, sampling))
         return examined(batch, by_place, gamma, sampling)
 
+    @torch.inference_mode()
+    def logits_after(self, ids: Sequence[int], known: int) -> torch.Tensor:
+        """The logits (V,) of the token after `ids`, in a round that began when `known` of them were: computed without a cache."""
+        model, ids_1T = self.model, torch.tensor([list(ids)], device=self.model.device)
+        hidden_1TH = model.combine(self.states.states_at(ids_1T[:, : known - 1], self.layers))
+        for count in range(known - 1, len(ids)):
+            at_T = torch.arange(count, device=model.device)
+            seen = [(at_T <= at_T[:, None]) & (at_T > at_T[:, None] - (size or count)) for size in model.windows]
+            out_1TH = model(ids_1T[:, 1 : count + 1], hidden_1TH, at_T[None], [mask[None, None] for mask in seen])
+            hidden_1TH = torch.cat([hidden_1TH, out_1TH[:, -1:]], dim=1)
+        return precise(self.logits(hidden_1TH[0, -1:], len(ids) - known)[0])
+
     def logits(self, hidden_nH: torch.Tensor, place: int) -> torch.Tensor:
         return self.model.over_target(self.model.logits(hidden_nH), self.vocabulary)
 
@@ -84,7 +97,7 @@ def _first_rows(batch: PaddedBatch) -> list[int]:
 
 
 @dataclass
-class _AllStarts:
+class AllStarts:
     """`OwnAttention` of all rounds of an examination. Place 0: all rows of the text, causal. Place j: row b of each start attends
     to the true keys up to b, and to the keys of its round, which are those of places 1 to j at the same start."""
 

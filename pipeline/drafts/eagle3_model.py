@@ -88,7 +88,7 @@ class Eagle3Model(nn.Module):
         config._attn_implementation = _ATTENTION
         layer_class, norm_class, rotary_class = _PARTS[head.layer["model_type"]]
         hidden, eps, count = config.hidden_size, config.rms_norm_eps, len(layer_ids)
-        self.layer_ids, self._norm_output = layer_ids, head.norm_output
+        self.head, self.layer_ids, self.norm_output = head, layer_ids, head.norm_output
         self.embed_tokens = nn.Embedding(head.vocabulary, hidden)
         self.fc = nn.Linear(count * target_hidden, hidden, bias=False)
         self.layers = nn.ModuleList(
@@ -149,11 +149,11 @@ class Eagle3Model(nn.Module):
         for number, layer in enumerate(self.layers):
             options["attention_mask"] = masks[number]
             hidden_BTH = layer(*((embedded_BTH, hidden_BTH) if number == 0 else (hidden_BTH,)), **options)
-        return self.norm(hidden_BTH) if self._norm_output else hidden_BTH
+        return self.norm(hidden_BTH) if self.norm_output else hidden_BTH
 
     def logits(self, hidden_xH: torch.Tensor) -> torch.Tensor:
         """Of what `forward` gave: (..., D)."""
-        found: torch.Tensor = self.lm_head(hidden_xH if self._norm_output else self.norm(hidden_xH))
+        found: torch.Tensor = self.lm_head(hidden_xH if self.norm_output else self.norm(hidden_xH))
         return found
 
     def as_forward(self, vocabulary: int) -> "_Alone":

@@ -109,11 +109,11 @@ def kind_of(directory: Path) -> Kind:
 
 
 def require_plain(directory: Path) -> None:
-    """UsageError for a draft that no run trains."""
+    """UsageError for a draft for which `init` writes no config."""
     if (kind := kind_of(directory)).reads_states:
         raise UsageError(
-            f"pair.draft: {directory} is a draft of the kind {kind.name}, and runs train plain drafts only; judge it "
-            "with `understudy probe`, `compare` and `check`"
+            f"--draft {directory}: `init` writes configs for plain drafts, and this is one of kind {kind.name}; give "
+            f"`--draft target`, and in the config set pair.draft to {{source: {directory}}}"
         )
 
 

@@ -1,14 +1,21 @@
-"""The tensors of a head's files: all of them, and no other than the head has."""
+"""The tensors of a head's files: all of them, and no other than the head has; and what of them a pair states."""
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
+from pipeline.drafts.head_config import kind_of, read_eagle3
+from pipeline.drafts.kinds import EAGLE3
 from pipeline.errors import UsageError
-from pipeline.models.files import weight_files
+from pipeline.models.files import licence, model_digest, weight_files
+from pipeline.models.loading import dtype_bytes
 from pipeline.models.model_json import CONFIG
+from pipeline.models.safetensors_header import FLOATS
+from pipeline.models.shape import Shape, Weights, measure_weights
+from pipeline.models.step_shape import step_shape
 from pipeline.models.tensor_ledger import stored_tensors
 from pipeline.store.own_files import reads_own_files
 
@@ -18,6 +25,35 @@ def read_tensors(directory: Path) -> dict[str, torch.Tensor]:
     """By name. UnderstudyError for files that are damaged, or no safetensors."""
     stored_tensors(directory)
     return {name: tensor for file in weight_files(directory) for name, tensor in load_file(file).items()}
+
+
+def measure_draft(directory: Path, trust_remote_code: bool = False) -> Weights:
+    """`models.shape.measure_weights` for a draft of any kind."""
+    if not kind_of(directory).reads_states:
+        return measure_weights(directory, trust_remote_code)
+    entries = stored_tensors(directory).values()
+    return Weights(
+        sum(entry.elements for entry in entries if entry.dtype in FLOATS), sum(entry.bytes for entry in entries)
+    )
+
+
+def head_facts(directory: Path, origin: Path, target: Shape, dtype: str) -> dict[str, Any]:
+    """`pair_facts.model_facts` of a head, whose vocabulary and context are its target's."""
+    weights, elements = measure_draft(directory), 0
+    if kind_of(directory) == EAGLE3:
+        layer = read_eagle3(directory).layer
+        elements = 2 * layer["num_hidden_layers"] * layer["num_key_value_heads"] * layer["head_dim"]
+    return {
+        "dtype": dtype,
+        "digest": model_digest(directory),
+        "parameters": weights.parameters,
+        "bytes": weights.bytes,
+        "license": licence(origin),
+        "logits_width": target.logits_width,
+        "context": target.context,
+        "cache_bytes_per_token": elements * dtype_bytes(dtype),
+        "forward": "own",
+    } | ({"step_shape": steps} if (steps := step_shape(directory)) is not None else {})
 
 
 def check_tensors(directory: Path, wanted: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:

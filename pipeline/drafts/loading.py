@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from pipeline.config.pair import DeviceMap
 from pipeline.drafts.eagle3 import Eagle3Draft
 from pipeline.drafts.eagle3_model import load_eagle3
-from pipeline.drafts.head_config import read_eagle3, read_medusa
-from pipeline.drafts.kinds import EAGLE3, LOOKUP, PLAIN, SUFFIX, Kind, KindName
+from pipeline.drafts.head_config import kind_of, read_eagle3, read_medusa
+from pipeline.drafts.kinds import EAGLE3, LOOKUP, MEDUSA, PLAIN, SUFFIX, Kind, KindName
 from pipeline.drafts.lookup import PromptLookup
 from pipeline.drafts.medusa import MedusaDraft, load_medusa
 from pipeline.drafts.plain import PlainDraft
@@ -23,6 +25,8 @@ from pipeline.models.stored_pair import Pair
 from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.target_states import TargetStates
 
+DraftWithWeights = PlainDraft | Eagle3Draft | MedusaDraft
+
 
 @dataclass(frozen=True, kw_only=True)
 class DraftSource:
@@ -35,11 +39,24 @@ class DraftSource:
     dtype: str
     trust_remote_code: bool
     lookup_ngram: int  # of prompt-lookup
+    target: str = "target"  # the role of the model whose hidden states a head reads
+    target_device_map: DeviceMap | None = None
     suffix: SuffixSettings = field(default_factory=SuffixSettings)  # of suffix-matching; no config key sets them
 
     def load(self, device: torch.device) -> LoadedDraft:
         """BrokenDraft for one that cannot speculate for this pair."""
         return _LOADERS[self.kind](self, device)
+
+
+def load_draft(
+    pair: Pair, path: Path, dtype: str, device: torch.device, trusted: bool, target: Callable[[], Any]
+) -> DraftWithWeights:
+    """The draft in `path`, of whatever kind its files are, for a pair. `target`: loads its target, where the draft reads hidden
+    states. BrokenDraft for a draft that is not of this pair."""
+    kind = kind_of(path)
+    if kind.reads_states:
+        return load_head(kind, path, TargetStates(target()), pair.vocabulary)
+    return load_plain(pair, path, dtype, device, trusted)
 
 
 def load_plain(pair: Pair, path: Path, dtype: str, device: torch.device, trusted: bool) -> PlainDraft:
@@ -55,11 +72,13 @@ def load_plain(pair: Pair, path: Path, dtype: str, device: torch.device, trusted
     return PlainDraft(model, pair.vocabulary)
 
 
-def load_head(kind: Kind, path: Path, states: TargetStates, vocabulary: int) -> LoadedDraft:
-    """A head on the hidden states of a loaded target, in its dtype and on its device, as engines load it. BrokenDraft for a head
-    of another target."""
+def load_head(
+    kind: Kind, path: Path, states: TargetStates, vocabulary: int, dtype: torch.dtype | None = None
+) -> Eagle3Draft | MedusaDraft:
+    """A head on the hidden states of a loaded target, on its device, and in its dtype, as engines load it, where none is given.
+    BrokenDraft for a head of another target."""
     target = states.target
-    given = (target, target.dtype, input_device(target))
+    given = (target, dtype or target.dtype, input_device(target))
     try:
         if kind == EAGLE3:
             return Eagle3Draft(load_eagle3(path, read_eagle3(path), *given), vocabulary, states)
@@ -84,14 +103,19 @@ def lacking_tokens(pair: Pair, path: Path, trusted: bool) -> list[int]:
     return gained
 
 
-def _plain(source: DraftSource, device: torch.device) -> LoadedDraft:
+def _with_weights(source: DraftSource, device: torch.device) -> LoadedDraft:
     assert source.files is not None
     pair, path = source.files
-    return load_plain(pair, path, source.dtype, device, source.trust_remote_code)
+
+    def target() -> Any:
+        role = source.target
+        return load_model(pair.path(role), pair.dtype(role), device, source.trust_remote_code, source.target_device_map)
+
+    return load_draft(pair, path, source.dtype, device, source.trust_remote_code, target)
 
 
 _LOADERS: dict[KindName, Callable[[DraftSource, torch.device], LoadedDraft]] = {
-    PLAIN.name: _plain,
+    **dict.fromkeys((PLAIN.name, EAGLE3.name, MEDUSA.name), _with_weights),
     LOOKUP.name: lambda source, device: PromptLookup(source.lookup_ngram),
     SUFFIX.name: lambda source, device: SuffixMatching(source.suffix),
 }

@@ -23,6 +23,7 @@ from pipeline.speculation.batch import Batch
 from pipeline.speculation.drafter import Examined, GoOn, Proposal
 from pipeline.speculation.hidden_states import NORMED, Features
 from pipeline.speculation.rules import Rules
+from pipeline.speculation.sampling import precise
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.target_states import TargetStates
 from pipeline.speculation.teacher_forced import PaddedBatch
@@ -115,6 +116,13 @@ class MedusaDraft:
         hidden_BSH = states_BTH.gather(1, rows_BS.unsqueeze(-1).expand(-1, -1, states_BTH.shape[-1]))
         by_place = [values_of(self, batch, hidden_BSH, place, sampling) for place in range(places)]
         return examined(batch, by_place, gamma, sampling)
+
+    @torch.inference_mode()
+    def logits_after(self, ids: Sequence[int], known: int) -> torch.Tensor:
+        """The logits (V,) of the token after `ids`, in a round that began when `known` of them were."""
+        ids_1T = torch.tensor([list(ids[: known - 1])], device=self.model.device)
+        state_1H = self.states.states_at(ids_1T, self.layers)[NORMED][0, -1:]
+        return precise(self.logits(state_1H.to(self.model.device, self.model.dtype), len(ids) - known)[0])
 
     def logits(self, hidden_nH: torch.Tensor, place: int) -> torch.Tensor:
         return self.model.logits(hidden_nH, place, self.vocabulary)

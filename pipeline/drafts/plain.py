@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from pipeline.drafts.drawing import draw_block
 from pipeline.drafts.kinds import PLAIN
 from pipeline.errors import BrokenDraft
+from pipeline.models.placement import input_device
 from pipeline.speculation.batch import Batch
 from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.drafter import Examined, GoOn, Proposal
 from pipeline.speculation.forward import CachedModel, Forward
 from pipeline.speculation.hidden_states import Features
 from pipeline.speculation.rules import Rules
-from pipeline.speculation.sampling import log_probabilities
+from pipeline.speculation.sampling import log_probabilities, precise
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.teacher_forced import PaddedBatch, TeacherForced
 
@@ -62,6 +63,13 @@ class PlainDraft:
             tokens_n = batch.tokens_N[part].to(logits_nV.device)
             found_N[part] = _is_best(logits_nV, tokens_n) if sampling.greedy else _log_q(logits_nV, tokens_n, sampling)
         return Examined(batch.by_row(found_N), hits=sampling.greedy)
+
+    @torch.inference_mode()
+    def logits_after(self, ids: Sequence[int], known: int) -> torch.Tensor:
+        """The logits (V,) of the token after `ids`, in a round that began when `known` of them were."""
+        ids_1T = torch.tensor([list(ids)], device=input_device(self.model))
+        logits: torch.Tensor = self.model(input_ids=ids_1T, use_cache=False, logits_to_keep=1).logits[0, -1]
+        return precise(logits[: self.vocabulary])
 
 
 class PlainDrafter:

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from pipeline.acceptance.schema import CrossCheck, Difference
 from pipeline.config.evaluate import EvaluateConfig
-from pipeline.drafts.plain import PlainDraft
+from pipeline.drafts.loading import DraftWithWeights
 from pipeline.examination.examiner import Examiner
 from pipeline.examination.stored_log_p import CompletionWithLogP, compare_log_p
 from pipeline.models.placement import input_device
 from pipeline.speculation.batch import Completion, Request
 from pipeline.speculation.decoder import Decoder
+from pipeline.speculation.sampling import precise
 from pipeline.speculation.settings import GREEDY
 
 NEAR_TIE = 2e-5
@@ -47,7 +48,7 @@ class _Decoded:
 
 def cross_check(
     target: Any,
-    draft: PlainDraft,
+    draft: DraftWithWeights,
     stored: Sequence[GreedyCompletion],
     settings: EvaluateConfig,
     stop_tokens: Sequence[int],
@@ -73,15 +74,15 @@ def cross_check(
     ]
     # A batch size of its own: in lower precision rounding, and so `agrees`, must not depend on a setting for memory.
     examiner = Examiner(GREEDY, settings).in_batches(_BATCH_TOKENS)
-    accepted = examiner.acceptance(draft, decoded)
+    accepted = examiner.at_gamma(gamma).acceptance(draft, decoded)
     ties: list[Difference] = []
     predicted = seen = 0
     for item, own, completion, a_T in zip(stored, decoded, completions, accepted, strict=True):
         ties += _text_difference(target, item, own, vocabulary)
         predicted += len(trace := round_starts(a_T, gamma))
         seen += len(actual := decoded_starts(completion))
-        ties += _trace_difference(draft.model, item, own, trace, actual, vocabulary)
-    exact = all(_is_fp32(model) for model in (target, draft.model))
+        ties += _trace_difference(draft, item, own, trace, actual)
+    exact = all(_is_fp32(model) for model in (target, *draft.models))
     log_p = compare_log_p(target, [*stored, *sampled], vocabulary, _is_fp32(target))
     same_rounds = all(tie.gap < NEAR_TIE for tie in ties) if exact else abs(seen - predicted) <= _leeway(predicted)
     return CrossCheck(
@@ -99,7 +100,7 @@ def cross_check(
 
 def attempt_prompts(
     target: Any,
-    draft: PlainDraft,
+    draft: DraftWithWeights,
     stored: Sequence[GreedyCompletion],
     settings: EvaluateConfig,
     stop_tokens: Sequence[int],
@@ -124,12 +125,13 @@ def _leeway(rounds: int) -> float:
 
 
 def round_starts(a_T: NDArray[np.float64], gamma: int) -> list[int]:
-    """Where rounds start, given which tokens the draft would have proposed (1 or 0). The first round starts at token 0."""
-    starts, position = [], 0
+    """Where rounds start, given which tokens the draft would have proposed (1 or 0), by token, or by token and place. The first
+    round starts at token 0."""
+    a_TP, starts, position = np.broadcast_to(a_T if a_T.ndim > 1 else a_T[:, None], (len(a_T), gamma)), list[int](), 0
     while position < len(a_T):
         starts.append(position)
         accepted = 0
-        while accepted < gamma and position + accepted < len(a_T) and a_T[position + accepted] == 1:
+        while accepted < gamma and position + accepted < len(a_T) and a_TP[position + accepted, accepted] == 1:
             accepted += 1
         position += accepted + 1
     return starts
@@ -160,7 +162,7 @@ def first_divergence(
 
 
 def _trace_difference(
-    draft: Any, item: GreedyCompletion, own: _Decoded, trace: list[int], actual: list[int], vocabulary: int
+    draft: DraftWithWeights, item: GreedyCompletion, own: _Decoded, trace: list[int], actual: list[int]
 ) -> list[Difference]:
     """The first round that did not end where predicted, with the gap between the draft's two highest logits there.
 
@@ -169,7 +171,8 @@ def _trace_difference(
         if one != other:
             position = min(one, other) - 1
             prefix = [*own.prompt.tolist(), *own.tokens[:position].tolist()]
-            best = _logits_at(draft, prefix, vocabulary).topk(2).values
+            began = trace[number - 1] if number else 0
+            best = draft.logits_after(prefix, len(own.prompt) + began).topk(2).values
             return [
                 Difference(prompt=item.id, position=position, of="draft", round=number, gap=float(best[0] - best[1]))
             ]
@@ -180,7 +183,7 @@ def _trace_difference(
 def _logits_at(model: Any, ids: Sequence[int], vocabulary: int) -> torch.Tensor:
     output = model(input_ids=torch.tensor([list(ids)], device=input_device(model)), use_cache=False, logits_to_keep=1)
     logits: torch.Tensor = output.logits[0, -1, :vocabulary]
-    return logits if logits.dtype == torch.float64 else logits.float()
+    return precise(logits)
 
 
 def _is_fp32(model: Any) -> bool:

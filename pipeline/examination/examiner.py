@@ -4,7 +4,6 @@ Completions are read in windows, so memory does not grow with their number. A wi
 depend neither on the machine nor on what else is examined.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from pipeline.acceptance.examine import ScoredCompletion, acceptance_probabilities, engine_sampling, examine
 from pipeline.acceptance.profile import Completions, PromptCounts, count_completions
 from pipeline.acceptance.repetition import repetition_mask
-from pipeline.acceptance.rounds import CONVENTIONS, Acceptance, Convention, Floats, expected_rounds
+from pipeline.acceptance.rounds import CONVENTIONS, Acceptance, Convention, Floats, examined_tokens, expected_rounds
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import BrokenDraft
 from pipeline.examination.windows import windows
@@ -65,6 +64,10 @@ class Examiner:
         """The same with other batches: results differ by rounding only."""
         return replace(self, settings=self.settings.model_copy(update={"batch_tokens": batch_tokens}))
 
+    def at_gamma(self, gamma: int) -> "Examiner":
+        """The same at another draft length."""
+        return replace(self, settings=self.settings.model_copy(update={"gamma": gamma}))
+
     def attempt_batch(self, draft: LoadedDraft, completions: Iterable[StoredCompletion]) -> Callable[[int], None]:
         """A function that examines `draft` on one batch of at least n tokens, all of the longest of `completions`. For
         `out_of_memory.batch_named`."""
@@ -91,11 +94,15 @@ class Examiner:
         return engine_sampling(self.settings.convention, self.sampling, self.settings.draft_sampling)
 
     def acceptance(self, draft: LoadedDraft, completions: Sequence[ScoredCompletion]) -> list[Floats]:
-        """a_t of every token of every completion, lookahead included, for a draft of which it does not depend on the start of the
-        round. Raises BrokenDraft if the draft cannot be examined."""
-        return acceptance_probabilities(
-            draft, completions, self.sampling, self._draft_sampling, self.settings.batch_tokens
-        )
+        """The acceptance of every token of every completion, lookahead included: by token, or by token and place, up to
+        settings.gamma, where it depends on the start of the round. Raises BrokenDraft if the draft cannot be examined."""
+        settings = (self.sampling, self._draft_sampling, self.settings.batch_tokens)
+        if draft.kind.by_token:
+            return acceptance_probabilities(draft, completions, *settings)
+        found = examine({"draft": draft}, completions, *settings, self.settings.gamma)["draft"]
+        if isinstance(found, BrokenDraft):
+            raise found
+        return [one.at(self.settings.gamma).astype(np.float64) for one in found]
 
     def examine(
         self,
@@ -174,8 +181,8 @@ class Examiner:
     def acceptance_of(
         self, draft: LoadedDraft, completions: Sequence[StoredCompletion], numbers: Collection[int]
     ) -> list[Floats]:
-        """a_t of the completions with these numbers, in their order. Of whole `groups` the batches, and so the last digits, are
-        those of an examination of all. Raises BrokenDraft."""
+        """`acceptance` of the completions with these numbers, in their order. Of whole `groups` the batches, and so the last
+        digits, are those of an examination of all. Raises BrokenDraft."""
         found, first = list[Floats](), 0
         for window in windows(completions):
             wanted = [item for number, item in enumerate(window, first) if number in numbers]
@@ -184,19 +191,22 @@ class Examiner:
         return found
 
     def summary_of(self, completions: Sequence[StoredCompletion], acceptance: Iterable[Floats]) -> AcceptanceSummary:
-        """Of the a_t of all completions."""
-        accepted, tokens, calls, segments, of_each = 0.0, 0, 0.0, _SegmentRates(), iter(acceptance)
+        """Of the `acceptance` of all completions."""
+        rates, tokens, calls, of_each, gamma = _Rates(), 0, 0.0, iter(acceptance), self.settings.gamma
         for window in windows(completions):
             a = list(islice(of_each, len(window)))
             lengths_B = np.array([item.length for item in window], dtype=np.int64)
-            a_BT = np.zeros((len(window), lengths_B.max()))
+            a_BT = np.zeros((len(window), lengths_B.max(), *a[0].shape[1:]))
             for row, (values_T, length) in enumerate(zip(a, lengths_B, strict=True)):
                 a_BT[row, :length] = values_T[:length]
-            accepted += float(a_BT.sum())
+            rounds = expected_rounds(a_BT, lengths_B, gamma, self.counting)
             tokens += int(lengths_B.sum())
-            calls += float(expected_rounds(a_BT, lengths_B, self.settings.gamma, self.counting).calls_B.sum())
-            segments.add(window, a)
-        return AcceptanceSummary(accepted / tokens, tokens / calls, segments.rates())
+            calls += float(rounds.calls_B.sum())
+            if a_BT.ndim == 2:
+                rates.add(window, a_BT, np.ones_like(a_BT))
+            else:
+                rates.add(window, *examined_tokens(a_BT, lengths_B, gamma, self.counting, None, rounds.starts_BT))
+        return AcceptanceSummary(rates.whole, tokens / calls, rates.by_segment)
 
     def _needed(self, window: Sequence[StoredCompletion]) -> list["_Needed"]:
         """The completions up to the last token that the convention counts: the draft need not read further."""
@@ -208,26 +218,36 @@ class Examiner:
         ]
 
 
-class _SegmentRates:
-    """Acceptance rates by segment, added window by window."""
+class _Rates:
+    """Acceptance rates of all tokens and by segment, added window by window."""
 
     def __init__(self) -> None:
-        self._accepted, self._tokens = dict[str, float](), Counter[str]()
+        self._accepted, self._examined = 0.0, 0.0
+        self._by_segment = dict[str, tuple[float, float]]()
 
-    def add(self, completions: Sequence[StoredCompletion], a: Sequence[Floats]) -> None:
-        for item, values_T in zip(completions, a, strict=True):
-            if item.segments is None:
-                continue
-            for label in np.unique(item.segments[: item.length]).tolist():
-                name, inside_T = item.segment_names[label], item.segments[: item.length] == label
-                self._tokens[name] += int(inside_T.sum())
-                accepted = float(values_T[: item.length][inside_T].sum())
-                self._accepted[name] = self._accepted.get(name, 0.0) + accepted
+    def add(self, completions: Sequence[StoredCompletion], accepted_BT: Floats, examined_BT: Floats) -> None:
+        for item, accepted_T, examined_T in zip(completions, accepted_BT, examined_BT, strict=True):
+            inside = slice(item.length)
+            self._accepted += float(accepted_T[inside].sum())
+            self._examined += float(examined_T[inside].sum())
+            for label in () if item.segments is None else np.unique(item.segments[inside]).tolist():
+                of_segment_T = item.segments[inside] == label  # type: ignore[index]
+                name = item.segment_names[label]
+                accepted, examined = self._by_segment.get(name, (0.0, 0.0))
+                self._by_segment[name] = (
+                    accepted + float(accepted_T[inside][of_segment_T].sum()),
+                    examined + float(examined_T[inside][of_segment_T].sum()),
+                )
 
-    def rates(self) -> dict[str, float]:
+    @property
+    def whole(self) -> float:
+        return self._accepted / self._examined if self._examined else 0.0
+
+    @property
+    def by_segment(self) -> dict[str, float]:
         """Empty where all tokens are of one segment."""
-        names = sorted(self._tokens) if len(self._tokens) > 1 else []
-        return {name: self._accepted[name] / self._tokens[name] for name in names}
+        found = sorted(self._by_segment.items()) if len(self._by_segment) > 1 else []
+        return {name: accepted / examined for name, (accepted, examined) in found if examined}
 
 
 def draft_independent(window: Sequence[StoredCompletion]) -> Completions:

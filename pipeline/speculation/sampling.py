@@ -37,10 +37,15 @@ def probabilities(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     return log_probabilities(logits_V, sampling).exp() if sampling.greedy else filtered(logits_V, sampling).softmax(-1)
 
 
+def precise(logits_V: torch.Tensor) -> torch.Tensor:
+    """In fp32, or in fp64 if they are."""
+    return logits_V if logits_V.dtype == torch.float64 else logits_V.float()
+
+
 def filtered(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """Logits divided by the temperature, filtered tokens at -inf. The filters follow in the order top-k, top-p, min-p, as in
     transformers. min-p is relative to the likeliest token, which no filter drops."""
-    logits_V = logits_V if logits_V.dtype == torch.float64 else logits_V.float()
+    logits_V = precise(logits_V)
     scaled_V = logits_V if sampling.temperature == 1 else logits_V / sampling.temperature
     if 0 < sampling.top_k < scaled_V.shape[-1]:
         least = scaled_V.topk(sampling.top_k, dim=-1).values[..., -1:]

@@ -23,7 +23,11 @@ class TargetStates:
     @torch.inference_mode()
     def features(self, batch: PaddedBatch, layers: Collection[int]) -> Features:
         """The states of `layers` at all positions of the batch. UsageError as `StateRecorder`."""
+        return self.states_at(upload(batch.ids_BT, input_device(self.target)), layers)
+
+    def states_at(self, ids_BT: torch.Tensor, layers: Collection[int]) -> Features:
+        """The same for rows of token ids, padded on the right."""
         with StateRecorder(self.target, sorted(layers)).recording() as passes:
-            self.target.get_decoder()(input_ids=upload(batch.ids_BT, input_device(self.target)), use_cache=False)
+            self.target.get_decoder()(input_ids=ids_BT, use_cache=False)
         (found,) = passes
         return found
