@@ -7,12 +7,14 @@ from typing import Any
 
 from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json
 from pipeline.distillation.processes_here import processes_here
+from pipeline.distillation.trained_head import TrainedHead
 from pipeline.distillation.training import Training
 from pipeline.distillation.training_data import training_data
 from pipeline.distillation.training_log import PEAK, RATE, Log, best, examinations
 from pipeline.distillation.training_task import TrainingTask
 from pipeline.distillation.workers import train_in_processes
 from pipeline.drafts.directory import TrainedOn, trained_on_before
+from pipeline.drafts.made_heads import save_head
 from pipeline.errors import UnderstudyError
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.stored_completions import column, distinct
@@ -133,7 +135,10 @@ def _save(context: StageContext[DistillSettings], model: Any, pair: Pair, traine
         raise UnderstudyError(
             "distill: the trained draft has weights that are NaN or infinite; lower distill.learning_rate"
         )
-    model.to(getattr(torch, context.settings.training.dtype))
-    save_model(model, out, pair.stop_tokens, tokenizer.pad_token_id)
-    save_tokenizer(tokenizer, out)
+    dtype = getattr(torch, context.settings.training.dtype)
+    if isinstance(model, TrainedHead):
+        save_head(model.head.to(dtype), out)
+    else:
+        save_model(model.to(dtype), out, pair.stop_tokens, tokenizer.pad_token_id)
+        save_tokenizer(tokenizer, out)
     trained_on.write(out)

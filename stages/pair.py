@@ -1,16 +1,22 @@
 """pair: resolves target and base draft, checks that they are of one model family, and measures them."""
 
 import asyncio
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from pipeline.config.pair import REFERENCE, TARGET
 from pipeline.corpus.template_clock import CALL
 from pipeline.distillation.trial_step import prove_training
 from pipeline.drafts.base_draft import check_earlier_target, draft_of_layers, fitting_draft
 from pipeline.drafts.directory import trained_on_before
-from pipeline.drafts.head_config import require_plain
+from pipeline.drafts.head_config import kind_of
+from pipeline.drafts.head_tensors import head_facts
+from pipeline.drafts.loading import load_head
+from pipeline.drafts.made_heads import new_head, save_head
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_store import canonical
 from pipeline.models.built import load_config
@@ -24,10 +30,10 @@ from pipeline.models.loading import check_finite, load_model, load_tokenizer
 from pipeline.models.pair_facts import check_sizes, check_widths, model_facts, serving_memory
 from pipeline.models.saving import save_tokenizer
 from pipeline.models.segmenter import chat_templates
-from pipeline.models.shape import find_width
+from pipeline.models.shape import find_width, read_shape
 from pipeline.models.stored_pair import PAIR_FILE, read_pair
 from pipeline.models.tokenizers import never_emitted, other_template, stop_token_ids
-from pipeline.quantization.block_sizes import impossible_variants
+from pipeline.quantization.block_sizes import impossible_variants, no_variants
 from pipeline.reference.recipe import make_reference_pair
 from pipeline.reference.text import read_text
 from pipeline.running.context import Outcome, StageContext
@@ -36,6 +42,7 @@ from pipeline.servers.identity import Identity
 from pipeline.servers.target_facts import log_probability_facts, served_facts
 from pipeline.speculation.choice import check_logits, proved_way
 from pipeline.speculation.settings import Sampling
+from pipeline.speculation.target_states import TargetStates
 from pipeline.store.files import content_key, file_sha256, write_json
 from pipeline.store.own_files import reads_own_files
 
@@ -52,10 +59,13 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     trained_on_before(
         origins["draft"]
     )  # a damaged list, also of a model from a hub, is found before anything is paid for
-    require_plain(origins["draft"])
     target, paths = load_tokenizer(origins["target"], trusted), dict(origins)
     width = find_width(origins["target"], trusted)
-    if settings.layers is not None:
+    head = None
+    if settings.head is not None or kind_of(origins["draft"]).reads_states:
+        head, notes = _head(context, origins), list[str]()
+        paths["draft"] = head
+    elif settings.layers is not None:
         paths["draft"] = context.out / "draft"
         notes = draft_of_layers(origins["target"], settings.layers, target, settings.draft, paths["draft"], trusted)
     else:
@@ -68,7 +78,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     check_sizes(described)
     lacking = check_widths(described, target)
     ignored = [note for path in dict.fromkeys(origins.values()) for note in not_applied(path)]
-    local = {role: path for role, path in paths.items() if not (role == "target" and settings.server)}
+    local = {role: path for role, path in paths.items() if not (role == "target" and settings.server) and path != head}
     found = {role: note_on_rope(load_config(path, trusted), f"pair.{role}") for role, path in local.items()}
     ropes = [note for note in found.values() if note is not None]
     if settings.rope_factors is not None and not ropes:
@@ -102,7 +112,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         # What `running/pair_checks.py` compares a config with.
         "chat_template": bool(target.chat_template),
         "generation_config": sampling_defaults(paths["target"]),
-        "impossible_variants": impossible_variants(paths["draft"], trusted),
+        "impossible_variants": no_variants() if head else impossible_variants(paths["draft"], trusted),
         "differences": [*notes, *lacking, *ignored],
         "memory": serving_memory(described),
     }
@@ -149,7 +159,8 @@ def _locate(context: StageContext[PairSettings], role: str) -> Path:
     if context.settings.reference is not None:
         return context.out / role
     places = context.resources.models
-    return (places["target"] if context.settings.layers is not None and role == "draft" else places[role]).directory()
+    of_target = context.settings.layers is not None or context.settings.head is not None
+    return (places["target"] if of_target and role == "draft" else places[role]).directory()
 
 
 def _describe(
@@ -161,10 +172,39 @@ def _describe(
     if role == "target" and settings.server is not None:
         identity = Identity.from_facts(context.facts["target"])
         return served_facts(identity, path, tokenizer, settings.revisions[role], dtype, settings.server.api, trusted)
-    source = place.source if place is not None else TARGET if settings.layers is not None else REFERENCE
-    facts = model_facts(path, origin, dtype, trusted)
+    of_target = settings.layers is not None or settings.head is not None
+    source = place.source if place is not None else TARGET if of_target else REFERENCE
+    if kind_of(path).reads_states:
+        facts = head_facts(path, origin, read_shape(_locate(context, "target"), trusted), dtype)
+    else:
+        facts = model_facts(path, origin, dtype, trusted)
     revision = None if place is not None and place.is_here else settings.revisions.get(role)
     return {"source": source, "revision": revision, **facts}
+
+
+def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> Path:
+    """The directory of the base draft that is a head: made for the target, or the user's own. UsageError for one that does not
+    fit the target."""
+    settings, resources = context.settings, context.resources
+    if settings.server is not None:
+        raise UsageError(
+            "pair.draft: a head reads hidden states of its target, which servers do not give; load the target here "
+            "(pair.target.source: a directory, or a model of the hub)"
+        )
+    device, placed = choose_device(resources.device), resources.device_map("target")
+    target = load_model(origins["target"], settings.dtype("target"), device, resources.trust_remote_code, placed)
+    path = origins["draft"]
+    try:
+        if settings.head is not None:
+            path = context.out / "draft"
+            head = new_head(target, settings.head, settings.seed or 0)
+            save_head(head.to(getattr(torch, settings.draft)), path)
+        width = int(target.config.get_text_config().vocab_size)
+        loaded = load_head(kind_of(path), path, TargetStates(target), width)
+        loaded.logits_after(list(range(min(8, width))), min(6, width))  # what the target's layers cannot be asked for
+    except UnderstudyError as error:
+        raise UsageError(f"pair.draft: {error}") from error
+    return path
 
 
 def _ask_servers(context: StageContext[PairSettings], vocabulary: int) -> dict[str, Any]:

@@ -148,6 +148,10 @@ def examined_draft(draft: Draft) -> Any:
     from pipeline.drafts.loading import load_plain
     from pipeline.models.devices import choose_device
 
+    if draft.kind.reads_states:
+        raise UsageError(
+            f"{draft.label}: a draft of kind {draft.kind.name} has no export, whose tokens could be compared with the engine's"
+        )
     config = draft.config
     device, trusted = choose_device(config.device), config.pair.trust_remote_code
     return load_plain(draft.pair, draft.directory, config.pair.draft.dtype, device, trusted).model

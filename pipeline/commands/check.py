@@ -190,9 +190,10 @@ def _named(inputs: _Inputs) -> "Draft":
 def _examine(stored: "Artifact", draft: "Draft", settings: "Settings") -> "Examined":
     from pipeline.errors import BrokenDraft, Refused
     from pipeline.examination.on_completions import examine_on
+    from pipeline.running.examined_drafts import with_target
 
     try:
-        return examine_on(stored, draft.directory, settings)
+        return examine_on(stored, draft.directory, with_target(settings, draft))
     except BrokenDraft as error:
         raise Refused(f"regression: {error}") from None
 

@@ -69,6 +69,12 @@ class DistillConfig(Section):
         description="Peak learning rate (warm-up, then linear to 0). auto: the best of at most 4 short trainings on dev prompts, "
         "whose steps are at most a tenth of max_steps.",
     )
+    unrolled_steps: int = Field(
+        default=3,
+        ge=1,
+        le=16,
+        description="Of an EAGLE-3 head: places of a block that are trained, each from the one before.",
+    )
     max_steps: int = Field(default=300, gt=0, description="Optimiser steps.")
     batch: int = Field(default=16, gt=0, description="Sequences per micro-batch.")
     accumulation: int = Field(default=1, gt=0, description="Micro-batches per optimiser step.")

@@ -108,8 +108,27 @@ class TargetSource(_Source):
         return self
 
 
+class HeadShape(Section):
+    """An untrained head for the target (docs/drafts.md)."""
+
+    kind: Literal["eagle3", "medusa"] = Field(description="eagle3: a decoder layer; medusa: a small network a place.")
+    layer_ids: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        default=None,
+        description="Of eagle3: the target's hidden states that it reads, by the number of the layer that they enter, ascending; "
+        "null: an early, a middle and a late one.",
+    )
+    places: int = Field(default=5, ge=1, le=16, description="Of medusa: tokens of the longest block, one network each.")
+
+    @model_validator(mode="after")
+    def _layers_are_in_order(self) -> "HeadShape":
+        if self.layer_ids is not None and (not self.layer_ids or list(self.layer_ids) != sorted(set(self.layer_ids))):
+            raise ValueError(f"layer_ids is {list(self.layer_ids)}; engines read them ascending and once each")
+        return self
+
+
 class DraftSource(ModelSource):
-    """Where the base draft comes from; `target` makes it from some of the target's layers."""
+    """Where the base draft comes from; `target` makes it from some of the target's layers, or an untrained head on its hidden
+    states."""
 
     layers: int | tuple[int, ...] | None = Field(
         default=None,
@@ -117,10 +136,17 @@ class DraftSource(ModelSource):
         "of layer numbers from 0.",
     )
 
+    head: HeadShape | None = Field(
+        default=None,
+        description="With source `target`: an untrained head on the target's hidden states, in place of layers.",
+    )
+
     @model_validator(mode="after")
-    def _layers_are_the_targets(self) -> "DraftSource":
-        if (self.source == TARGET) != (self.layers is not None):
-            raise ValueError("`source: target` and `layers` belong together: set both, or neither")
+    def _made_of_the_target(self) -> "DraftSource":
+        if self.layers is not None and self.head is not None:
+            raise ValueError("`layers` and `head` are two ways to make a draft of the target; set one of them")
+        if (self.source == TARGET) != (self.layers is not None or self.head is not None):
+            raise ValueError("`source: target` and `layers` or `head` belong together: set both, or neither")
         return self
 
     @property

@@ -47,6 +47,7 @@ from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.distillation.segment_losses import SegmentLosses
 from pipeline.distillation.sharding import complete, is_divided
 from pipeline.distillation.smaller_batch import attempt, otherwise, remedy
+from pipeline.distillation.trained_head import TrainedHead
 from pipeline.distillation.training_callback import TrainingCallback
 from pipeline.distillation.training_log import Log, kept
 from pipeline.engines.chat_markers import PROMPT
@@ -126,9 +127,12 @@ def _trainer(
     vocabulary: int,
     work: Path,
 ) -> "_Trainer":
-    with complete(model) as whole_model:
-        documents = PackedCompletions(completions, supports_document_masking(whole_model, vocabulary), prompts)
-        has_head = linear_head(whole_model) is not None
+    if isinstance(model, TrainedHead):
+        documents, has_head = PackedCompletions(completions, False, prompts), False
+    else:
+        with complete(model) as whole_model:
+            documents = PackedCompletions(completions, supports_document_masking(whole_model, vocabulary), prompts)
+            has_head = linear_head(whole_model) is not None
     device = torch.device(model.device)
     bf16 = supports_bf16(device) if settings.bf16 is None else settings.bf16
     text = model.config.get_text_config()
@@ -301,6 +305,8 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
             with torch.autocast(
                 self.args.device.type, torch.bfloat16, enabled=self.args.bf16, cache_enabled=not is_divided(self.model)
             ):
+                if isinstance(self.model, TrainedHead):
+                    return self.model.loss(inputs, self._vocabulary, loss_of)
                 if self._head is None:
                     logits_NV = at_positions(model(**feed).logits[..., : self._vocabulary], inputs["predicts"])
                     return mean_loss_of_logits(logits_NV, loss_of)

@@ -19,19 +19,29 @@ from pipeline.distillation.rate_trials import find_rate
 from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.distillation.sharding import complete, divided
+from pipeline.distillation.trained_head import TrainedHead
 from pipeline.distillation.trainer import distill
 from pipeline.distillation.training_log import Log
+from pipeline.drafts.eagle3 import Eagle3Draft
+from pipeline.drafts.eagle3_model import Eagle3Model
+from pipeline.drafts.head_config import kind_of
+from pipeline.drafts.head_tensors import measure_draft
+from pipeline.drafts.kinds import Kind
+from pipeline.drafts.loading import load_head
+from pipeline.drafts.medusa import MedusaDraft
 from pipeline.drafts.plain import PlainDraft
-from pipeline.errors import BrokenDraft
+from pipeline.errors import BrokenDraft, UsageError
 from pipeline.examination.examiner import AcceptanceSummary, Examiner
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.devices import choose_device
 from pipeline.models.loading import load_model, load_tokenizer
-from pipeline.models.memory_plan import require_training_memory
+from pipeline.models.memory_plan import Room, require_training_memory, require_training_room
 from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.models.stored_pair import Pair
 from pipeline.progress import Progress
+from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling
+from pipeline.speculation.target_states import TargetStates
 
 _DIVERGED = AcceptanceSummary(0.0, 0.0)
 DEV_GAMMA = 5  # draft length at which checkpoints are compared
@@ -60,8 +70,12 @@ class Training:
 
     def require_memory(self) -> None:
         """UsageError where weights, gradients and optimizer state cannot fit, before anything is loaded."""
-        settings, device = self.settings.distill, choose_device(self.device)
-        if settings.lora is None:
+        settings, device, path = self.settings.distill, choose_device(self.device), self.pair.path("draft")
+        if kind_of(path).reads_states:
+            require_training_room(
+                str(path), measure_draft(path).parameters, Room.of(device), settings.optimizer, parts=1
+            )
+        elif settings.lora is None:
             parts = count() if self.shard else 1
             require_training_memory(self.pair.path("draft"), device, settings.optimizer, parts, self.trust_remote_code)
 
@@ -161,7 +175,7 @@ class Training:
 
     def _examination(self, draft: Any) -> AcceptanceSummary | str:
         """In every process the same, and so is why a draft cannot be examined."""
-        examiner, examined = self.examiner, PlainDraft(draft, self.pair.vocabulary)
+        examiner, examined = self.examiner, self._as_draft(draft)
 
         def acceptance(numbers: list[int]) -> Sequence[Floats | str]:
             try:
@@ -211,8 +225,37 @@ class Training:
 
         return write
 
+    def _as_draft(self, model: Any) -> LoadedDraft:
+        """As it is examined."""
+        if not isinstance(model, TrainedHead):
+            return PlainDraft(model, self.pair.vocabulary)
+        kind = Eagle3Draft if isinstance(model.head, Eagle3Model) else MedusaDraft
+        return kind(model.head, self.pair.vocabulary, model.states)  # type: ignore[arg-type]
+
+    def _head(self, kind: Kind) -> TrainedHead:
+        """UsageError for settings of a training that heads do not have."""
+        settings = self.settings.distill
+        for key, is_set in (
+            ("distill.lora", settings.lora is not None),
+            ("distill.on_policy.rounds", settings.on_policy.rounds > 0),
+            ("distill.shard", self.shard),
+            ("distill.gradient_checkpointing", settings.gradient_checkpointing),
+        ):
+            if is_set:
+                raise UsageError(f"{key}: not available for a head on hidden states ({kind.name}); leave it out")
+        target = self._load("target", self.pair.dtype("target")).requires_grad_(False)
+        states, path = TargetStates(target), self.pair.path("draft")
+        head: Any = load_head(kind, path, states, self.pair.vocabulary, torch.float32).model
+        if head.targets_D is not None:
+            raise UsageError(
+                f"{path}: a head with a part of the target's vocabulary is judged here (`understudy probe`), not trained further"
+            )
+        return TrainedHead(head.requires_grad_(True), states, settings.unrolled_steps)
+
     def draft(self) -> Any:
         """The base draft in fp32, with adapters where they are trained."""
+        if (kind := kind_of(self.pair.path("draft"))).reads_states:
+            return self._head(kind)
         lora, device = self.settings.distill.lora, choose_device(self.device)
 
         def load(place: torch.device) -> Any:

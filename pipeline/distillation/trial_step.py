@@ -11,13 +11,14 @@ import torch
 from pipeline.config.distill import DistillConfig
 from pipeline.distillation.launchers import current
 from pipeline.distillation.settings import TrainingSettings
+from pipeline.drafts.head_config import kind_of
+from pipeline.drafts.head_tensors import measure_draft
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import pack, sparsify
 from pipeline.models.built import empty_model
 from pipeline.models.out_of_memory import is_out_of_memory
-from pipeline.models.shape import measure_weights
 from pipeline.models.stored_pair import Pair
 from pipeline.progress import Progress
 from pipeline.speculation.settings import GREEDY
@@ -38,7 +39,7 @@ def prove_training(pair: Pair, settings: TrainingSettings, device: str, trust_re
     """
     path = pair.path("draft")
     try:
-        if current() is not None or measure_weights(path, trust_remote_code).parameters > _MOST_PARAMETERS:
+        if current() is not None or measure_draft(path, trust_remote_code).parameters > _MOST_PARAMETERS:
             _step_without_numbers(path, trust_remote_code)
             return
         with temporary_directory(work / "trial") as place:
@@ -122,6 +123,8 @@ def _completions(vocabulary: int) -> list[StoredCompletion]:
 def _step_without_numbers(path: Path, trust_remote_code: bool) -> None:
     """A loss with its gradients, of the model without memory for its weights. What fails for lack of numbers says nothing: some
     models decide by them."""
+    if kind_of(path).reads_states:
+        return
     model = empty_model(path, trust_remote_code).train()
     ids_BT = torch.zeros(1, _TOKENS, dtype=torch.long, device="meta")
     try:

@@ -79,7 +79,7 @@ def load_named_pair(
 
     vocabulary, model = min(shape.logits_width for shape in shapes.values()), load(target_path)
     states = TargetStates(model)
-    loaded = {
+    loaded: dict[str, LoadedDraft] = {
         name: load_head(kinds[name], path, states, vocabulary)
         if kinds[name].reads_states
         else PlainDraft(load(path), vocabulary)

@@ -27,7 +27,8 @@ def require_loadable(draft: Draft, engine: str, tensor_parallel: int) -> None:
     facts = require_engine(engine)
     if draft.kind.name not in facts.serving:
         raise UsageError(
-            f"--engine {engine}: {facts.title} serves no draft of kind {draft.kind.name} (it serves {', '.join(facts.serving)})"
+            f"--engine {engine}: a draft of kind {draft.kind.name} is not exported for {facts.title}, only "
+            f"{', '.join(facts.serving)}; its files are in `understudy show`"
         )
     if not loads(engine, draft.variant):
         raise UsageError(

@@ -179,10 +179,10 @@ class _Stages:
     def _training(self, processes: int, devices: Sequence[str], wrong: str) -> StageMemory:
         path, parameters = self._paths.get("draft"), self._parameters
         if path is not None:
-            from pipeline.models.shape import measure_weights
+            from pipeline.drafts.head_tensors import measure_draft
 
             try:
-                parameters = measure_weights(path, self._trusted).parameters
+                parameters = measure_draft(path, self._trusted).parameters
             except UnderstudyError as error:
                 return StageMemory(stage="distill", bytes=None, what=str(error))
         if parameters is None:

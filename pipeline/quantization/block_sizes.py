@@ -55,6 +55,11 @@ def impossible_variants(directory: Path, trust_remote_code: bool = False) -> dic
     return found
 
 
+def no_variants() -> dict[QuantizedVariant, str]:
+    """Of a head: as `impossible_variants`."""
+    return dict.fromkeys(_WHOLE, "heads on hidden states are not quantized")
+
+
 def reason_against(variant: QuantizedVariant, model: Any) -> str | None:
     """Why the built `model` has no such variant, in one line; None if it has."""
     if variant != "fp8":

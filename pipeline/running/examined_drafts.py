@@ -1,13 +1,14 @@
 """Drafts and baselines on one set of completions, for `understudy compare`. What a run has examined is not examined again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.acceptance.baseline import Examined
 from pipeline.acceptance.profile_file import examined, read_examination
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.drafts.directory import trained_on_before
+from pipeline.drafts.head_config import kind_of
 from pipeline.errors import UsageError
 from pipeline.examination.on_completions import Settings, conditions_of, examine_on, open_completions
 from pipeline.generation.completion_files import text_ids
@@ -74,11 +75,18 @@ def _examined(operand: Operand, stored: Artifact, settings: Settings) -> Examine
     if known is not None and known.conditions == conditions:
         return known
     if isinstance(operand, Draft):
-        return examine_on(stored, operand.directory, settings)
+        return examine_on(stored, operand.directory, with_target(settings, operand))
     names = ", ".join(differing(conditions, operand.examined.conditions))
     raise UsageError(
         f"{operand.label}: made under other conditions ({names}); write the baseline again, or name the draft itself"
     )
+
+
+def with_target(settings: Settings, draft: Draft) -> Settings:
+    """With the target of the run that trained the draft, where the draft reads hidden states and no target is named."""
+    if settings.target is not None or draft.trained_by is None or not kind_of(draft.directory).reads_states:
+        return settings
+    return replace(settings, target=str(draft.pair.path("target")))
 
 
 def _of_run(draft: Draft) -> Examined | None:

@@ -128,6 +128,8 @@ def _pair(config: Config) -> Job:
             if (source := getattr(pair, role)) is not None
         },
         layers=pair.draft.layers,
+        head=pair.draft.head,
+        seed=None if pair.draft.head is None else config.seed,
         server=_server_needs(config) if pair.target.is_served else None,
         rope_factors=pair.rope_factors,
     )

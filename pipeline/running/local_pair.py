@@ -29,7 +29,7 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
     if not local or not all((path / "config.json").is_file() for path in (target, draft)):
         return None
     # Imported here because the first import of torch takes seconds, and other pairs do without it.
-    from pipeline.drafts.head_config import require_plain
+    from pipeline.drafts.head_config import kind_of
     from pipeline.drafts.surgery import gained_tokens
     from pipeline.models.built import empty_model
     from pipeline.models.generation_config import sampling_defaults
@@ -39,7 +39,8 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
     from pipeline.quantization.block_sizes import impossible_variants
 
     trusted = pair.trust_remote_code
-    require_plain(draft)
+    if pair.draft.head is not None or kind_of(draft).reads_states:
+        return _with_head(target, trusted)
     tokenizer, own = load_tokenizer(target, trusted), load_tokenizer(draft, trusted)
     for path in (target, draft):
         empty_model(path, trusted)
@@ -54,4 +55,21 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
         "chat_template": bool(tokenizer.chat_template),
         "generation_config": sampling_defaults(target),
         "impossible_variants": impossible_variants(draft, trusted),
+    }
+
+
+def _with_head(target: Path, trusted: bool) -> dict[str, Any]:
+    """Of a draft that is a head, which has the target's tokenizer."""
+    from pipeline.models.generation_config import sampling_defaults
+    from pipeline.models.loading import load_tokenizer
+    from pipeline.models.shape import read_shape
+    from pipeline.quantization.block_sizes import no_variants
+
+    tokenizer, shape = load_tokenizer(target, trusted), read_shape(target, trusted)
+    return {
+        "vocabulary": shape.logits_width,
+        "context": shape.context,
+        "chat_template": bool(tokenizer.chat_template),
+        "generation_config": sampling_defaults(target),
+        "impossible_variants": no_variants(),
     }

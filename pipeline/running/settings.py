@@ -14,7 +14,7 @@ from pipeline.config.corpus import CorpusConfig
 from pipeline.config.evaluate import ConventionName, Drafting, EvaluateConfig, SpeedConfig
 from pipeline.config.gate import GateConfig
 from pipeline.config.generate import DistributionSelection, SamplingConfig
-from pipeline.config.pair import Dtype, NumberFormat, ReferenceRecipe
+from pipeline.config.pair import Dtype, HeadShape, NumberFormat, ReferenceRecipe
 from pipeline.config.promote import PromoteConfig
 from pipeline.config.quantize import QuantizedVariant, RecoveryConfig
 from pipeline.config.segments import SegmentsConfig
@@ -47,6 +47,7 @@ class PairSettings:
     target_before: Dtype | None = None
     revisions: Mapping[str, str | None]  # by role, as declared: a rule of the gate compares the target's
     layers: int | tuple[int, ...] | None = None  # of the target, of which the draft is made
+    head: HeadShape | None = None  # that is made for the target
     server: ServerNeeds | None = None  # None: the target is loaded here
     rope_factors: Factors | None = None  # of models with two sets; None: by their contexts
 

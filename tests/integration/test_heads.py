@@ -1,7 +1,9 @@
 """Heads of other people on the command line: judged on the completions of the smoke run, beside its own draft."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,14 +77,63 @@ def test_a_head_decodes_the_targets_text(smoke: Smoke, target: Path, eagle3: Pat
         assert "the target alone gives the same text, token by token" in ended.out
 
 
-def test_a_run_refuses_a_head_at_its_first_stage(smoke: Smoke, place: Place, eagle3: Path, tmp_path: Path) -> None:
+def _config(smoke: Smoke, tmp_path: Path, draft: dict[str, Any]) -> Path:
+    """The smoke config on its target as a directory, with the completions and the training of ten steps."""
     config = yaml.safe_load(SMOKE.read_text())
-    config["pair"] = {
-        "target": {"source": str(smoke.place.artifact("pair") / "target")},
-        "draft": {"source": str(eagle3)},
-    }
-    config["corpus"]["sources"] = [{"path": str(smoke.place.artifact("pair") / "prompts.jsonl")}]
+    target = smoke.place.artifact("pair") / "target"
+    config["pair"] = {"target": {"source": str(target), "dtype": "float32"}, "draft": draft}
+    config["corpus"]["sources"] = [{"path": str(smoke.place.artifact("pair") / "prompts.jsonl"), "limit": 240}]
+    config["corpus"] |= {"splits": {"train": 0.4, "dev": 0.3, "examination": 0.3}}
+    config["distill"] |= {"max_steps": 10, "learning_rate": 5e-3}
+    config["evaluate"] = {**config.get("evaluate", {}), "speed": {"turns": 0}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    ended = place.understudy("run", tmp_path / "config.yaml", "--until", "pair", MLFLOW_TRACKING_URI=NOBODY)
-    assert 2 == ended.code
-    assert "is a draft of the kind eagle3, and runs train plain drafts only" in ended.err
+    return tmp_path / "config.yaml"
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+def test_a_run_trains_and_judges_a_head(smoke: Smoke, place: Place, tmp_path: Path, kind: str) -> None:
+    """From nothing: better than untrained, as its real decode says; quantized variants are none; then it is trained further, from
+    its own files."""
+    config = _config(smoke, tmp_path, {"source": "target", "head": {"kind": kind}, "dtype": "float32"})
+    ended = place.understudy("run", config, "--until", "evaluate", "--run", "one", MLFLOW_TRACKING_URI=NOBODY)
+    assert 0 == ended.code, ended.err
+    facts = json.loads((place.artifact("pair", "one") / "pair.json").read_text())
+    found = {
+        name: json.loads((place.artifact(f"evaluate/{name}", "one") / "acceptance.json").read_text())
+        for name in ("base", "candidate")
+    }
+    rates = {name: one["headline"]["acceptance_rate"]["value"] for name, one in found.items()}
+    assert {"int8", "int4"} <= facts["impossible_variants"].keys()
+    assert [kind, kind] == [one["draft"]["kind"] for one in found.values()]
+    assert found["candidate"]["crosscheck"]["agrees"]
+    assert rates["candidate"] > rates["base"]
+
+    trained = tmp_path / "trained"
+    shutil.copytree(place.artifact("distill", "one") / "draft", trained)
+    further = _config(smoke, tmp_path, {"source": str(trained), "dtype": "float32"})
+    ended = place.understudy("run", further, "--until", "distill", "--run", "two", MLFLOW_TRACKING_URI=NOBODY)
+    assert 0 == ended.code, ended.err
+    log = json.loads((place.artifact("distill", "two") / "training.json").read_text())
+    first = next(entry for entry in log if "dev_acceptance_rate" in entry)
+    assert first["dev_acceptance_rate"] > rates["base"]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("distill.lora={rank: 2}", "distill.lora: not available for a head on hidden states (eagle3)"),
+        ("distill.on_policy.rounds=1", "distill.on_policy.rounds: not available for a head on hidden states (eagle3)"),
+        (
+            "pair.draft.head={kind: eagle3, layer_ids: [1, 9]}",
+            "reads hidden states [1, 9] of a target with layers 0 to",
+        ),
+    ],
+)
+def test_what_heads_do_not_have_is_said_before_anything_is_generated(
+    smoke: Smoke, place: Place, tmp_path: Path, change: str, complaint: str
+) -> None:
+    config = _config(smoke, tmp_path, {"source": "target", "head": {"kind": "eagle3"}})
+    ended = place.understudy("run", config, "--set", change, "--run", "one", MLFLOW_TRACKING_URI=NOBODY)
+    assert 2 == ended.code, ended.err
+    assert complaint in ended.err
+    assert not list((place.store / "artifacts").glob("generate-*"))

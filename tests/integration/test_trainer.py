@@ -1,5 +1,6 @@
 """Training: bit-equal after a kill, only whole checkpoints, and no loss that is not a number."""
 
+import math
 import os
 import shutil
 import sys
@@ -15,11 +16,14 @@ import torch
 from pipeline.config.distill import DistillConfig, LoraConfig
 from pipeline.distillation.adapters import add_adapters, merge_adapters
 from pipeline.distillation.scored_prompts import ScoredPrompts
+from pipeline.distillation.trained_head import TrainedHead
+from pipeline.drafts.made_heads import new_eagle3, new_medusa
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.output_head import linear_head
 from pipeline.progress import Progress
+from pipeline.speculation.target_states import TargetStates
 from tests.architectures import tiny_model
 from tests.fakes import quiet, stored_completion, tiny_llama, tiny_tokenizer
 
@@ -423,6 +427,28 @@ def test_adapters_begin_as_no_change_and_end_in_the_weights(tmp_path: Path) -> N
         torch.testing.assert_close(
             getattr(plain.model, name).weight, getattr(merged.model, name).weight, atol=0, rtol=0
         )
+
+
+def _eagle3(target: Any) -> TrainedHead:
+    return TrainedHead(new_eagle3(target.requires_grad_(False), (0, 1), seed=5), TargetStates(target), steps=2)
+
+
+def _medusa(target: Any) -> TrainedHead:
+    return TrainedHead(new_medusa(target.requires_grad_(False), places=2), TargetStates(target), steps=2)
+
+
+@pytest.mark.parametrize("head", [_eagle3, _medusa])
+def test_a_killed_training_of_a_head_ends_as_an_unbroken_one(head: Any, tmp_path: Path) -> None:
+    """Bit by bit; the target stays as it is."""
+    _killed_at_step_5(tmp_path / "killed", head)
+    resumed, _ = _train(tmp_path / "killed", wrap=head)
+    unbroken, log = _train(tmp_path / "unbroken", wrap=head)
+
+    assert _weights(unbroken) == _weights(resumed)
+    assert _weights(unbroken) != _weights(head(tiny_llama(51, layers=1, dtype=torch.float32)))
+    assert all(math.isfinite(entry["loss"]) for entry in log if "loss" in entry)
+    before = tiny_llama(51, layers=1, dtype=torch.float32)
+    assert _weights(before) == _weights(unbroken.states.target)
 
 
 def test_a_killed_run_with_adapters_ends_as_an_unbroken_one(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_what_an_engine_cannot_load_or_shard(
 def test_a_kind_that_an_engine_does_not_serve_is_refused(tmp_path: Path) -> None:
     """By the table of engine facts, which names the kinds that each serves."""
     draft = _draft(tmp_path, kind=LOOKUP)
-    with pytest.raises(UsageError, match=r"SGLang serves no draft of kind prompt-lookup \(it serves plain\)"):
+    with pytest.raises(UsageError, match=r"a draft of kind prompt-lookup is not exported for SGLang, only plain"):
         require_loadable(cast(Any, draft), "sglang", 1)
 
 

@@ -64,6 +64,7 @@ KNOWN_BY: dict[str, str] = {
     "pair.draft.revision": "pair",
     "pair.draft.dtype": "pair distill quantize evaluate speed",
     "pair.draft.layers": "pair",
+    "pair.draft.head": "pair",
     "pair.target_before.source": "",
     "pair.target_before.revision": "pair",
     "pair.target_before.dtype": "pair generate",
@@ -120,6 +121,7 @@ OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
         "pair.draft.revision": "",
         "pair.draft.dtype": "distill quantize evaluate speed",
         "pair.draft.layers": "",
+        "pair.draft.head": "",
         "pair.rope_factors": "",  # its models have none
         "pair.target_before": "",  # it has its own
         "pair.reference": "pair",

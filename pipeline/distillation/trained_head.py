@@ -1,0 +1,89 @@
+"""A head as the trainer takes a model, and its loss: each place of a block, from every start of a round.
+
+The target computes its hidden states in each step: stored, they would take a hundred times the bytes of the distributions. The
+loss of a place is that of plain drafts, on the same stored distributions. Shapes: B rows, T tokens of a row, N loss positions,
+H hidden size.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from pipeline.distillation.chunked_loss import mean_loss
+from pipeline.drafts.eagle3 import AllStarts
+from pipeline.drafts.eagle3_model import Eagle3Model
+from pipeline.drafts.medusa import MedusaModel
+from pipeline.speculation.hidden_states import NORMED
+from pipeline.speculation.target_states import TargetStates
+
+LossOf = Callable[[torch.Tensor, slice], torch.Tensor]
+
+
+class TrainedHead(PreTrainedModel):  # type: ignore[misc]
+    """`states`: of the head's target. `steps`: places that are trained, of an EAGLE-3 head, which any number of places has."""
+
+    def __init__(self, head: Eagle3Model | MedusaModel, states: TargetStates, steps: int) -> None:
+        super().__init__(PretrainedConfig(hidden_size=states.target.config.get_text_config().hidden_size))
+        self.head, self.states = head, states
+        self._steps = steps if isinstance(head, Eagle3Model) else len(head.blocks)
+        if isinstance(head, Eagle3Model):
+            head.embed_tokens.weight.requires_grad_(False)  # the target's, and most of a small head's weights
+
+    @property
+    def device(self) -> torch.device:
+        return self.head.device
+
+    def get_input_embeddings(self) -> Any:
+        return self.states.target.get_input_embeddings()
+
+    def get_output_embeddings(self) -> Any:
+        return None
+
+    def loss(self, inputs: dict[str, torch.Tensor], vocabulary: int, loss_of: LossOf) -> torch.Tensor:
+        """The mean over places of the mean loss over positions. A place counts where a round that starts within the completion
+        reaches the position."""
+        ids_BT, predicts_N = inputs["input_ids"], inputs["predicts"]
+        rows, width = ids_BT.shape
+        row_N, column_N = predicts_N // width, predicts_N % width
+        first_B = torch.full((rows,), width, device=ids_BT.device).scatter_reduce(0, row_N, column_N, "amin")
+        total = torch.zeros((), device=ids_BT.device)
+        places = _unrolled if isinstance(self.head, Eagle3Model) else _of_each_head
+        for place, (hidden_BTH, head) in enumerate(places(self.head, self.states, ids_BT, self._steps)):  # type: ignore[arg-type]
+            start_N = column_N - 1 - place  # the row that drafts the token after the column at this place
+            counts_N = ((start_N >= first_B[row_N] - 1) & (start_N >= 0)).float()
+            hidden_NH = hidden_BTH.flatten(0, 1).index_select(0, row_N * hidden_BTH.shape[1] + start_N.clamp(min=0))
+
+            def counted(logits_nV: torch.Tensor, where: slice, counts_N: torch.Tensor = counts_N) -> torch.Tensor:
+                return loss_of(logits_nV, where) * counts_N[where]
+
+            total = total + mean_loss(hidden_NH, head, vocabulary, counted)
+        return total / self._steps
+
+
+Places = Iterator[
+    tuple[torch.Tensor, torch.nn.Linear]
+]  # by place: hidden states (B, T - 1 or T, H), and their output layer
+
+
+def _unrolled(head: Eagle3Model, states: TargetStates, ids_BT: torch.Tensor, steps: int) -> Places:
+    """Each place from the one before, with the text's own tokens."""
+    with torch.no_grad():
+        features = states.states_at(ids_BT, head.layer_ids)
+    rows, width = ids_BT.shape
+    at_BT = torch.arange(width - 1, device=ids_BT.device).expand(rows, -1)
+    attention = AllStarts(at_BT, head.windows)
+    masks, hidden_BTH = [attention] * len(head.layers), head.combine(features)[:, :-1]
+    for place in range(steps):
+        attention.place = place
+        token_BT = ids_BT[:, (at_BT[0] + 1 + place).clamp(max=width - 1)]
+        hidden_BTH = head(token_BT, hidden_BTH, at_BT + place, masks)
+        yield hidden_BTH if head.norm_output else head.norm(hidden_BTH), head.lm_head
+
+
+def _of_each_head(head: MedusaModel, states: TargetStates, ids_BT: torch.Tensor, steps: int) -> Places:
+    with torch.no_grad():
+        state_BTH = states.states_at(ids_BT, (NORMED,))[NORMED]
+    for place in range(steps):
+        yield head.blocks[place](state_BTH), head.lm_heads[place]  # type: ignore[misc]
