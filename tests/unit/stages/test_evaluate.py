@@ -20,6 +20,7 @@ from pipeline.acceptance.profile import counts_from_json
 from pipeline.acceptance.schema import SCHEMA
 from pipeline.config.loading import parse_config
 from pipeline.drafts import loading
+from pipeline.drafts.kinds import PLAIN
 from pipeline.errors import UnderstudyError
 from pipeline.examination import cross_check
 from pipeline.examination.token_acceptance import FILE as BY_TOKEN
@@ -106,10 +107,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pair = SimpleNamespace(vocabulary=8, stop_tokens=[], tokenizer=tmp_path, facts=pair_facts())
     monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
     monkeypatch.setattr(stages.evaluate, "find_draft", lambda *_: tmp_path)
-    monkeypatch.setattr(stages.evaluate, "measure_weights", lambda *_: Weights(10, 40))
+    monkeypatch.setattr(stages.evaluate, "measure_draft", lambda *_: Weights(10, 40))
     monkeypatch.setattr(loading, "load_tokenizer", lambda *_: None)
     monkeypatch.setattr(loading, "gained_tokens", lambda *_: [])
     for module in (loading, stages.evaluate):  # the draft, the target
+        monkeypatch.setattr(module, "kind_of", lambda *_: PLAIN)
         monkeypatch.setattr(module, "load_model", lambda *_: table_model(8, 1))
     return tmp_path
 
