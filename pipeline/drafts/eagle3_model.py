@@ -21,7 +21,7 @@ from pipeline.drafts.head_config import Eagle3Config
 from pipeline.drafts.head_tensors import check_tensors, read_tensors
 from pipeline.errors import UsageError
 from pipeline.models.devices import upload
-from pipeline.speculation.cache import RaggedCache, window_mask
+from pipeline.speculation.cache import RaggedCache, cache_argument, window_mask
 from pipeline.speculation.hidden_states import Features
 
 _ATTENTION = "understudy_heads"
@@ -102,6 +102,7 @@ class Eagle3Model(nn.Module):
         self.input_norm = norm_class(count * target_hidden, eps=eps) if head.norm_before_fc else None
         self.fc_norm = nn.ModuleList(norm_class(target_hidden, eps=eps) for _ in range(count)) if head.fc_norm else None
         self.rotary_emb = rotary_class(config)
+        self._cache_argument = cache_argument(self.layers[0].layer.self_attn)  # type: ignore[union-attr]
         self.vocabulary = head.vocabulary
         # The target's number of each of the draft's tokens; None: the same.
         self.register_buffer("targets_D", None, persistent=False)
@@ -144,7 +145,7 @@ class Eagle3Model(nn.Module):
         """What takes the place of hidden states where a round drafts on, (B, T, H). `masks`: by layer, a boolean attention mask
         (B, 1, T, S) or an `OwnAttention`."""
         position_embeddings = self.rotary_emb(hidden_BTH, positions_BT)
-        options = {"position_embeddings": position_embeddings, "past_key_values": cache}
+        options = {"position_embeddings": position_embeddings, self._cache_argument: cache}
         embedded_BTH = self.embed_tokens(ids_BT)
         for number, layer in enumerate(self.layers):
             options["attention_mask"] = masks[number]

@@ -5,12 +5,19 @@ later slots, and a slot is overwritten before any query can attend to it.
 """
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import torch
 from transformers import Cache
 
 from pipeline.models.devices import upload
+
+
+def cache_argument(module: Any) -> str:
+    """What the forward of a model or layer calls its cache: transformers 5.24 renamed it."""
+    called = getattr(module, "forward", module)
+    return "cache" if "cache" in signature(called).parameters else "past_key_values"
 
 
 def window_mask(mask: torch.Tensor, slots_BT: torch.Tensor, kind: str, size: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from pipeline.models.attention_layers import attention_windows
 from pipeline.models.devices import upload
 from pipeline.models.placement import input_device
-from pipeline.speculation.cache import RaggedCache, window_mask
+from pipeline.speculation.cache import RaggedCache, cache_argument, window_mask
 
 
 class ModelForward:
@@ -24,6 +24,7 @@ class ModelForward:
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         self.windows = attention_windows(text)
         self.kinds = set(getattr(text, "layer_types", None) or self.windows)  # of attention layers
+        self.cache_argument = cache_argument(model)
         self.adds_mask = getattr(config, "_attn_implementation", None) == "eager"
 
     def allocate(self, rows: int, capacity: int) -> RaggedCache:
@@ -37,9 +38,9 @@ class ModelForward:
             input_ids=ids_BT,
             position_ids=slots_BT,
             attention_mask=self._masks(causal, slots_BT),
-            past_key_values=caches,
             use_cache=True,
             logits_to_keep=keep,
+            **{self.cache_argument: caches},
         )
         logits: torch.Tensor = output.logits[..., : self.vocabulary]
         return logits

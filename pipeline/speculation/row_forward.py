@@ -16,7 +16,12 @@ from pipeline.models.placement import input_device
 # is continued one token at a time (recurrent states of many models take only one). "none": there is no cache; every pass
 # processes the whole text.
 Rollback = Literal["crop", "rebuild", "none"]
-_CACHES = ("past_key_values", "cache_params", "state")  # names of the cache in the model's output, and of its argument
+_CACHES = (
+    "cache",
+    "past_key_values",
+    "cache_params",
+    "state",
+)  # names of the cache in the model's output, and of its argument; transformers 5.24 has but the first
 _MOST_STEPS = 16  # a cache that lacks more tokens is filled anew in one pass instead of token by token
 
 
@@ -91,9 +96,10 @@ class RowForward:
         return logits
 
     def _keep_cache(self, row: Row, output: Any) -> None:
-        row.cache = {name: output[name] for name in _CACHES if output.get(name) is not None}
-        if len(row.cache) != 1:
+        name = next((name for name in _CACHES if name in output.keys() and output[name] is not None), None)  # noqa: SIM118
+        if name is None:
             raise ValueError("the model returns no cache")
+        row.cache = {name: output[name]}
         row.oldest = row.cached
         if self.rollback == "crop":
             (cache,) = row.cache.values()
