@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from pipeline.config.root import Config
+from pipeline.drafts.head_config import kind_of
 from pipeline.errors import BrokenDraft, UsageError
-from pipeline.models.files import tokenizer_digest
+from pipeline.models.files import tokenizer_digest, tokenizer_files
 from pipeline.models.places import model_places
 from pipeline.models.stored_pair import read_pair
 from pipeline.registry.drafts import RegisteredDraft, TargetIdentity
@@ -32,13 +33,15 @@ def require_same_tokenizer(
     config: Config, pair_artifact: Path, registry: Registry, champion: RegisteredDraft, files: Path
 ) -> None:
     """UsageError where the champion cannot be examined with the pair: found after the pair stage, before a token is generated.
-    `files`: where the champion's files go if they are elsewhere. Kinds of drafts that bring a vocabulary of their own would be
-    left out here; there is none yet."""
+    `files`: where the champion's files go if they are elsewhere. A head has its target's tokenizer, and its examination says
+    whether it fits another target."""
     pair = read_pair(pair_artifact, model_places(config.pair))
     own = tokenizer_digest(pair.tokenizer)
     if champion.target.tokenizer == own:
         return
     directory = registry.fetch(champion, files)
+    if not tokenizer_files(directory) and kind_of(directory).reads_states:
+        return
     if tokenizer_digest(directory) == own:
         return
     from pipeline.drafts.loading import lacking_tokens  # loads torch
