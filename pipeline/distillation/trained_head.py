@@ -84,6 +84,6 @@ def _unrolled(head: Eagle3Model, states: TargetStates, ids_BT: torch.Tensor, ste
 
 def _of_each_head(head: MedusaModel, states: TargetStates, ids_BT: torch.Tensor, steps: int) -> Places:
     with torch.no_grad():
-        state_BTH = states.states_at(ids_BT, (NORMED,))[NORMED]
+        state_BTH = states.states_at(ids_BT, (NORMED,))[NORMED].to(head.device, head.dtype)
     for place in range(steps):
         yield head.blocks[place](state_BTH), head.lm_heads[place]  # type: ignore[misc]

@@ -234,7 +234,7 @@ def load_eagle3(
         ("lm_head.weight", target.get_output_embeddings()),
     ):
         if name not in tensors and of_target is not None and model.state_dict()[name].shape == of_target.weight.shape:
-            tensors[name] = of_target.weight.detach()
+            tensors[name] = of_target.weight.detach().clone()  # a training must not change the target
     check_tensors(directory, model.state_dict(), tensors)
     model.load_state_dict({name: tensor.to(dtype) for name, tensor in tensors.items()}, assign=True)
     model.rotary_emb = type(model.rotary_emb)(model.config)  # its buffers are not stored

@@ -155,6 +155,8 @@ def _medusa_files(model: MedusaModel) -> tuple[dict[str, torch.Tensor], dict[str
     for number, (block, head) in enumerate(zip(model.blocks, model.lm_heads, strict=True)):
         for place, layer in enumerate(block.layers):  # type: ignore[arg-type]
             tensors[f"medusa_heads.{number}.{place}.linear.weight"] = layer.weight
+            if layer.bias is not None:
+                tensors[f"medusa_heads.{number}.{place}.linear.bias"] = layer.bias
         tensors[f"medusa_heads.{number}.{len(block.layers)}.weight"] = head.weight  # type: ignore[arg-type, assignment]
     return tensors, {
         "model_type": "medusa",
@@ -163,5 +165,5 @@ def _medusa_files(model: MedusaModel) -> tuple[dict[str, torch.Tensor], dict[str
         "vocab_size": model.vocabulary,
         "num_heads": len(model.blocks),
         "num_hidden_layers": len(model.blocks[0].layers),  # type: ignore[arg-type]
-        "medusa_fc_bias": False,
+        "medusa_fc_bias": any(name.endswith(".bias") for name in tensors),
     }
