@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from tests.device import pretend
 
+_ROOT = Path(__file__).resolve().parents[2]
 ON_GPU = os.environ.get("UNDERSTUDY_TEST_DEVICE", "") == "cuda"
 DEVICE = torch.device("cuda", 0) if ON_GPU else pretend.device()
 
@@ -62,6 +64,13 @@ def waits() -> Iterator[Waits]:
         if "synchroniz" in str(one.message)
         and "prototype" not in str(one.message)  # what torch says of the mode itself
     )
+
+
+def environment(devices: int = 1, on_device: bool = True) -> dict[str, str]:
+    """Of a program that is to find the device, or several, by itself."""
+    paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
+    found = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths)), MLFLOW_TRACKING_URI="http://127.0.0.1:1")
+    return found | (pretend.environment(devices) if on_device and not ON_GPU else {})
 
 
 def there(model: Any) -> Any:

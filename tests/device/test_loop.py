@@ -1,7 +1,6 @@
 """The loop from the command line, `device: auto`: it finds the device, and its figures are the CPU's."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -10,10 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.device import pretend
 from tests.device.kit.models import Setup
 from tests.device.kit.rehearsal import interrupted_loop
-from tests.device.on_device import DEVICE, FIGURES, ON_GPU
+from tests.device.on_device import DEVICE, FIGURES, ON_GPU, environment
 
 _CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 _MAIN = "from pipeline.cli import main; main()"
@@ -23,11 +21,8 @@ _VARIANTS = () if ON_GPU else ("--set", "quantize.variants=[]")
 
 def _understudy(*words: str | Path, on_device: bool = True, devices: int = 1, timeout: float = 600.0) -> str:
     """What the command prints. It runs in a process of its own, which has to find the device, or several, by itself."""
-    environment = dict(os.environ, PYTHONPATH=str(_CONFIGS.parent), MLFLOW_TRACKING_URI="http://127.0.0.1:1")
-    if on_device and not ON_GPU:
-        environment |= pretend.environment(devices)
-    command = [sys.executable, "-c", _MAIN, *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
+    command, own = [sys.executable, "-c", _MAIN, *map(str, words)], environment(devices, on_device)
+    done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout + done.stderr
 

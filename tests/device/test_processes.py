@@ -2,7 +2,6 @@
 (DDP) and where they divide it (FSDP2)."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,8 +14,7 @@ import torch.distributed as dist
 
 from pipeline.config.distill import LoraConfig
 from pipeline.distillation.processes import number
-from tests.device import pretend
-from tests.device.on_device import APART, DEVICE, ON_GPU
+from tests.device.on_device import APART, DEVICE, ON_GPU, environment
 from tests.integration.trained import SETTINGS, flat, in_processes, trained
 
 pytestmark = pytest.mark.skipif(ON_GPU and torch.cuda.device_count() < 2, reason="there is one GPU")
@@ -30,7 +28,6 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "adapters": ({"lora": LoraConfig(rank=2)}, 7),
 }
 WAYS = {"copies": False, "parts": True}
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def _case(name: str, work: Path, **options: Any) -> list[Any]:
@@ -111,9 +108,10 @@ def main(work: Path) -> None:
 def two(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Weights and logs of all cases, in one start of two processes."""
     work = tmp_path_factory.mktemp("two")
-    environment = dict(os.environ, PYTHONPATH=str(_ROOT)) | ({} if ON_GPU else pretend.environment(2))
     program = f"from pathlib import Path; from {__name__} import main; main(Path({str(work)!r}))"
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(2), capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((work / "out.json").read_text())
 

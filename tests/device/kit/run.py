@@ -64,7 +64,7 @@ def _options() -> argparse.Namespace:
 
 
 def run_part(number: int, setup: Setup, out: Path, limit: float) -> bool:
-    """Whether all measures of the part are there now."""
+    """Whether all measures of the part are there now that this device can make."""
     name, began = PARTS[number], time.monotonic()
     path = out / f"{name}.json"
     found = json.loads(path.read_text()) if path.exists() else {}
@@ -72,7 +72,7 @@ def run_part(number: int, setup: Setup, out: Path, limit: float) -> bool:
     if found and {key: found.get(key) for key in here} != here:
         raise SystemExit(f"{path}: measured on another card, with other libraries or with --tiny; give another --out")
     found |= here
-    measures, errors = found.setdefault("measures", {}), {}
+    measures, errors, not_for_it = found.setdefault("measures", {}), {}, {}
     setup = replace(setup, until=began + limit)
     part = importlib.import_module(f"tests.device.kit.{name}")
     left = list[str]()
@@ -88,22 +88,22 @@ def run_part(number: int, setup: Setup, out: Path, limit: float) -> bool:
             result = {**work(), "seconds": round(time.monotonic() - started, 2)}
             print(f"  {json.dumps(result)[:400]}", flush=True)
             if reason := result.get("not_measured"):
-                errors[measure] = reason
+                not_for_it[measure] = reason
             else:
                 measures[measure] = result
         except Exception as error:  # whatever it is, the other measures may work
             errors[measure] = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
             print(traceback.format_exc()[-3000:], file=sys.stderr, flush=True)
-        path.write_text(json.dumps(found | {"errors": errors, "left": left}, indent=1) + "\n")
+        path.write_text(json.dumps(found | {"errors": errors | not_for_it, "left": left}, indent=1) + "\n")
         gc.collect()
         if setup.device.type == "cuda":
             torch.cuda.empty_cache()
-    path.write_text(json.dumps(found | {"errors": errors, "left": left}, indent=1) + "\n")
+    path.write_text(json.dumps(found | {"errors": errors | not_for_it, "left": left}, indent=1) + "\n")
     failed = [
         measure for measure, values in measures.items() if values.get("failed")
     ]  # tests that the next call would not pass
-    print(f"{number} {name}: {len(measures)} measured, {len(errors)} not, {len(left)} left", flush=True)
-    for measure, reason in errors.items():
+    print(f"{number} {name}: {len(measures)} measured, {len(errors | not_for_it)} not, {len(left)} left", flush=True)
+    for measure, reason in (errors | not_for_it).items():
         print(f"  not measured: {measure}: {reason[:200]}", flush=True)
     for measure in failed:
         print(f"  {measure}: {measures[measure]['failed']} tests failed: {measures[measure]['reasons']}", flush=True)
