@@ -20,6 +20,7 @@ from pipeline.models.stored_pair import read_pair
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import SpeedSettings
 from pipeline.running.speed_inputs import BROKEN
+from pipeline.speculation.choice import passes_of
 
 
 def run(context: StageContext[SpeedSettings]) -> Outcome:
@@ -46,12 +47,14 @@ def _measure(context: StageContext[SpeedSettings]) -> None:
     decoder = timed_decoder(target, draft, turns, settings.deployed, settings.drafting, pair.vocabulary)
     turns, needed = within_seconds(decoder, turns, settings.speed.seconds, settings.confidence)
     examination = read_examination(inputs["examination"])
+    # A target that gives a draft its hidden states is computed by its own modules.
+    passes = "eager" if draft.layers else passes_of([target, *draft.models], pair.vocabulary)
 
     def measure() -> StepTimes:
         with context.progress.track("decoding in turns", turns.count, "turns") as track:
             seconds = measure_step_times(decoder, turns, lambda: track.advance(1))
         times = StepTimes(
-            device=timed_on(device),
+            device=timed_on(device, passes),
             prompts=len(turns.requests),
             tokens=turns.tokens,
             plain=seconds.pop(0),

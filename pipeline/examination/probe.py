@@ -40,6 +40,7 @@ from pipeline.models.files import model_digest
 from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.models.placement import input_device
 from pipeline.progress import Progress
+from pipeline.speculation.choice import passes_of
 from pipeline.speculation.deployed import Known, of_log
 from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling
@@ -240,8 +241,12 @@ def probe(
     # A search in the text costs nothing compared with a forward pass.
     free = [ForwardTimes(turn.target, 0.0) for turn in next(iter(times.values()))]
     found += [_finding(name, tally, free, 0.0, settings) for name, tally in copied.items()]
-    device = timed_on(input_device(pair.target))
+    device = timed_on(input_device(pair.target), passes_of(_models(pair), pair.vocabulary))
     return Probe(found, broken, len(ids), len(chosen), len(stored) - len(ids), device)
+
+
+def _models(pair: NamedPair) -> list[Any]:
+    return [pair.target, *(model for draft in pair.drafts.values() for model in draft.models)]
 
 
 def _chosen(directory: Path, sampling: Sampling, chosen: frozenset[str], vocabulary: int) -> Iterator[StoredCompletion]:

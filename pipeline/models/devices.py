@@ -65,10 +65,11 @@ def hardware_class(device: torch.device) -> str:
     return " ".join(filter(None, [device.type, platform.machine(), vectors, "bf16" if supports_bf16(device) else ""]))
 
 
-def timed_on(device: torch.device) -> str:
-    """The device and how its passes are computed, for times. A CPU's are in C where `speculation/choice.py` proves that; engines
-    for GPUs replay recorded graphs, which saves them most of a small pass."""
-    return hardware_class(device) + ("" if computes_at_once(device) else ", eager passes")
+def timed_on(device: torch.device, passes: str) -> str:
+    """The device and how its passes are computed, for times (`choice.passes_of`). Where they are eager, a small draft costs more
+    beside its target than on engines, which replay recorded graphs."""
+    named = "recorded" if passes == "graphs" else passes
+    return hardware_class(device) + ("" if computes_at_once(device) else f", {named} passes")
 
 
 def computes_at_once(device: torch.device) -> bool:

@@ -5,7 +5,7 @@ dtype, device and library versions differ between machines, so a stored answer c
 and is made once for a loaded model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,6 +17,7 @@ from pipeline.models.out_of_memory import is_out_of_memory
 from pipeline.models.placement import input_device
 from pipeline.speculation.compiled_forward import CompiledForward
 from pipeline.speculation.forward import Forward, RecordedForward
+from pipeline.speculation.graphed_forward import GraphedForward
 from pipeline.speculation.hidden_states import StateRecorder
 from pipeline.speculation.length_numbers import short_lengths
 from pipeline.speculation.llama_forward import LlamaForward
@@ -34,16 +35,22 @@ def _compiled(model: Any, vocabulary: int) -> Forward | None:
     return forward if forward is not None and forward.compiled is not None else None
 
 
+def _graphed(model: Any, vocabulary: int) -> Forward | None:
+    forward = LlamaForward.of(model, vocabulary) if input_device(model).type == "cuda" else None
+    return GraphedForward(forward) if forward is not None and forward.plain else None
+
+
 # Fastest first.
 _WAYS: dict[str, _Make] = {
     "compiled": _compiled,
+    "graphs": _graphed,
     "llama": LlamaForward.of,
     "batch": ModelForward,
     "rows": lambda model, vocabulary: RowForward(model, vocabulary, "crop"),
     "rows, cache rebuilt": lambda model, vocabulary: RowForward(model, vocabulary, "rebuild"),
     "rows, no cache": lambda model, vocabulary: RowForward(model, vocabulary, "none"),
 }
-_LLAMA = ("compiled", "llama")
+_LLAMA = ("compiled", "graphs", "llama")
 _ASSUME_NO_WINDOW = ("rows", "rows, cache rebuilt", "rows, no cache")  # the model applies its windows itself
 _remembered: "WeakKeyDictionary[Any, dict[Any, str]]" = WeakKeyDictionary()
 
@@ -72,9 +79,9 @@ def recorded_forward(model: Any, vocabulary: int, layers: Sequence[int]) -> Forw
 
 
 def proved_way(model: Any, vocabulary: int, llama_forward: bool = True) -> str:
-    """The first way of computing `model` whose logits on ragged rows equal those of its own single passes: "compiled" or "llama"
-    (our own forward), "batch" (the model's own), or "rows" (the model's own with its own cache, one row at a time); "own" for a
-    model that brings its forward. Raises UsageError, which names the architecture, if there is none."""
+    """The first way of computing `model` whose logits on ragged rows equal those of its own single passes: "compiled", "graphs"
+    or "llama" (our own forward), "batch" (the model's own), or "rows" (the model's own with its own cache, one row at a time);
+    "own" for a model that brings its forward. Raises UsageError, which names the architecture, if there is none."""
     if hasattr(model, "as_forward"):
         return "own"
     if isinstance(model, torch.nn.Module):
@@ -84,6 +91,14 @@ def proved_way(model: Any, vocabulary: int, llama_forward: bool = True) -> str:
     if key not in known:
         known[key] = _prove(model, vocabulary, llama_forward)
     return known[key]
+
+
+def passes_of(models: Iterable[Any], vocabulary: int) -> str:
+    """How passes of few tokens are computed: "compiled" (in C, on the CPU), "graphs" (recorded once, as engines do), or "eager",
+    one operator at a time, which costs a small model most of its pass."""
+    ways = {proved_way(model, vocabulary) for model in models}
+    (way,) = ways if len(ways) == 1 else ("eager",)
+    return way if way in ("compiled", "graphs") else "eager"
 
 
 @torch.inference_mode()

@@ -5,6 +5,9 @@ operator calls dominates a pass: this forward makes 13 calls per layer, the libr
 weights; small matrices are copied side by side, so that one matmul computes queries, keys and values. `proof.py` compares its
 logits with those of the model's own forward before it is used.
 
+On a device other than the CPU a pass (`compute`) reads nothing of the host, so that `graphed_forward.py` can record it, and its
+attention mask is as long as a multiple of 8: kernels for a GPU read masks by 16 bytes, and fault on one that begins elsewhere.
+
 Shapes: B rows, T tokens of a row, N = B * T, S visible slots, H heads, D head width, V tokens.
 """
 
@@ -17,13 +20,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from pipeline.models.attention_layers import attention_windows
-from pipeline.models.devices import upload
+from pipeline.models.devices import computes_at_once, upload
 from pipeline.models.placement import is_dispatched
 from pipeline.speculation.compiled_forward import CompiledForward
 
 _MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # types whose cosines depend on the position alone
 _PACKED_BYTES = 1 << 23  # matmuls over more weights than this are bound by memory bandwidth, and packing gains nothing
+_ALIGNED = 64  # slots that a device's caches and masks are multiples of
 _FEW_ROWS = 8  # most rows of a bf16 matmul on a CPU that use mv or a transposed mm; above, mm is the fastest
 
 
@@ -98,9 +102,11 @@ def _linear_group(*layers: nn.Module) -> _LinearGroup | _ModuleGroup:
     return _LinearGroup(plain) if len(plain) == len(layers) else _ModuleGroup(layers)
 
 
-def _norm_weight(norm: Any) -> torch.Tensor:
-    """A norm's weight for `_rms_norm`: in fp32, or fp64 for an fp64 model."""
+def _norm_weight(norm: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A norm's weight for `_rms_norm`: on a CPU in fp32, or fp64 for an fp64 model; on a device in the model's dtype."""
     weight: torch.Tensor = norm.weight.detach()
+    if not computes_at_once(weight.device):
+        return weight.to(dtype)
     return weight if weight.dtype == torch.float64 else weight.float()
 
 
@@ -159,10 +165,20 @@ class LlamaForward:
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
         self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.epsilon = torch.tensor(config.rms_norm_eps, device=self.device)
+        self._on_host, self._epsilon = computes_at_once(self.device), float(config.rms_norm_eps)
         self.embedding, self.rotary = model.model.embed_tokens.weight.detach(), model.model.rotary_emb
-        self.norm, self.head = _norm_weight(model.model.norm), _linear_group(model.lm_head)
+        self.norm, self.head = self._norm_weight(model.model.norm), _linear_group(model.lm_head)
         self.layers = [self._layer(layer) for layer in model.model.layers]
         self.compiled: CompiledForward | None = None  # for passes of few tokens, if it could be built
+
+    @property
+    def plain(self) -> bool:
+        """Whether all matrices are plain, not quantized."""
+        used = [
+            self.head,
+            *(group for layer in self.layers for group in (layer.qkv, layer.output, layer.gate_up, layer.down)),
+        ]
+        return all(isinstance(group, _LinearGroup) for group in used)
 
     @classmethod
     def of(cls, model: Any, vocabulary: int) -> "LlamaForward | None":
@@ -180,22 +196,26 @@ class LlamaForward:
             return None
         return cls(model, vocabulary)
 
+    def _norm_weight(self, norm: Any) -> torch.Tensor:
+        return _norm_weight(norm, self.embedding.dtype)
+
     def _layer(self, layer: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
         norms = None
         if hasattr(attention, "q_norm"):
-            norms = (_norm_weight(attention.q_norm), _norm_weight(attention.k_norm))
+            norms = (self._norm_weight(attention.q_norm), self._norm_weight(attention.k_norm))
         return _Layer(
-            _norm_weight(layer.input_layernorm),
+            self._norm_weight(layer.input_layernorm),
             _linear_group(attention.q_proj, attention.k_proj, attention.v_proj),
             norms,
             _linear_group(attention.o_proj),
-            _norm_weight(layer.post_attention_layernorm),
+            self._norm_weight(layer.post_attention_layernorm),
             _linear_group(mlp.gate_proj, mlp.up_proj),
             _linear_group(mlp.down_proj),
         )
 
     def allocate(self, rows: int, capacity: int) -> Caches:
+        capacity = capacity if self._on_host else -(-capacity // _ALIGNED) * _ALIGNED
         shape = (rows, capacity, 2 * self.key_heads, self.width)
         layers = [self.embedding.new_zeros(shape) for _ in self.layers]
         cos_SD, sin_SD = self.rotary(self.embedding[:1], torch.arange(capacity, device=self.device)[None])
@@ -216,44 +236,62 @@ class LlamaForward:
 
     def forward(self, ids_BT: torch.Tensor, first: Sequence[int], caches: Caches, keep: int) -> torch.Tensor:
         batch, count = ids_BT.shape
-        within = self.window is None or max(first) + count <= self.window  # the compiled forward has no sliding window
+        end, group = max(first) + count, self.heads // self.key_heads
+        if not self._on_host:
+            visible = min(-(-end // _ALIGNED) * _ALIGNED, len(caches.cos_SHD))
+            return self.compute(ids_BT, upload(first, self.device), caches, visible, keep)
+        within = self.window is None or end <= self.window  # the compiled forward has no sliding window
         if self.compiled is not None and within and batch * count <= self.compiled.max_tokens:
             return self.compiled.forward(ids_BT, first, caches.layers, caches.cos_SD, caches.sin_SD, keep)
-        layout = _PassLayout(ids_BT, first, caches, self.heads // self.key_heads)
-        cos, sin = caches.cos_SHD[layout.slots], caches.sin_SHD[layout.slots]
+        if min(first) != max(first):
+            return self.compute(ids_BT, upload(first, self.device), caches, end, keep)
+        return self._layers(ids_BT, caches, _Slots.from_one(first[0], count, caches, group), keep)
+
+    def compute(
+        self, ids_BT: torch.Tensor, first_B: torch.Tensor, caches: Caches, visible: int, keep: int
+    ) -> torch.Tensor:
+        """As `forward`, with all that differs from pass to pass on the device. No row may reach past slot `visible`."""
+        slots = _Slots.by_row(first_B, ids_BT.shape[1], caches, visible, self.heads // self.key_heads)
+        return self._layers(ids_BT, caches, slots, keep)
+
+    def _layers(self, ids_BT: torch.Tensor, caches: Caches, slots: "_Slots", keep: int) -> torch.Tensor:
+        batch, count = ids_BT.shape
+        cos, sin = caches.cos_SHD[slots.own], caches.sin_SHD[slots.own]
         x_NI = F.embedding(ids_BT, self.embedding).view(batch * count, -1)
         for layer, cache in zip(self.layers, caches.layers, strict=True):
             qkv = layer.qkv(self._rms_norm(x_NI, layer.norm)).view(batch, count, -1, self.width)
             if layer.head_norm is not None:
                 qkv = self._norm_heads(qkv, layer.head_norm)
             qkv = torch.addcmul(qkv * cos, torch.roll(qkv, self.width // 2, -1), sin)
-            x_NI = layer.output.add_to(x_NI, self._attend(qkv, cache, layout).reshape(batch * count, -1))
+            x_NI = layer.output.add_to(x_NI, self._attend(qkv, cache, slots).reshape(batch * count, -1))
             gate_NI, up_NI = layer.gate_up.pair(self._rms_norm(x_NI, layer.mlp_norm))
             x_NI = layer.down.add_to(x_NI, F.silu(gate_NI) * up_NI)
         kept = x_NI.view(batch, count, -1)[:, -keep:].reshape(batch * keep, -1)
         return self.head(self._rms_norm(kept, self.norm)).view(batch, keep, -1)[..., : self.vocabulary]
 
-    def _attend(self, qkv: torch.Tensor, cache: torch.Tensor, layout: "_PassLayout") -> torch.Tensor:
+    def _attend(self, qkv: torch.Tensor, cache: torch.Tensor, slots: "_Slots") -> torch.Tensor:
         """Write keys and values at their slots and attend to all that is visible; returns (B, T, H, D)."""
         count = qkv.shape[1]
-        cache[layout.written] = qkv[:, :, self.heads :]
-        seen = cache[:, : layout.visible].transpose(1, 2)
+        cache[slots.written] = qkv[:, :, self.heads :]
+        seen = cache[:, : slots.visible].transpose(1, 2)
         keys, values = seen[:, : self.key_heads], seen[:, self.key_heads :]
         # Grouped-query attention: the heads that share a key become further queries of it, so keys are never copied.
         group = self.heads // self.key_heads
         shape = (len(qkv), count, self.key_heads, group, self.width)
         if count == 1:  # no transposition needed
             query = qkv[:, 0, : self.heads].view(len(qkv), self.key_heads, group, self.width)
-            return F.scaled_dot_product_attention(query, keys, values, attn_mask=layout.mask)
+            return F.scaled_dot_product_attention(query, keys, values, attn_mask=slots.mask)
         query = qkv[:, :, : self.heads].view(shape).permute(0, 2, 3, 1, 4).flatten(2, 3)
-        out = F.scaled_dot_product_attention(query, keys, values, attn_mask=layout.mask)
+        out = F.scaled_dot_product_attention(query, keys, values, attn_mask=slots.mask)
         return out.view(len(qkv), self.key_heads, group, count, self.width).permute(0, 3, 1, 2, 4)
 
     def _rms_norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """RMSNorm over the last axis, computed in fp32 as transformers does; `weight` is fp32, or fp64 for fp64 models."""
+        """RMSNorm over the last axis, computed in fp32 as transformers does; `weight` as `_norm_weight` gives it."""
         if x.dtype == torch.float64:  # for exact tests: the same operations as transformers
             single = x.float()
             return weight * (single * torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + self.epsilon)).to(x.dtype)
+        if not self._on_host:
+            return F.rms_norm(x, x.shape[-1:], weight, self._epsilon)
         # On a CPU faster than torch's rms_norm (6 against 12 microseconds for a small tensor in cache).
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
         scale = torch.addcmul(self.epsilon, norm, norm, value=1 / x.shape[-1]).rsqrt_()
@@ -264,29 +302,31 @@ class LlamaForward:
         return torch.cat([self._rms_norm(query, norms[0]), self._rms_norm(key, norms[1]), value], dim=2)
 
 
-class _PassLayout:
-    """The slots that a pass writes and its attention mask, computed once for all layers.
+@dataclass(frozen=True)
+class _Slots:
+    """The slots that a pass writes and its attention mask, computed once for all layers."""
 
-    If every row starts at the same slot, as in a batch of one, the slots are a slice; otherwise an index for each row.
-    """
+    own: slice | torch.Tensor  # of each token, (T,) or (B, T)
+    written: tuple[slice | torch.Tensor, slice | torch.Tensor]
+    visible: int
+    mask: torch.Tensor | None  # additive: a boolean mask would be converted in every layer
 
-    def __init__(self, ids_BT: torch.Tensor, first: Sequence[int], caches: Caches, group: int) -> None:
-        count, device = ids_BT.shape[1], ids_BT.device
-        self.visible = max(first) + count
-        self.slots: slice | torch.Tensor
-        self.written: tuple[slice | torch.Tensor, slice | torch.Tensor]
-        self.mask: torch.Tensor | None = None  # additive: a boolean mask would be converted in every layer
-        if min(first) == max(first):
-            self.slots = slice(first[0], self.visible)
-            self.written = (slice(None), self.slots)
-            beyond = caches.window is not None and self.visible > caches.window
-            self.mask = caches.mask(first[0], count, group) if count > 1 or beyond else None
-        else:
-            self.slots = upload(first, device)[:, None] + torch.arange(count, device=device)
-            self.written = (torch.arange(len(first), device=device)[:, None], self.slots)
-            seen, own = torch.arange(self.visible, device=device), self.slots[..., None]
-            hidden = seen > own
-            if caches.window is not None:
-                hidden |= seen <= own - caches.window
-            mask = hidden.new_zeros(hidden.shape, dtype=caches.cos_SHD.dtype).masked_fill_(hidden, -torch.inf)
-            self.mask = mask.repeat(1, group, 1).unsqueeze(1)
+    @classmethod
+    def from_one(cls, first: int, count: int, caches: Caches, group: int) -> "_Slots":
+        """Every row starts at the same slot, as in a batch of one: a slice, and a mask that is a slice of a stored one."""
+        own, visible = slice(first, first + count), first + count
+        beyond = caches.window is not None and visible > caches.window
+        return cls(own, (slice(None), own), visible, caches.mask(first, count, group) if count > 1 or beyond else None)
+
+    @classmethod
+    def by_row(cls, first_B: torch.Tensor, count: int, caches: Caches, visible: int, group: int) -> "_Slots":
+        """An index for each row. Slots up to `visible` that no row has reached are hidden."""
+        device = first_B.device
+        own_BT = first_B[:, None] + torch.arange(count, device=device)
+        seen, own = torch.arange(visible, device=device), own_BT[..., None]
+        hidden = seen > own
+        if caches.window is not None:
+            hidden |= seen <= own - caches.window
+        mask = hidden.new_zeros(hidden.shape, dtype=caches.cos_SHD.dtype).masked_fill_(hidden, -torch.inf)
+        written = (torch.arange(len(first_B), device=device)[:, None], own_BT)
+        return cls(own_BT, written, visible, mask.repeat(1, group, 1).unsqueeze(1))

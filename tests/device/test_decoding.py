@@ -53,7 +53,8 @@ def _requests(count: int, limit: int = 40) -> list[Request]:
 def _decode(
     pair: Pair, requests: list[Request], sampling: Sampling, gamma: int | DraftLength, llama_forward: bool = True
 ) -> tuple[list[Completion], int, Waits]:
-    """Completions, rounds and what the host waited for, after a decode that is left out."""
+    """Completions, rounds and what the host waited for, after decodes that are left out: one of its kind where passes are
+    recorded when they come again."""
     rounds = list[Round]()
     decoder = Decoder(
         pair[0],
@@ -63,7 +64,8 @@ def _decode(
         gamma=gamma,
         llama_forward=llama_forward,
     )
-    decoder.decode(requests[:1])
+    for _ in range(2):
+        decoder.decode(requests if ON_GPU else requests[:1])
     with waits() as waited:
         completions = decoder.decode(requests, rounds.append)
     return completions, len(rounds), waited
@@ -162,7 +164,8 @@ def test_every_family_is_computed_as_on_the_cpu(family: str) -> None:
     moved = there(model)
     way = _way(model, vocabulary)
 
-    assert {"compiled": "llama"}.get(way, way) == _way(moved, vocabulary)
+    ours = "graphs" if ON_GPU else "llama"
+    assert {"compiled": ours, "llama": ours}.get(way, way) == _way(moved, vocabulary)
     if way != "none":
         text = [list(range(3, 23)), list(range(20, 0, -1))]
         gap = plain_pass(model, text, vocabulary) - plain_pass(moved, text, vocabulary).cpu()
@@ -178,8 +181,11 @@ def _way(model: Any, vocabulary: int) -> str:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_our_forward_is_the_model_s_in_both_dtypes(dtype: torch.dtype) -> None:
+    """Three times: on a GPU passes are recorded and replayed."""
     model = tiny_llama(1, dtype=dtype)
-    assert largest_gap(model, choose_forward(there(model), VOCABULARY), VOCABULARY) < CLOSE[dtype]
+    forward = choose_forward(there(model), VOCABULARY)
+    for _ in range(3):
+        assert largest_gap(model, forward, VOCABULARY) < CLOSE[dtype]
 
 
 @pytest.mark.skipif(ON_GPU, reason="of the pretend device")

@@ -64,7 +64,8 @@ def _generated(
 
 @pytest.mark.parametrize("sampling", [SAMPLED, Sampling(), GREEDY], ids=["filtered", "sampled", "greedy"])
 def test_completions_are_those_of_the_cpu(pair: tuple[Any, Any], tmp_path: Path, sampling: Sampling) -> None:
-    """Tokens equal, and what is stored of the distributions too, but for the last digit of a rounded number."""
+    """Tokens equal, and what is stored of the distributions too, but for the last digit of a rounded number: more of them on a
+    GPU, whose sums have another order."""
     here = _generated(pair[0], tmp_path / "here", sampling)
     over_there = _generated(there(pair[0]), tmp_path / "there", sampling)
 
@@ -74,7 +75,7 @@ def test_completions_are_those_of_the_cpu(pair: tuple[Any, Any], tmp_path: Path,
         np.testing.assert_allclose(one.log_p, other.log_p, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(one.certain, other.certain)
         np.testing.assert_allclose(one.rest_log_p, other.rest_log_p, rtol=2e-3, atol=2e-3)
-        assert (one.entries == other.entries).mean() > 0.99
+        assert (one.entries == other.entries).mean() > (0.95 if ON_GPU else 0.99)
 
 
 def test_sampled_generation_waits_twice_a_token(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from pipeline.latency.costs.surface import Surface
 from pipeline.models.devices import synchronize
 from pipeline.models.out_of_memory import batch_named
 from pipeline.progress import Progress
-from pipeline.speculation.choice import choose_forward, proved_way
+from pipeline.speculation.choice import choose_forward, passes_of
 from pipeline.speculation.forward import CachedModel, Forward
 
 
@@ -54,7 +54,7 @@ def measure_profile(
     tokens = tuple(range(1, gammas + 2))
     forwards = choose_forward(target, vocabulary), choose_forward(draft, vocabulary)
     shape = (len(batches), len(tokens), len(contexts))
-    conditions = {**_environment(target, [proved_way(model, vocabulary) for model in (target, draft)]), **about}
+    conditions = {**_environment(target, passes_of((target, draft), vocabulary)), **about}
     of = {**conditions, "max_gamma": gammas, "repeats": repeats}
     kept = MeasuredPoints(about=of) if out is None else read_points(out, of)
     if out is not None and kept.count:
@@ -135,13 +135,13 @@ def _processor_share(model: Any, seconds: float, worked: float) -> dict[str, flo
     return {"processor_share": worked / seconds / torch.get_num_threads()}
 
 
-def _environment(model: Any, ways: Sequence[str]) -> dict[str, Any]:
-    """Device, threads, dtype and versions for which the times are valid. `ways`: how the models are computed (`proved_way`)."""
+def _environment(model: Any, passes: str) -> dict[str, Any]:
+    """Device, threads, dtype and versions for which the times are valid. `passes`: as `choice.passes_of` says."""
     device = model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "device": f"{device.type}: {name}",
-        "passes": "compiled" if all(way == "compiled" for way in ways) else "eager",
+        "passes": passes,
         "threads": torch.get_num_threads(),
         "dtype": str(model.dtype).removeprefix("torch."),
         "versions": {name: metadata.version(name) for name in ("torch", "transformers", "understudy")},

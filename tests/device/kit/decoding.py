@@ -35,7 +35,7 @@ class _Pair:
 
     def __init__(self, setup: Setup, target: str, draft: str) -> None:
         self._setup, self._names, self._models = setup, (target, draft), list[Any]()
-        self._vocabulary, self._tokens = setup.vocabulary(target), setup.size(128, 12)
+        self._vocabulary, self._tokens = setup.vocabulary(target), setup.size(64, 12)
 
     def measure(self, batch: int) -> dict[str, Any]:
         """Tokens a second of each way, taking turns, medians; and the share of the ideal speedup that is reached."""

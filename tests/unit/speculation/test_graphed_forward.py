@@ -1,0 +1,160 @@
+"""Recorded passes, by a recorder that computes them again on the CPU: CUDA graphs are tried on a GPU (`make test-gpu`)."""
+
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pipeline.drafts.plain import PlainDraft
+from pipeline.speculation.batch import Request
+from pipeline.speculation.choice import choose_forward
+from pipeline.speculation.decoder import Decoder, Decoding
+from pipeline.speculation.graphed_forward import GraphedForward, _rounded, _rounded_slots
+from pipeline.speculation.llama_forward import LlamaForward
+from pipeline.speculation.settings import Sampling
+from tests.fakes import largest_gap, tiny_llama, tiny_pair
+
+VOCABULARY = 32
+
+
+class Counts:
+    """Of all recorders of a forward."""
+
+    def __init__(self) -> None:
+        self.recorded = self.replayed = 0
+
+    def recorder(self) -> "Recorder":
+        return Recorder(self)
+
+
+class Recorder:
+    """Writes where the recorded pass did, as a graph does: nothing at other addresses. As torch's memory of graphs, it takes no
+    further one once all are gone."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts, self._made = counts, list["weakref.ref[Callable[[], None]]"]()
+
+    def __call__(self, compute: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
+        assert not self._made or any(one() is not None for one in self._made), "the memory of graphs is gone"
+        self._counts.recorded += 1
+        logits, counts = torch.full_like(compute(), torch.nan), self._counts
+
+        def run() -> None:
+            counts.replayed += 1
+            logits.copy_(compute())
+
+        self._made.append(weakref.ref(run))
+        return logits, run
+
+
+def graphed(model: torch.nn.Module) -> tuple[GraphedForward, Counts]:
+    inner, counts = LlamaForward.of(model, VOCABULARY), Counts()
+    assert inner is not None
+    return GraphedForward(inner, counts.recorder), counts
+
+
+def decoded(decoder: Decoder, count: int = 5, limit: int = 40) -> list[list[int]]:
+    requests = [
+        Request(list(range(1, 3 + 4 * number % 11)), limit - 3 * number, number, lookahead=2) for number in range(count)
+    ]
+    return [one.tokens for one in decoder.decode(requests)]
+
+
+def decoder_of(target: torch.nn.Module, draft: torch.nn.Module, gamma: int = 3) -> Decoder:
+    options = {"sampling": Sampling(), "vocabulary": VOCABULARY, "gamma": gamma}
+    return Decoder(target, PlainDraft(draft, VOCABULARY), **options)  # type: ignore[arg-type]
+
+
+def with_graphs(decoder: Decoder, target: torch.nn.Module, draft: torch.nn.Module) -> list[Counts]:
+    decoder.target, of_target = graphed(target)
+    assert isinstance(decoder.draft, PlainDraft)
+    decoder.draft.__dict__["forward"], of_draft = graphed(draft)
+    return [of_target, of_draft]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_recorded_passes_are_the_model_s_own(dtype: torch.dtype) -> None:
+    """On ragged rows, of which some are dropped, each pass twice and more: by the proof of a forward."""
+    model = tiny_llama(1, dtype=dtype)
+    forward, recorder = graphed(model)
+    for _ in range(3):
+        assert largest_gap(model, forward, VOCABULARY) < {torch.float64: 1e-10, torch.float32: 1e-4}[dtype]
+    assert recorder.replayed > recorder.recorded > 1
+
+
+def test_a_decode_is_what_it_is_without() -> None:
+    """Rows of different ends, which leave the batch, in one decode after another."""
+    target, draft = tiny_pair(0, 0.02)
+    plain, recorded = decoder_of(target, draft), decoder_of(target, draft)
+    recorders = with_graphs(recorded, target, draft)
+
+    for count, limit in ((5, 40), (2, 30), (7, 60), (3, 20)):
+        assert decoded(plain, count, limit) == decoded(recorded, count, limit)
+    assert all(counts.replayed > 3 * counts.recorded > 0 for counts in recorders)
+
+
+def test_two_decodes_at_a_time_have_caches_of_their_own() -> None:
+    target, draft = tiny_pair(0, 0.02)
+    decoder = decoder_of(target, draft)
+    with_graphs(decoder, target, draft)
+    requests = [[Request([1, 2, 3], 30, seed)] for seed in (1, 2)]
+    alone = [decoder.decode(some)[0].tokens for some in requests]
+
+    both = [Decoding(decoder, some) for some in requests]
+    for rounds in zip(*both, strict=False):
+        assert 2 == len(rounds)
+    for one in both:
+        list(one)
+    assert alone == [one.completions[0].tokens for one in both]
+
+
+def test_caches_are_kept_and_emptied() -> None:
+    """What an earlier decode left may be no number, and hidden slots are multiplied by 0."""
+    forward, _ = graphed(tiny_llama(1))
+    first = forward.allocate(4, 100)
+    kept = first.kept
+    with torch.inference_mode():
+        for layer in kept.caches.layers:
+            layer.fill_(torch.nan)
+    assert forward.allocate(2, 50).kept is not kept  # the first decode uses them
+    del first
+    again = forward.allocate(2, 50)
+    assert not any(bool(layer[:2, :50].isnan().any()) for layer in again.kept.caches.layers)
+    larger = forward.allocate(2, again.kept.capacity + 1)
+    assert larger.kept is not again.kept
+
+
+def test_wide_passes_and_those_seen_once_are_not_recorded() -> None:
+    forward, recorder = graphed(tiny_llama(1))
+    caches = forward.allocate(2, 200)
+    for width, expected in ((1, 0), (1, 1), (1, 1), (2, 1), (2, 2), (80, 2), (80, 2)):
+        forward.forward(torch.ones(2, width, dtype=torch.long), [0, 3], caches, 1)
+        assert expected == recorder.recorded
+
+
+def test_few_recorded_passes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many shapes, and of caches that are replaced by larger ones."""
+    monkeypatch.setattr("pipeline.speculation.graphed_forward._MOST", 2)
+    forward, counts = graphed(tiny_llama(1))
+    for capacity in (100, 300):
+        caches = forward.allocate(2, capacity)
+        for width in (1, 2, 3, 4, 5):
+            for _ in range(3):
+                forward.forward(torch.ones(2, width, dtype=torch.long), [0, 3], caches, 1)
+            assert 1 <= len(caches.kept.recorded) <= 2
+        del caches
+    assert 10 == counts.recorded
+
+
+def test_shapes_are_rounded() -> None:
+    """So that few are recorded, and at most half of what is computed is added."""
+    assert [1, 2, 4, 4, 8, 32, 33] == [_rounded(rows, 33) for rows in (1, 2, 3, 4, 5, 20, 33)]
+    assert [256, 256, 384, 512, 768, 1024, 1536] == [
+        _rounded_slots(n, 4096) for n in (1, 256, 257, 385, 513, 769, 1025)
+    ]
+    assert 320 == _rounded_slots(300, 320)
+
+
+def test_the_cpu_records_nothing() -> None:
+    assert not isinstance(choose_forward(tiny_llama(1), VOCABULARY), GraphedForward)
