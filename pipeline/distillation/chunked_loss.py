@@ -12,11 +12,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from pipeline.models.devices import computes_at_once
+
 LossOf = Callable[
     [torch.Tensor, slice], torch.Tensor
 ]  # (a chunk's logits (n, V) in the matmul dtype, the slice of its positions) -> losses (n,), fp32
 
 _LOGITS = 1 << 21  # logits of a chunk: 8 MiB in fp32, which fits into a CPU cache
+_LOGITS_ON_DEVICE = 1 << 28  # 1 GiB in fp32: with fewer, a step adds to the gradient of the head's weights too often
 _LEAST_ROWS = 256  # rows of a chunk: with fewer, reading the head's weights dominates the matmul
 _MULTIPLE = 64  # rows of a chunk are a multiple of this
 
@@ -38,10 +41,10 @@ def _products(hidden_NH: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden_NH.dtype
 
 
-def _rows(count: int, vocabulary: int) -> int:
+def _rows(count: int, vocabulary: int, logits: int = _LOGITS) -> int:
     """Rows per chunk: about equal in all chunks and a multiple of 64, because CPU matmul libraries prepare kernels for every new
     shape (20 ms per step when each batch had a last chunk of a different size)."""
-    most = max(_LEAST_ROWS, _LOGITS // vocabulary, _MULTIPLE) // _MULTIPLE * _MULTIPLE
+    most = max(_LEAST_ROWS, logits // vocabulary, _MULTIPLE) // _MULTIPLE * _MULTIPLE
     return -(-count // (-(-count // most) * _MULTIPLE)) * _MULTIPLE
 
 
@@ -56,11 +59,12 @@ class _MeanLoss(torch.autograd.Function):
         loss_of: LossOf,
     ) -> torch.Tensor:
         count, dtype = len(hidden_NH), _products(hidden_NH)
+        most = _LOGITS if computes_at_once(hidden_NH.device) else _LOGITS_ON_DEVICE
         used_VH, seen_NH = weight_VH[:vocabulary].to(dtype), hidden_NH.to(dtype)
         d_hidden_NH = torch.empty_like(hidden_NH)
         d_weight_VH = torch.zeros_like(weight_VH) if weight_VH.requires_grad else None
         d_bias_V = torch.zeros_like(bias_V) if bias_V is not None and bias_V.requires_grad else None
-        total, size = hidden_NH.new_zeros((), dtype=torch.float32), _rows(count, vocabulary)
+        total, size = hidden_NH.new_zeros((), dtype=torch.float32), _rows(count, vocabulary, most)
         seen_NH = functional.pad(seen_NH, (0, 0, 0, -count % size))
         for begin in range(0, count, size):
             rows, n = slice(begin, begin + size), min(size, count - begin)

@@ -37,6 +37,7 @@ from pipeline.distillation.checkpoints import (
     write_optimizer,
 )
 from pipeline.distillation.chunked_loss import mean_loss, mean_loss_of_logits
+from pipeline.distillation.compiled_layers import compiled_layers
 from pipeline.distillation.dataset import PackedCompletions, stored_targets
 from pipeline.distillation.document_masking import supports_document_masking
 from pipeline.distillation.losses import LOSSES, MERGED, SparseTargets, cross_entropy, sparse_columns
@@ -107,7 +108,7 @@ def distill(
                 otherwise(model),
                 tried=not is_divided(model),
             )
-            with fast_attention(model, trainer.args.bf16), tried:
+            with fast_attention(model, trainer.args.bf16), compiled_layers(model, settings), tried:
                 trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             history = trainer.state.log_history
     wait_for_all()  # the first process has written the best weights

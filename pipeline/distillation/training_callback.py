@@ -8,6 +8,7 @@ from transformers import TrainerCallback
 
 from pipeline.config.distill import DistillConfig
 from pipeline.distillation.checkpoints import keep_best, mark_complete
+from pipeline.distillation.compiled_layers import as_written
 from pipeline.distillation.processes import is_first, wait_for_all
 from pipeline.distillation.segment_losses import SegmentLosses
 from pipeline.distillation.sharding import complete
@@ -58,7 +59,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
     def _examine(self, control: Any) -> None:
         """Evaluate on dev prompts. The log, which is restored from checkpoints, stores the result and gives the best step."""
         state = self._trainer.state
-        with complete(self._trainer.model) as model:
+        with complete(self._trainer.model) as model, as_written(model):
             model.eval()
             found = self._examine_draft(model)
             model.train()

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.config.distill import LoraConfig
 from pipeline.distillation.losses import LOSSES
-from tests.device.on_device import APART, DEVICE, waits
+from tests.device.on_device import APART, DEVICE, ON_GPU, waits
 from tests.integration.trained import SETTINGS, flat, rows_of, train, trained
 
 ROWS = 7
@@ -44,6 +44,18 @@ def test_other_ways_of_training(changes: dict[str, Any], tmp_path: Path, monkeyp
     apart = 0.02 if settings.bf16 else APART
     assert all(torch.tensor(values).isfinite().all() for values in weights.values())
     assert _losses(other) == pytest.approx(_losses(log), rel=apart)
+
+
+@pytest.mark.skipif(not ON_GPU, reason="torch compiles for a GPU")
+@pytest.mark.parametrize("changes", [{}, {"bf16": True}], ids=["float32", "bf16"])
+def test_compiled_layers_are_trained_as_on_the_cpu(changes: dict[str, Any], tmp_path: Path) -> None:
+    """And examined in between, as they are written."""
+    settings = SETTINGS.model_copy(update=changes)
+    _, log = trained(settings, ROWS, tmp_path / "here")
+    compiled = settings.model_copy(update={"compile": True})
+    _, other = trained(compiled, ROWS, tmp_path / "there", prepared=_there)
+
+    assert flat(other) == pytest.approx(flat(log), rel=0.02 if settings.bf16 else APART)
 
 
 def _losses(log: list[dict[str, Any]]) -> list[float]:

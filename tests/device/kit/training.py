@@ -27,7 +27,7 @@ from tests.fakes import tiny_tokenizer
 DRAFTS, TEACHER = ("Qwen3-0.6B", "Qwen3-1.7B"), "Qwen3-8B"
 ROWS, BATCH = 64, 8  # completions, and packed rows of a step
 GKD_ROWS = 2  # at once, and four times a step: it holds several whole tensors of logits, 5 GB each for 8 rows
-STEPS, SETTLING = 20, 4  # of a training, and those at its beginning that are not counted
+STEPS, SETTLING = 16, 4  # of a training, and those at its beginning that are not counted
 # Dense bf16 tensor cores, FLOP/s, and bytes a second of memory, as the cards' data sheets say.
 PEAKS = {
     "NVIDIA H100 80GB HBM3": (989e12, 3.35e12),
@@ -132,7 +132,9 @@ def completions(setup: Setup, name: str) -> list[StoredCompletion]:
     return made
 
 
-def _ours(optimizer: str, loss: str) -> Train:
+def _ours(optimizer: str, loss: str, compiled: bool = True) -> Train:
+    """`compiled`: as trainings on a GPU are from 200 steps on."""
+
     def train(setup: Setup, name: str, steps: int, clock: Clock) -> int:
         from pipeline.distillation import trainer
 
@@ -145,6 +147,7 @@ def _ours(optimizer: str, loss: str) -> Train:
             learning_rate=1e-5,
             evaluate_every=steps,
             save_every=steps,
+            compile=compiled and setup.device.type == "cuda",
         )
         rows = completions(setup, name)
         with tempfile.TemporaryDirectory(dir=setup.work) as work:
@@ -178,6 +181,15 @@ def _tokens(rows: list[StoredCompletion], steps: int) -> int:
 
 
 def _sft(setup: Setup, name: str, steps: int, clock: Clock) -> int:
+    return _trl_sft(setup, name, steps, clock)
+
+
+def _sft_compiled(setup: Setup, name: str, steps: int, clock: Clock) -> int:
+    """Its layers compiled as ours are."""
+    return _trl_sft(setup, name, steps, clock, setup.device.type == "cuda")
+
+
+def _trl_sft(setup: Setup, name: str, steps: int, clock: Clock, compiled: bool = False) -> int:
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
@@ -189,9 +201,12 @@ def _sft(setup: Setup, name: str, steps: int, clock: Clock) -> int:
         }
         for row in rows
     ]
+    model = setup.model(name, torch.float32)
+    for layer in model.model.layers if compiled else ():
+        layer.compile()
     with tempfile.TemporaryDirectory(dir=setup.work) as work:
         SFTTrainer(
-            model=setup.model(name, torch.float32),
+            model=model,
             args=_arguments(SFTConfig, setup, work, steps, completion_only_loss=True),
             train_dataset=Dataset.from_list(data),
             processing_class=tiny_tokenizer(),
@@ -252,7 +267,8 @@ WAYS: dict[str, Train] = {
     "TRL SFT": _sft,
     "TRL GKD": _gkd,
     "ours, lk_hybrid, Muon": _ours("muon", "lk_hybrid"),
-    "ours, forward_kl, AdamW": _ours("adamw", "forward_kl"),
+    "TRL SFT, layers compiled": _sft_compiled,
+    "ours, lk_hybrid, AdamW, not compiled": _ours("adamw", "lk_hybrid", False),
 }
 
 
