@@ -55,13 +55,23 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
             yield f"| {measure} | {_shown(values)} |"
         for measure, reason in part["errors"].items():
             yield f"| {measure} | failed: {reason} |"
+        for measure in part["left"]:
+            yield f"| {measure} | not measured: the time was over |"
     yield ""
 
 
 def _shown(values: dict[str, Any]) -> str:
     """Figures alone, to three digits."""
     return "; ".join(
-        f"{name.replace('_', ' ')} {value:.3g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
+        f"{name.replace('_', ' ')} {_number(value)}"
         for name, value in values.items()
-        if not isinstance(value, dict | list)
+        if not isinstance(value, list) and name not in ("settings", "profile")
     )
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, dict):
+        return "(" + ", ".join(f"{name} {_number(one)}" for name, one in value.items()) + ")"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return str(value)

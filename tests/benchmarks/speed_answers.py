@@ -1,6 +1,7 @@
 """Answers on BENCHMARKS.md to: how fast, how much memory, and how well is latency predicted."""
 
 from statistics import mean
+from typing import Any
 
 from tests.benchmarks.answers import Answer, interval, missed
 from tests.benchmarks.gpu_kit import cards
@@ -39,7 +40,7 @@ def gpu(results: Results) -> Answer:
         for when in ("before", "now")
     )
     found = (
-        f"Measured on {', '.join(measured)}: see the tables."
+        _on_card(results.figure("gpu_kit")["parts"], measured)
         if measured
         else "**Not measured yet**: no GPU was at hand. The kit that measures is ready (`make device-kit`)."
     )
@@ -49,6 +50,37 @@ def gpu(results: Results) -> Answer:
         f"of sampled generation (before: {old[-1]:.0f})."
     )
     return found, "the same code before its waits were counted; one wait a round, for its result, is the least."
+
+
+def _on_card(parts: dict[str, Any], names: list[str]) -> str:
+    decoding, training = parts["decoding"]["measures"].values(), parts["training"]["measures"]
+    alone = [one for one in decoding if "over_assisted" in one]
+    batches = [one["efficiency"] for one in decoding if "over_assisted" not in one]
+    passes = [one for one in parts["passes"]["measures"].values() if "over_generate" in one]
+    ours = {name.partition(",")[0]: one for name, one in training.items() if name.endswith("ours, lk_hybrid, AdamW")}
+    shares = {name: one["share_of_peak"] for name, one in ours.items()}
+    name, first = next(iter(ours.items()))
+    peers = {
+        peer: training[f"{name}, {peer}"]["seconds_a_step"] / first["seconds_a_step"]
+        for peer in ("TRL GKD", "TRL SFT", "TRL SFT, layers compiled")
+    }
+    faster = [one["over_assisted"] for one in alone]
+    return (
+        f"On one {', '.join(names)}, models of published shapes in bfloat16: an 8B target decodes **{min(faster):.1f} and "
+        f"{max(faster):.1f} times as fast** as transformers' assisted generation at batch 1 (aim 3), at "
+        f"{min(one['efficiency'] for one in alone):.2f} and more of what its forward times allow (aim 0.9)."
+        + missed(f"At batch 8 and 32 it is {min(batches):.2f} to {max(batches):.2f} of that.", min(batches) < 0.9)
+        + f" Generation with stored distributions is {min(one['over_generate'] for one in passes):.1f} to "
+        f"{max(one['over_generate'] for one in passes):.1f} times as fast as `generate`. A step of training {name} takes "
+        f"{1000 * first['seconds_a_step']:.0f} ms: GKD's takes {peers['TRL GKD']:.1f} times as long, SFT's "
+        f"{peers['TRL SFT']:.2f} times, and {peers['TRL SFT, layers compiled']:.2f} times with its layers compiled as ours are."
+        + missed(
+            "The share of the card's peak is "
+            + " and ".join(f"{share:.2f} for {name}" for name, share in shares.items())
+            + "; 0.4 was the aim.",
+            min(shares.values()) < 0.4,
+        )
+    )
 
 
 def generation(results: Results) -> Answer:
