@@ -43,6 +43,21 @@ def omega_gain(draft: Counts, base: Counts, gamma: int, confidence: float) -> In
     )
 
 
+def accepted_share_gain(draft: Counts, base: Counts, gamma: int, confidence: float) -> Interval:
+    """Interval of the gain in the share of the draft tokens of a round that are accepted, (tokens per target call - 1) / gamma,
+    paired. It compares drafts of any kinds. UnderstudyError if the prompts differ."""
+    ours, theirs = _paired(draft, base)
+    return ratio_gain(
+        ours.columns["tokens"] / gamma,
+        ours.columns["calls"][:, gamma - 1],
+        theirs.columns["tokens"] / gamma,
+        theirs.columns["calls"][:, gamma - 1],
+        ours.domains,
+        confidence,
+        ours.conversations,
+    )
+
+
 def segment_gain(draft: Counts, base: Counts, name: str, confidence: float) -> Interval:
     """`acceptance_gain` within one segment, over the prompts that have it. ValueError where none has."""
     ours, theirs = (one.segments.get(name) for one in _paired(draft, base))

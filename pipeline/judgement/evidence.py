@@ -7,6 +7,7 @@ from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.profile_file import Examination, NotExamined
 from pipeline.acceptance.schema import Profile, SamplingSettings
+from pipeline.drafts.kinds import KINDS
 from pipeline.judgement.comparison import draft_figures, paired_gains
 from pipeline.judgement.policy import Case
 from pipeline.judgement.schema import (
@@ -45,13 +46,14 @@ def make_case(examinations: Examinations, baseline_name: str) -> Case | None:
     candidate, baseline, lookup = (examinations[side] for side in (CANDIDATE, BASELINE, LOOKUP))
     if isinstance(candidate, NotExamined) or isinstance(baseline, NotExamined):
         return None
-    profile = candidate.profile
+    profile, kinds = candidate.profile, {one.profile.draft.kind for one in (candidate, baseline)}
     return Case(
         candidate=candidate.counts,
         baseline=baseline.counts,
         baseline_name=baseline_name,
         prompt_lookup=None if isinstance(lookup, NotExamined) else lookup.counts,
         draft_bytes=profile.draft.bytes,
+        rates_compare=len(kinds) == 1 or all(KINDS[kind].by_token for kind in kinds),
         crosscheck_agrees=None if profile.crosscheck is None else profile.crosscheck.agrees,
     )
 

@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 
 from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.decoding_speed import too_few
-from pipeline.acceptance.gains import acceptance_gain, omega_gain, position_gain, sample_of, segment_gain
+from pipeline.acceptance.gains import (
+    acceptance_gain,
+    accepted_share_gain,
+    omega_gain,
+    position_gain,
+    sample_of,
+    segment_gain,
+)
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.position_bins import bin_edges
 from pipeline.acceptance.schema import Figure, counted, units_needed
@@ -35,6 +42,8 @@ class Case:
     prompt_lookup: CountTable | None
     draft_bytes: float | None
     crosscheck_agrees: bool | None
+    # Whether acceptance rates of candidate and baseline are of the same: over all tokens, or over those that one kind examines.
+    rates_compare: bool = True
     domains: Mapping[str, int] = field(
         default_factory=dict
     )  # examined prompts by domain, where some are not in the rows
@@ -51,8 +60,9 @@ class Case:
 
 def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -> list[RuleResult]:
     """Every rule of the policy, in the order people read them."""
-    rules = [_enough_prompts(case, policy), _gain(case, policy, confidence)]
-    rules += [_domain(case, domain, policy, confidence) for domain in _domains(case, policy)]
+    overall = _Overall(case, gamma, confidence)
+    rules = [_enough_prompts(case, policy), _gain(overall, policy)]
+    rules += [_domain(overall, domain, policy) for domain in _domains(case, policy)]
     if policy.segment_margin is not None:
         judged = [one.name for one in segment_shares(case.candidate) if one.judged]
         rules += [_segment(case, name, policy, policy.segment_margin, confidence) for name in judged]
@@ -106,27 +116,47 @@ def _enough_prompts(case: Case, policy: GateConfig) -> RuleResult:
     return _measured("min_prompts_per_domain", verdict, text, float(fewest), float(policy.min_prompts_per_domain))
 
 
-def _gain(case: Case, policy: GateConfig, confidence: float) -> RuleResult:
+@dataclass(frozen=True)
+class _Overall:
+    """The gain over the baseline, over the whole traffic or a domain: in acceptance rate, or between kinds whose rates are of
+    different tokens, in the share of draft tokens that are accepted at the deployed draft length."""
+
+    case: Case
+    gamma: int
+    confidence: float
+
+    @property
+    def what(self) -> str:
+        return "acceptance rate" if self.case.rates_compare else f"accepted share of {self.gamma} draft tokens"
+
+    def gain(self, candidate: CountTable, baseline: CountTable) -> Interval:
+        if self.case.rates_compare:
+            return acceptance_gain(candidate, baseline, self.confidence)
+        return accepted_share_gain(candidate, baseline, self.gamma, self.confidence)
+
+
+def _gain(overall: _Overall, policy: GateConfig) -> RuleResult:
+    case = overall.case
     return _proved(
         "min_gain",
-        lambda: acceptance_gain(case.candidate, case.baseline, confidence),
+        lambda: overall.gain(case.candidate, case.baseline),
         policy.min_gain,
-        confidence,
-        text=f"gain in acceptance rate over the {case.baseline_name}",
+        overall.confidence,
+        text=f"gain in {overall.what} over the {case.baseline_name}",
         scale=100,
         unit="point",
     )
 
 
-def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> RuleResult:
-    candidate, baseline = (side.in_domain(domain) for side in (case.candidate, case.baseline))
+def _domain(overall: _Overall, domain: str, policy: GateConfig) -> RuleResult:
+    candidate, baseline = (side.in_domain(domain) for side in (overall.case.candidate, overall.case.baseline))
     return _margin(
         f"domain_margin:{domain}",
-        lambda: acceptance_gain(candidate, baseline, confidence),
+        lambda: overall.gain(candidate, baseline),
         policy.domain_margin,
-        confidence,
+        overall.confidence,
         few=_too_few(f"'{domain}' has", candidate, policy),
-        text=f"gain in acceptance rate in '{domain}' over the {case.baseline_name}",
+        text=f"gain in {overall.what} in '{domain}' over the {overall.case.baseline_name}",
     )
 
 
@@ -137,7 +167,7 @@ def _segment(case: Case, name: str, policy: GateConfig, margin: float, confidenc
         lambda: segment_gain(case.candidate, case.baseline, name, confidence),
         margin,
         confidence,
-        few=_too_few(f"the segment '{name}' is in", within, policy),
+        few=_other_rates(case) or _too_few(f"the segment '{name}' is in", within, policy),
         text=f"gain in acceptance rate in the segment '{name}' over the {case.baseline_name}",
     )
 
@@ -154,8 +184,17 @@ def _length(case: Case, number: int, policy: GateConfig, margin: float, confiden
         lambda: position_gain(case.candidate, case.baseline, number, confidence),
         margin,
         confidence,
-        few=_too_few(f"output token {start} is reached by", within, policy),
+        few=_other_rates(case) or _too_few(f"output token {start} is reached by", within, policy),
         text=f"gain in acceptance rate from output token {start} to before {end} over the {case.baseline_name}",
+    )
+
+
+def _other_rates(case: Case) -> str:
+    """Why acceptance in a part of a completion is not compared; empty where it is."""
+    return (
+        ""
+        if case.rates_compare
+        else f"acceptance of another kind of draft than the {case.baseline_name} is of other tokens"
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.acceptance.count_table import CountTable
+from pipeline.acceptance.gains import accepted_share_gain, omega_gain
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.schema import Figure
@@ -572,3 +573,27 @@ def test_small_domains_may_have_no_rule_of_their_own() -> None:
     assert not any(name.startswith("domain_margin") for name in alone)
     assert PASS == alone["min_prompts_per_domain"].verdict
     assert "smallest domain" not in alone["min_prompts_per_domain"].text
+
+
+def test_kinds_whose_rates_are_of_other_tokens_are_compared_by_accepted_draft_tokens() -> None:
+    """A candidate with the higher rate and fewer tokens per target call loses; parts of a completion are not compared."""
+    changes = {"candidate": _counts({"chat": 0.9, "code": 0.9}, calls=60), "rates_compare": False}
+    policy = POLICY.model_copy(update={"length_margin": 0.05})
+    rules = _rules(_case(**changes), policy)
+    by_rate = _rules(_case(**changes | {"rates_compare": True}), policy)
+
+    assert ("pass", "fail") == (by_rate["min_gain"].verdict, rules["min_gain"].verdict)
+    assert "gain in accepted share of 5 draft tokens over the champion" in rules["min_gain"].text
+    domains = [rule for name, rule in rules.items() if name.startswith("domain_margin")]
+    assert domains
+    assert all(rule.verdict == "fail" for rule in domains)
+    lengths = [rule for name, rule in rules.items() if name.startswith("length_margin")]
+    assert all(rule.verdict == "inconclusive" and "another kind of draft" in rule.text for rule in lengths)
+
+
+def test_the_accepted_share_is_tokens_per_target_call_by_draft_token() -> None:
+    """(1 + accepted) a call: a gain of one token a call at 4 draft tokens is a quarter of them."""
+    ours, theirs = (CountTable.of(_counts({"chat": 0.5}, seed=seed, calls=calls)) for seed, calls in ((1, 20), (2, 30)))
+    share, tokens = accepted_share_gain(ours, theirs, 4, 0.95), omega_gain(ours, theirs, 4, 0.95)
+    assert share.value == pytest.approx(tokens.value / 4)
+    assert share.low == pytest.approx(tokens.low / 4)
