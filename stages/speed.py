@@ -43,7 +43,7 @@ def _measure(context: StageContext[SpeedSettings]) -> None:
     target = load_model(pair.path("target"), settings.target, device, resources.trust_remote_code, placed)
     draft = load_draft(pair, path, settings.dtype, device, resources.trust_remote_code, lambda: target)
     sets = completion_sets(inputs["completions"], "examination", settings.deployed)
-    turns = turns_of(sets, settings.speed, settings.max_gamma, pair)
+    turns = turns_of(sets, settings.speed, min(settings.max_gamma, draft.longest or settings.max_gamma), pair)
     decoder = timed_decoder(target, draft, turns, settings.deployed, settings.drafting, pair.vocabulary)
     turns, needed = within_seconds(decoder, turns, settings.speed.seconds, settings.confidence)
     examination = read_examination(inputs["examination"])

@@ -56,20 +56,20 @@ def examine(
 
     a_t = min(1, q(x_t) / p(x_t)); if the target or the draft is greedy, a_t = 1 if argmax q = x_t, else 0
     (`pipeline/acceptance/rounds.py` computes target calls from it). `sampling` are the settings of the target's log_p,
-    `draft_sampling` those that the engine applies to the draft. Batches depend only on the completions; each is built
-    once for all drafts. For a draft that cannot be examined (NaN logits, a smaller vocabulary, a context too short) the
-    result is a BrokenDraft that names the completion; other drafts are not affected. Completions are numbered from
-    `first_number`.
+    `draft_sampling` those that the engine applies to the draft, unless its kind is greedy. Batches depend only on the
+    completions; each is built once for all drafts. For a draft that cannot be examined (NaN logits, a smaller vocabulary, a
+    context too short) the result is a BrokenDraft that names the completion; other drafts are not affected. Completions are
+    numbered from `first_number`.
     """
     found: dict[str, list[Acceptance]] = {name: [Acceptance(())] * len(completions) for name in drafts}
     broken: dict[str, BrokenDraft] = {}
-    applied = GREEDY if sampling.greedy else draft_sampling
     for numbers in batches([len(item.prompt) + len(item.tokens) for item in completions], batch_tokens):
         batch = PaddedBatch([completions[number] for number in numbers])
         left = {name: draft for name, draft in drafts.items() if name not in broken}
         features = _features(left.values(), batch)
         for name, draft in left.items():
             try:
+                applied = GREEDY if sampling.greedy or draft.kind.greedy else draft_sampling
                 values = _examine_batch(draft, batch, applied, max_gamma, features.get(draft.states))
             except BrokenDraft as error:
                 broken[name] = BrokenDraft(f"{error} (completion {first_number + numbers[-1]})")

@@ -22,6 +22,8 @@ class Kind:
     by_token: bool
     depends_on_gamma: bool = False  # whether q depends on how many tokens the round drafts
     memory: Literal["none", "request"]  # what it remembers while a request is decoded
+    greedy: bool = False  # whether engines take its likeliest token at every place, whatever the sampling settings
+    vllm_method: str | None = None  # of `--speculative-config`, for a draft with weights
     reads_states: bool = False  # hidden states of the target: it is made for one target, which is loaded with it
 
 
@@ -34,6 +36,7 @@ KINDS: dict[str, Kind] = {
             has_weights=True,
             by_token=True,
             memory="request",
+            vllm_method="draft_model",
         ),
         Kind(
             name="eagle3",
@@ -41,6 +44,7 @@ KINDS: dict[str, Kind] = {
             has_weights=True,
             by_token=False,
             memory="request",
+            vllm_method="eagle3",
             reads_states=True,
         ),
         Kind(
@@ -49,6 +53,8 @@ KINDS: dict[str, Kind] = {
             has_weights=True,
             by_token=False,
             memory="none",
+            greedy=True,
+            vllm_method="medusa",
             reads_states=True,
         ),
         Kind(

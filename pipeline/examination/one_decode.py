@@ -9,6 +9,7 @@ from typing import Literal
 from pipeline.acceptance.decoding_speed import Measured
 from pipeline.acceptance.turns import of_turns
 from pipeline.drafts.named_pair import NamedPair
+from pipeline.errors import UsageError
 from pipeline.examination.cross_check import NEAR_TIE, first_divergence
 from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.speculation.batch import Completion, Request, Round
@@ -46,6 +47,11 @@ class OneDecode:
 
     def __init__(self, pair: NamedPair, request: Request, settings: DecodeSettings) -> None:
         self.pair, self.request, self.settings = pair, request, settings
+        draft = next(iter(pair.drafts.values()))
+        if draft.longest is not None and settings.gamma > draft.longest:
+            raise UsageError(
+                f"--gamma {settings.gamma}: the draft proposes at most {draft.longest} tokens; give {draft.longest} or fewer"
+            )
         self.notes: list[str] = []
         self.speculating, self.plain = self._decoder(self.draft_length()), self._decoder(0)
         self.limits: list[str] = []  # what the memory did not allow

@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.acceptance.schema import Figure, ProfileConditions
+from pipeline.drafts.kinds import KINDS, Kind
 from pipeline.errors import UnderstudyError
 from pipeline.escaping.markdown import code, markdown
 from pipeline.judgement.headline import headline, outcome, power_summary, undo
 from pipeline.judgement.schema import CANDIDATE, FILE, Decision, DraftFigures
+
+DRAFT = "draft"  # the directory of the weights in a registered version
 
 
 def examined(decision: Decision) -> DraftFigures:
@@ -55,20 +58,30 @@ def version_description(decision: Decision, name: str, run: str, at: str) -> str
         *map(markdown, [*rest, *power_summary(decision)]),
         f"registered by run `{run}` at {at}; its artifact `review.html` has the rest",
     ]
+    candidate = decision.drafts.get(CANDIDATE)
+    head = candidate is not None and KINDS[candidate.draft.kind].reads_states
     commands = [
-        "Serve the champion (`--engine` names the engine):",
-        "",
-        "```",
-        f"understudy champion export {name}@champion --engine vllm --out served-draft",
-        "./served-draft/launch.sh",
-        "```",
+        *(
+            [f"Serve the champion with vLLM, from the directory `{DRAFT}` of this version:", "", *_vllm(decision)]
+            if head
+            else [
+                "Serve the champion (`--engine` names the engine):",
+                "",
+                "```",
+                f"understudy champion export {name}@champion --engine vllm --out served-draft",
+                "./served-draft/launch.sh",
+                "```",
+            ]
+        ),
         *(["", undo(decision)] if undo(decision) else []),
     ]
     return "\n".join([f"**{markdown(first)}**", "", *(f"- {line}" for line in facts), "", *commands])
 
 
 def _header(facts: Mapping[str, Any]) -> str:
-    lines = ["---", "library_name: transformers", "tags: [speculative-decoding, draft-model, understudy]"]
+    kind = _kind(facts["decision"])
+    tags = ", ".join(["speculative-decoding", kind.name if kind.reads_states else "draft-model", "understudy"])
+    lines = ["---", *([] if kind.reads_states else ["library_name: transformers"]), f"tags: [{tags}]"]
     if facts["license"]:
         lines.append(f"license: {json.dumps(facts['license'])}")
     return "\n".join([*lines, "---"])
@@ -81,8 +94,9 @@ def _summary(facts: Mapping[str, Any]) -> str:
         [
             f"# {markdown(facts['name'])}",
             "",
-            f"A draft model for speculative decoding with **{markdown(target['source'])}**. It is distilled from completions of",
-            "that target and is useful only with it: the target decides every token, the draft decides the speed.",
+            f"{_what(_kind(facts['decision']))} for speculative decoding with **{markdown(target['source'])}**. It is distilled",
+            "from completions of that target and is useful only with it: the target decides every token, the draft decides the",
+            "speed.",
             "",
             "| fact | value |",
             "|---|---|",
@@ -118,7 +132,7 @@ def _acceptance(decision: Decision) -> str:
     found, gamma = examined(decision), decision.gamma
     conditions, omega = found.conditions, found.tokens_per_target_call[gamma]
     level = f"{100 * conditions.confidence:g}%"
-    drawn = "chosen greedily (argmax)" if _greedy(conditions) else "sampled"
+    drawn = "chosen greedily (argmax)" if _greedy(conditions) or _kind(decision).greedy else "sampled"
     lines = [
         f"## Examination at temperature {conditions.sampling.temperature:g}",
         "",
@@ -155,6 +169,14 @@ def _bounds(figure: Figure, digits: int) -> str:
     return f"{figure.low:.{digits}f} to {figure.high:.{digits}f}"
 
 
+def _kind(decision: Decision) -> Kind:
+    return KINDS[examined(decision).draft.kind]
+
+
+def _what(kind: Kind) -> str:
+    return f"A head of kind {kind.name} ({kind.summary})" if kind.reads_states else "A draft model"
+
+
 def _greedy(conditions: ProfileConditions) -> bool:
     return conditions.draft_sampling == "greedy" or conditions.sampling.temperature == 0
 
@@ -171,37 +193,39 @@ def _decision(decision: Decision) -> str:
 
 
 def _serving(decision: Decision) -> str:
-    gamma = decision.gamma
-    settings = {"method": "draft_model", "model": "PATH_OF_THIS_DIRECTORY", "num_speculative_tokens": gamma}
-    if not _greedy(
-        examined(decision).conditions
-    ):  # vLLM drafts greedily by default; these figures are for sampled drafts
+    transformers = [
+        "",
+        "Transformers (which reads these settings from the draft, not from the call):",
+        "",
+        "```python",
+        'draft = AutoModelForCausalLM.from_pretrained("PATH_OF_THIS_DIRECTORY")',
+        f"draft.generation_config.num_assistant_tokens = {decision.gamma}",
+        'draft.generation_config.num_assistant_tokens_schedule = "constant"',
+        "draft.generation_config.assistant_confidence_threshold = 0.0",
+        "target.generate(**inputs, assistant_model=draft)",
+        "```",
+    ]
+    others = [] if _kind(decision).reads_states else transformers
+    return "\n".join(["## Serving", "", "vLLM:", "", *_vllm(decision), *others])
+
+
+def _vllm(decision: Decision) -> list[str]:
+    kind = _kind(decision)
+    where = f"PATH_OF_THIS_VERSION/{DRAFT}" if kind.reads_states else "PATH_OF_THIS_DIRECTORY"
+    settings = {"method": kind.vllm_method, "model": where, "num_speculative_tokens": decision.gamma}
+    # vLLM drafts greedily by default; these figures are for sampled drafts
+    if not (_greedy(examined(decision).conditions) or kind.greedy):
         settings["draft_sample_method"] = "probabilistic"
-    return "\n".join(
-        [
-            "## Serving",
-            "",
-            "vLLM:",
-            "",
-            "```",
-            f"vllm serve TARGET --speculative-config '{json.dumps(settings)}'",
-            "```",
-            "",
-            "Transformers (which reads these settings from the draft, not from the call):",
-            "",
-            "```python",
-            'draft = AutoModelForCausalLM.from_pretrained("PATH_OF_THIS_DIRECTORY")',
-            f"draft.generation_config.num_assistant_tokens = {gamma}",
-            'draft.generation_config.num_assistant_tokens_schedule = "constant"',
-            "draft.generation_config.assistant_confidence_threshold = 0.0",
-            "target.generate(**inputs, assistant_model=draft)",
-            "```",
-        ]
-    )
+    return ["```", f"vllm serve TARGET --speculative-config '{json.dumps(settings)}'", "```"]
 
 
 def _limits(facts: Mapping[str, Any]) -> str:
     target, temperature = facts["target"], examined(facts["decision"]).conditions.sampling.temperature
+    alone = (
+        "Without the target it computes nothing: it reads the target's hidden states."
+        if _kind(facts["decision"]).reads_states
+        else "Without the target the draft is a small language model; do not use its text by itself."
+    )
     return "\n".join(
         [
             "## Limits",
@@ -209,7 +233,7 @@ def _limits(facts: Mapping[str, Any]) -> str:
             f"- The figures are valid for this target ({code(target['revision'] or target['digest'])}), for prompts like the "
             f"examination prompts and for temperature {temperature:g}. If one changes, examine again.",
             "- Acceptance is not speedup: the speedup depends on the time of a draft pass and a target pass on your machine.",
-            "- Without the target the draft is a small language model; do not use its text by itself.",
+            f"- {alone}",
         ]
     )
 

@@ -20,7 +20,7 @@ from pipeline.speculation.drafter import Drafter, LoadedDraft, Proposal
 from pipeline.speculation.forward import PREFILL, CachedModel, Forward
 from pipeline.speculation.rules import Rules, TorchRules
 from pipeline.speculation.sampling import RandomStreams, require_sound
-from pipeline.speculation.settings import Sampling
+from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.speculation.verification import VerificationResult
 
 
@@ -42,19 +42,16 @@ class Decoder:
         llama_forward: bool = True,
         prefill: int = PREFILL,
     ) -> None:
-        """`gamma` is the number of tokens to draft in a round, or a rule that returns it. `draft_sampling` is applied to
-        the draft's logits; by default it equals `sampling`. `vocabulary` is the number of tokens that target and draft
-        share; logits columns beyond it are padding. `imposed_acceptance` (by position) replaces the acceptance test, so
-        the output no longer follows the target: it is only for timing models with random weights.
-        `llama_forward=False` uses the target's own forward. `prefill`: the most tokens of a row in one pass over the
-        prompts. Raises UsageError for a gamma without a draft."""
+        """`gamma` is the number of tokens to draft in a round, or a rule that returns it; a draft may propose fewer
+        (`LoadedDraft.longest`). `draft_sampling` is applied to the draft's logits; by default it equals `sampling`, and a
+        draft of a greedy kind is greedy. `vocabulary` is the number of tokens that target and draft share; logits columns
+        beyond it are padding. `imposed_acceptance` (by position) replaces the acceptance test, so the output no longer
+        follows the target: it is only for timing models with random weights. `llama_forward=False` uses the target's own
+        forward. `prefill`: the most tokens of a row in one pass over the prompts. Raises UsageError for a gamma without a
+        draft."""
         self.length = Fixed(gamma) if isinstance(gamma, int) else gamma
         if self.length.most and draft is None:
             raise UsageError(f"gamma is {self.length.most} but there is no draft")
-        if draft is not None and draft.longest is not None and self.length.most > draft.longest:
-            raise UsageError(
-                f"gamma is {self.length.most}, but the draft proposes at most {draft.longest} tokens; lower gamma"
-            )
         if imposed_acceptance and (
             sampling.greedy or verification == "block" or len(imposed_acceptance) < self.length.most
         ):
@@ -69,6 +66,8 @@ class Decoder:
             else choose_forward(target, vocabulary, llama_forward)
         )
         self.sampling, self.draft_sampling = sampling, draft_sampling or sampling
+        if self.draft is not None and self.draft.kind.greedy:
+            self.draft_sampling = GREEDY
         self.vocabulary, self.stop_tokens, self.prefill = vocabulary, frozenset(stop_tokens), prefill
         compiled = None
         if verification == "token" and not imposed_acceptance:

@@ -9,7 +9,7 @@ from pipeline.acceptance.schema import DomainFigures, Drafting, Figure
 from pipeline.errors import UnderstudyError
 from pipeline.judgement.rule_result import RuleResult
 from pipeline.judgement.schema import CANDIDATE, Decision
-from pipeline.report.card import card, examined
+from pipeline.report.card import card, examined, version_description
 from tests.decisions import make_decision
 from tests.profiles import CONDITIONS
 
@@ -115,3 +115,23 @@ def test_missing_fact_is_an_error() -> None:
     del found["target"]
     with pytest.raises(UnderstudyError, match="'target' is missing"):
         card(found)
+
+
+@pytest.mark.parametrize(("kind", "drawn", "sampled"), [("eagle3", "sampled", True), ("medusa", "greedily", False)])
+def test_a_head_is_served_as_what_it_is(kind: Any, drawn: str, sampled: bool) -> None:
+    """By its method, from the directory of its weights; no library loads it, and no export is advised."""
+    made = decision()
+    candidate = made.drafts[CANDIDATE]
+    of_head = replace(candidate, draft=replace(candidate.draft, kind=kind))
+    made = replace(made, drafts={CANDIDATE: of_head})
+    text, version = card(facts() | {"decision": made}), version_description(made, "m", "r", "t")
+
+    for shown in (text, version):
+        assert f'"method": "{kind}", "model": "PATH_OF_THIS_VERSION/draft"' in shown
+        assert ("draft_sample_method" in shown) == sampled
+        assert "understudy champion export" not in shown
+        assert "AutoModelForCausalLM" not in shown
+    assert f"tags: [speculative-decoding, {kind}, understudy]" in text
+    assert f"A head of kind {kind}" in text
+    assert f"Draft tokens are {'chosen ' if drawn == 'greedily' else ''}{drawn}" in text
+    assert "small language model" not in text
