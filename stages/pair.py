@@ -13,7 +13,7 @@ from pipeline.corpus.template_clock import CALL
 from pipeline.distillation.trial_step import prove_training
 from pipeline.drafts.base_draft import check_earlier_target, draft_of_layers, fitting_draft
 from pipeline.drafts.directory import trained_on_before
-from pipeline.drafts.head_config import kind_of
+from pipeline.drafts.head_config import kind_of, require_trainable
 from pipeline.drafts.head_tensors import head_facts
 from pipeline.drafts.loading import load_head
 from pipeline.drafts.made_heads import new_head, save_head
@@ -40,7 +40,7 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import PairSettings
 from pipeline.servers.identity import Identity
 from pipeline.servers.target_facts import log_probability_facts, served_facts
-from pipeline.speculation.choice import check_logits, proved_way
+from pipeline.speculation.choice import check_logits, proved_way, recorded_forward
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.target_states import TargetStates
 from pipeline.store.files import content_key, file_sha256, write_json
@@ -191,6 +191,10 @@ def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> P
             "pair.draft: a head reads hidden states of its target, which servers do not give; load the target here "
             "(pair.target.source: a directory, or a model of the hub)"
         )
+    if (key := resources.training.distill.not_for_heads) is not None:
+        raise UsageError(f"{key}: not available for a head on hidden states; leave it out")
+    if settings.head is None:
+        require_trainable(kind_of(origins["draft"]), origins["draft"])
     device, placed = choose_device(resources.device), resources.device_map("target")
     target = load_model(origins["target"], settings.dtype("target"), device, resources.trust_remote_code, placed)
     path = origins["draft"]
@@ -201,7 +205,13 @@ def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> P
             save_head(head.to(getattr(torch, settings.draft)), path)
         width = int(target.config.get_text_config().vocab_size)
         loaded = load_head(kind_of(path), path, TargetStates(target), width)
-        loaded.logits_after(list(range(min(8, width))), min(6, width))  # what the target's layers cannot be asked for
+        recorded_forward(target, width, loaded.layers)  # as the cross-check and the speed decode
+        check_finite(loaded.model, path)
+        logits_V = loaded.logits_after(
+            list(range(min(8, width))), min(6, width)
+        )  # what the target's layers cannot be asked for
+        if not bool(torch.isfinite(logits_V).any()) or bool(logits_V.isnan().any()):
+            raise UsageError(f"{path}: its logits are no numbers, though its weights are; take another head")
     except UnderstudyError as error:
         raise UsageError(f"pair.draft: {error}") from error
     return path

@@ -157,6 +157,18 @@ class DistillConfig(Section):
         assert self.learning_rate != "auto"
         return self.learning_rate
 
+    @property
+    def not_for_heads(self) -> str | None:
+        """The first key that is set and that a head on hidden states is not trained with."""
+        chosen = {
+            "lora": self.lora is not None,
+            "on_policy.rounds": self.on_policy.rounds > 0,
+            "shard": self.shard,
+            "gradient_checkpointing": self.gradient_checkpointing,
+            "compile": self.compile is True,
+        }
+        return next((f"distill.{key}" for key, is_set in chosen.items() if is_set), None)
+
     @model_validator(mode="after")
     def _shares_are_of_one(self) -> "DistillConfig":
         for name, shares in (("domain_shares", self.domain_shares), ("segment_shares", self.segment_shares)):

@@ -67,6 +67,8 @@ class Config(Section):
             )
         if any(source.is_reference for source in self.corpus.sources) and not self.pair.is_reference:
             raise ValueError("corpus.sources has `reference`, whose prompts exist only with the reference pair")
+        if self.pair.draft.head is not None:
+            self.require_for_heads()
         if self.pair.target.is_served != self.generate.is_served:
             raise ValueError(
                 "`pair.target.source: server` and `generate.engine: server` belong together: set both, or neither"
@@ -116,6 +118,21 @@ class Config(Section):
                 f"gate.profile.{unmade[0]}: this variant is not made (quantize.variants, and what {self.quantize.engine} loads)"
             )
         return self
+
+    def require_for_heads(self) -> None:
+        """ValueError for keys that a draft which is a head on hidden states cannot do with: found before anything is paid."""
+        if (key := self.distill.not_for_heads) is not None:
+            raise ValueError(f"{key}: not available for a head on hidden states; leave it out")
+        if self.pair.target.is_served:
+            raise ValueError(
+                "pair.draft: a head reads hidden states of its target, which servers do not give; load the target here "
+                "(pair.target.source: a directory, or a model of the hub)"
+            )
+        if self.promote.export is not None:
+            raise ValueError(
+                "promote.export: heads on hidden states are not exported yet; leave it out, and give engines the directory "
+                "`draft` of the promoted version"
+            )
 
     def _require_known_log_p(self) -> None:
         """Recorded answers have no log p; a scoring by servers gives that of the likeliest tokens at temperature 1."""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from pipeline.distillation.muon import BatchedMuon
+from pipeline.distillation.trained_head import TrainedHead
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
@@ -21,8 +22,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         newton_schulz_steps: int = 5,
     ) -> None:
         ends = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
-        if (head := model.get_output_embeddings()) is not None:
-            ends.append(head.weight)
+        ends += [layer.weight for layer in output_layers(model)]
         trainable = [weight for weight in model.parameters() if weight.requires_grad]
         matrices = [weight for weight in trainable if weight.ndim == 2 and not any(weight is end for end in ends)]
         others = [weight for weight in trainable if not any(weight is matrix for matrix in matrices)]
@@ -53,3 +53,11 @@ class MuonWithAdamW(torch.optim.Optimizer):
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self.param_groups = self._groups()
+
+
+def output_layers(model: Any) -> list[Any]:
+    """The layers that give logits; a head has its own, not its target's."""
+    if isinstance(model, TrainedHead):
+        return model.output_layers
+    head = model.get_output_embeddings()
+    return [] if head is None else [head]

@@ -41,6 +41,10 @@ class TrainedHead(PreTrainedModel):  # type: ignore[misc]
     def get_output_embeddings(self) -> Any:
         return None
 
+    @property
+    def output_layers(self) -> list[Any]:
+        return [self.head.lm_head] if isinstance(self.head, Eagle3Model) else list(self.head.lm_heads)
+
     def loss(self, inputs: dict[str, torch.Tensor], vocabulary: int, loss_of: LossOf) -> torch.Tensor:
         """The mean over places of the mean loss over positions. A place counts where a round that starts within the completion
         reaches the position."""

@@ -24,7 +24,7 @@ from pipeline.distillation.trainer import distill
 from pipeline.distillation.training_log import Log
 from pipeline.drafts.eagle3 import Eagle3Draft
 from pipeline.drafts.eagle3_model import Eagle3Model
-from pipeline.drafts.head_config import kind_of
+from pipeline.drafts.head_config import kind_of, require_trainable
 from pipeline.drafts.head_tensors import measure_draft
 from pipeline.drafts.kinds import Kind
 from pipeline.drafts.loading import load_head
@@ -235,21 +235,12 @@ class Training:
     def _head(self, kind: Kind) -> TrainedHead:
         """UsageError for settings of a training that heads do not have."""
         settings = self.settings.distill
-        for key, is_set in (
-            ("distill.lora", settings.lora is not None),
-            ("distill.on_policy.rounds", settings.on_policy.rounds > 0),
-            ("distill.shard", self.shard),
-            ("distill.gradient_checkpointing", settings.gradient_checkpointing),
-        ):
-            if is_set:
-                raise UsageError(f"{key}: not available for a head on hidden states ({kind.name}); leave it out")
+        if (key := "distill.shard" if self.shard else settings.not_for_heads) is not None:
+            raise UsageError(f"{key}: not available for a head on hidden states ({kind.name}); leave it out")
         target = self._load("target", self.pair.dtype("target")).requires_grad_(False)
         states, path = TargetStates(target), self.pair.path("draft")
+        require_trainable(kind, path)
         head: Any = load_head(kind, path, states, self.pair.vocabulary, torch.float32).model
-        if head.targets_D is not None:
-            raise UsageError(
-                f"{path}: a head with a part of the target's vocabulary is judged here (`understudy probe`), not trained further"
-            )
         return TrainedHead(head.requires_grad_(True), states, settings.unrolled_steps)
 
     def draft(self) -> Any:

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from transformers import AttentionInterface, AutoConfig
+from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm, Qwen3RotaryEmbedding
 
 from pipeline.drafts.head_config import Eagle3Config
-from pipeline.drafts.head_tensors import check_tensors, read_tensors
+from pipeline.drafts.head_tensors import check_tensors, layer_config, read_tensors
 from pipeline.errors import UsageError
 from pipeline.models.devices import upload
 from pipeline.speculation.cache import RaggedCache, cache_argument, window_mask
@@ -82,9 +82,7 @@ class Eagle3Model(nn.Module):
 
     def __init__(self, head: Eagle3Config, layer_ids: tuple[int, ...], target_hidden: int) -> None:
         super().__init__()
-        sizes = {name: value for name, value in head.layer.items() if name != "model_type"}
-        self.config = config = AutoConfig.for_model(head.layer["model_type"], **sizes)
-        config.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.config = config = layer_config(head)
         config._attn_implementation = _ATTENTION
         layer_class, norm_class, rotary_class = _PARTS[head.layer["model_type"]]
         hidden, eps, count = config.hidden_size, config.rms_norm_eps, len(layer_ids)

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from transformers import AutoConfig
 
-from pipeline.drafts.head_config import kind_of, read_eagle3
+from pipeline.drafts.head_config import Eagle3Config, kind_of, read_eagle3
 from pipeline.drafts.kinds import EAGLE3
 from pipeline.errors import UsageError
 from pipeline.models.files import licence, model_digest, weight_files
@@ -37,12 +38,20 @@ def measure_draft(directory: Path, trust_remote_code: bool = False) -> Weights:
     )
 
 
+def layer_config(head: Eagle3Config) -> Any:
+    """transformers' config of the head's layers: what config.json does not state is its default, as engines take it."""
+    sizes = {name: value for name, value in head.layer.items() if name != "model_type"}
+    config: Any = AutoConfig.for_model(head.layer["model_type"], **sizes)
+    config.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return config
+
+
 def head_facts(directory: Path, origin: Path, target: Shape, dtype: str) -> dict[str, Any]:
     """`pair_facts.model_facts` of a head, whose vocabulary and context are its target's."""
     weights, elements = measure_draft(directory), 0
     if kind_of(directory) == EAGLE3:
-        layer = read_eagle3(directory).layer
-        elements = 2 * layer["num_hidden_layers"] * layer["num_key_value_heads"] * layer["head_dim"]
+        layer = layer_config(read_eagle3(directory))
+        elements = 2 * layer.num_hidden_layers * layer.num_key_value_heads * layer.head_dim
     return {
         "dtype": dtype,
         "digest": model_digest(directory),

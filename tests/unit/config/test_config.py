@@ -427,6 +427,27 @@ def test_prompts_are_trained_on_where_their_distributions_are_known(small: Path)
     )
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("distill.lora={rank: 2}", "distill.lora: not available for a head"),
+        ("distill.on_policy.rounds=1", "distill.on_policy.rounds: not available for a head"),
+        ("distill={shard: true, processes: 2}", "distill.shard: not available for a head"),
+        ("distill.gradient_checkpointing=true", "distill.gradient_checkpointing: not available for a head"),
+        ("distill.compile=true", "distill.compile: not available for a head"),
+        ("promote.export={engine: vllm, out: ./e}", "heads on hidden states are not exported yet"),
+    ],
+)
+def test_what_a_head_has_not_is_refused_with_the_config(small: Path, change: str, said: str) -> None:
+    head = (
+        "pair.target.source=./t",
+        "pair.draft={source: target, head: {kind: medusa}}",
+        "corpus.sources=[{path: ./p}]",
+    )
+    assert load_config(small, head).pair.draft.head is not None
+    assert said in _error(small, *head, change)
+
+
 def test_stored_tokens_are_64_or_what_servers_list(small: Path) -> None:
     """A number is taken as it is, and refused where servers list fewer."""
     served = ("pair.target={source: server, tokenizer: ./t}", "pair.draft.source=./d", "corpus.sources=[{path: ./p}]")

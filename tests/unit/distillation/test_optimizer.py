@@ -8,7 +8,9 @@ import torch
 
 from pipeline.distillation import muon
 from pipeline.distillation.optimizer import MuonWithAdamW
-from tests.fakes import family_model
+from pipeline.distillation.trained_head import TrainedHead
+from tests.fakes import family_model, tiny_llama
+from tests.heads import eagle3_draft, medusa_draft
 
 IDS = torch.arange(8).view(2, 4)
 
@@ -130,3 +132,16 @@ def test_learned_positions_are_an_embedding() -> None:
 
     assert id(model.model.positions.weight) in others
     assert id(model.model.layers[0].mlp.up_proj.weight) in matrices
+
+
+@pytest.mark.parametrize("make", [eagle3_draft, medusa_draft])
+def test_the_output_layers_of_a_head_are_its_ends(make: Any) -> None:
+    """They are moved by AdamW, as those of a model are; the head's other matrices by Muon."""
+    draft = make(tiny_llama(0, vocabulary=24, hidden=32, layers=4))
+    head = TrainedHead(draft.model, draft.states, 2)
+    by_muon = {id(weight) for group in _optimizer(head).parts[0].param_groups for weight in group["params"]}
+    ends = [weight for name, weight in head.head.named_parameters() if "lm_head" in name or "embed" in name]
+
+    assert ends
+    assert not by_muon & {id(weight) for weight in ends}
+    assert by_muon

@@ -10,11 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipeline.drafts.eagle3 import Eagle3Draft
-from pipeline.drafts.head_config import kind_of
+from pipeline.drafts.head_config import kind_of, require_trainable
+from pipeline.drafts.head_tensors import head_facts
 from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN
 from pipeline.drafts.loading import load_head
 from pipeline.drafts.medusa import MedusaDraft
-from pipeline.errors import UnderstudyError
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.models.shape import read_shape
 from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.teacher_forced import PaddedBatch
@@ -201,3 +203,33 @@ def test_the_config_is_read_from_json_of_any_writer(tmp_path: Path) -> None:
 def test_both_kinds_are_loaded_drafts(target: Any) -> None:
     drafts: list[LoadedDraft] = [eagle3_draft(target), medusa_draft(target)]
     assert [Eagle3Draft, MedusaDraft] == [type(one) for one in drafts]
+
+
+def test_what_config_json_does_not_state_is_the_default_of_its_type(target: Any, tmp_path: Path) -> None:
+    """A head's facts, as its layer is built: key heads are as many as heads, and a head's width divides the hidden size."""
+    source, head = saved_tiny_llama(tmp_path / "target"), write_eagle3(tmp_path / "head", eagle3_draft(target))
+    config = json.loads((head / "config.json").read_text())
+    for name in ("head_dim", "num_key_value_heads"):
+        del config["transformer_layer_config"][name]
+    (head / "config.json").write_text(json.dumps(config))
+    facts = head_facts(head, head, read_shape(source), "float32")
+
+    assert 2 * 4 * (32 // 4) * 4 == facts["cache_bytes_per_token"]  # one layer, 4 heads, float32
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda target, out: write_eagle3(out, eagle3_draft(target, kept=10)), "a part of the target's vocabulary"),
+        (lambda target, out: write_medusa(out, medusa_draft(target)), None),
+    ],
+)
+def test_which_heads_are_trained_further(target: Any, tmp_path: Path, make: Any, what: str | None) -> None:
+    head = make(target, tmp_path / "head")
+    if what is None:
+        require_trainable(kind_of(head), head)
+        config = json.loads((head / "config.json").read_text()) | {"original_lm_head": True}
+        (head / "config.json").write_text(json.dumps(config))
+        what = "one output layer for all heads"
+    with pytest.raises(UsageError, match=f"a head with {what} is judged here .* not trained further; take another"):
+        require_trainable(kind_of(head), head)
