@@ -46,10 +46,11 @@ class _Failed:
 
 
 class Acceptance:
-    """The draft and the completions of the options. The command is called once for each baseline and margins."""
+    """The draft and the completions of the options, and the target of a draft that reads its hidden states. The command is called
+    once for each baseline and margins."""
 
-    def __init__(self, draft: str, completions: Path, root: Path) -> None:
-        self._draft, self._completions, self._root = draft, completions, root
+    def __init__(self, draft: str, completions: Path, root: Path, target: str | None = None) -> None:
+        self._draft, self._completions, self._root, self._target = draft, completions, root, target
         self._found: dict[tuple[Path, float, float], Result | _Failed] = {}
 
     def __repr__(self) -> str:
@@ -82,6 +83,7 @@ class Acceptance:
             options = {
                 "--draft": self._draft,
                 "--completions": self._completions,
+                **({} if self._target is None else {"--target": self._target}),
                 "--baseline": baseline,
                 "--margin": margin,
                 "--segment-margin": segment_margin,
@@ -130,6 +132,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--understudy-draft", metavar="D", help="the draft that is checked, as `understudy check --draft` takes it"
     )
     group.addoption("--understudy-completions", metavar="DIR", help="the target's completions: a generate artifact")
+    group.addoption(
+        "--understudy-target",
+        metavar="T",
+        help="the target of the completions, for a draft that reads its hidden states",
+    )
+    parser.addini("understudy_target", "as --understudy-target; a path relative to this file", default="")
     parser.addini("understudy_draft", "as --understudy-draft; a path relative to this file", default="")
     parser.addini("understudy_completions", "as --understudy-completions; a path relative to this file", default="")
 
@@ -138,21 +146,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def acceptance(pytestconfig: pytest.Config) -> Acceptance:
     """The draft's acceptance: `assert acceptance.not_worse_than("baseline.json")`."""
     root = pytestconfig.inipath.parent if pytestconfig.inipath else pytestconfig.rootpath
-    draft, completions = (_setting(pytestconfig, root, name) for name in ("draft", "completions"))
-    return Acceptance(draft, Path(completions), root)
+    draft, completions, target = (_setting(pytestconfig, root, name) for name in ("draft", "completions", "target"))
+    for name, given in (("draft", draft), ("completions", completions)):
+        if given is None:
+            pytest.fail(
+                f"no {name} given: use --understudy-{name}, or set understudy_{name} in pytest's ini file",
+                pytrace=False,
+            )
+    return Acceptance(str(draft), Path(str(completions)), root, target)
 
 
-def _setting(config: pytest.Config, root: Path, name: str) -> str:
-    """Of the option, relative to the directory where pytest was started; else of the ini key, relative to the ini file. What is
-    no path there is left as it is: it may be a model of the hub, a run or a registered draft."""
-    __tracebackhide__ = True
+def _setting(config: pytest.Config, root: Path, name: str) -> str | None:
+    """Of the option, relative to the directory where pytest was started; else of the ini key, relative to the ini file; None for
+    neither. What is no path there is left as it is: it may be a model of the hub, a run or a registered draft."""
     given, base = config.getoption(f"--understudy-{name}"), config.invocation_params.dir
     if not given:
         given, base = config.getini(f"understudy_{name}"), root
     if not given:
-        pytest.fail(
-            f"no {name} given: use --understudy-{name}, or set understudy_{name} in pytest's ini file",
-            pytrace=False,
-        )
+        return None
     path = base / Path(str(given)).expanduser()
     return str(path) if path.exists() or name == "completions" else str(given)

@@ -37,8 +37,8 @@ class GateConfig(Section):
         default=0.0,
         ge=0,
         le=1,
-        description="The lower bound of the gain in acceptance rate must exceed this (0.01 is 1 point); between a head and a draft "
-        "of another kind, of the gain in the accepted share of evaluate.gamma draft tokens.",
+        description="The lower bound of the gain in acceptance rate must exceed this (0.01 is 1 point); between a head and a "
+        "draft of another kind, of the gain in the accepted share of evaluate.gamma draft tokens.",
     )
     domain_margin: float = Field(
         default=0.01,

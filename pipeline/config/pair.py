@@ -108,6 +108,9 @@ class TargetSource(_Source):
         return self
 
 
+_OF_ONE_KIND = {"eagle3": "layer_ids", "medusa": "places"}
+
+
 class HeadShape(Section):
     """An untrained head for the target (docs/drafts.md)."""
 
@@ -120,9 +123,18 @@ class HeadShape(Section):
     places: int = Field(default=5, ge=1, le=16, description="Of medusa: tokens of the longest block, one network each.")
 
     @model_validator(mode="after")
+    def _keys_are_of_the_kind(self) -> "HeadShape":
+        for kind, key in _OF_ONE_KIND.items():
+            if kind != self.kind and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key} is of {kind}, and kind is {self.kind}: leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _layers_are_in_order(self) -> "HeadShape":
         if self.layer_ids is not None and (not self.layer_ids or list(self.layer_ids) != sorted(set(self.layer_ids))):
-            raise ValueError(f"layer_ids is {list(self.layer_ids)}; engines read them ascending and once each")
+            raise ValueError(
+                f"layer_ids is {list(self.layer_ids)}; engines read them ascending and once each: give them so, or leave it out"
+            )
         return self
 
 
@@ -146,7 +158,10 @@ class DraftSource(ModelSource):
         if self.layers is not None and self.head is not None:
             raise ValueError("`layers` and `head` are two ways to make a draft of the target; set one of them")
         if (self.source == TARGET) != (self.layers is not None or self.head is not None):
-            raise ValueError("`source: target` and `layers` or `head` belong together: set both, or neither")
+            raise ValueError(
+                "`source: target` needs `layers` (a draft of some of its layers) or `head` (a head on its hidden states), and "
+                "they need `source: target`"
+            )
         return self
 
     @property

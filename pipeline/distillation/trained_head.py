@@ -5,7 +5,7 @@ loss of a place is that of plain drafts, on the same stored distributions. Shape
 H hidden size.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from pipeline.distillation.chunked_loss import mean_loss
 from pipeline.drafts.eagle3 import AllStarts
 from pipeline.drafts.eagle3_model import Eagle3Model
 from pipeline.drafts.medusa import MedusaModel
-from pipeline.speculation.hidden_states import NORMED
+from pipeline.speculation.hidden_states import NORMED, Features
 from pipeline.speculation.target_states import TargetStates
 
 LossOf = Callable[[torch.Tensor, slice], torch.Tensor]
@@ -73,8 +73,7 @@ Places = Iterator[
 
 def _unrolled(head: Eagle3Model, states: TargetStates, ids_BT: torch.Tensor, steps: int) -> Places:
     """Each place from the one before, with the text's own tokens."""
-    with torch.no_grad():
-        features = states.states_at(ids_BT, head.layer_ids)
+    features = _states(states, ids_BT, head.layer_ids)
     rows, width = ids_BT.shape
     at_BT = torch.arange(width - 1, device=ids_BT.device).expand(rows, -1)
     attention = AllStarts(at_BT, head.windows)
@@ -87,7 +86,12 @@ def _unrolled(head: Eagle3Model, states: TargetStates, ids_BT: torch.Tensor, ste
 
 
 def _of_each_head(head: MedusaModel, states: TargetStates, ids_BT: torch.Tensor, steps: int) -> Places:
-    with torch.no_grad():
-        state_BTH = states.states_at(ids_BT, (NORMED,))[NORMED].to(head.device, head.dtype)
+    state_BTH = _states(states, ids_BT, (NORMED,))[NORMED].to(head.device, head.dtype)
     for place in range(steps):
         yield head.blocks[place](state_BTH), head.lm_heads[place]  # type: ignore[misc]
+
+
+def _states(states: TargetStates, ids_BT: torch.Tensor, layers: Collection[int]) -> Features:
+    """As examinations and engines compute them: in the target's dtype, whatever the training computes in."""
+    with torch.no_grad(), torch.autocast(ids_BT.device.type, enabled=False):
+        return states.states_at(ids_BT, layers)

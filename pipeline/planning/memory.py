@@ -121,10 +121,16 @@ class _Stages:
         if distill.on_policy.rounds:
             models = [draft, self._target("target")]
             yield self._loading("distill, on-policy rounds", models, devices, _each(processes), _TRAINING)
+        if self._has_head:
+            target = [self._target("target")]
+            yield self._loading("distill, its target", target, devices, _each(processes), _TRAINING)
 
     def examinations(self) -> Iterator[StageMemory]:
-        """With the target, which decodes for the cross-check."""
+        """With the target, which decodes for the cross-check. A head, which is small, is examined on its states."""
         config = self._config
+        if self._has_head:
+            yield self._loading("evaluate", [self._target("target")], self._main, "")
+            return
         models = [_Model(role="draft", dtype=config.pair.draft.dtype)]
         if config.evaluate.crosscheck_prompts and not config.generate.is_served:
             models.append(self._target("target"))
@@ -266,10 +272,20 @@ class _Stages:
         device = self._device if self._config.device not in ("auto", "cuda") else torch.device("cuda")
         return processes_here(distill.processes, distill.batch, device, bool(distill.on_policy.rounds and placed))
 
+    @cached_property
+    def _has_head(self) -> bool:
+        """Whether the draft reads hidden states of the target, as far as it is known here."""
+        from pipeline.drafts.head_config import kind_of
+
+        path = self._paths.get("draft")
+        return self._config.pair.draft.head is not None or (path is not None and kind_of(path).reads_states)
+
     def _missing(self, role: str) -> str:
         pair = self._config.pair
         if pair.is_reference:
             return "not known before the run has made the reference pair"
+        if role == "draft" and pair.draft.head is not None:
+            return "not known before the run has made the head"
         if role == "draft" and pair.draft.is_of_target:
             return "not known before the run has made the draft of the target's layers"
         return f"not known: {getattr(pair, role).source} is not on this machine yet"

@@ -122,7 +122,7 @@ def test_layers_and_source_belong_together(smoke: Smoke, place: Place, tmp_path:
     for draft in ({"source": "target"}, {"source": str(target), "layers": 2}):
         ended = place.understudy("run", _config(smoke, tmp_path, target, draft), "--until", "pair")
         assert 2 == ended.code, ended.err
-        assert "`source: target` and `layers` or `head` belong together: set both, or neither" in ended.complaint
+        assert "`source: target` needs `layers` (a draft of some of its layers) or `head`" in ended.complaint
 
 
 def test_adapters_are_trained_and_merged(smoke: Smoke, place: Place, tmp_path: Path) -> None:

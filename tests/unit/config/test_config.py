@@ -436,6 +436,8 @@ def test_prompts_are_trained_on_where_their_distributions_are_known(small: Path)
         ("distill.gradient_checkpointing=true", "distill.gradient_checkpointing: not available for a head"),
         ("distill.compile=true", "distill.compile: not available for a head"),
         ("promote.export={engine: vllm, out: ./e}", "heads on hidden states are not exported yet"),
+        ("pair.draft.head={kind: medusa, layer_ids: [1]}", "layer_ids is of eagle3, and kind is medusa"),
+        ("pair.draft.head={kind: eagle3, places: 4}", "places is of medusa, and kind is eagle3"),
     ],
 )
 def test_what_a_head_has_not_is_refused_with_the_config(small: Path, change: str, said: str) -> None:

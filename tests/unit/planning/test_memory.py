@@ -6,16 +6,20 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from pipeline.config.loading import load_config
+from pipeline.drafts.head_tensors import measure_draft
 from pipeline.errors import UsageError
 from pipeline.models import memory_plan
 from pipeline.models.memory_plan import Batch, needed_memory, require_memory, require_training_memory
+from pipeline.models.training_memory import training_bytes
 from pipeline.planning.earlier_runs import Lengths, Measurements
 from pipeline.planning.forecast import forecast
 from pipeline.planning.memory import MemoryForecast, StageMemory, memory_of
 from pipeline.report.memory import print_memory
 from tests.fakes import tiny_llama
+from tests.heads import medusa_draft, write_medusa
 
 CONFIG = Path(__file__).parents[3] / "configs" / "qwen3-8b.yaml"
 GIB, CARD = 1 << 30, torch.device("cuda", 0)
@@ -176,6 +180,22 @@ def test_on_policy_rounds_load_the_target_beside_the_draft(models: Path, cards: 
     assert 2 * draft.weights + target.weights == stage(found, "distill, on-policy rounds").bytes
     assert "on cuda:0 beside the draft; " in refusals(found)["distill, on-policy rounds"]
     assert ["distill", "distill, on-policy rounds"] == [one.stage for one in found.of({"distill"}).stages]
+
+
+def test_a_head_has_its_target_beside_it(models: Path, cards: list[int], tmp_path: Path) -> None:
+    """In its training and its examination; of one that is still to be made the size alone is not known."""
+    target = AutoModelForCausalLM.from_pretrained(models / "target")
+    head = write_medusa(tmp_path / "head", medusa_draft(target))
+    weights, parameters = needed_memory(models / "target", "bfloat16", False), measure_draft(head).parameters
+    cards += [80 * GIB]
+    sources = (f"{{source: {head}}}", "{source: target, head: {kind: medusa}}")
+    for source in sources:
+        settings = (f"pair.draft={source}", "pair.target.dtype=bfloat16", "distill.gradient_checkpointing=false")
+        found = planned(models, *settings)
+        assert weights.weights == stage(found, "distill, its target").bytes == stage(found, "evaluate").bytes
+        known = training_bytes(parameters, "adamw", 1) if source == sources[0] else None
+        assert known == stage(found, "distill").bytes
+    assert "has made the head" in stage(found, "distill").what
 
 
 def test_prompts_are_as_long_as_is_known(models: Path, cards: list[int]) -> None:
