@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from pipeline.acceptance.outcomes import ACCEPTED, BONUS, CORRECTED
 from pipeline.acceptance.schema import Figure
+from pipeline.drafts.kinds import KINDS
 from pipeline.escaping.html import finalize, html
 from pipeline.escaping.yaml import yaml_text
 from pipeline.judgement.decision_file import split_trials
@@ -106,6 +107,7 @@ def _render(
         examples=examples,
         worst=min(10, len(examples)),
         left_out=left_out,
+        by_round=[names[side].lower() for side in (CANDIDATE, BASELINE) if _is_by_round(decision, side)],
         sides=(CANDIDATE, BASELINE),
         domains=sorted({example["domain"] for example in examples}),
         painted=_painted,
@@ -115,6 +117,12 @@ def _render(
         undo=undo(decision, promotion).replace("`", ""),
     )
     return _TABLE.sub(lambda found: _labelled(found[0]), page)
+
+
+def _is_by_round(decision: Decision, side: Side) -> bool:
+    """Whether it depends on where a round began which tokens of a completion the draft is accepted at."""
+    found = decision.drafts.get(side)
+    return found is not None and not KINDS[found.draft.kind].by_token
 
 
 def _by_rate(trials: Sequence[TrainingStep]) -> list[TrainingStep]:
@@ -184,24 +192,28 @@ def _draw(decision: Decision, charts: Charts) -> list[tuple[str, Markup]]:
     drafts, gamma, benefit = decision.drafts, decision.gamma, decision.benefit
     if CANDIDATE not in drafts:
         return []
-    models = {side: found for side, found in drafts.items() if side != LOOKUP}
+    models = {side: found for side, found in drafts.items() if side != LOOKUP and not _is_by_round(decision, side)}
     found = [
         (
             "Tokens per target call by draft length. The dotted line is the engine's.",
             charts.by_draft_length(drafts, gamma),
         ),
         ("Acceptance by position in the draft, of draft tokens that are reached.", charts.by_position_in_draft(drafts)),
+    ]
+    for caption, axis, bins in (
         (
             "Acceptance rate by position in the output.",
-            charts.by_bin(
-                {side: found.by_output_position for side, found in models.items()}, "position in the output (tokens)"
-            ),
+            "position in the output (tokens)",
+            {side: draft.by_output_position for side, draft in models.items()},
         ),
         (
             "Acceptance rate by context length.",
-            charts.by_bin({side: found.by_context_length for side, found in models.items()}, "context length (tokens)"),
+            "context length (tokens)",
+            {side: draft.by_context_length for side, draft in models.items()},
         ),
-    ]
+    ):
+        if bins:
+            found.append((caption, charts.by_bin(bins, axis)))
     if benefit:
         points, stated = benefit.by_load, benefit.requests_per_second
         found += [

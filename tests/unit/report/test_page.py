@@ -359,3 +359,21 @@ def test_segments_have_a_table(tmp_path: Path) -> None:
     assert "+9.00 points [+7.00, +11.00]" in table
     assert "2.50 [2.40, 2.60]" in table
     assert "By segment" not in Outline(page_of(make_decision())).text
+
+
+def test_a_head_has_no_completions_by_token_and_the_page_says_why() -> None:
+    """Nor charts by position in the output, which would be empty."""
+    decision = make_decision()
+    heads = {
+        side: replace(found, draft=replace(found.draft, kind="eagle3"))
+        for side, found in decision.drafts.items()
+        if side in (CANDIDATE, BASELINE)
+    }
+    made = replace(decision, drafts={**decision.drafts, **heads})
+    shown = review_page(made, {**make_example_set("one"), "examples": []}, CONFIG)
+
+    assert "No completions are shown by token" in shown
+    assert re.search(r"of the candidate and the base draft it depends on", shown)
+    assert "Acceptance rate by position in the output." not in shown
+    assert "Acceptance by position in the draft" in shown
+    assert "No completions are shown by token" not in page_of(decision)
