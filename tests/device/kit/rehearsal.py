@@ -95,7 +95,7 @@ def _interrupted(until: float, command: list[str], environment: dict[str, str], 
     """Whether the run was stopped after a checkpoint of its training."""
     with started(command, _ROOT, environment) as process:
         while process.poll() is None:
-            stop = any(store.rglob("checkpoint-*/trainer_state.json"))
+            stop = any(store.rglob("checkpoint-*/checkpoint_complete"))
             if stop:
                 process.send_signal(signal.SIGINT)
             if stop or time.monotonic() > until:
