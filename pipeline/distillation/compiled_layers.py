@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from pipeline.config.distill import DistillConfig
+from pipeline.distillation.sharding import is_divided
 from pipeline.distillation.trained_head import TrainedHead
 
 _STEPS, _PARAMETERS = 200, 100_000_000  # of a training and a draft that are compiled
@@ -27,7 +28,7 @@ def compiles(model: nn.Module, settings: DistillConfig) -> bool:
         return settings.compile
     if next(model.parameters()).device.type != "cuda" or settings.max_steps < _STEPS:
         return False
-    changed = settings.lora is not None or settings.shard or settings.gradient_checkpointing
+    changed = settings.lora is not None or settings.shard or is_divided(model) or settings.gradient_checkpointing
     return not changed and sum(weight.numel() for weight in model.parameters()) >= _PARAMETERS
 
 

@@ -243,7 +243,7 @@ def _distill(config: Config) -> Job:
 def training_settings(config: Config) -> TrainingSettings:
     """The settings of every training."""
     return TrainingSettings(
-        distill=config.distill.model_copy(update={"processes": "auto", "shard": False, "compile": None}),  # resources
+        distill=config.distill.model_copy(update={"processes": "auto", "shard": False}),  # resources
         rounds=None,
         sampling=config.sampling,
         draft_sampling=config.evaluate.draft_sampling,

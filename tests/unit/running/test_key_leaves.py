@@ -90,7 +90,6 @@ KNOWN_BY: dict[str, str] = {
     "distill.prompt_weight": "generate distill",  # of generate: whether prompts are scored; a variant is trained without
     "distill.processes": "",
     "distill.shard": "",
-    "distill.compile": "",
     "quantize": "quantize",
     "quantize.engine": "quantize evaluate gate",  # which variants are made, and examined
     "quantize.variants": "quantize evaluate gate",
