@@ -199,6 +199,7 @@ class RoundsInTurn:
             if self._decoding is None:
                 if not room:
                     break
+                self._rounds = iter(())  # which has the caches of the last decoding
                 self._decoding = Decoding(self.decoder, [self.request])
                 self._rounds, room = iter(self._decoding), False
                 fitting = self.request.limit // (length + 1) - (most - whole)

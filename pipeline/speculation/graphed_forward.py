@@ -10,6 +10,7 @@ as they come.
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
@@ -20,7 +21,7 @@ from pipeline.speculation.llama_forward import Caches
 MOST_TOKENS = 1024  # of a pass that is recorded; above, kernels take longer than asking for them
 _WIDEST = 64  # tokens of a row; wider passes are over prompts
 _SLOTS = 256  # the fewest visible slots
-_MOST = 64  # recorded passes; each holds its logits
+_MOST, _MOST_BYTES = 64, 1 << 30  # of recorded passes, and of their logits
 
 
 class Shape(NamedTuple):
@@ -77,7 +78,8 @@ class _Kept:
     def record(
         self, shape: Shape, ids_BT: torch.Tensor, first_B: torch.Tensor, compute: Callable[[], torch.Tensor]
     ) -> Replay:
-        if len(self.recorded) == _MOST:
+        held = sum(replay.logits.nbytes for replay in self.recorded.values())
+        if len(self.recorded) == _MOST or held > _MOST_BYTES:
             self.recorded.clear()
             self._record = self._recorder()
         logits, run = self._record(compute)
@@ -93,14 +95,16 @@ class GraphedForward:
     """`forward.Forward` of a model on a GPU."""
 
     def __init__(self, inner: Inner, recorder: "Callable[[], Record] | None" = None) -> None:
-        self.device, self._inner, self._recorder = inner.device, inner, recorder or _CudaGraphs
+        self.device, self._inner = inner.device, inner
+        self._recorder = recorder or partial(_CudaGraphs, inner.device)
         self._kept: _Kept | None = None
 
     @torch.inference_mode()
     def allocate(self, rows: int, capacity: int) -> LentCaches:
-        """Caches of an earlier decode if they are large enough and no decode uses them, emptied."""
+        """Caches of an earlier decode if they are large enough, not for twice the rows and more, and no decode uses them,
+        emptied."""
         kept = self._kept
-        if kept is not None and kept.lent() is None and kept.rows >= rows and kept.capacity >= capacity:
+        if kept is not None and kept.lent() is None and rows <= kept.rows < 2 * rows and kept.capacity >= capacity:
             for layer in kept.first(rows).layers:
                 layer.zero_()  # hidden slots are multiplied by 0, which leaves NaN what it is
             return kept.lend(rows)
@@ -157,12 +161,15 @@ class _CudaGraphs:
     """By CUDA graphs, which share memory: they never run at the same time. torch takes no further graph into the memory of graphs
     that are all gone, so a recorder goes with them."""
 
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._pool = device, torch.cuda.graph_pool_handle()
 
     def __call__(self, compute: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with (
+            torch.cuda.device(self._device),
+            torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
+        ):
             logits = compute()
         return logits, graph.replay
 

@@ -1,5 +1,7 @@
 """Which layers are compiled, and for how long. What torch makes of them is tried on a GPU (`make test-gpu`)."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +11,8 @@ from torch import nn
 from pipeline.config.distill import DistillConfig, LoraConfig
 from pipeline.distillation import compiled_layers as module
 from pipeline.distillation.compiled_layers import as_written, compiled_layers, compiles
+from pipeline.distillation.training_callback import TrainingCallback
+from pipeline.examination.examiner import AcceptanceSummary
 from tests.fakes import tiny_llama
 
 LONG = {"max_steps": 200}
@@ -78,6 +82,25 @@ def test_layers_are_compiled_until_the_end_and_as_written_in_between(monkeypatch
         assert len(passes) == 2 * len(model.model.layers)
     model(ids)
     assert len(passes) == 2 * len(model.model.layers)
+
+
+def test_examinations_of_a_training_are_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("pipeline.distillation.training_callback.keep_best", lambda *args: None)
+    model, found = tiny_llama(1), list[bool]()
+    for layer in model.model.layers:
+        layer._compiled_call_impl = layer._call_impl
+    trainer = SimpleNamespace(model=model, state=SimpleNamespace(log_history=[], global_step=0))
+
+    def examine(model: Any) -> AcceptanceSummary:
+        found.append(any(layer._compiled_call_impl is not None for layer in model.model.layers))
+        return AcceptanceSummary(0.5, 1.0)
+
+    unused: Any = None
+    callback = TrainingCallback(trainer, DistillConfig(), unused, examine, unused, tmp_path)
+    callback._examine(SimpleNamespace(should_training_stop=False))
+
+    assert [False] == found
+    assert all(layer._compiled_call_impl is not None for layer in model.model.layers)
 
 
 def test_what_is_not_compiled_does_not_load_the_compiler() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pipeline.drafts.plain import PlainDraft
+from pipeline.examination.step_times import RoundsInTurn
 from pipeline.speculation.batch import Request
 from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.decoder import Decoder, Decoding
@@ -117,12 +118,31 @@ def test_caches_are_kept_and_emptied() -> None:
     with torch.inference_mode():
         for layer in kept.caches.layers:
             layer.fill_(torch.nan)
-    assert forward.allocate(2, 50).kept is not kept  # the first decode uses them
     del first
-    again = forward.allocate(2, 50)
-    assert not any(bool(layer[:2, :50].isnan().any()) for layer in again.kept.caches.layers)
-    larger = forward.allocate(2, again.kept.capacity + 1)
-    assert larger.kept is not again.kept
+    again = forward.allocate(3, 50)
+    assert again.kept is kept
+    assert not any(bool(layer[:3, :50].isnan().any()) for layer in kept.caches.layers)
+    assert forward.allocate(3, 50).kept is not kept  # a decode uses them
+    few = GraphedForward(forward._inner, Counts().recorder)
+    for rows, capacity, same in ((4, 100, False), (4, 101, False), (3, 90, True), (2, 90, False), (2, 60, True)):
+        before = few._kept
+        assert same == (few.allocate(rows, capacity).kept is before)  # more tokens, or half the rows, are other caches
+
+
+def test_recorded_passes_outlast_a_decoding_that_was_not_ended() -> None:
+    """Rounds are timed in one decoding after another, which begin anew where the limit is reached."""
+    target, draft = tiny_pair(0, 0.02)
+    decoder = decoder_of(target, draft, 4)
+    counts = with_graphs(decoder, target, draft)
+    rounds = RoundsInTurn(decoder, Request([1, 2, 3], 30, 0), 4)
+    for _ in range(3):
+        for length in (4, 0, 2):
+            rounds.seconds(length, 12)
+    recorded = [one.recorded for one in counts]
+    for length in (4, 0, 2):
+        rounds.seconds(length, 12)
+    assert recorded == [one.recorded for one in counts]
+    assert all(0 < one.recorded < 8 for one in counts)
 
 
 def test_wide_passes_and_those_seen_once_are_not_recorded() -> None:
@@ -131,6 +151,17 @@ def test_wide_passes_and_those_seen_once_are_not_recorded() -> None:
     for width, expected in ((1, 0), (1, 1), (1, 1), (2, 1), (2, 2), (80, 2), (80, 2)):
         forward.forward(torch.ones(2, width, dtype=torch.long), [0, 3], caches, 1)
         assert expected == recorder.recorded
+
+
+def test_logits_stay_what_they_were_at_the_next_pass() -> None:
+    """A replay writes where the last one did."""
+    forward, counts = graphed(tiny_llama(1))
+    caches = forward.allocate(2, 100)
+    found = [forward.forward(torch.full((2, 1), token), [0, 3], caches, 1) for token in (1, 1, 2, 5)]
+    assert 1 == counts.recorded
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[1], found[2])
+    assert not torch.equal(found[2], found[3])
 
 
 def test_few_recorded_passes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +176,16 @@ def test_few_recorded_passes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
             assert 1 <= len(caches.kept.recorded) <= 2
         del caches
     assert 10 == counts.recorded
+
+
+def test_their_logits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.speculation.graphed_forward._MOST_BYTES", 0)
+    forward, _ = graphed(tiny_llama(1))
+    caches = forward.allocate(2, 100)
+    for width in (1, 2, 3):
+        for _ in range(2):
+            forward.forward(torch.ones(2, width, dtype=torch.long), [0, 3], caches, 1)
+        assert [width] == [shape.tokens for shape in caches.kept.recorded]
 
 
 def test_shapes_are_rounded() -> None:
