@@ -13,7 +13,7 @@ from pipeline.corpus.template_clock import CALL
 from pipeline.distillation.trial_step import prove_training
 from pipeline.drafts.base_draft import check_earlier_target, draft_of_layers, fitting_draft
 from pipeline.drafts.directory import trained_on_before
-from pipeline.drafts.head_config import kind_of, require_trainable
+from pipeline.drafts.head_config import kind_of, longest_block, require_trainable
 from pipeline.drafts.head_tensors import head_facts
 from pipeline.drafts.loading import load_head
 from pipeline.drafts.made_heads import new_head, save_head
@@ -119,6 +119,8 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     if any(CALL in template for template in chat_templates(target)):
         # Prompts are the same from day to day: it is the day on which the pair was made.
         facts["template_day"] = datetime.now(UTC).date().isoformat()
+    if head is not None:
+        facts["head"] = {"longest": longest_block(head)}
     if settings.server:
         facts["served"] = dict(context.facts["target"])
     write_json(context.out / PAIR_FILE, facts)

@@ -13,6 +13,7 @@ from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.profile import PromptCounts, counts_from_json, counts_json
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.pair import Dtype
+from pipeline.drafts.kinds import PLAIN, KindName
 from pipeline.errors import UsageError
 from pipeline.store.files import content_key
 from pipeline.store.parsing import Text, parse, stored
@@ -46,6 +47,7 @@ class Examined:
     conditions: Conditions
     hardware: str  # class of the device ("cpu x86_64 AVX512"); figures in low precision may differ between classes
     digest: str  # of the draft
+    kind: KindName = PLAIN.name
     trained_on: frozenset[str]  # ids of the examined prompts that the draft was trained on
 
 
@@ -53,6 +55,7 @@ class Examined:
 class _Draft:
     digest: Text
     trained_on: list[Text]
+    kind: KindName = PLAIN.name  # written for other kinds
 
 
 @stored
@@ -71,11 +74,12 @@ _FILE, _SETTINGS = TypeAdapter(_File), TypeAdapter(EvaluateConfig)
 def baseline_json(examined: Examined) -> dict[str, Any]:
     """The content of a baseline file."""
     rows = [_short(row) for row in counts_json(examined.counts)]
+    kind = {} if examined.kind == PLAIN.name else {"kind": examined.kind}
     head = {
         "schema": SCHEMA,
         "conditions": asdict(examined.conditions),
         "hardware": examined.hardware,
-        "draft": {"digest": examined.digest, "trained_on": sorted(examined.trained_on)},
+        "draft": {"digest": examined.digest, "trained_on": sorted(examined.trained_on), **kind},
     }
     return {**head, "sha256": content_key([head, rows]), "prompts": rows}
 
@@ -119,6 +123,7 @@ def read_baseline(raw: Any, where: str) -> Examined:
             conditions=file.conditions,
             hardware=file.hardware,
             digest=file.draft.digest,
+            kind=file.draft.kind,
             trained_on=frozenset(file.draft.trained_on),
         )
     except ValueError as error:

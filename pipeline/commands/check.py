@@ -120,8 +120,9 @@ def _update_baseline(inputs: _Inputs, outputs: Sequence[str]) -> None:
 
 def _compare(inputs: _Inputs, margin: float, segment_margin: float) -> "Comparison":
     """Examine the draft as the baseline was, and compare. UsageError if conditions or rows differ; Refused without figures."""
+    from pipeline.drafts.head_config import kind_of
     from pipeline.errors import UsageError
-    from pipeline.judgement.regression import compare, differing
+    from pipeline.judgement.regression import compare, differing, require_same_rates
 
     path = inputs.baseline
     if margin >= 1:
@@ -136,6 +137,7 @@ def _compare(inputs: _Inputs, margin: float, segment_margin: float) -> "Comparis
         )
     before = _read(path)
     draft = _named(inputs)
+    require_same_rates(kind_of(draft.directory).name, before)
     stored, settings = _open(inputs, before)
     from pipeline.examination.on_completions import conditions_of
 

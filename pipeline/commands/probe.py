@@ -139,6 +139,12 @@ def probe(
     }
     asked = _Asked(named_source(chosen, columns) if chosen else None, completions, count, max_new_tokens, chat)
     found, notes, deployed = _examine(pair, asked, known, settings, cost_ratio)
+    if draft_sampling != "greedy" and not deployed.sampling.greedy:
+        greedy = {name: draft.kind.name for name, draft in pair.drafts.items() if draft.kind.greedy}
+        notes += [
+            f"{name}: drafted greedily, as engines draft with {kind} at every temperature"
+            for name, kind in greedy.items()
+        ]
     _print(found, [*deployed.lines, *notes], deployed.sampling, settings, cost_ratio, as_json)
 
 

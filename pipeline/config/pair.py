@@ -122,6 +122,11 @@ class HeadShape(Section):
     )
     places: int = Field(default=5, ge=1, le=16, description="Of medusa: tokens of the longest block, one network each.")
 
+    @property
+    def longest(self) -> int | None:
+        """The most tokens that it proposes in a round; None: no limit."""
+        return self.places if _OF_ONE_KIND[self.kind] == "places" else None
+
     @model_validator(mode="after")
     def _keys_are_of_the_kind(self) -> "HeadShape":
         for kind, key in _OF_ONE_KIND.items():

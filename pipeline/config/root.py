@@ -68,7 +68,7 @@ class Config(Section):
         if any(source.is_reference for source in self.corpus.sources) and not self.pair.is_reference:
             raise ValueError("corpus.sources has `reference`, whose prompts exist only with the reference pair")
         if self.pair.draft.head is not None:
-            self.require_for_heads()
+            self.require_for_heads(self.pair.draft.head.longest)
         if self.pair.target.is_served != self.generate.is_served:
             raise ValueError(
                 "`pair.target.source: server` and `generate.engine: server` belong together: set both, or neither"
@@ -119,8 +119,14 @@ class Config(Section):
             )
         return self
 
-    def require_for_heads(self) -> None:
-        """ValueError for keys that a draft which is a head on hidden states cannot do with: found before anything is paid."""
+    def require_for_heads(self, longest: int | None) -> None:
+        """ValueError for keys that a draft which is a head on hidden states cannot do with: found before anything is paid.
+        `longest`: the most tokens that it proposes in a round."""
+        if longest is not None and self.evaluate.gamma > longest:
+            raise ValueError(
+                f"evaluate.gamma is {self.evaluate.gamma}, and the heads propose at most {longest} tokens; set it to {longest} "
+                "or fewer"
+            )
         if (key := self.distill.not_for_heads) is not None:
             raise ValueError(f"{key}: not available for a head on hidden states; leave it out")
         if self.pair.target.is_served:

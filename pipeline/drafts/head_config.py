@@ -124,6 +124,11 @@ def _refused(directory: Path, what: str) -> UsageError:
     )
 
 
+def longest_block(directory: Path) -> int | None:
+    """The most tokens that a head proposes in a round; None: no limit."""
+    return read_medusa(directory).heads if kind_of(directory) == MEDUSA else None
+
+
 def require_trainable(kind: Kind, directory: Path) -> None:
     """UsageError for a head that is examined here, and not trained further. Its files alone are read."""
     if kind == EAGLE3:

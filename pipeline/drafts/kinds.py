@@ -4,6 +4,7 @@ A kind is a line here and a file beside this one, which answers what `speculatio
 an attribute here or a method there; nothing else asks which kind a draft is.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -76,3 +77,10 @@ KINDS: dict[str, Kind] = {
 PLAIN, LOOKUP, SUFFIX = KINDS["plain"], KINDS["prompt-lookup"], KINDS["suffix-matching"]
 EAGLE3, MEDUSA = KINDS["eagle3"], KINDS["medusa"]
 assert set(get_args(KindName)) == KINDS.keys()
+
+
+def rates_compare(kinds: Iterable[KindName]) -> bool:
+    """Whether acceptance rates of drafts of these kinds are of the same: over all tokens, or over those that one kind
+    examines."""
+    found = set(kinds)
+    return len(found) == 1 or all(KINDS[kind].by_token for kind in found)

@@ -120,6 +120,7 @@ def examine_on(completions: Artifact, draft: Path, settings: Settings) -> Examin
         conditions=conditions_of(completions, settings),
         hardware=hardware_class(device),
         digest=model_digest(draft),
+        kind=kind.name,
         trained_on=frozenset(name for item in stored() for name in before.among({item.id: item.text_id})),
     )
 

@@ -7,7 +7,7 @@ from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.profile_file import Examination, NotExamined
 from pipeline.acceptance.schema import Profile, SamplingSettings
-from pipeline.drafts.kinds import KINDS
+from pipeline.drafts.kinds import rates_compare
 from pipeline.judgement.comparison import draft_figures, paired_gains
 from pipeline.judgement.policy import Case
 from pipeline.judgement.schema import (
@@ -53,7 +53,7 @@ def make_case(examinations: Examinations, baseline_name: str) -> Case | None:
         baseline_name=baseline_name,
         prompt_lookup=None if isinstance(lookup, NotExamined) else lookup.counts,
         draft_bytes=profile.draft.bytes,
-        rates_compare=len(kinds) == 1 or all(KINDS[kind].by_token for kind in kinds),
+        rates_compare=rates_compare(kinds),
         crosscheck_agrees=None if profile.crosscheck is None else profile.crosscheck.agrees,
     )
 
@@ -76,7 +76,7 @@ def gather(
     confidence: float,
 ) -> Evidence:
     """Figures over the prompts of `counts`; a side without prompts has none. `is_champion`: the baseline is the candidate itself
-    and has no figures of its own."""
+    and has no figures of its own. No gains where acceptance rates are over different tokens."""
     drafts = {
         side: draft_figures(profiles[side], found, gamma, confidence)
         for side, found in counts.items()
@@ -84,7 +84,8 @@ def gather(
     }
     if is_champion and speed is not None:
         speed = replace(speed, baseline=None)  # it was measured before the candidate became the champion
-    both = CANDIDATE in drafts and BASELINE in drafts
+    both = {CANDIDATE, BASELINE} <= drafts.keys()
+    both = both and rates_compare(drafts[side].draft.kind for side in (CANDIDATE, BASELINE))
     gains = paired_gains(counts[CANDIDATE], counts[BASELINE], confidence) if both else None
     return Evidence(drafts, gains, speed, benefit)
 

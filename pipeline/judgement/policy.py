@@ -42,8 +42,7 @@ class Case:
     prompt_lookup: CountTable | None
     draft_bytes: float | None
     crosscheck_agrees: bool | None
-    # Whether acceptance rates of candidate and baseline are of the same: over all tokens, or over those that one kind examines.
-    rates_compare: bool = True
+    rates_compare: bool = True  # of candidate and baseline (`drafts.kinds.rates_compare`)
     domains: Mapping[str, int] = field(
         default_factory=dict
     )  # examined prompts by domain, where some are not in the rows

@@ -13,6 +13,7 @@ from pipeline.acceptance.baseline import Conditions, Examined
 from pipeline.acceptance.gains import acceptance_gain, segment_gain
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts
+from pipeline.drafts.kinds import KindName, rates_compare
 from pipeline.errors import Refused, UsageError
 from pipeline.judgement.judged_segments import segment_shares
 from pipeline.judgement.power import power_of
@@ -106,6 +107,16 @@ def differing(draft: Conditions, baseline: Conditions) -> list[str]:
         for field in fields(Conditions)
         if getattr(draft, field.name) != getattr(baseline, field.name)
     ]
+
+
+def require_same_rates(kind: KindName, baseline: Examined) -> None:
+    """UsageError for a draft whose acceptance rate is over other tokens than the baseline's."""
+    if not rates_compare((kind, baseline.kind)):
+        raise UsageError(
+            f"the draft is of the kind {kind} and the baseline is of a draft of the kind {baseline.kind}: their acceptance "
+            "rates are over different tokens; write a baseline of this kind with --update-baseline, or see the tokens per "
+            "target call of both with `understudy compare`"
+        )
 
 
 def compare(draft: Examined, baseline: Examined, margin: float, segment_margin: float) -> Comparison:

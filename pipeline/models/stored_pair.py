@@ -33,12 +33,19 @@ class ModelFacts(TypedDict):
 
 
 @known_fields_only
+class HeadFacts(TypedDict):
+    """Of a draft that is a head on the target's hidden states."""
+
+    longest: Count | None  # tokens that it proposes in a round; None: no limit
+
+
 class PairFacts(TypedDict):
     """The content of `pair.json`."""
 
     target: ModelFacts
     draft: ModelFacts
     target_before: NotRequired[ModelFacts]
+    head: NotRequired[HeadFacts]
     vocabulary: Count
     context: Count
     tokens: Count

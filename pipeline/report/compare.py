@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pipeline.acceptance.baseline import Examined
 from pipeline.acceptance.schema import Figure
+from pipeline.drafts.kinds import rates_compare
 from pipeline.errors import UsageError
 from pipeline.judgement.comparison import compared_figures, paired_gains
 from pipeline.judgement.headline import interval, points
@@ -43,7 +44,7 @@ def compare_examined(one: Examined, other: Examined, *, gamma: int, domain: str 
         confidence=confidence,
         left_out=left_out,
         same_draft=one.digest == other.digest,
-        rates_differ=[item.examined for item in ours] != [item.examined for item in theirs],
+        rates_differ=not rates_compare((one.kind, other.kind)),
         drafts={
             CANDIDATE: compared_figures(ours, gamma, confidence),
             BASELINE: compared_figures(theirs, gamma, confidence),

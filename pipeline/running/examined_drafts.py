@@ -102,5 +102,6 @@ def _of_run(draft: Draft) -> Examined | None:
         conditions=conditions_of(generated, own),
         hardware=draft.examination.manifest.environment.get("machine", ""),
         digest=draft.digest,
+        kind=kind_of(draft.directory).name,
         trained_on=trained_on_before(draft.directory).among(text_ids(generated.path, {"examination"})),
     )

@@ -5,7 +5,6 @@ from typing import Any
 
 from pipeline.config.pair import PairConfig
 from pipeline.config.root import Config
-from pipeline.errors import UsageError
 from pipeline.running.pair_checks import apply_pair
 
 
@@ -15,21 +14,11 @@ def check_local_pair(config: Config) -> tuple[Config, list[str]]:
     facts = local_facts(config.pair)
     if facts is None:
         return config, []
-    if facts["head"]:
-        require_for_heads(config)
     from pipeline.models.loading import load_tokenizer
     from pipeline.models.segmenter import Segmenter
 
     Segmenter(load_tokenizer(Path(config.pair.target.source), config.pair.trust_remote_code), config.generate.segments)
     return apply_pair(config, facts)
-
-
-def require_for_heads(config: Config) -> None:
-    """UsageError for keys that a draft which is a head cannot do with."""
-    try:
-        config.require_for_heads()
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def local_facts(pair: PairConfig) -> dict[str, Any] | None:
@@ -40,7 +29,7 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
     if not local or not all((path / "config.json").is_file() for path in (target, draft)):
         return None
     # Imported here because the first import of torch takes seconds, and other pairs do without it.
-    from pipeline.drafts.head_config import kind_of, require_trainable
+    from pipeline.drafts.head_config import kind_of, longest_block, require_trainable
     from pipeline.drafts.surgery import gained_tokens
     from pipeline.models.built import empty_model
     from pipeline.models.generation_config import sampling_defaults
@@ -50,10 +39,11 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
     from pipeline.quantization.block_sizes import impossible_variants
 
     trusted = pair.trust_remote_code
-    if pair.draft.head is not None or kind_of(draft).reads_states:
-        if pair.draft.head is None:
-            require_trainable(kind_of(draft), draft)
-        return _with_head(target, trusted)
+    if pair.draft.head is not None:
+        return _with_head(target, pair.draft.head.longest, trusted)
+    if (kind := kind_of(draft)).reads_states:
+        require_trainable(kind, draft)
+        return _with_head(target, longest_block(draft), trusted)
     tokenizer, own = load_tokenizer(target, trusted), load_tokenizer(draft, trusted)
     for path in (target, draft):
         empty_model(path, trusted)
@@ -68,11 +58,10 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
         "chat_template": bool(tokenizer.chat_template),
         "generation_config": sampling_defaults(target),
         "impossible_variants": impossible_variants(draft, trusted),
-        "head": False,
     }
 
 
-def _with_head(target: Path, trusted: bool) -> dict[str, Any]:
+def _with_head(target: Path, longest: int | None, trusted: bool) -> dict[str, Any]:
     """Of a draft that is a head, which has the target's tokenizer."""
     from pipeline.models.generation_config import sampling_defaults
     from pipeline.models.loading import load_tokenizer
@@ -86,5 +75,5 @@ def _with_head(target: Path, trusted: bool) -> dict[str, Any]:
         "chat_template": bool(tokenizer.chat_template),
         "generation_config": sampling_defaults(target),
         "impossible_variants": no_variants(),
-        "head": True,
+        "head": {"longest": longest},
     }

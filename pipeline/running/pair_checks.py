@@ -30,6 +30,11 @@ def apply_pair(config: Config, facts: Facts) -> tuple[Config, list[str]]:
         _check_generation_config(config, facts["generation_config"])
     _check_chat_template(config, facts)
     _check_training(config)
+    if (head := facts.get("head")) is not None:
+        try:
+            config.require_for_heads(head["longest"])
+        except ValueError as error:
+            raise UsageError(str(error)) from None
     generate = config.generate
     if generate.distribution_tokens == "auto":
         stored = min(generate.stored_tokens, facts["vocabulary"] - 1)

@@ -1,5 +1,6 @@
 """From examinations to what is compared: a draft without figures is a type of its own."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,6 +50,22 @@ def test_nothing_is_compared_with_a_draft_that_cannot_be_examined(
     assert sides == evidence.drafts.keys()
     assert evidence.gains is None
     assert make_case(_examinations(), "champion") is not None
+
+
+@pytest.mark.parametrize(("kind", "compare"), [("plain", True), ("eagle3", False)])
+def test_no_gain_is_told_between_rates_of_other_tokens(kind: Any, compare: bool) -> None:
+    """A head's rate is over the tokens that its rounds reach."""
+    found = _examinations()
+    candidate = found[CANDIDATE]
+    assert isinstance(candidate, Examination)
+    profile = replace(candidate.profile, draft=replace(candidate.profile.draft, kind=kind))
+    found[CANDIDATE] = replace(candidate, profile=profile)
+    case = make_case(found, "champion")
+    profiles = {side: one.profile for side, one in found.items()}
+    evidence = gather(profiles, counts_of(found), None, None, is_champion=False, gamma=2, confidence=0.95)
+
+    assert case is not None
+    assert (compare, compare) == (case.rates_compare, evidence.gains is not None)
 
 
 def test_figures_of_such_a_draft_are_asked_for_in_vain() -> None:

@@ -425,3 +425,19 @@ def test_a_baseline_of_other_segments_cannot_be_compared() -> None:
         "write it again with --update-baseline",
     ):
         compare(_examined(_segmented(0.7, 0.8)), _examined(plain), 0.01)
+
+
+def test_a_head_is_not_checked_against_a_plain_draft() -> None:
+    """Its rate is over other tokens. The kind is in the file where it is another than plain: older files stay what they are."""
+    plain = _examined(_counts())
+    head = replace(plain, kind="eagle3")
+    read = read_baseline(json.loads(json.dumps(baseline_json(head))), "b.json")
+    assert "kind" not in baseline_json(plain)["draft"]
+    assert "eagle3" == read.kind
+    regression.require_same_rates("eagle3", read)
+    regression.require_same_rates("plain", plain)
+    for kind, baseline in (("plain", read), ("medusa", read), ("eagle3", plain)):
+        with pytest.raises(
+            UsageError, match=f"the draft is of the kind {kind} and the baseline is of a draft of the kind"
+        ):
+            regression.require_same_rates(kind, baseline)  # type: ignore[arg-type]

@@ -89,6 +89,16 @@ def test_the_prompt_limit_follows_from_the_context(given: str, context: int, exp
             {"impossible_variants": {"int4": NARROW}},
             rf"gate\.profile\.int4: {NARROW}",
         ),
+        (
+            "promote.export={engine: vllm, out: ./e}",
+            {"head": {"longest": None}},
+            "heads on hidden states are not exported",
+        ),
+        (
+            "evaluate.gamma=5",
+            {"head": {"longest": 3}},
+            "evaluate.gamma is 5, and the heads propose at most 3 tokens; set",
+        ),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(override: str, facts: dict[str, Any], complaint: str) -> None:
