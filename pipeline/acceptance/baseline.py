@@ -55,7 +55,7 @@ class Examined:
 class _Draft:
     digest: Text
     trained_on: list[Text]
-    kind: KindName = PLAIN.name  # written for other kinds
+    kind: KindName = PLAIN.name  # files from before there were others do not say it
 
 
 @stored
@@ -74,12 +74,11 @@ _FILE, _SETTINGS = TypeAdapter(_File), TypeAdapter(EvaluateConfig)
 def baseline_json(examined: Examined) -> dict[str, Any]:
     """The content of a baseline file."""
     rows = [_short(row) for row in counts_json(examined.counts)]
-    kind = {} if examined.kind == PLAIN.name else {"kind": examined.kind}
     head = {
         "schema": SCHEMA,
         "conditions": asdict(examined.conditions),
         "hardware": examined.hardware,
-        "draft": {"digest": examined.digest, "trained_on": sorted(examined.trained_on), **kind},
+        "draft": {"digest": examined.digest, "trained_on": sorted(examined.trained_on), "kind": examined.kind},
     }
     return {**head, "sha256": content_key([head, rows]), "prompts": rows}
 
