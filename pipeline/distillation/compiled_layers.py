@@ -1,4 +1,4 @@
-"""The layers of a draft, compiled by torch while it is trained on a GPU.
+"""The layers of a draft, and its loss, compiled by torch while it is trained on a GPU.
 
 In mixed precision most of a step is not matrix products: it is norms, rotations, activations and casts, each a kernel that reads
 and writes a whole tensor. torch compiles a layer into a few kernels, once for all layers of one kind. That takes a quarter of a
@@ -32,11 +32,17 @@ def compiles(model: nn.Module, settings: DistillConfig) -> bool:
     return not changed and sum(weight.numel() for weight in model.parameters()) >= _PARAMETERS
 
 
+def compiles_loss(device: torch.device, settings: DistillConfig) -> bool:
+    """Whether the passes over the logits are compiled, of any draft and in seconds."""
+    return device.type == "cuda" and (settings.max_steps >= _STEPS if settings.compile is None else settings.compile)
+
+
 @contextmanager
 def compiled_layers(model: Any, settings: DistillConfig) -> Iterator[None]:
-    """Compile the layers of the model's decoder until the end of the block."""
+    """Compile the layers of the model's decoder until the end of the block, in which what cannot be compiled is computed as it is
+    written."""
     layers = _layers(model) if compiles(model, settings) else []
-    if not layers:
+    if not layers and not compiles_loss(torch.device(model.device), settings):
         yield
         return
     for layer in layers:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from pipeline.distillation.sparse_log_probs import gather_log_probs
+from pipeline.distillation.sparse_log_probs import GatherLogProbs, gather_log_probs
 
 _LEAST = -1e4  # log p of impossible tokens: exp gives 0, and 0 * -inf is avoided
 _LEAST_REST = 1e-7  # bucket mass below which a difference of fp32 numbers is only rounding error
@@ -50,7 +50,9 @@ def full_columns(log_q_NV: torch.Tensor, log_p_NV: torch.Tensor) -> Columns:
     return Columns(log_p_NV.clamp(min=_LEAST), log_q_NV.clamp(min=_LEAST), 0.0, 0.0)
 
 
-def sparse_columns(logits_NV: torch.Tensor, stored: SparseTargets, merged: bool = False) -> Columns:
+def sparse_columns(
+    logits_NV: torch.Tensor, stored: SparseTargets, merged: bool = False, gather: GatherLogProbs = gather_log_probs
+) -> Columns:
     """K + 1 columns from the draft's logits; the last one is the bucket.
 
     With a bucket, every divergence is a lower bound of that of the full distributions, and the acceptance an upper bound.
@@ -60,7 +62,7 @@ def sparse_columns(logits_NV: torch.Tensor, stored: SparseTargets, merged: bool 
     counts once and all others are in the bucket.
     """
     kept = stored.ids_NK.shape[1]
-    draft = gather_log_probs(logits_NV, stored.ids_NK, stored.tokens_N)
+    draft = gather(logits_NV, stored.ids_NK, stored.tokens_N)
     place_K = torch.arange(kept, device=logits_NV.device)
     drawn_NK = place_K >= stored.certain_N.unsqueeze(-1)
     drawn_N = (kept - stored.certain_N).clamp(min=1).to(stored.log_p_NK.dtype)

@@ -37,7 +37,7 @@ from pipeline.distillation.checkpoints import (
     write_optimizer,
 )
 from pipeline.distillation.chunked_loss import mean_loss, mean_loss_of_logits
-from pipeline.distillation.compiled_layers import compiled_layers
+from pipeline.distillation.compiled_layers import compiled_layers, compiles_loss
 from pipeline.distillation.dataset import PackedCompletions, stored_targets
 from pipeline.distillation.document_masking import supports_document_masking
 from pipeline.distillation.losses import LOSSES, MERGED, SparseTargets, cross_entropy, sparse_columns
@@ -48,6 +48,7 @@ from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.distillation.segment_losses import SegmentLosses
 from pipeline.distillation.sharding import complete, is_divided
 from pipeline.distillation.smaller_batch import attempt, otherwise, remedy
+from pipeline.distillation.sparse_log_probs import fused_log_probs, gather_log_probs
 from pipeline.distillation.trained_head import TrainedHead
 from pipeline.distillation.training_callback import TrainingCallback
 from pipeline.distillation.training_log import Log, kept
@@ -219,7 +220,9 @@ def _config(settings: DistillConfig, seed: int, work: Path, device: torch.device
         report_to="none",
         disable_tqdm=True,
         remove_unused_columns=False,
-        dataloader_num_workers=0,
+        # Unpacking the distributions of a batch takes the host 20 ms, in which it would ask a GPU for nothing.
+        dataloader_num_workers=int(device.type == "cuda"),
+        dataloader_persistent_workers=device.type == "cuda",
         dataloader_pin_memory=not computes_at_once(device),
         accelerator_config={"non_blocking": not computes_at_once(device)},
         dataset_kwargs={"skip_prepare_dataset": True},
@@ -266,6 +269,8 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
             sampler=RandomSampler(self.train_dataset),
             collate_fn=self.data_collator,
             pin_memory=self.args.dataloader_pin_memory,
+            num_workers=self.args.dataloader_num_workers,
+            persistent_workers=self.args.dataloader_persistent_workers,
         )
         return prepare_data_loader(
             loader,
@@ -289,13 +294,14 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
         self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         stored, loss_name, labels_N = stored_targets(inputs), self._settings.loss, inputs.get("segments")
+        gather = fused_log_probs if compiles_loss(self.args.device, self._settings) else gather_log_probs
 
         def loss_of(logits_NV: torch.Tensor, where: slice) -> torch.Tensor:
             part = SparseTargets(*(column[where] for column in stored))
             if loss_name == "cross_entropy":
                 loss_N = cross_entropy(logits_NV, part.tokens_N)
             else:
-                loss_N = LOSSES[loss_name](sparse_columns(logits_NV, part, merged=loss_name in MERGED))
+                loss_N = LOSSES[loss_name](sparse_columns(logits_NV, part, loss_name in MERGED, gather))
             return loss_N if labels_N is None else self.by_segment.weigh(loss_N, labels_N[where])
 
         # No attention mask is needed: padding is on the right, and restarted position_ids mask documents from each other

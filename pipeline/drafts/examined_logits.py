@@ -12,7 +12,7 @@ from pipeline.models.devices import upload
 from pipeline.speculation.drafter import Examined
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import Sampling
-from pipeline.speculation.teacher_forced import CHUNK_ELEMENTS, PaddedBatch
+from pipeline.speculation.teacher_forced import PaddedBatch, chunk_rows
 
 
 class _HasLogits(Protocol):
@@ -31,7 +31,7 @@ def values_of(
     hidden_NH = hidden_BSH[upload(batch.is_token_BS, device)]
     tokens_N = upload(batch.tokens_after(place), device)
     found_N = np.empty(len(tokens_N), dtype=bool if sampling.greedy else np.float64)
-    step = max(1, CHUNK_ELEMENTS // draft.vocabulary)
+    step = chunk_rows(draft.vocabulary, device)
     for begin in range(0, len(tokens_N), step):
         part = slice(begin, begin + step)
         logits_nV, tokens_n = draft.logits(hidden_NH[part], place), tokens_N[part]

@@ -4,6 +4,7 @@ Shapes: N positions, V shared tokens, K stored. An entry packs a token id and it
 152,000 the id takes 18 bits and log p has 6, with 2,048 log p has 13.
 """
 
+from functools import cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -132,19 +133,25 @@ def unpack(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Ids and log p, (N, K). The top tokens are renormalised after rounding, so that they and the rest sum to 1."""
     id_bits = _id_bits(vocabulary)
-    wide = entries_NK3.astype(np.int64)
+    wide = entries_NK3.astype(np.int32)
     entry_NK = wide[..., 0] | wide[..., 1] << 8 | wide[..., 2] << 16
-    levels = 2 ** (_ENTRY_BITS - id_bits) - 1
     highest_NK = _highest(certain_N, rest_log_p_N, entry_NK.shape[1])
-    log_p_NK = (highest_NK + _LOWEST * ((entry_NK >> id_bits) / levels) ** 2).astype(np.float32)
+    log_p_NK = (highest_NK + _below_highest(_ENTRY_BITS - id_bits)[entry_NK >> id_bits]).astype(np.float32)
     is_certain_NK = np.arange(entry_NK.shape[1]) < certain_N[:, None]
     mass_N = (np.exp(log_p_NK) * is_certain_NK).sum(-1)
     mass_left_N = -np.expm1(rest_log_p_N.astype(np.float32))
     some_N = (certain_N > 0) & (mass_left_N > 0)
     shift_N = np.log(np.where(some_N, mass_left_N, 1.0) / np.where(some_N, mass_N, 1.0))
-    return entry_NK & (2**id_bits - 1), np.where(is_certain_NK, log_p_NK + shift_N[:, None], log_p_NK).astype(
-        np.float32
-    )
+    np.add(log_p_NK, shift_N[:, None], out=log_p_NK, where=is_certain_NK)
+    return (entry_NK & (2**id_bits - 1)).astype(np.int64), log_p_NK
+
+
+@cache
+def _below_highest(bits: int) -> NDArray[np.float64]:
+    """What a code of so many bits adds to the largest possible log p, by code."""
+    levels = 2**bits - 1
+    found: NDArray[np.float64] = _LOWEST * (np.arange(levels + 1) / levels) ** 2
+    return found
 
 
 def step(log_p_N: NDArray[np.float64], vocabulary: int) -> NDArray[np.float64]:

@@ -67,15 +67,19 @@ def choose_forward(model: Any, vocabulary: int, llama_forward: bool = True) -> F
     return forward
 
 
-def recorded_forward(model: Any, vocabulary: int, layers: Sequence[int]) -> Forward:
-    """The model's own forward on a batch, which records hidden states. UsageError for a model that is not computed so."""
-    forward = choose_forward(model, vocabulary, llama_forward=False)
-    if not isinstance(forward, ModelForward):
-        raise UsageError(
-            f"hidden states of the architecture {architecture(model)} cannot be recorded while it decodes: its rows are computed "
-            "one at a time, or elsewhere; use a draft that reads tokens alone"
-        )
-    return RecordedForward(forward, StateRecorder(model, layers))
+def recorded_forward(model: Any, vocabulary: int, layers: Sequence[int], llama_forward: bool = True) -> Forward:
+    """The same, which records the hidden states of `layers` in each pass; compiled code keeps none. UsageError for a model whose
+    states cannot be recorded."""
+    recorder = StateRecorder(model, layers)
+    way = "own" if hasattr(model, "as_forward") else proved_way(model, vocabulary, llama_forward)
+    if way in _LLAMA and (ours := LlamaForward.of(model, vocabulary, layers)) is not None:
+        return GraphedForward(ours) if way == "graphs" else ours
+    if way == "batch":
+        return RecordedForward(ModelForward(model, vocabulary), recorder)
+    raise UsageError(
+        f"hidden states of the architecture {architecture(model)} cannot be recorded while it decodes: its rows are computed "
+        "one at a time, or elsewhere; use a draft that reads tokens alone"
+    )
 
 
 def proved_way(model: Any, vocabulary: int, llama_forward: bool = True) -> str:

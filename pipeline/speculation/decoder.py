@@ -61,7 +61,7 @@ class Decoder:
         self.draft = draft if self.length.most else None
         layers = self.draft.layers if self.draft is not None else ()
         self.target: Forward = (
-            recorded_forward(target, vocabulary, layers)
+            recorded_forward(target, vocabulary, layers, llama_forward)
             if layers
             else choose_forward(target, vocabulary, llama_forward)
         )

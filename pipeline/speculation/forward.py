@@ -30,8 +30,7 @@ class CachedModel:
         the device of `ids_BT`."""
         device = ids_BT.device
         logits = self.model.forward(ids_BT.to(self.device), first, self.caches, keep).to(device)
-        if isinstance(self.model, RecordedForward):
-            self.features = self.model.features
+        self.features = getattr(self.model, "features", None) or None
         return logits
 
     def fill_cache(self, ids_BS: torch.Tensor, lengths: Sequence[int]) -> None:

@@ -16,12 +16,16 @@ from typing import NamedTuple, Protocol
 import torch
 
 from pipeline.models.devices import upload
+from pipeline.speculation.hidden_states import Features
 from pipeline.speculation.llama_forward import Caches
 
 MOST_TOKENS = 1024  # of a pass that is recorded; above, kernels take longer than asking for them
 _WIDEST = 64  # tokens of a row; wider passes are over prompts
 _SLOTS = 256  # the fewest visible slots
-_MOST, _MOST_BYTES = 64, 1 << 30  # of recorded passes, and of their logits
+_MOST, _MOST_BYTES = 64, 1 << 30  # of recorded passes, and of their results
+
+
+Results = tuple[torch.Tensor, ...]  # of a pass: logits, then hidden states by recorded layer
 
 
 class Shape(NamedTuple):
@@ -34,11 +38,11 @@ class Shape(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """A recorded pass: `ids_BT` and `first_B` are what it reads, `logits` what `run` writes."""
+    """A recorded pass: `ids_BT` and `first_B` are what it reads, `results` what `run` writes."""
 
     ids_BT: torch.Tensor
     first_B: torch.Tensor
-    logits: torch.Tensor
+    results: Results
     run: Callable[[], None]
 
 
@@ -46,12 +50,13 @@ class Inner(Protocol):
     """What `LlamaForward` gives."""
 
     device: torch.device
+    recorded: tuple[int, ...]  # layers whose hidden states `compute` gives too
 
     def allocate(self, rows: int, capacity: int) -> Caches: ...
 
     def compute(
         self, ids_BT: torch.Tensor, first_B: torch.Tensor, caches: Caches, visible: int, keep: int
-    ) -> torch.Tensor: ...
+    ) -> Results: ...
 
 
 class LentCaches:
@@ -76,14 +81,13 @@ class _Kept:
         return lent
 
     def record(
-        self, shape: Shape, ids_BT: torch.Tensor, first_B: torch.Tensor, compute: Callable[[], torch.Tensor]
+        self, shape: Shape, ids_BT: torch.Tensor, first_B: torch.Tensor, compute: Callable[[], Results]
     ) -> Replay:
-        held = sum(replay.logits.nbytes for replay in self.recorded.values())
+        held = sum(result.nbytes for replay in self.recorded.values() for result in replay.results)
         if len(self.recorded) == _MOST or held > _MOST_BYTES:
             self.recorded.clear()
             self._record = self._recorder()
-        logits, run = self._record(compute)
-        self.recorded[shape] = Replay(ids_BT, first_B, logits, run)
+        self.recorded[shape] = Replay(ids_BT, first_B, *self._record(compute))
         return self.recorded[shape]
 
     def first(self, rows: int) -> Caches:
@@ -95,7 +99,7 @@ class GraphedForward:
     """`forward.Forward` of a model on a GPU."""
 
     def __init__(self, inner: Inner, recorder: "Callable[[], Record] | None" = None) -> None:
-        self.device, self._inner = inner.device, inner
+        self.device, self._inner, self.features = inner.device, inner, Features()
         self._recorder = recorder or partial(_CudaGraphs, inner.device)
         self._kept: _Kept | None = None
 
@@ -120,24 +124,29 @@ class GraphedForward:
         if tokens <= _WIDEST and shape.rows * tokens <= MOST_TOKENS:
             kept.seen[shape] += 1
             if kept.seen[shape] > 1:
-                return self._replayed(kept, shape, ids_BT, first_B)
-        return self._inner.compute(ids_BT, first_B, kept.first(rows), shape.visible, keep)
+                return self._result(self._replayed(kept, shape, ids_BT, first_B))
+        return self._result(self._inner.compute(ids_BT, first_B, kept.first(rows), shape.visible, keep))
 
-    def _replayed(self, kept: _Kept, shape: Shape, ids_BT: torch.Tensor, first_B: torch.Tensor) -> torch.Tensor:
+    def _result(self, computed: Results) -> torch.Tensor:
+        logits, *states = computed
+        self.features = dict(zip(self._inner.recorded, states, strict=True))
+        return logits
+
+    def _replayed(self, kept: _Kept, shape: Shape, ids_BT: torch.Tensor, first_B: torch.Tensor) -> Results:
         if (replay := kept.recorded.get(shape)) is None:
             replay = self._recorded(kept, shape, ids_BT, first_B)
         # Rows beyond those of the decode compute what they computed last, in rows of the caches that nobody reads.
         replay.ids_BT[: len(ids_BT)] = ids_BT
         replay.first_B[: len(ids_BT)] = first_B
         replay.run()
-        return replay.logits[: len(ids_BT)].clone()  # the next replay overwrites them
+        return tuple(result[: len(ids_BT)].clone() for result in replay.results)  # the next replay overwrites them
 
     def _recorded(self, kept: _Kept, shape: Shape, ids_BT: torch.Tensor, first_B: torch.Tensor) -> Replay:
         more = shape.rows - len(ids_BT)
         read_BT = torch.cat([ids_BT, ids_BT.new_zeros(more, shape.tokens)])
         read_B, caches = torch.cat([first_B, first_B.new_zeros(more)]), kept.first(shape.rows)
 
-        def compute() -> torch.Tensor:
+        def compute() -> Results:
             return self._inner.compute(read_BT, read_B, caches, shape.visible, shape.keep)
 
         return kept.record(shape, read_BT, read_B, compute)
@@ -151,10 +160,10 @@ class GraphedForward:
 
 
 class Record(Protocol):
-    """Records what `compute` asks the device for, which may be computed meanwhile or not. Returns its result, and what computes
-    it in the same place."""
+    """Records what `compute` asks the device for, which may be computed meanwhile or not. Returns its results, and what computes
+    them in the same place."""
 
-    def __call__(self, compute: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]: ...
+    def __call__(self, compute: Callable[[], Results]) -> tuple[Results, Callable[[], None]]: ...
 
 
 class _CudaGraphs:
@@ -164,14 +173,14 @@ class _CudaGraphs:
     def __init__(self, device: torch.device) -> None:
         self._device, self._pool = device, torch.cuda.graph_pool_handle()
 
-    def __call__(self, compute: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
+    def __call__(self, compute: Callable[[], Results]) -> tuple[Results, Callable[[], None]]:
         graph = torch.cuda.CUDAGraph()
         with (
             torch.cuda.device(self._device),
             torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
         ):
-            logits = compute()
-        return logits, graph.replay
+            results = compute()
+        return results, graph.replay
 
 
 def _rounded(rows: int, most: int) -> int:

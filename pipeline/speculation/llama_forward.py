@@ -7,6 +7,7 @@ logits with those of the model's own forward before it is used.
 
 On a device other than the CPU a pass (`compute`) reads nothing of the host, so that `graphed_forward.py` can record it, and its
 attention mask is as long as a multiple of 8: kernels for a GPU read masks by 16 bytes, and fault on one that begins elsewhere.
+Hidden states that a draft reads (`hidden_states.py`) are results of the pass, beside its logits.
 
 Shapes: B rows, T tokens of a row, N = B * T, S visible slots, H heads, D head width, V tokens.
 """
@@ -23,6 +24,7 @@ from pipeline.models.attention_layers import attention_windows
 from pipeline.models.devices import computes_at_once, upload
 from pipeline.models.placement import is_dispatched
 from pipeline.speculation.compiled_forward import CompiledForward
+from pipeline.speculation.hidden_states import NORMED, Features
 
 _MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # types whose cosines depend on the position alone
@@ -156,10 +158,11 @@ class Caches:
 
 
 class LlamaForward:
-    """`forward.Forward` for a Llama-shaped model."""
+    """`forward.Forward` for a Llama-shaped model. `layers`: whose hidden states are recorded."""
 
-    def __init__(self, model: Any, vocabulary: int) -> None:
+    def __init__(self, model: Any, vocabulary: int, layers: Sequence[int] = ()) -> None:
         config = model.config
+        self.recorded, self.features = tuple(layers), Features()
         self.device, self.vocabulary = model.device, vocabulary
         self.window = attention_windows(config).get("sliding_attention")
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
@@ -181,7 +184,7 @@ class LlamaForward:
         return all(isinstance(group, _LinearGroup) for group in used)
 
     @classmethod
-    def of(cls, model: Any, vocabulary: int) -> "LlamaForward | None":
+    def of(cls, model: Any, vocabulary: int, layers: Sequence[int] = ()) -> "LlamaForward | None":
         """A `LlamaForward` of `model`; None if the architecture is not supported."""
         config: Any = getattr(model, "config", None)
         if getattr(config, "model_type", None) not in _MODEL_TYPES or not hasattr(model, "lm_head"):
@@ -194,7 +197,7 @@ class LlamaForward:
         wrapped = not hasattr(getattr(model, "model", None), "embed_tokens")  # for example by peft
         if wrapped or config.hidden_act != "silu" or rope not in _ROPE_TYPES:
             return None
-        return cls(model, vocabulary)
+        return cls(model, vocabulary, layers)
 
     def _norm_weight(self, norm: Any) -> torch.Tensor:
         return _norm_weight(norm, self.embedding.dtype)
@@ -239,26 +242,33 @@ class LlamaForward:
         end, group = max(first) + count, self.heads // self.key_heads
         if not self._on_host:
             visible = min(-(-end // _ALIGNED) * _ALIGNED, len(caches.cos_SHD))
-            return self.compute(ids_BT, upload(first, self.device), caches, visible, keep)
+            return self._result(self.compute(ids_BT, upload(first, self.device), caches, visible, keep))
         within = self.window is None or end <= self.window  # the compiled forward has no sliding window
         if self.compiled is not None and within and batch * count <= self.compiled.max_tokens:
             return self.compiled.forward(ids_BT, first, caches.layers, caches.cos_SD, caches.sin_SD, keep)
         if min(first) != max(first):
-            return self.compute(ids_BT, upload(first, self.device), caches, end, keep)
-        return self._layers(ids_BT, caches, _Slots.from_one(first[0], count, caches, group), keep)
+            return self._result(self.compute(ids_BT, upload(first, self.device), caches, end, keep))
+        return self._result(self._layers(ids_BT, caches, _Slots.from_one(first[0], count, caches, group), keep))
+
+    def _result(self, computed: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        logits, *states = computed
+        self.features = dict(zip(self.recorded, states, strict=True))
+        return logits
 
     def compute(
         self, ids_BT: torch.Tensor, first_B: torch.Tensor, caches: Caches, visible: int, keep: int
-    ) -> torch.Tensor:
-        """As `forward`, with all that differs from pass to pass on the device. No row may reach past slot `visible`."""
+    ) -> tuple[torch.Tensor, ...]:
+        """As `forward`, with all that differs from pass to pass on the device: logits, then the states of each recorded layer,
+        (B, T, H). No row may reach past slot `visible`."""
         slots = _Slots.by_row(first_B, ids_BT.shape[1], caches, visible, self.heads // self.key_heads)
         return self._layers(ids_BT, caches, slots, keep)
 
-    def _layers(self, ids_BT: torch.Tensor, caches: Caches, slots: "_Slots", keep: int) -> torch.Tensor:
+    def _layers(self, ids_BT: torch.Tensor, caches: Caches, slots: "_Slots", keep: int) -> tuple[torch.Tensor, ...]:
         batch, count = ids_BT.shape
         cos, sin = caches.cos_SHD[slots.own], caches.sin_SHD[slots.own]
-        x_NI = F.embedding(ids_BT, self.embedding).view(batch * count, -1)
-        for layer, cache in zip(self.layers, caches.layers, strict=True):
+        x_NI, states = F.embedding(ids_BT, self.embedding).view(batch * count, -1), dict[int, torch.Tensor]()
+        for number, (layer, cache) in enumerate(zip(self.layers, caches.layers, strict=True)):
+            states[number] = x_NI  # no pass changes one in place
             qkv = layer.qkv(self._rms_norm(x_NI, layer.norm)).view(batch, count, -1, self.width)
             if layer.head_norm is not None:
                 qkv = self._norm_heads(qkv, layer.head_norm)
@@ -266,8 +276,12 @@ class LlamaForward:
             x_NI = layer.output.add_to(x_NI, self._attend(qkv, cache, slots).reshape(batch * count, -1))
             gate_NI, up_NI = layer.gate_up.pair(self._rms_norm(x_NI, layer.mlp_norm))
             x_NI = layer.down.add_to(x_NI, F.silu(gate_NI) * up_NI)
+        states[len(self.layers)] = x_NI
+        if NORMED in self.recorded:
+            states[NORMED] = self._rms_norm(x_NI, self.norm)
         kept = x_NI.view(batch, count, -1)[:, -keep:].reshape(batch * keep, -1)
-        return self.head(self._rms_norm(kept, self.norm)).view(batch, keep, -1)[..., : self.vocabulary]
+        logits = self.head(self._rms_norm(kept, self.norm)).view(batch, keep, -1)[..., : self.vocabulary]
+        return logits, *(states[layer].view(batch, count, -1) for layer in self.recorded)
 
     def _attend(self, qkv: torch.Tensor, cache: torch.Tensor, slots: "_Slots") -> torch.Tensor:
         """Write keys and values at their slots and attend to all that is visible; returns (B, T, H, D)."""

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
 from pipeline.errors import UnderstudyError
 from pipeline.models.devices import download
 from pipeline.speculation.settings import Sampling
 
 _FIRST_CHUNK, _LARGEST_CHUNK = 64, 4096  # numbers of a stream that are made at once
+_BLOCK = 256  # tokens that are summed together before blocks are
 
 
 def log_probabilities(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
@@ -76,13 +78,31 @@ def draw(weights_V: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, 
     token of weight 0 is never drawn. The caller checks the sums once per round with `require_sound`: a check here would make the
     host wait at every draft token.
     """
-    sums_V = weights_V.cumsum(-1, dtype=torch.float64)
-    total = sums_V[..., -1:]
-    # Keep the value strictly below the total even after rounding. right=True skips tokens of weight 0, whose cumulative
-    # sum equals that of the token before them.
-    at = torch.minimum(uniform.double().unsqueeze(-1) * total, total.nextafter(torch.zeros_like(total)))
-    chosen = torch.searchsorted(sums_V, at, right=True).squeeze(-1)
+    blocks_NK = _blocks(weights_V)
+    sums_N = blocks_NK.sum(-1, dtype=torch.float64).cumsum(-1)
+    total = sums_N[..., -1:]
+    at = _below(uniform.double().unsqueeze(-1) * total, total)
+    block = torch.searchsorted(sums_N, at, right=True).clamp(max=sums_N.shape[-1] - 1)
+    before = torch.where(block > 0, sums_N.gather(-1, (block - 1).clamp(min=0)), 0.0)
+    chosen_K = blocks_NK.gather(-2, block.unsqueeze(-1).expand(*block.shape, blocks_NK.shape[-1])).squeeze(-2)
+    sums_K = chosen_K.cumsum(-1, dtype=torch.float64)
+    place = torch.searchsorted(sums_K, _below(at - before, sums_K[..., -1:]), right=True)
+    chosen = (block * blocks_NK.shape[-1] + place).squeeze(-1)
     return chosen.clamp(max=weights_V.shape[-1] - 1), total.squeeze(-1)
+
+
+def _blocks(weights_V: torch.Tensor) -> torch.Tensor:
+    """(..., N, K). A GPU computes one running sum by one block of its threads: over 150,000 tokens it waits for that."""
+    size = min(_BLOCK, weights_V.shape[-1])
+    lacking = -weights_V.shape[-1] % size
+    padded_V = functional.pad(weights_V, (0, lacking)) if lacking else weights_V
+    return padded_V.unflatten(-1, (-1, size))
+
+
+def _below(at: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    """Strictly below the total even after rounding. `right=True` then skips tokens of weight 0, whose cumulative sum equals that
+    of the token before them."""
+    return torch.minimum(at, total.nextafter(torch.zeros_like(total)))
 
 
 def finite_or_nan(best: torch.Tensor) -> torch.Tensor:

@@ -13,11 +13,17 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.errors import BrokenDraft
-from pipeline.models.devices import upload
+from pipeline.models.devices import computes_at_once, upload
 from pipeline.models.output_head import output_head
 from pipeline.models.placement import input_device
 
-CHUNK_ELEMENTS = 1 << 24  # logits held at once: 64 MiB in fp32
+_LOGITS = 1 << 24  # held at once: 64 MiB in fp32
+_LOGITS_ON_DEVICE = 1 << 27  # with fewer, the host asks for chunks more slowly than a GPU computes them
+
+
+def chunk_rows(vocabulary: int, device: torch.device) -> int:
+    """Positions whose logits are held at once."""
+    return max(1, (_LOGITS if computes_at_once(device) else _LOGITS_ON_DEVICE) // vocabulary)
 
 
 class TokenizedCompletion(Protocol):
@@ -104,7 +110,7 @@ class TeacherForced:
 
         A model whose logits are more than its output layer gives them for some rows of the batch at a time, at least one.
         """
-        begin, most = 0, max(1, CHUNK_ELEMENTS // vocabulary)
+        begin, most = 0, chunk_rows(vocabulary, input_device(self.model))
         for logits_nV in self._by_head(batch, most) if self._head is not None else self._by_rows(batch, most):
             if logits_nV.shape[-1] < vocabulary:
                 raise BrokenDraft(

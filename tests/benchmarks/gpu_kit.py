@@ -18,6 +18,7 @@ PARTS = {
     "passes": "Examination and generation",
     "surface": "Step times by batch and length",
     "quantized": "FP8, INT8, INT4",
+    "heads": "Heads on hidden states of an 8B target (random weights: next to nothing is accepted)",
 }
 NAME = "gpu_kit"
 
@@ -52,12 +53,25 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         yield "| | |"
         yield "|---|---|"
         for measure, values in part["measures"].items():
-            yield f"| {measure} | {_shown(values)} |"
+            yield f"| {measure} | {_of_profile(values['profile']) if 'profile' in values else _shown(values)} |"
         for measure, reason in part["errors"].items():
             yield f"| {measure} | failed: {reason} |"
         for measure in part["left"]:
             yield f"| {measure} | not measured: the time was over |"
     yield ""
+
+
+def _of_profile(profile: dict[str, Any]) -> str:
+    """Milliseconds of a pass of some of the batches, at the middle one of the lengths."""
+    target, draft, found = profile["target"], profile["draft"], list[str]()
+    place, lengths = len(target["contexts"]) // 2, f"{target['contexts'][len(target['contexts']) // 2]:,}"
+    for row, batch in enumerate(target["batches"]):
+        one, more = (1000 * target["seconds"][row][column][place] for column in (0, -1))
+        drafted = 1000 * draft["seconds"][row][0][place]
+        found.append(
+            f"batch {batch}: draft {drafted:.2f}, target {one:.2f}, of {target['tokens'][-1]} tokens {more:.2f}"
+        )
+    return f"milliseconds at {lengths} tokens: " + "; ".join(found)
 
 
 def _shown(values: dict[str, Any]) -> str:

@@ -23,7 +23,8 @@ from tests.fakes import largest_gap, tiny_llama, tiny_pair
 VOCABULARY = 32
 SAMPLINGS = {"sampled": Sampling(), "greedy": GREEDY, "filtered": Sampling(temperature=0.7, top_k=20, top_p=0.9)}
 # Of the operators of a round: sums and draws that decide a token. Cheap on a card for servers, slow on one for games.
-_DRAWS = {"cumsum", "mul", "minimum", "nextafter", "searchsorted", "zero_", "cat", "lt"}
+_DRAWS = {"sum", "cumsum", "mul", "sub", "minimum", "nextafter", "searchsorted", "gather", "where"}
+_DRAWS |= {"zero_", "fill_", "cat", "lt"}
 FLOAT64 = {"greedy": set[str](), "sampled": _DRAWS, "filtered": _DRAWS}
 
 Pair = tuple[Any, Any]

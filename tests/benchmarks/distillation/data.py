@@ -50,11 +50,10 @@ class Regime:
         return {prompt.id: prompt.cluster for prompt in read_prompts(self.corpus)}
 
     def load(self, which: Path) -> Any:
-        import torch
-
+        from pipeline.models.devices import choose_device
         from pipeline.models.loading import load_model
 
-        return load_model(which, "float32", torch.device("cpu"))
+        return load_model(which, "float32", choose_device("auto"))
 
     def read(self, split: str) -> Sequence[Any]:
         from pipeline.generation.completion_store import read_completions

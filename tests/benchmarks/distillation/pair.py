@@ -14,6 +14,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from pipeline.config.pair import DraftShape, ReferenceRecipe, TargetShape
+from pipeline.models.devices import choose_device
 from pipeline.progress import Progress
 from pipeline.reference.recipe import Training, new_model, train_model, train_tokenizer, write_prompts
 from pipeline.reference.text import Document
@@ -63,7 +64,7 @@ def _part(name: str) -> Path:
         else:
             model = new_model(begin, RECIPE, tokenizer, seed)
         shutil.rmtree(partial, ignore_errors=True)
-        train_model(model, training, RECIPE, torch.device("cpu"), Progress()).save_pretrained(partial)
+        train_model(model, training, RECIPE, choose_device("auto"), Progress()).save_pretrained(partial)
         tokenizer.save_pretrained(partial)
         partial.rename(directory)
     return directory

@@ -29,6 +29,7 @@ _TESTS = (
     "architectures.py",
     "budget.py",
     "fakes.py",
+    "heads.py",
     "benchmarks/__init__.py",
     "benchmarks/assisted.py",
     "integration/__init__.py",

@@ -11,7 +11,7 @@ from pipeline.drafts.plain import PlainDraft
 from pipeline.latency.costs.forward_times import measure_times
 from pipeline.latency.costs.speedup import ForwardTimes, ideal_speedup
 from pipeline.models.devices import synchronize
-from pipeline.speculation.batch import Request
+from pipeline.speculation.batch import Completion, Request
 from pipeline.speculation.choice import proved_way
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.settings import Sampling
@@ -43,9 +43,9 @@ class _Pair:
             self._models += [self._setup.model(name) for name in self._names]
         target, draft = self._models
         decoders = {gamma: self._decoder(gamma) for gamma in (0, GAMMA)}
-        rounds = list[float]()
+        last = list[list[Completion]]()
         ways: dict[str, Callable[[], None]] = {
-            "ours": lambda: rounds.append(self._ours(decoders[GAMMA], batch)),
+            "ours": lambda: last.append(self._ours(decoders[GAMMA], batch)),
             "ours, plain": lambda: _ignore(self._ours(decoders[0], batch)),
             "generate": lambda: self._theirs(batch),
         }
@@ -59,7 +59,7 @@ class _Pair:
         )
         found: dict[str, Any] = {
             "tokens_per_second": {name: median(values) for name, values in speeds.items()},
-            "tokens_per_target_call": median(rounds),
+            "tokens_per_target_call": median(count(done).tokens_per_target_call for done in last),
             "forward": proved_way(target, self._vocabulary),
             "milliseconds": _milliseconds(times),
             "settings": {"gamma": GAMMA, "prompt": PROMPT, "tokens": self._tokens, "agreement": AGREEMENT},
@@ -67,6 +67,10 @@ class _Pair:
         speedup = median(a / b for a, b in zip(speeds["ours"], speeds["ours, plain"], strict=True))
         ideal = ideal_speedup(found["tokens_per_target_call"], GAMMA, times)
         found |= {"speedup": speedup, "ideal_speedup": ideal, "efficiency": speedup / ideal}
+        # Prompts, and rows that go on alone at the end of a batch, are in the efficiency above, not in that of a round.
+        found["phases"] = phases = phases_of(last[-1])
+        passes = GAMMA * times.draft + times.target[GAMMA + 1]
+        found["efficiency_of_a_round"] = 1000 * passes / sum(phases[name] for name in ("draft", "verify", "other"))
         for peer in ("assisted", "generate"):
             if peer in speeds:
                 found[f"over_{peer}"] = median(a / b for a, b in zip(speeds["ours"], speeds[peer], strict=True))
@@ -82,10 +86,8 @@ class _Pair:
         generator = torch.Generator().manual_seed(number)
         return torch.randint(self._vocabulary, (PROMPT,), generator=generator).tolist()
 
-    def _ours(self, decoder: Decoder, batch: int) -> float:
-        """Tokens per target call."""
-        done = decoder.decode([Request(self._prompt(number), self._tokens, number) for number in range(batch)])
-        return count(done).tokens_per_target_call
+    def _ours(self, decoder: Decoder, batch: int) -> list[Completion]:
+        return decoder.decode([Request(self._prompt(number), self._tokens, number) for number in range(batch)])
 
     def _theirs(self, batch: int) -> None:
         ids_BT = torch.tensor([self._prompt(number) for number in range(batch)], device=self._setup.device)
@@ -103,6 +105,17 @@ class _Pair:
                 if turn:  # the first is warm-up
                     speeds[name].append(batch * self._tokens / (time.perf_counter() - began))
         return speeds
+
+
+def phases_of(done: list[Completion]) -> dict[str, float]:
+    """Milliseconds of the prompts' passes, and of each phase of a round, of the row that took part in all rounds."""
+    longest = max(done, key=lambda one: one.rounds)
+    seconds, rounds = longest.seconds, longest.rounds
+    other = seconds.total - seconds.draft - seconds.verify - seconds.prefill
+    by_round = {"draft": seconds.draft, "verify": seconds.verify, "other": other}
+    return {"prompts": 1000 * seconds.prefill, "rounds": rounds} | {
+        name: 1000 * value / rounds for name, value in by_round.items()
+    }
 
 
 def _ignore(value: object) -> None:

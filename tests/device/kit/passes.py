@@ -28,7 +28,7 @@ def measures(setup: Setup) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]
         yield f"generation by Qwen3-8B, batch {batch}", lambda batch=batch: _generation(setup, "Qwen3-8B", batch)
 
 
-def _median(setup: Setup, run: Callable[[], int]) -> float:
+def tokens_a_second(setup: Setup, run: Callable[[], int]) -> float:
     """Tokens a second, after one call that is left out."""
     speeds = []
     for number in range(REPEATS + 1):
@@ -50,7 +50,7 @@ def _examination(setup: Setup, name: str) -> dict[str, Any]:
         return sum(len(row.prompt) + len(row.tokens) for row in rows)
 
     reset_peak(setup)
-    speed, weights = _median(setup, run), parameters(draft.model)
+    speed, weights = tokens_a_second(setup, run), parameters(draft.model)
     found = {"tokens_per_second": speed, "vocabulary": setup.vocabulary(name), **peak_memory(setup)}
     if (peaks := peaks_of(setup)) is not None:
         found["share_of_peak"] = 2 * weights * speed / peaks[0]
@@ -93,8 +93,8 @@ def _generation(setup: Setup, name: str, batch: int) -> dict[str, Any]:
         return batch * tokens
 
     reset_peak(setup)
-    found = {"tokens_per_second": _median(setup, ours), **peak_memory(setup)}
-    found["generate_tokens_per_second"] = _median(setup, theirs)
+    found = {"tokens_per_second": tokens_a_second(setup, ours), **peak_memory(setup)}
+    found["generate_tokens_per_second"] = tokens_a_second(setup, theirs)
     found["over_generate"] = found["tokens_per_second"] / found["generate_tokens_per_second"]
     if (peaks := peaks_of(setup)) is not None:
         found["limit_by_bandwidth"] = batch * peaks[1] / (2 * parameters(model))

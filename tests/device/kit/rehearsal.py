@@ -20,7 +20,7 @@ _MAIN = "from pipeline.cli import main; main()"
 
 
 def measures(setup: Setup) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    for name in ("test_decoding", "test_training", "test_jobs"):
+    for name in ("test_decoding", "test_heads", "test_training", "test_jobs"):
         yield name, lambda name=name: _tests(setup, name)
     config = "smoke" if setup.tiny else "quickstart"
     yield f"{config}, interrupted", lambda: interrupted_loop(setup, config)

@@ -23,7 +23,7 @@ from pipeline.models.devices import choose_device
 from pipeline.planning.doctor.gpus import gpus
 from tests.device.kit.models import Setup
 
-PARTS = {1: "rehearsal", 2: "decoding", 3: "training", 4: "passes", 5: "surface", 6: "quantized"}
+PARTS = {1: "rehearsal", 2: "decoding", 3: "training", 4: "passes", 5: "surface", 6: "quantized", 7: "heads"}
 SECONDS = 480.0
 _LIBRARIES = ("understudy", "torch", "transformers", "accelerate", "trl", "datasets", "numpy")
 

@@ -101,7 +101,7 @@ def test_logits_are_held_for_a_few_positions(
     capped = {"final_logit_softcapping": 4.0, "head_dim": 8} if family == "Gemma2" else {}
     model = family_model(family, **capped)
     whole = acceptance_probabilities(PlainDraft(model, VOCABULARY), rows, FILTERED, draft_sampling, 10_000)
-    monkeypatch.setattr("pipeline.speculation.teacher_forced.CHUNK_ELEMENTS", 3 * VOCABULARY)
+    monkeypatch.setattr("pipeline.speculation.teacher_forced._LOGITS", 3 * VOCABULARY)
     asked: list[int] = []
     model.lm_head.register_forward_hook(lambda head, given, logits: asked.append(logits.numel() // logits.shape[-1]))
     pieces = acceptance_probabilities(PlainDraft(model, VOCABULARY), rows, FILTERED, draft_sampling, 10_000)

@@ -6,20 +6,25 @@ import pytest
 import torch
 
 from pipeline.distillation import sparse_log_probs
-from pipeline.distillation.sparse_log_probs import SparseLogProbs, gather_log_probs
+from pipeline.distillation.sparse_log_probs import GatherLogProbs, SparseLogProbs, fused_log_probs, gather_log_probs
 from pipeline.native.compiler import compiler
 
 WAYS = [
     "torch",
+    "fused",  # as it is written: `make test-gpu` tries what torch compiles
     pytest.param("compiled", marks=pytest.mark.skipif(compiler() is None, reason="no C compiler here")),
 ]
 
 
-def _use(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _use(way: str, monkeypatch: pytest.MonkeyPatch) -> GatherLogProbs:
+    if way == "fused":
+        monkeypatch.setattr(sparse_log_probs, "_compiled", lambda function: function)
+        return fused_log_probs
     if way == "torch":
         monkeypatch.setattr(sparse_log_probs, "_library", lambda logits_NV: None)
     else:
         assert sparse_log_probs._library(torch.empty(0)) is not None
+    return gather_log_probs
 
 
 def _case(
@@ -50,10 +55,10 @@ def test_values_and_gradients_are_those_of_the_definition(
     vocabulary: int, dtype: torch.dtype, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For vocabularies that fill whole vectors or not, and that are summed in one block or in several."""
-    _use(way, monkeypatch)
+    gather = _use(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(vocabulary, 5, dtype)
     leaves = [logits_NV.clone().requires_grad_(), logits_NV.double().requires_grad_()]
-    found, wanted = gather_log_probs(leaves[0], ids_NK, tokens_N), _plain(leaves[1], ids_NK, tokens_N)
+    found, wanted = gather(leaves[0], ids_NK, tokens_N), _plain(leaves[1], ids_NK, tokens_N)
     weights = [torch.randn(part.shape, generator=torch.Generator().manual_seed(1)) for part in found]
     for leaf, selected in zip(leaves, (found, wanted), strict=True):
         (gradient,) = torch.autograd.grad(
@@ -72,18 +77,18 @@ def test_values_and_gradients_are_those_of_the_definition(
 @pytest.mark.parametrize("way", WAYS)
 def test_an_empty_rest_has_no_mass(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every token is kept: the log of the rest is -inf."""
-    _use(way, monkeypatch)
+    gather = _use(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(6, 6)
 
-    assert [-torch.inf] * 5 == gather_log_probs(logits_NV, ids_NK, tokens_N).rest_log_q_N.tolist()
+    assert [-torch.inf] * 5 == gather(logits_NV, ids_NK, tokens_N).rest_log_q_N.tolist()
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_small_rest_is_not_lost_to_rounding(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In fp32, 1 - sum(q) of the kept tokens would be 0 or negative."""
-    _use(way, monkeypatch)
+    gather = _use(way, monkeypatch)
     logits_NV = torch.tensor([[0.0, 30.0, 0.0, 29.0, 0.0]])
-    found = gather_log_probs(logits_NV, torch.tensor([[1, 3]]), torch.tensor([1]))
+    found = gather(logits_NV, torch.tensor([[1, 3]]), torch.tensor([1]))
     wanted = _plain(logits_NV, torch.tensor([[1, 3]]), torch.tensor([1]))
 
     torch.testing.assert_close(found.rest_log_q_N.double(), wanted.rest_log_q_N, rtol=1e-5, atol=0)
@@ -93,23 +98,23 @@ def test_a_small_rest_is_not_lost_to_rounding(way: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("wrong", [-1, 6])
 def test_a_token_outside_the_vocabulary_raises(wrong: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Among the kept tokens or the extra ones: an error, not a read of other memory."""
-    _use(way, monkeypatch)
+    gather = _use(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(6, 2)
     for ids, tokens in (
         (ids_NK.clone().index_fill_(1, torch.tensor([1]), wrong), tokens_N),
         (ids_NK, tokens_N * 0 + wrong),
     ):
         with pytest.raises((IndexError, RuntimeError)):
-            gather_log_probs(logits_NV, ids, tokens)
+            gather(logits_NV, ids, tokens)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_nan_logits_give_nan(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The trainer looks for NaN in the loss."""
-    _use(way, monkeypatch)
+    gather = _use(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(40, 3)
     logits_NV[1, 17] = torch.nan
-    found = gather_log_probs(logits_NV, ids_NK, tokens_N)
+    found = gather(logits_NV, ids_NK, tokens_N)
 
     assert [False, True, False, False, False] == found.token_log_q_N.isnan().tolist()
     assert [False, True, False, False, False] == found.rest_log_q_N.isnan().tolist()
@@ -118,12 +123,12 @@ def test_nan_logits_give_nan(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_the_default_dtype_does_not_matter(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for compiled code has the dtype it expects, whatever torch's default dtype is."""
-    _use(way, monkeypatch)
+    gather = _use(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = torch.randn(3, 40), torch.arange(12).view(3, 4), torch.tensor([1, 5, 30])
-    expected = gather_log_probs(logits_NV, ids_NK, tokens_N)
+    expected = gather(logits_NV, ids_NK, tokens_N)
     torch.set_default_dtype(torch.bfloat16)
     try:
-        found = gather_log_probs(logits_NV, ids_NK, tokens_N)
+        found = gather(logits_NV, ids_NK, tokens_N)
     finally:
         torch.set_default_dtype(torch.float32)
 

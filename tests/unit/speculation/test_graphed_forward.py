@@ -11,7 +11,8 @@ from pipeline.examination.step_times import RoundsInTurn
 from pipeline.speculation.batch import Request
 from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.decoder import Decoder, Decoding
-from pipeline.speculation.graphed_forward import GraphedForward, _rounded, _rounded_slots
+from pipeline.speculation.graphed_forward import GraphedForward, Results, _rounded, _rounded_slots
+from pipeline.speculation.hidden_states import NORMED, StateRecorder
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.settings import Sampling
 from tests.fakes import largest_gap, tiny_llama, tiny_pair
@@ -36,17 +37,18 @@ class Recorder:
     def __init__(self, counts: Counts) -> None:
         self._counts, self._made = counts, list["weakref.ref[Callable[[], None]]"]()
 
-    def __call__(self, compute: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
+    def __call__(self, compute: Callable[[], Results]) -> tuple[Results, Callable[[], None]]:
         assert not self._made or any(one() is not None for one in self._made), "the memory of graphs is gone"
         self._counts.recorded += 1
-        logits, counts = torch.full_like(compute(), torch.nan), self._counts
+        results, counts = tuple(torch.full_like(result, torch.nan) for result in compute()), self._counts
 
         def run() -> None:
             counts.replayed += 1
-            logits.copy_(compute())
+            for result, computed in zip(results, compute(), strict=True):
+                result.copy_(computed)
 
         self._made.append(weakref.ref(run))
-        return logits, run
+        return results, run
 
 
 def graphed(model: torch.nn.Module) -> tuple[GraphedForward, Counts]:
@@ -82,6 +84,26 @@ def test_recorded_passes_are_the_model_s_own(dtype: torch.dtype) -> None:
     for _ in range(3):
         assert largest_gap(model, forward, VOCABULARY) < {torch.float64: 1e-10, torch.float32: 1e-4}[dtype]
     assert recorder.replayed > recorder.recorded > 1
+
+
+@torch.inference_mode()
+def test_hidden_states_are_recorded_too() -> None:
+    """Of rows at unequal slots, in a pass as it comes and in one that is replayed: the model's own modules' states."""
+    model, layers = tiny_llama(1, layers=3), (0, 2, 3, NORMED)
+    inner, counts = LlamaForward.of(model, VOCABULARY, layers), Counts()
+    assert inner is not None
+    for forward in (inner, GraphedForward(inner, counts.recorder)):
+        text_BT = torch.arange(16).reshape(2, 8)
+        with StateRecorder(model, layers).recording() as passes:
+            model(text_BT)
+        caches = forward.allocate(2, 16)
+        forward.forward(text_BT[:, :6], [0, 0], caches, 1)
+        for _ in range(3):
+            forward.forward(torch.stack([text_BT[0, 4:6], text_BT[1, 2:4]]), [4, 2], caches, 1)
+            for layer in layers:
+                expected = torch.stack([passes[0][layer][0, 4:6], passes[0][layer][1, 2:4]])
+                torch.testing.assert_close(forward.features[layer], expected)
+    assert counts.replayed > 0
 
 
 def test_a_decode_is_what_it_is_without() -> None:

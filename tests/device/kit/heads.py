@@ -1,0 +1,124 @@
+"""Part 7: EAGLE-3 and Medusa heads of full size: what a round of them costs, how fast they are examined, and their training."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from pipeline.config.distill import DistillConfig
+from pipeline.config.evaluate import EvaluateConfig
+from pipeline.config.pair import HeadShape
+from pipeline.distillation import trainer
+from pipeline.distillation.trained_head import TrainedHead
+from pipeline.drafts.eagle3 import Eagle3Draft
+from pipeline.drafts.eagle3_model import Eagle3Model
+from pipeline.drafts.made_heads import new_head
+from pipeline.drafts.medusa import MedusaDraft
+from pipeline.examination.examiner import AcceptanceSummary, Examiner
+from pipeline.progress import Progress
+from pipeline.speculation.batch import Request
+from pipeline.speculation.decoder import Decoder
+from pipeline.speculation.settings import Sampling
+from pipeline.speculation.target_states import TargetStates
+from tests.device.kit.decoding import PROMPT, phases_of
+from tests.device.kit.models import Setup, parameters
+from tests.device.kit.passes import tokens_a_second
+from tests.device.kit.training import BATCH, STEPS, Clock, completions, peak_memory, reset_peak
+from tests.fakes import tiny_tokenizer
+
+TARGET, GAMMA = "Qwen3-8B", 3
+SHAPES = {"eagle3": HeadShape(kind="eagle3"), "medusa": HeadShape(kind="medusa", places=GAMMA)}
+
+
+def measures(setup: Setup) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    target = list[Any]()
+    for kind in SHAPES:
+        for name, measure in (("decoding", _decoding), ("examination", _examination), ("training", _training)):
+            yield f"{kind}, {name}", lambda kind=kind, measure=measure: measure(setup, _loaded(setup, target), kind)
+
+
+def _loaded(setup: Setup, target: list[Any]) -> Any:
+    if not target:
+        target.append(setup.model(TARGET).requires_grad_(False))
+    return target[0]
+
+
+def _head(setup: Setup, target: Any, kind: str, dtype: torch.dtype) -> Any:
+    with torch.device(setup.device):
+        return new_head(target, SHAPES[kind], 0).to(setup.device, dtype)
+
+
+def _draft(setup: Setup, target: Any, kind: str) -> Eagle3Draft | MedusaDraft:
+    head, states = _head(setup, target, kind, target.dtype), TargetStates(target)
+    made = Eagle3Draft if isinstance(head, Eagle3Model) else MedusaDraft
+    return made(head, setup.vocabulary(TARGET), states)
+
+
+def _decoding(setup: Setup, target: Any, kind: str) -> dict[str, Any]:
+    """Milliseconds of the phases of a round, beside a plain decode's. An untrained head accepts next to nothing."""
+    draft, tokens = _draft(setup, target, kind), setup.size(32, 6)
+    found: dict[str, Any] = {"parameters": parameters(draft.model)}
+    for gamma in (0, GAMMA):
+        decoder = Decoder(
+            target, draft if gamma else None, sampling=Sampling(), vocabulary=setup.vocabulary(TARGET), gamma=gamma
+        )
+        for batch in (1, 8):
+            requests = [Request([2 + number] * PROMPT, tokens, number) for number in range(batch)]
+            for _ in range(3):  # the last of the passes that a decode records is recorded in its second turn
+                decoder.decode(requests)
+            found[f"gamma {gamma}, batch {batch}"] = phases_of(decoder.decode(requests))
+    return found
+
+
+def _examination(setup: Setup, target: Any, kind: str) -> dict[str, Any]:
+    draft, rows = _draft(setup, target, kind), completions(setup, TARGET)
+    examiner = Examiner(Sampling(), EvaluateConfig(max_gamma=5))
+
+    def run() -> int:
+        list(examiner.counts(draft, rows))
+        return sum(len(row.prompt) + len(row.tokens) for row in rows)
+
+    reset_peak(setup)
+    return {"tokens_per_second": tokens_a_second(setup, run), **peak_memory(setup)}
+
+
+def _training(setup: Setup, target: Any, kind: str) -> dict[str, Any]:
+    """Seconds of a step with the target's pass in it, and peak memory with the target."""
+    head = _head(setup, target, kind, torch.float32).requires_grad_(True)
+    model, clock, made = TrainedHead(head, TargetStates(target), GAMMA), Clock(setup), trainer._trainer
+    settings = DistillConfig(
+        optimizer="adamw",
+        bf16=None if setup.device.type == "cuda" else False,
+        max_steps=STEPS,
+        batch=BATCH,
+        learning_rate=1e-5,
+        evaluate_every=STEPS,
+        save_every=STEPS,
+        compile=setup.device.type == "cuda",
+    )
+    rows = completions(setup, TARGET)
+
+    def with_clock(*args: Any) -> Any:
+        found = made(*args)
+        found.add_callback(clock)
+        return found
+
+    with tempfile.TemporaryDirectory(dir=setup.work) as work, patch.object(trainer, "_trainer", with_clock):
+        trainer.distill(
+            model,
+            tiny_tokenizer(),
+            rows,
+            settings,
+            weights={},
+            seed=0,
+            vocabulary=setup.vocabulary(TARGET),
+            work=Path(work),
+            examine=lambda model: AcceptanceSummary(0.5, 1.0),
+            progress=Progress(terminal=False),
+        )
+    tokens = BATCH * (len(rows[0].prompt) + rows[0].length)
+    step = clock.seconds_a_step
+    return {"seconds_a_step": step, "tokens_per_second": tokens / step, **peak_memory(setup)}
