@@ -96,7 +96,7 @@ def _blocks(weights_V: torch.Tensor) -> torch.Tensor:
     size = min(_BLOCK, weights_V.shape[-1])
     lacking = -weights_V.shape[-1] % size
     padded_V = functional.pad(weights_V, (0, lacking)) if lacking else weights_V
-    return padded_V.unflatten(-1, (-1, size))
+    return padded_V.view(*padded_V.shape[:-1], -1, size)
 
 
 def _below(at: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
