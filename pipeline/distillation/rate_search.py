@@ -14,10 +14,14 @@ _MOST, _SHARE = 4, 40  # trials, each of a fortieth of the steps: a tenth of the
 _LEAST = 10  # steps of a trial: after 5, AdamW is best at a third of the rate that is best after 200
 _WARM_UP = 0.5  # of a trial's steps
 _SIZED = 0.5  # the first rate times the hidden size: 4e-3 for a draft of a million parameters, 6e-4 for 500 million
-_LORA = 10.0  # adapters need higher rates (Hu et al. 2021, arXiv 2106.09685)
+_LORA = 2.5  # times that for adapters (measured: ten times ruins a small draft)
 # Doublings from the best trial to the training: with 20 times the steps the best rate is so much higher (measured).
 _LONGER = 1
 _APART = 2  # doublings from one rate to the next; one at last
+_RUINED = (
+    0.75  # of the accepted tokens per target call before a trial: with fewer after it, its rate has ruined the draft
+)
+_BELOW = 0.25  # of a rate that ruined the draft: the highest that a training takes, unless a trial was best above
 
 
 @stored(kw_only=False)
@@ -28,10 +32,13 @@ class RateTrial:
     steps: Count
     acceptance: Number | None
     omega: Number | None  # tokens per target call
+    before: Number | None = None  # those of the draft that the trial began with
 
     @property
     def score(self) -> float:
-        return self.omega or 0.0
+        """0 where it diverged or ruined the draft. A few steps may leave a good draft a little worse."""
+        ruined = self.omega is None or (self.before is not None and self.omega - 1 < _RUINED * (self.before - 1))
+        return 0.0 if ruined or self.omega is None else self.omega
 
 
 def most_trials(settings: DistillConfig) -> int:
@@ -70,7 +77,7 @@ def first_rate(settings: DistillConfig, hidden: int) -> float:
 
 def next_rate(trials: Sequence[RateTrial], first: float, most: int) -> float | None:
     """The rate of the next trial; None after `most`. By factors of 4 upwards from the first, downwards where that is worse,
-    until the best rate is between two others; then by 2 towards the better of them. Downwards from one that diverged."""
+    until the best rate is between two others; then by 2 towards the better of them. Downwards where all have ruined the draft."""
     if len(trials) >= most:
         return None
     if not trials:
@@ -88,11 +95,15 @@ def next_rate(trials: Sequence[RateTrial], first: float, most: int) -> float | N
 
 
 def chosen_rate(trials: Sequence[RateTrial], first: float) -> float:
-    """That of the training: twice the best trial's. A quarter of the lowest where all diverged, and of `first` without trials."""
+    """That of the training: twice the best trial's, though not near one that ruined the draft. A quarter of the lowest where all
+    did, and of `first` without trials."""
     if not trials:
         return _doubled(first, -_APART)
     best = _best(trials)
-    return _doubled(best.rate, _LONGER if best.score else -_APART)
+    if not best.score:
+        return _doubled(min(one.rate for one in trials), -_APART)
+    above = [one.rate for one in trials if not one.score and one.rate > best.rate]
+    return max(best.rate, min([_doubled(best.rate, _LONGER), *(_BELOW * rate for rate in above)]))
 
 
 def _best(trials: Sequence[RateTrial]) -> RateTrial:

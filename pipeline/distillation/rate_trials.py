@@ -60,18 +60,26 @@ def find_rate(
 
 
 def _trial(rate: float, log: Log) -> RateTrial:
-    last = max((entry for entry in log if OMEGA in entry), key=lambda entry: int(entry["step"]))
-    figures = (last[RATE], last[OMEGA]) if last[OMEGA] else (None, None)
-    return RateTrial(rate, last["step"], *figures)
+    examined = sorted((entry for entry in log if OMEGA in entry), key=lambda entry: int(entry["step"]))
+    before, last = examined[0], examined[-1]
+    acceptance, omega = (last[RATE], last[OMEGA]) if last[OMEGA] else (None, None)
+    return RateTrial(rate, last["step"], acceptance, omega, before[OMEGA] if before["step"] == 0 else None)
 
 
 def _why(trials: Sequence[RateTrial]) -> str:
     if not trials:
         return "which was not tried: below 200 steps (distill.max_steps) there are no trials"
-    if all(one.omega is None for one in trials):
-        return f"a quarter of the lowest of {len(trials)} trials, which all diverged"
     parts = (f"{one.rate:g}: {'diverged' if one.omega is None else f'{one.omega:.3f}'}" for one in trials)
-    return f"twice the best of trials by tokens per target call on dev prompts after {trials[0].steps} steps ({', '.join(parts)})"
+    before = next((one.before for one in trials if one.before is not None), None)
+    after = f"after {trials[0].steps} steps ({', '.join(parts)}{'' if before is None else f'; before: {before:.3f}'})"
+    if not any(one.score for one in trials):
+        return f"a quarter of the lowest of {len(trials)} trials, which all ruined the draft, by tokens per target call {after}"
+    found = (
+        "twice the best of trials"
+        if all(one.score for one in trials)
+        else "by the best of trials, not near one that ruined the draft,"
+    )
+    return f"{found} by tokens per target call on dev prompts {after}"
 
 
 def _read(work: Path) -> list[RateTrial]:

@@ -30,7 +30,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("pair", 11, "resolve and check the models", resumable=True, completes_config=True, uses_device=True),
     Stage("corpus", 14, "read, clean and split the prompts"),
     Stage("generate", 11, "target completions and distributions", resumable=True, uses_device=True, in_parts=True),
-    Stage("distill", 7, "train the draft", resumable=True, uses_device=True),
+    Stage("distill", 8, "train the draft", resumable=True, uses_device=True),
     Stage("quantize", 4, "INT8, INT4 or FP8 variant of the draft", uses_device=True),
     Stage(
         "evaluate",
