@@ -120,7 +120,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         # Prompts are the same from day to day: it is the day on which the pair was made.
         facts["template_day"] = datetime.now(UTC).date().isoformat()
     if head is not None:
-        facts["head"] = {"longest": longest_block(head)}
+        facts["head"] = {"kind": kind_of(head).name, "longest": longest_block(head)}
     if settings.server:
         facts["served"] = dict(context.facts["target"])
     write_json(context.out / PAIR_FILE, facts)

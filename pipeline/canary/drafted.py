@@ -16,6 +16,7 @@ from pipeline.canary.schema import DraftEvidence, RequestEvidence
 from pipeline.config.server import Api
 from pipeline.engines.counts import Counts
 from pipeline.examination.argmax import argmax_on
+from pipeline.registry.named import Draft
 
 _LONGEST = 3  # times the exported draft length: as far as another one is looked for
 # What an operator switches on to get counts by request (docs/logs.md).
@@ -86,6 +87,20 @@ def draft_evidence(asked: Asked, examined: Examined, model: Any, api: Api, wante
         exported=list(wanted.values) if wanted.exported else [],
         lengths=seen.wrong,
         others=seen.by_answer.count(None),
+    )
+
+
+def not_compared(draft: Draft) -> DraftEvidence:
+    """Of a draft whose tokens depend on where each round began."""
+    return DraftEvidence(
+        source="nothing",
+        requests=[],
+        gamma=None,
+        exact=False,
+        positions=0,
+        near_ties=0,
+        problem=f"the draft is of kind {draft.kind.name}: what it drafts depends on where each round began, which an answer does "
+        "not say; the watch compares the engine's counters with what was predicted",
     )
 
 

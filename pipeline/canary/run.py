@@ -144,14 +144,12 @@ def _look(asked: Question, place: EndpointConfig) -> Look:
 
 
 def examined_draft(draft: Draft) -> Any:
-    """The draft as it was examined. Raises as `load_plain`."""
+    """The draft as it was examined; None for one whose tokens are not compared. Raises as `load_plain`."""
     from pipeline.drafts.loading import load_plain
     from pipeline.models.devices import choose_device
 
-    if draft.kind.reads_states:
-        raise UsageError(
-            f"{draft.label}: a draft of kind {draft.kind.name} has no export, whose tokens could be compared with the engine's"
-        )
+    if not draft.kind.by_token:
+        return None
     config = draft.config
     device, trusted = choose_device(config.device), config.pair.trust_remote_code
     return load_plain(draft.pair, draft.directory, config.pair.draft.dtype, device, trusted).model
@@ -159,8 +157,10 @@ def examined_draft(draft: Draft) -> Any:
 
 def drafts_on(asked: Question, answers: Answers, model: Any) -> "dict[str, DraftEvidence]":
     """By URL, what the draft `model` does on what the engine emitted, beside the engine's counts."""
-    from pipeline.canary.drafted import draft_evidence
+    from pipeline.canary.drafted import draft_evidence, not_compared
 
+    if model is None:
+        return dict.fromkeys(answers.asked, not_compared(asked.examined.draft))
     return {
         url: draft_evidence(one, asked.examined, model, asked.api, asked.lengths) for url, one in answers.asked.items()
     }

@@ -16,6 +16,8 @@ from pipeline.config.plan import PlanConfig
 from pipeline.config.promote import PromoteConfig, TrackingConfig
 from pipeline.config.quantize import QuantizeConfig
 from pipeline.config.watch import WatchConfig
+from pipeline.drafts.kinds import KindName
+from pipeline.engines.facts import FACTS
 
 
 class Config(Section):
@@ -68,7 +70,7 @@ class Config(Section):
         if any(source.is_reference for source in self.corpus.sources) and not self.pair.is_reference:
             raise ValueError("corpus.sources has `reference`, whose prompts exist only with the reference pair")
         if self.pair.draft.head is not None:
-            self.require_for_heads(self.pair.draft.head.longest)
+            self.require_for_heads(self.pair.draft.head.kind, self.pair.draft.head.longest)
         if self.pair.target.is_served != self.generate.is_served:
             raise ValueError(
                 "`pair.target.source: server` and `generate.engine: server` belong together: set both, or neither"
@@ -119,7 +121,7 @@ class Config(Section):
             )
         return self
 
-    def require_for_heads(self, longest: int | None) -> None:
+    def require_for_heads(self, kind: KindName, longest: int | None) -> None:
         """ValueError for keys that a draft which is a head on hidden states cannot do with: found before anything is paid.
         `longest`: the most tokens that it proposes in a round."""
         if longest is not None and self.evaluate.gamma > longest:
@@ -134,10 +136,11 @@ class Config(Section):
                 "pair.draft: a head reads hidden states of its target, which servers do not give; load the target here "
                 "(pair.target.source: a directory, or a model of the hub)"
             )
-        if self.promote.export is not None:
+        if (export := self.promote.export) is not None and kind not in FACTS[export.engine].serving:
             raise ValueError(
-                "promote.export: heads on hidden states are not exported yet; leave it out, and give engines the directory "
-                "`draft` of the promoted version"
+                f"promote.export.engine: a draft of kind {kind} is not exported for {FACTS[export.engine].title}; choose one of "
+                + ", ".join(name for name, facts in FACTS.items() if kind in facts.serving)
+                + ", or leave promote.export out and give the engine the directory `draft` of the promoted version"
             )
 
     def _require_known_log_p(self) -> None:

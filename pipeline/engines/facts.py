@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pipeline.drafts.kinds import PLAIN, KindName
+from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN, KindName
 
 Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "openvino"]
 ExportEngine = Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers"]
@@ -116,7 +116,11 @@ FACTS: Mapping[str, EngineFacts] = {
         title="vLLM",
         checked="0.32.0",
         repository="vllm-project/vllm",
-        serving={PLAIN.name: "`--speculative-config` with `method: draft_model`, `model`, `num_speculative_tokens`"},
+        serving={
+            PLAIN.name: "`--speculative-config` with `method: draft_model`, `model`, `num_speculative_tokens`",
+            EAGLE3.name: "`method: eagle3`; one length, unquantized",
+            MEDUSA.name: "`method: medusa`; one length up to its heads, greedy, unquantized",
+        },
         loads={
             "unquantized": _HF,
             "int8": "bitsandbytes, with the package vllm-bnb-plugin (in vLLM itself until 0.27), on CUDA GPUs",

@@ -27,8 +27,12 @@ class StartOptions:
 
 def attention_options(draft: Draft, facts: EngineFacts) -> StartOptions:
     """The options that the pair's layers need. A pair that the engine was not run with is said. UsageError for one that it does
-    not serve right."""
+    not serve right. Of a head nothing is known but that it was run with targets of full attention."""
     target = find_shape(draft)
+    if target is not None and draft.kind.reads_states:
+        return StartOptions(
+            notes=() if set(target.attention.by_window) <= {None} else (_unseen(target, "a head", facts),)
+        )
     if target is None or facts.own_caches:
         return StartOptions()
     from pipeline.models.shape import read_shape  # loads torch
@@ -37,15 +41,10 @@ def attention_options(draft: Draft, facts: EngineFacts) -> StartOptions:
     mixture = mixture_of(target.attention, own.attention)
     if mixture is None:
         return StartOptions()
-    layers = f"target: {_said(target.attention)}; draft: {_said(own.attention)}"
     fact = facts.attention.get(mixture)
     if fact is None:
-        return StartOptions(
-            notes=(
-                f"no pair with such attention layers ({layers}) was run with {facts.title}: compare its answers at temperature 0 "
-                "with and without the draft before you serve it (`understudy canary` does)",
-            )
-        )
+        return StartOptions(notes=(_unseen(target, _said(own.attention), facts),))
+    layers = f"target: {_said(target.attention)}; draft: {_said(own.attention)}"
     if fact.advice:
         raise UsageError(
             f"{facts.title} {facts.checked} does not serve this pair ({layers}): {fact.effect}; {fact.advice}"
@@ -59,6 +58,13 @@ def attention_options(draft: Draft, facts: EngineFacts) -> StartOptions:
         note += f"; {_cost(target, own, size, dtype)}"
     note += f". Seen: {fact.seen}"
     return StartOptions((fact.option,) if fact.option else (), (note,))
+
+
+def _unseen(target: "Shape", draft: str, facts: EngineFacts) -> str:
+    return (
+        f"no pair with such attention layers (target: {_said(target.attention)}; draft: {draft}) was run with {facts.title}: "
+        "compare its answers at temperature 0 with and without the draft before you serve it (`understudy canary` does)"
+    )
 
 
 def _cost(target: "Shape", draft: "Shape", size: int, dtype: str) -> str:

@@ -41,8 +41,9 @@ def require_loadable(draft: Draft, engine: str, tensor_parallel: int) -> None:
             f"sampling.min_p = {draft.config.sampling.min_p:g}: vLLM does not apply min_p while it speculates "
             "(vLLM issue 42744); serve without min_p, and examine again with sampling.min_p 0"
         )
-    of_draft = config_values(draft.directory)
-    _check_architecture(of_draft, facts.title)
+    of_draft = None if draft.kind.reads_states else config_values(draft.directory)  # a head has its target's sizes
+    if of_draft is not None:
+        _check_architecture(of_draft, facts.title)
     if facts.equal_widths and target_width(draft) is None:
         raise UsageError(
             f"--engine {engine}: it compares the logits' widths of target and draft, and the target's is not known; put the "

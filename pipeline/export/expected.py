@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from pipeline.acceptance.profile import LengthCounts, count_at_length
 from pipeline.acceptance.rounds import Acceptance, Convention
 from pipeline.acceptance.schema import SamplingSettings
 from pipeline.config.evaluate import Drafting, EvaluateConfig
-from pipeline.drafts.plain import PlainDraft
+from pipeline.drafts.loading import load_draft
 from pipeline.engines.facts import EngineFacts
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import Examiner, OnDone, draft_independent
@@ -38,11 +39,16 @@ def expected_counters(
     Raises UnderstudyError if the weights do not have the acceptance rate of the stored examination.
     """
     config = draft.config
-    gammas = examined_lengths(config.evaluate.max_gamma, config.generate.lookahead, facts, served)
+    device, trusted = choose_device(config.device), config.pair.trust_remote_code
+
+    def target() -> Any:
+        pair, map_ = draft.pair, config.pair.target.device_map
+        return load_model(pair.path("target"), pair.dtype("target"), device, trusted, map_)
+
+    loaded = load_draft(draft.pair, weights, config.pair.draft.dtype, device, trusted, target)
+    most = config.evaluate.max_gamma if loaded.longest is None else min(config.evaluate.max_gamma, loaded.longest)
+    gammas = examined_lengths(most, config.generate.lookahead, facts, served)
     settings, note = _as_the_engine(config.evaluate, facts, drafting, gammas[-1], config.generate.lookahead)
-    device = choose_device(config.device)
-    model = load_model(weights, config.pair.draft.dtype, device, config.pair.trust_remote_code)
-    loaded = PlainDraft(model, draft.pair.vocabulary)
     deployed = canonical(Sampling.from_config(config.sampling))
     counted = stored_samplings(draft.completions, {"examination"})
 
@@ -58,8 +64,12 @@ def expected_counters(
         raise UnderstudyError(
             f"{draft.completions}: no examination completions at the deployment's sampling settings; run the config again"
         )
-    _check_unchanged(draft, found, drafting)
-    other = None if deployed.greedy else _other_drafting(drafting, facts)
+    # A head's rate is over the tokens that it drafts, which depend on length and convention.
+    again = found if draft.kind.by_token else examined(deployed, config.evaluate)
+    assert again is not None
+    _check_unchanged(draft, again, drafting)
+    fixed = deployed.greedy or draft.kind.greedy
+    other = None if fixed else _other_drafting(drafting, facts)
     return ExpectedCounters(
         convention=settings.convention,
         sampling=SamplingSettings.of(config.sampling),

@@ -48,7 +48,7 @@ def speculative_config(plan: ExportPlan, model: str) -> dict[str, Any]:
     """The value of `--speculative-config`. What the examination assumed is stated, because defaults differ between versions."""
     lengths = plan.lengths
     return {
-        "method": "draft_model",
+        "method": plan.draft.kind.vllm_method,
         "model": model,
         **(for_vllm(lengths.by_batch) if lengths.by_batch else {"num_speculative_tokens": lengths.gamma}),
         "draft_sample_method": plan.drafting,
@@ -62,7 +62,7 @@ def synthetic_config(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, 
     gamma = plan.lengths.gamma
     rates = expected.deployed.by_draft_length[gamma].accepted_per_position
     return {
-        "method": "draft_model",
+        "method": plan.draft.kind.vllm_method,
         "model": str(plan.out / "draft"),
         "num_speculative_tokens": gamma,
         "rejection_sample_method": "synthetic",

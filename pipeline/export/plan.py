@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pipeline.config.evaluate import Drafting
 from pipeline.config.quantize import Variant
+from pipeline.drafts.head_config import longest_block
 from pipeline.engines.facts import FACTS, EngineFacts, ExportEngine
 from pipeline.engines.issues import schedule_issues
 from pipeline.errors import UsageError
@@ -69,7 +70,10 @@ def plan_export(
     """
     facts = require_engine(engine)
     require_loadable(draft, engine, tensor_parallel)
-    lengths = choose_lengths(draft, engine in _SCHEDULED, gamma)
+    longest = longest_block(draft.directory)
+    if gamma is not None and longest is not None and gamma > longest:
+        raise UsageError(f"--gamma {gamma}: the draft proposes at most {longest} tokens; give {longest} or fewer")
+    lengths = choose_lengths(draft, engine in _SCHEDULED and not draft.kind.reads_states, gamma)
     drafting, notes = _drafting(draft, facts)
     attention, worth = attention_options(draft, facts), _worth(draft, lengths)
     return ExportPlan(
@@ -96,7 +100,7 @@ def plan_export(
 
 def _drafting(draft: Draft, facts: EngineFacts) -> tuple[Drafting, list[str]]:
     """How draft tokens are chosen: as examined, if the engine can."""
-    wanted = draft.config.evaluate.draft_sampling
+    wanted: Drafting = "greedy" if draft.kind.greedy else draft.config.evaluate.draft_sampling
     if facts.drafts_as_sampled and draft.config.sampling.temperature > 0 and wanted == "greedy":
         return "probabilistic", [
             f"the draft was examined with greedy draft tokens, and {facts.title} samples them where it samples the target's: "
@@ -121,6 +125,8 @@ def _worth(draft: Draft, lengths: DraftLengths) -> tuple[str, ...]:
 
 def _dtype_notes(draft: Draft, engine: ExportEngine) -> list[str]:
     served, examined = draft.pair.dtype("target"), draft.config.pair.draft.dtype
+    if draft.kind.reads_states:  # examined in the target's dtype
+        return []
     if not FACTS[engine].in_target_dtype or served not in NUMBERS or served == examined:
         return []
     return [f"{FACTS[engine].title} runs the draft in the target's dtype, {served}, and it was examined in {examined}"]

@@ -61,8 +61,8 @@ def _write_draft(plan: ExportPlan, work: Path) -> bool:
         kept = find_generation_config(draft).model_dump(exclude_unset=True)
         write_json(draft / GENERATION_CONFIG, kept | for_transformers.assistant_settings(plan))
     width = target_width(plan.draft)
-    if not plan.facts.equal_widths or width is None:
-        return False
+    if not plan.facts.equal_widths or width is None or plan.draft.kind.reads_states:
+        return False  # a head has the target's own rows
     pair = plan.draft.pair.facts
     return resize_rows(draft, int(pair["tokens"]), width, plan.draft.config.pair.trust_remote_code)
 

@@ -7,6 +7,7 @@ from typing import Any, NotRequired, cast
 
 from typing_extensions import TypedDict
 
+from pipeline.drafts.kinds import KindName
 from pipeline.models.places import Places
 from pipeline.store.parsing import Count, Format, Number, Text, known_fields_only
 
@@ -36,6 +37,7 @@ class ModelFacts(TypedDict):
 class HeadFacts(TypedDict):
     """Of a draft that is a head on the target's hidden states."""
 
+    kind: KindName
     longest: Count | None  # tokens that it proposes in a round; None: no limit
 
 

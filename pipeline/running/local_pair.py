@@ -40,10 +40,10 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
 
     trusted = pair.trust_remote_code
     if pair.draft.head is not None:
-        return _with_head(target, pair.draft.head.longest, trusted)
+        return _with_head(target, {"kind": pair.draft.head.kind, "longest": pair.draft.head.longest}, trusted)
     if (kind := kind_of(draft)).reads_states:
         require_trainable(kind, draft)
-        return _with_head(target, longest_block(draft), trusted)
+        return _with_head(target, {"kind": kind.name, "longest": longest_block(draft)}, trusted)
     tokenizer, own = load_tokenizer(target, trusted), load_tokenizer(draft, trusted)
     for path in (target, draft):
         empty_model(path, trusted)
@@ -61,7 +61,7 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
     }
 
 
-def _with_head(target: Path, longest: int | None, trusted: bool) -> dict[str, Any]:
+def _with_head(target: Path, head: dict[str, Any], trusted: bool) -> dict[str, Any]:
     """Of a draft that is a head, which has the target's tokenizer."""
     from pipeline.models.generation_config import sampling_defaults
     from pipeline.models.loading import load_tokenizer
@@ -75,5 +75,5 @@ def _with_head(target: Path, longest: int | None, trusted: bool) -> dict[str, An
         "chat_template": bool(tokenizer.chat_template),
         "generation_config": sampling_defaults(target),
         "impossible_variants": no_variants(),
-        "head": {"longest": longest},
+        "head": head,
     }

@@ -32,7 +32,7 @@ def apply_pair(config: Config, facts: Facts) -> tuple[Config, list[str]]:
     _check_training(config)
     if (head := facts.get("head")) is not None:
         try:
-            config.require_for_heads(head["longest"])
+            config.require_for_heads(head["kind"], head["longest"])
         except ValueError as error:
             raise UsageError(str(error)) from None
     generate = config.generate

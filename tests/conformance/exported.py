@@ -17,10 +17,12 @@ from pipeline.drafts.plain import PlainDraft
 from pipeline.export.schema import Expected, read_expected
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.models.loading import load_model
+from pipeline.models.places import model_places
+from pipeline.models.stored_pair import read_pair
 from pipeline.registry.registry import registered_name
 from pipeline.speculation.settings import GREEDY
 from pipeline.store.artifacts import Store
-from pipeline.store.runs import find_built, list_runs, load_run
+from pipeline.store.runs import RunRecord, find_built, list_runs, load_run
 from tests.conformance.deterministic import TIE
 from tests.conformance.texts import text, token_statistics
 
@@ -50,14 +52,18 @@ def export_champion(engine: str, out: Path, *arguments: str) -> Exported:
     record = next(
         one for one in reversed(records) if (one.decision or {}).get("verdict") == "promote" and "promote" in one.jobs
     )
-    config = run_config(record)
-    command = ["champion", "export", f"{registered_name(config)}@champion", "--engine", engine, "--out", str(out)]
+    return export_draft(f"{registered_name(run_config(record))}@champion", record, store, engine, out, *arguments)
+
+
+def export_draft(name: str, record: RunRecord, store: Store, engine: str, out: Path, *arguments: str) -> Exported:
+    """The same of a draft by its name, which that run trained."""
+    config, command = run_config(record), ["champion", "export", name, "--engine", engine, "--out", str(out)]
     subprocess.run(
         [sys.executable, "-m", "understudy_cli", *command, *arguments, "--store", str(store.root)], check=True
     )
     stored = read_completions(find_built(store, record, "generate").path, {"examination"}, GREEDY)
     completions = sorted(stored, key=lambda item: item.id)[:PROMPTS]
-    target = find_built(store, record, "pair").path / "target"
+    target = read_pair(find_built(store, record, "pair").path, model_places(config.pair)).path("target")
     return Exported(out, read_expected(out), config, completions, target)
 
 

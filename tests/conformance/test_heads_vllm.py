@@ -4,23 +4,37 @@ The heads are random but for the target's embedding and output layer. That suffi
 others would hit other tokens. No count has a chance in it.
 """
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from pipeline.acceptance.examine import examine
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
+from pipeline.drafts.head_config import kind_of
+from pipeline.drafts.loading import load_head
 from pipeline.errors import BrokenDraft
+from pipeline.export.expected import examine_as_served
 from pipeline.models.loading import load_model
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import GREEDY
+from pipeline.speculation.target_states import TargetStates
+from pipeline.store.artifacts import Store
+from pipeline.store.runs import load_run
 from tests.conformance.engines import Engine, vllm_job
+from tests.conformance.exported import Exported, divergences, export_draft
+from tests.conformance.served_vllm import difference, served
 from tests.conformance.subject import Subject
 from tests.fakes import family_model, stored_completion, tiny_tokenizer
 from tests.heads import eagle3_draft, medusa_draft, write_eagle3, write_medusa
@@ -100,3 +114,71 @@ def test_counts_are_those_of_the_examination(
     predicted = {"drafts": rounds, "proposed": gamma * rounds, "accepted": per_place.sum()}
     assert predicted | {"per_position": per_place.tolist()} == counters
     assert per_place[0] > 0
+
+
+@pytest.fixture(scope="module", params=["eagle3", "medusa"])
+def exported_head(
+    request: pytest.FixtureRequest, subject: Subject, tmp_path_factory: pytest.TempPathFactory
+) -> Exported:
+    """A head of the subject's target, trained from nothing in a few steps by a run, and exported by name."""
+    place = tmp_path_factory.mktemp(request.param)
+    config = {
+        "name": request.param,
+        "pair": {
+            "target": {"source": str(subject.target), "dtype": "float32"},
+            "draft": {"source": "target", "head": {"kind": request.param}, "dtype": "float32"},
+        },
+        "corpus": {
+            "sources": [{"path": str(subject.target.parent / "prompts.jsonl"), "limit": 400}],
+            "chat_template": False,
+            "splits": {"train": 0.6, "dev": 0.1, "examination": 0.3},
+        },
+        "generate": {"max_new_tokens": 64, "lookahead": 4, "batch": 64},
+        "evaluate": {"max_gamma": 5, "speed": {"turns": 0}},
+        "distill": {"max_steps": 60, "learning_rate": 4e-3},
+    }
+    (place / "config.yaml").write_text(yaml.safe_dump(config))
+    command = [
+        "run",
+        str(place / "config.yaml"),
+        "--run",
+        "one",
+        "--until",
+        "evaluate",
+        "--store",
+        str(place / "store"),
+    ]
+    environment = os.environ | {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}
+    subprocess.run([sys.executable, "-m", "understudy_cli", *command], check=True, env=environment)
+    store = Store(place / "store")
+    record = load_run(store, "one")
+    assert record is not None
+    return export_draft("one", record, store, "vllm", place / "served", "--variant", "unquantized")
+
+
+def test_an_exported_head_is_served_from_its_launch_file(exported_head: Exported, vllm: Engine, tmp_path: Path) -> None:
+    """At temperature 0: the texts are the stored ones, and the counters what expected.json says of the same completions."""
+    exported = exported_head
+    target = load_model(exported.target, "float32", torch.device("cpu"))
+    kind = kind_of(exported.directory / "draft")
+    draft = load_head(kind, exported.directory / "draft", TargetStates(target), exported.completions[0].vocabulary)
+    settings = exported.config.evaluate.model_copy(update={"convention": "vllm", "max_gamma": exported.gamma})
+    figures = examine_as_served(
+        draft, exported.completions, GREEDY, settings, [exported.gamma], lambda done: None
+    ).by_draft_length[exported.gamma]
+    prompts = [item.prompt.tolist() for item in exported.completions]
+    with served(exported.directory, vllm.interpreter, tmp_path / "log", "--no-enable-prefix-caching") as server:
+        server.complete(prompts[:1], exported.config.generate.max_new_tokens)  # a warm-up
+        before = server.counters(asdict(exported.expected.counters))
+        tokens = server.complete(prompts, exported.config.generate.max_new_tokens)
+        counted = difference(server.counters(asdict(exported.expected.counters)), before)
+    per_position = [round(rate * figures.drafts) for rate in figures.accepted_per_position]
+    predicted = {
+        "drafts": round(figures.drafts),
+        "draft_tokens": round(figures.draft_tokens or 0),
+        "accepted": round(figures.accepted),
+        "per_position": per_position,
+    }
+    print(json.dumps({"predicted": predicted, "counted": counted}))
+    assert [] == divergences(exported, tokens)
+    assert predicted == counted

@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 
+from pipeline.export.schema import read_expected
 from pipeline.models.loading import load_model
 from tests.heads import eagle3_draft, medusa_draft, write_eagle3, write_medusa
 from tests.integration.conftest import NOBODY, RUN, SMOKE, Place, Smoke
@@ -107,6 +108,22 @@ def test_a_run_trains_and_judges_a_head(smoke: Smoke, place: Place, tmp_path: Pa
     assert [kind, kind] == [one["draft"]["kind"] for one in found.values()]
     assert found["candidate"]["crosscheck"]["agrees"]
     assert rates["candidate"] > rates["base"]
+
+    out = tmp_path / "served"
+    words = ("champion", "export", "one", "--variant", "unquantized", "--engine", "vllm", "--out", out)
+    ended = place.understudy(*words)
+    assert 0 == ended.code, ended.err
+    served, expected = json.loads((out / "speculative-config.json").read_text()), read_expected(out)
+    figures = expected.deployed.by_draft_length
+    assert (kind, str(out / "draft")) == (served["method"], served["model"])
+    assert (
+        ("greedy" if kind == "medusa" else "probabilistic") == served["draft_sample_method"] == expected.draft_sampling
+    )
+    assert (5 if kind == "medusa" else 16) == max(figures)  # no further than the heads
+    assert figures[5].accepted == sum(figures[5].accepted_per_position) * figures[5].drafts > 0
+    ended = place.understudy(*words[:-1], tmp_path / "other", "--engine", "sglang")
+    assert (2, 1) == (ended.code, ended.err.count("\n")), ended.err
+    assert f"a draft of kind {kind} is not exported for SGLang" in ended.err
 
     trained = tmp_path / "trained"
     shutil.copytree(place.artifact("distill", "one") / "draft", trained)

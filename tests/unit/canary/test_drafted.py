@@ -9,10 +9,12 @@ import pytest
 from pipeline.acceptance.explained_counts import Drafted
 from pipeline.canary import drafted as module
 from pipeline.canary.asking import Asked, Emitted
-from pipeline.canary.drafted import draft_evidence
+from pipeline.canary.diagnosis import about_draft
+from pipeline.canary.drafted import draft_evidence, not_compared
 from pipeline.canary.lengths import Lengths
 from pipeline.canary.schema import DraftEvidence
 from pipeline.config.server import Api
+from pipeline.drafts.kinds import MEDUSA
 from pipeline.engines.counts import Counts
 from pipeline.servers.target import ServedModel
 from pipeline.watch.counts import Observation
@@ -152,3 +154,11 @@ def test_an_engine_that_counts_no_drafts(monkeypatch: pytest.MonkeyPatch, export
     assert (said, [[], []]) == (found.lengths, [one.beyond for one in found.requests])
     never = Counts(draft_tokens=24.0, accepted=0.0)
     assert "" == _evidence(monkeypatch, [never, never], exported=(exported,), api="llama.cpp").lengths
+
+
+def test_a_head_is_left_to_the_counters() -> None:
+    """The canary answers about the target all the same."""
+    draft: Any = SimpleNamespace(kind=MEDUSA)
+    found = about_draft(not_compared(draft))
+    assert "inconclusive" == found.verdict
+    assert "of kind medusa" in found.why

@@ -7,6 +7,7 @@ from typing import Any, cast, get_args
 
 import pytest
 
+from pipeline.drafts.kinds import PLAIN
 from pipeline.engines.facts import FACTS, ExportEngine
 from pipeline.errors import UsageError
 from pipeline.export import for_vllm
@@ -30,6 +31,7 @@ def _draft(place: Path, target: dict[str, Any] | None, draft: dict[str, Any], dt
             (place / name / "config.json").write_text(json.dumps(_SIZES | config))
     served = SimpleNamespace(is_hub=False, is_served=False, source="t", revision=None)
     return SimpleNamespace(
+        kind=PLAIN,
         directory=place / "draft",
         config=SimpleNamespace(
             pair=SimpleNamespace(target=served, trust_remote_code=False), gate=SimpleNamespace(load=None)

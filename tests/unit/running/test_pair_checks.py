@@ -90,13 +90,13 @@ def test_the_prompt_limit_follows_from_the_context(given: str, context: int, exp
             rf"gate\.profile\.int4: {NARROW}",
         ),
         (
-            "promote.export={engine: vllm, out: ./e}",
-            {"head": {"longest": None}},
-            "heads on hidden states are not exported",
+            "promote.export={engine: sglang, out: ./e}",
+            {"head": {"kind": "medusa", "longest": 5}},
+            "a draft of kind medusa is not exported for SGLang; choose one of vllm",
         ),
         (
             "evaluate.gamma=5",
-            {"head": {"longest": 3}},
+            {"head": {"kind": "medusa", "longest": 3}},
             "evaluate.gamma is 5, and the heads propose at most 3 tokens; set",
         ),
     ],
