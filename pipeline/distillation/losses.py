@@ -60,6 +60,9 @@ def sparse_columns(
     are unbiased, and functions of sums such as `-log acceptance` nearly so. But a sampled token represents 1 / p tokens: where
     q is large and p small, a term weighted by q is rarely sampled and then huge. For such losses (`MERGED`) every stored token
     counts once and all others are in the bucket.
+
+    A token that the draft cannot give (its logit is -inf: a head with a part of the vocabulary) has no column. Its mass of p is
+    then nowhere, which leaves the gradient of forward KL and total variation what it is without the token.
     """
     kept = stored.ids_NK.shape[1]
     draft = gather(logits_NV, stored.ids_NK, stored.tokens_N)
@@ -68,6 +71,7 @@ def sparse_columns(
     drawn_N = (kept - stored.certain_N).clamp(min=1).to(stored.log_p_NK.dtype)
     share_N = stored.rest_log_p_N - drawn_N.log()
     log_count_NK = torch.where(drawn_NK & (not merged), share_N.unsqueeze(-1) - stored.log_p_NK, 0.0)
+    log_count_NK = torch.where(draft.log_q_NK.isneginf(), _LEAST, log_count_NK)
     bucket_N = (stored.certain_N == kept) | merged
     rest_log_p_N = stored.rest_log_p_N
     if merged:  # the sampled tokens are not part of the bucket
@@ -78,6 +82,7 @@ def sparse_columns(
     # If the rest has almost no mass, the target almost never samples from it. In on-policy data the draft's token may still be in
     # the rest, but it is not a sample from the target.
     in_bucket_N = bucket_N & (rest_log_p_N > _NEGLIGIBLE) & (stored.ids_NK != stored.tokens_N.unsqueeze(-1)).all(-1)
+    in_bucket_N &= ~draft.token_log_q_N.isneginf()
     return Columns(
         torch.cat([stored.log_p_NK, rest_log_p_N.unsqueeze(-1)], dim=-1).clamp(min=_LEAST),
         torch.cat([draft.log_q_NK.clamp(min=_LEAST), rest_log_q_N.unsqueeze(-1)], dim=-1),
@@ -134,8 +139,9 @@ def lk_hybrid(columns: Columns) -> torch.Tensor:
 
 
 def cross_entropy(logits_NV: torch.Tensor, tokens_N: torch.Tensor) -> torch.Tensor:
-    """-log q of the completion tokens: plain SFT on the target's completions."""
-    return functional.cross_entropy(logits_NV.float(), tokens_N, reduction="none")
+    """-log q of the completion tokens: plain SFT on the target's completions. 0 for a token that the draft cannot give."""
+    loss_N = functional.cross_entropy(logits_NV.float(), tokens_N, reduction="none")
+    return loss_N.masked_fill(loss_N.isposinf(), 0.0)
 
 
 def _sum(columns: Columns, terms_NM: torch.Tensor) -> torch.Tensor:

@@ -59,11 +59,16 @@ class TrainedHead(PreTrainedModel):  # type: ignore[misc]
             counts_N = ((start_N >= first_B[row_N] - 1) & (start_N >= 0)).float()
             hidden_NH = hidden_BTH.flatten(0, 1).index_select(0, row_N * hidden_BTH.shape[1] + start_N.clamp(min=0))
 
-            def counted(logits_nV: torch.Tensor, where: slice, counts_N: torch.Tensor = counts_N) -> torch.Tensor:
-                return loss_of(logits_nV, where) * counts_N[where]
+            def counted(logits_nD: torch.Tensor, where: slice, counts_N: torch.Tensor = counts_N) -> torch.Tensor:
+                return loss_of(self._over_target(logits_nD, vocabulary), where) * counts_N[where]
 
-            total = total + mean_loss(hidden_NH, head, vocabulary, counted)
+            total = total + mean_loss(hidden_NH, head, min(vocabulary, head.out_features), counted)
         return total / self._steps
+
+    def _over_target(self, logits_nD: torch.Tensor, vocabulary: int) -> torch.Tensor:
+        if isinstance(self.head, Eagle3Model) and self.head.targets_D is not None:
+            return self.head.over_target(logits_nD, vocabulary)
+        return logits_nD
 
 
 Places = Iterator[

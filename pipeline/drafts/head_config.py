@@ -132,16 +132,21 @@ def longest_block(directory: Path) -> int | None:
 def require_trainable(kind: Kind, directory: Path) -> None:
     """UsageError for a head that is examined here, and not trained further. Its files alone are read."""
     if kind == EAGLE3:
-        eagle3 = read_eagle3(directory)
-        is_part, shares = eagle3.draft_vocabulary < eagle3.vocabulary, False
-    else:
-        medusa = read_medusa(directory)
-        is_part, shares = medusa.kept < medusa.vocabulary, medusa.one_output_layer
-    what = "a part of the target's vocabulary" if is_part else "one output layer for all heads" if shares else None
+        read_eagle3(directory)
+        return
+    medusa = read_medusa(directory)
+    is_part = medusa.kept < medusa.vocabulary
+    what = (
+        "a part of the target's vocabulary"
+        if is_part
+        else "one output layer for all"
+        if medusa.one_output_layer
+        else None
+    )
     if what is not None:
         raise UsageError(
-            f"{directory}: a head with {what} is judged here (`understudy probe`), not trained further; take another, or begin "
-            f"with an untrained one (pair.draft: {{source: target, head: {{kind: {kind.name}}}}})"
+            f"{directory}: Medusa heads with {what} are judged here (`understudy probe`), not trained further; take others, or "
+            f"begin with untrained ones (pair.draft: {{source: target, head: {{kind: {kind.name}}}}})"
         )
 
 

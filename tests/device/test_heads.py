@@ -88,7 +88,7 @@ def test_a_head_is_examined_as_on_the_cpu(heads: tuple[Head, Head], sampling: Sa
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+@pytest.mark.parametrize("kind", HEADS)
 def test_a_head_is_trained_as_on_the_cpu(target: Any, tmp_path: Path, kind: str, optimizer: Any) -> None:
     heads = _both(target, kind)
     logs = [_trained(head, tmp_path / name, optimizer) for head, name in zip(heads, ("here", "there"), strict=True)]

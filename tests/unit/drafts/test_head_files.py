@@ -10,10 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipeline.drafts.eagle3 import Eagle3Draft
-from pipeline.drafts.head_config import kind_of, require_trainable
+from pipeline.drafts.eagle3_model import load_eagle3
+from pipeline.drafts.head_config import kind_of, read_eagle3, require_trainable
 from pipeline.drafts.head_tensors import head_facts
 from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN
 from pipeline.drafts.loading import load_head
+from pipeline.drafts.made_heads import save_head
 from pipeline.drafts.medusa import MedusaDraft
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.shape import read_shape
@@ -217,19 +219,24 @@ def test_what_config_json_does_not_state_is_the_default_of_its_type(target: Any,
     assert 2 * 4 * (32 // 4) * 4 == facts["cache_bytes_per_token"]  # one layer, 4 heads, float32
 
 
-@pytest.mark.parametrize(
-    ("make", "what"),
-    [
-        (lambda target, out: write_eagle3(out, eagle3_draft(target, kept=10)), "a part of the target's vocabulary"),
-        (lambda target, out: write_medusa(out, medusa_draft(target)), None),
-    ],
-)
-def test_which_heads_are_trained_further(target: Any, tmp_path: Path, make: Any, what: str | None) -> None:
-    head = make(target, tmp_path / "head")
-    if what is None:
+def test_which_heads_are_trained_further(target: Any, tmp_path: Path) -> None:
+    part = write_eagle3(tmp_path / "eagle3", eagle3_draft(target, kept=10))
+    require_trainable(kind_of(part), part)
+    head = write_medusa(tmp_path / "medusa", medusa_draft(target))
+    require_trainable(kind_of(head), head)
+    config = json.loads((head / "config.json").read_text()) | {"original_lm_head": True}
+    (head / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        UsageError, match=r"Medusa heads with one output layer for all are judged here .* not trained further"
+    ):
         require_trainable(kind_of(head), head)
-        config = json.loads((head / "config.json").read_text()) | {"original_lm_head": True}
-        (head / "config.json").write_text(json.dumps(config))
-        what = "one output layer for all heads"
-    with pytest.raises(UsageError, match=f"a head with {what} is judged here .* not trained further; take another"):
-        require_trainable(kind_of(head), head)
+
+
+def test_a_head_with_a_part_of_the_vocabulary_is_written_with_its_tokens(target: Any, tmp_path: Path) -> None:
+    """As a training leaves it: the same logits, and the maps that engines read."""
+    draft = eagle3_draft(target, kept=10)
+    save_head(draft.model, tmp_path / "head")
+    again = load_eagle3(tmp_path / "head", read_eagle3(tmp_path / "head"), target, target.dtype, torch.device("cpu"))
+    hidden = torch.randn(3, target.config.hidden_size, dtype=target.dtype)
+    assert torch.equal(draft.logits(hidden, 0), again.over_target(again.logits(hidden), draft.vocabulary))
+    assert {"d2t", "t2d"} <= load_file(tmp_path / "head" / "model.safetensors").keys()
