@@ -1,7 +1,7 @@
 """`understudy init`: a commented config to start from."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -46,6 +46,13 @@ def init(
             help="With a URL as --target: its tokenizer, a local directory, org/name or org/name@revision.",
         ),
     ] = None,
+    draft_kind: Annotated[
+        Literal["eagle3", "medusa"] | None,
+        typer.Option(
+            "--draft-kind",
+            help="With `--draft target`: an untrained head on its hidden states, in the place of some of its layers.",
+        ),
+    ] = None,
     prompt_format: PromptFormatOption = None,
     prompt_field: PromptFieldOption = None,
     messages_field: MessagesFieldOption = None,
@@ -64,6 +71,13 @@ def init(
     """
     if out is not None:
         _check_new(out)
+    if draft_kind is not None and draft != "target":
+        from pipeline.errors import UsageError
+
+        raise UsageError(
+            f"--draft-kind {draft_kind}: it is of a draft that is made for the target (--draft target); leave it out, the kind "
+            "of a checkpoint is found in its config.json"
+        )
     from pipeline.corpus.hub_data import named_prompts
     from pipeline.corpus.sources import find_files
     from pipeline.models.names import local_directory
@@ -81,7 +95,9 @@ def init(
         "messages_field": messages_field,
         "domain_field": domain_field,
     }
-    text = starting_config(target, draft, chosen.path, tokenizer, columns, trust_remote_code, prompts_name=chosen.name)
+    text = starting_config(
+        target, draft, chosen.path, tokenizer, columns, trust_remote_code, prompts_name=chosen.name, head=draft_kind
+    )
     if out is None:
         say_block(text)
         return

@@ -18,6 +18,7 @@ from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.rows import BadRow, kind_of, parse_row
 from pipeline.drafts.head_config import require_plain
+from pipeline.drafts.kinds import KindName
 from pipeline.drafts.named_pair import saved_dtype
 from pipeline.errors import UsageError
 from pipeline.models.files import model_digest, model_files, tokenizer_files
@@ -53,6 +54,7 @@ class Model:
     chat_template: bool | None = None
     asked: bool = False  # the hub was asked for the revision
     layers: int | None = None  # of the target, which the draft is made of
+    head: KindName | None = None  # an untrained one on the target's hidden states, which the draft is
     url: str | None = None  # of the server that runs it
     served_name: str | None = None
     api: str = "vllm"
@@ -103,15 +105,15 @@ def named_model(name: str, role: str, trusted: bool) -> Model:
     )
 
 
-def draft_of_target(target: Model) -> Model:
-    """The draft that is made of the target's layers."""
-    layers = layers_to_keep(target.directory) or 4
-    return replace(target, source=TARGET, revision=None, layers=layers, asked=False)
+def draft_of_target(target: Model, head: KindName | None = None) -> Model:
+    """The draft that is made of the target's layers, or as a head on its hidden states."""
+    layers = None if head is not None else layers_to_keep(target.directory) or 4
+    return replace(target, source=TARGET, revision=None, layers=layers, head=head, asked=False)
 
 
 def require_two_models(target: Model, draft: Model, name: str) -> None:
     """UsageError if the draft, called `name`, is the target: the same directory, commit, or content."""
-    if target.url is not None or draft.layers is not None:
+    if target.url is not None or draft.source == TARGET:
         return
     same = (target.source, target.revision) == (draft.source, draft.revision)
     if not same and target.directory and draft.directory:
@@ -124,7 +126,7 @@ def require_two_models(target: Model, draft: Model, name: str) -> None:
 
 def require_smaller(target: Model, draft: Model) -> None:
     """UsageError for a draft that is larger than its target, if both are here: as the pair stage does."""
-    if target.url is None and target.directory and draft.directory and draft.layers is None:
+    if target.url is None and target.directory and draft.directory and draft.source != TARGET:
         check_sizes(
             {
                 role: {"parameters": measure_weights(model.directory, model.trusted).parameters}

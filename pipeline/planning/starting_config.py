@@ -18,6 +18,7 @@ from pipeline.config.generate import GenerateConfig
 from pipeline.config.pair import TARGET
 from pipeline.config.urls import HTTP, wrong_with
 from pipeline.corpus.rows import DEFAULT_DOMAIN
+from pipeline.drafts.kinds import EAGLE3, MEDUSA, KindName
 from pipeline.drafts.surgery import gained_tokens
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
@@ -52,10 +53,11 @@ def starting_config(
     columns: Mapping[str, str | None] = MappingProxyType({}),
     trust_remote_code: bool = False,
     prompts_name: str | None = None,
+    head: KindName | None = None,
 ) -> str:
     """The YAML text. `target_name` may be the URL of a server; then `tokenizer` names the target's tokenizer. `columns`: of the
     prompts, by the key of a source; None, or no key: what is recognised. `prompts_name`: of a data set of the hub, as a config
-    names it.
+    names it. `head`: the kind of an untrained head on the target's hidden states, in the place of its layers.
 
     Raises UsageError; UnderstudyError for models that do not form a pair, unreadable prompts, a server that does not answer.
     """
@@ -63,6 +65,11 @@ def starting_config(
     is_served = "://" in target_name
     if is_served and (wrong := wrong_with(target_name, (*HTTP, "unix"))):
         raise UsageError(f"--target {masked(target_name)}: {wrong}")
+    if head is not None and is_served:
+        raise UsageError(
+            f"--draft-kind {head}: a head reads hidden states of its target, which servers do not give; name the target as a "
+            "directory or a model of the hub"
+        )
     if is_served and tokenizer is None:
         raise UsageError(
             f"--target {masked(target_name)}: a server names no tokenizer; add --tokenizer DIRECTORY or --tokenizer org/name"
@@ -74,7 +81,7 @@ def starting_config(
     else:
         target = named_model(target_name, "target", trust_remote_code)
     if draft_name == TARGET and target.url is None:
-        draft = draft_of_target(target)
+        draft = draft_of_target(target, head)
     else:
         draft = named_model(draft_name, "draft", trust_remote_code)
     require_two_models(target, draft, draft_name)
@@ -115,6 +122,8 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
         yield f"    source: {_text(model.source)}"
         if model.layers:
             yield f"    layers: {model.layers}  # the first, the last, and others evenly spaced; fewer are faster and agree less"
+        if model.head:
+            yield f"    head: {{kind: {model.head}}}  # {_OF_HEADS[model.head]}; trained from nothing"
         if model.revision:
             when = "  # the commit that the hub had when this file was written" if model.asked else ""
             yield f"    revision: {_text(model.revision)}{when}"
@@ -329,5 +338,10 @@ def _text(value: Any) -> str:
     plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z/~][\w./~-]*", value) and value.lower() not in _WORDS
     return value if plain else json.dumps(value, ensure_ascii=not str(value).isprintable())
 
+
+_OF_HEADS: Mapping[KindName, str] = {
+    EAGLE3.name: "a decoder layer on three of the target's hidden states, one pass a token",
+    MEDUSA.name: "a small network for each of 5 places, greedy; evaluate.gamma is at most 5",
+}
 
 _WORDS: Sequence[str] = ("y", "n", "yes", "no", "on", "off", "true", "false", "null", "~")

@@ -246,6 +246,18 @@ def test_a_draft_that_is_the_target_is_refused(tmp_path: Path) -> None:
         resolve_inputs(load_config(tmp_path / "my.yaml", same), Store(tmp_path / "store"))
 
 
+@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+def test_an_untrained_head_of_the_target(tmp_path: Path, kind: Any) -> None:
+    target, prompts = _model(tmp_path / "target"), _prompts(tmp_path / "p.jsonl", [{"prompt": "a b"}] * 3)
+    config = _loaded(tmp_path, starting_config(str(target), "target", prompts, head=kind))
+    assert config.pair.draft.head is not None
+    assert ("target", kind, None) == (config.pair.draft.source, config.pair.draft.head.kind, config.pair.draft.layers)
+    with pytest.raises(
+        UsageError, match=f"--draft-kind {kind}: a head reads hidden states of its target, which servers"
+    ):
+        starting_config("http://127.0.0.1:1", "target", prompts, str(target), head=kind)
+
+
 def test_columns_are_written_into_the_config(tmp_path: Path) -> None:
     """Those that were recognised, with what is not used, and those that were asked for."""
     chat = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
