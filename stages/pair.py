@@ -96,6 +96,10 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         for role, place in context.resources.models.items()
         if place.is_here and place.revision is not None
     ]
+    if head is not None and (own := settings.dtype("draft")) != (of_target := settings.dtype("target")):
+        ignored.append(
+            f"pair.draft.dtype = {own} is how a head is stored; it is computed in its target's dtype, {of_target}, as in engines"
+        )
     for note in (*lacking, *ignored):
         context.progress.warn(f"pair: {note}")
     for role, path in local.items():
