@@ -172,7 +172,7 @@ def about_draft(found: DraftEvidence) -> Answer:
     )
 
 
-def about_traffic(fallen: bool | None, target: Answer, draft: Answer) -> Answer:
+def about_traffic(fallen: bool | None, target: Answer, draft: Answer, compares_draft: bool = True) -> Answer:
     """Whether production's prompts are other than the examined ones: its counters fell, and the canary did not.
 
     `fallen`: what the watch says of the counters; None where it says nothing.
@@ -183,6 +183,10 @@ def about_traffic(fallen: bool | None, target: Answer, draft: Answer) -> Answer:
         return Answer("as_examined", "production's counters did not fall")
     if target.is_bad or draft.is_bad:
         return Answer("inconclusive", "production's counters fell, and the canary says another reason")
+    if not compares_draft:
+        return Answer(
+            "inconclusive", "production's counters fell, and whether the draft is the examined one is not known"
+        )
     if "inconclusive" in (target.verdict, draft.verdict):
         return Answer("inconclusive", "production's counters fell, and the canary could not judge target and draft")
     return Answer("changed", "production's counters fell, while target and draft are those that were examined")

@@ -180,10 +180,11 @@ def judge(asked: Question, answers: Answers, drafts: "Mapping[str, DraftEvidence
         prompts=len(asked.examined.completions),
         max_tokens=asked.examined.max_tokens,
         target=target,
-        traffic=about_traffic(fell, target, draft),
+        traffic=about_traffic(fell, target, draft, asked.examined.draft.kind.by_token),
         draft=draft,
         endpoints=endpoints,
         unasked=dict(answers.unasked),
+        compares_draft=asked.examined.draft.kind.by_token,
     )
 
 

@@ -24,9 +24,13 @@ _LEAST_ROWS = 256  # rows of a chunk: with fewer, reading the head's weights dom
 _MULTIPLE = 64  # rows of a chunk are a multiple of this
 
 
-def mean_loss(hidden_NH: torch.Tensor, head: nn.Linear, vocabulary: int, loss_of: LossOf) -> torch.Tensor:
-    """The mean of `loss_of(logits, positions)` over N positions; differentiable in `hidden_NH` and the head's parameters."""
-    loss: torch.Tensor = _MeanLoss.apply(hidden_NH, head.weight, head.bias, vocabulary, loss_of)  # type: ignore[no-untyped-call]
+def mean_loss(
+    hidden_NH: torch.Tensor, head: nn.Linear, vocabulary: int, loss_of: LossOf, width: int | None = None
+) -> torch.Tensor:
+    """The mean of `loss_of(logits, positions)` over N positions; differentiable in `hidden_NH` and the head's parameters.
+    `width`: of what the loss makes of the logits, where that is wider."""
+    parts = (hidden_NH, head.weight, head.bias, vocabulary, loss_of, width or vocabulary)
+    loss: torch.Tensor = _MeanLoss.apply(*parts)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -57,6 +61,7 @@ class _MeanLoss(torch.autograd.Function):
         bias_V: torch.Tensor | None,
         vocabulary: int,
         loss_of: LossOf,
+        width: int,
     ) -> torch.Tensor:
         count, dtype = len(hidden_NH), _products(hidden_NH)
         most = _LOGITS if computes_at_once(hidden_NH.device) else _LOGITS_ON_DEVICE
@@ -64,7 +69,7 @@ class _MeanLoss(torch.autograd.Function):
         d_hidden_NH = torch.empty_like(hidden_NH)
         d_weight_VH = torch.zeros_like(weight_VH) if weight_VH.requires_grad else None
         d_bias_V = torch.zeros_like(bias_V) if bias_V is not None and bias_V.requires_grad else None
-        total, size = hidden_NH.new_zeros((), dtype=torch.float32), _rows(count, vocabulary, most)
+        total, size = hidden_NH.new_zeros((), dtype=torch.float32), _rows(count, width, most)
         seen_NH = functional.pad(seen_NH, (0, 0, 0, -count % size))
         for begin in range(0, count, size):
             rows, n = slice(begin, begin + size), min(size, count - begin)
@@ -87,4 +92,9 @@ class _MeanLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_total: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return *(None if grad is None else grad * d_total.to(grad.dtype) for grad in ctx.saved_tensors), None, None
+        return (
+            *(None if grad is None else grad * d_total.to(grad.dtype) for grad in ctx.saved_tensors),
+            None,
+            None,
+            None,
+        )

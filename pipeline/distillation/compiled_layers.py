@@ -39,10 +39,9 @@ def compiles_loss(device: torch.device, settings: DistillConfig) -> bool:
 
 @contextmanager
 def compiled_layers(model: Any, settings: DistillConfig) -> Iterator[None]:
-    """Compile the layers of the model's decoder until the end of the block, in which what cannot be compiled is computed as it is
-    written."""
+    """Compile the layers of the model's decoder until the end of the block."""
     layers = _layers(model) if compiles(model, settings) else []
-    if not layers and not compiles_loss(torch.device(model.device), settings):
+    if not layers:
         yield
         return
     for layer in layers:

@@ -127,7 +127,8 @@ def total_variation(columns: Columns) -> torch.Tensor:
 
 def negative_log_acceptance(columns: Columns) -> torch.Tensor:
     """-log sum min(p, q): the gradient of `total_variation` divided by the acceptance, so it does not vanish."""
-    return -log_acceptance(columns)
+    found_N = log_acceptance(columns)
+    return torch.where(found_N < _LEAST, 0.0, -found_N)  # nothing that the draft can give was stored
 
 
 def lk_hybrid(columns: Columns) -> torch.Tensor:

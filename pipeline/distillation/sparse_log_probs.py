@@ -126,8 +126,15 @@ def _weighted(logits_NV: torch.Tensor, log_sum_N: torch.Tensor, factor_N: torch.
 
 @cache
 def _compiled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Once for all numbers of rows."""
-    return torch.compile(function, dynamic=True)
+    """Once for all numbers of rows. What cannot be compiled is computed as it is written; torch keeps that setting by thread, and
+    a backward pass has one of its own."""
+    compiled = torch.compile(function, dynamic=True)
+
+    def call(*tensors: torch.Tensor) -> torch.Tensor:
+        with torch._dynamo.config.patch(suppress_errors=True):
+            return compiled(*tensors)
+
+    return call
 
 
 class _LogProbArgs(ctypes.Structure):

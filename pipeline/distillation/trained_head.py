@@ -62,7 +62,7 @@ class TrainedHead(PreTrainedModel):  # type: ignore[misc]
             def counted(logits_nD: torch.Tensor, where: slice, counts_N: torch.Tensor = counts_N) -> torch.Tensor:
                 return loss_of(self._over_target(logits_nD, vocabulary), where) * counts_N[where]
 
-            total = total + mean_loss(hidden_NH, head, min(vocabulary, head.out_features), counted)
+            total = total + mean_loss(hidden_NH, head, min(vocabulary, head.out_features), counted, vocabulary)
         return total / self._steps
 
     def _over_target(self, logits_nD: torch.Tensor, vocabulary: int) -> torch.Tensor:

@@ -52,12 +52,12 @@ def expected_counters(
     deployed = canonical(Sampling.from_config(config.sampling))
     counted = stored_samplings(draft.completions, {"examination"})
 
-    def examined(sampling: Sampling, by: EvaluateConfig = settings) -> ServedFigures | None:
+    def examined(sampling: Sampling, by: EvaluateConfig = settings, at: Sequence[int] = gammas) -> ServedFigures | None:
         if sampling not in counted:
             return None
         stored = read_completions(draft.completions, {"examination"}, sampling)
         with progress.track("export: examine", counted[sampling], "completions") as track:
-            return examine_as_served(loaded, stored, sampling, by, gammas, track.advance)
+            return examine_as_served(loaded, stored, sampling, by, at, track.advance)
 
     found = examined(deployed)
     if found is None:
@@ -65,7 +65,7 @@ def expected_counters(
             f"{draft.completions}: no examination completions at the deployment's sampling settings; run the config again"
         )
     # A head's rate is over the tokens that it drafts, which depend on length and convention.
-    again = found if draft.kind.by_token else examined(deployed, config.evaluate)
+    again = found if draft.kind.by_token else examined(deployed, config.evaluate, [config.evaluate.gamma])
     assert again is not None
     _check_unchanged(draft, again, drafting)
     fixed = deployed.greedy or draft.kind.greedy
@@ -208,8 +208,9 @@ def _as_the_engine(
 def _check_unchanged(draft: Draft, found: ServedFigures, drafting: Drafting) -> None:
     """The weights as exported must be those that were promoted."""
     profile, config = draft.profile, draft.config
+    wanted = "greedy" if draft.kind.greedy else config.evaluate.draft_sampling
     alike = config.sampling.top_k == 0 and config.sampling.top_p == 1 and config.sampling.min_p == 0
-    if alike and (drafting == config.evaluate.draft_sampling or config.sampling.temperature == 0):
+    if alike and (drafting == wanted or config.sampling.temperature == 0):
         before, now = profile.examined[0].acceptance_rate.value, found.acceptance_rate
         if abs(now - before) > _MOST_DIFFERENCE:
             raise UnderstudyError(

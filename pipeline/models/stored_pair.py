@@ -37,7 +37,7 @@ class ModelFacts(TypedDict):
 class HeadFacts(TypedDict):
     """Of a draft that is a head on the target's hidden states."""
 
-    kind: KindName
+    kind: NotRequired[KindName]  # of a pair of an earlier version not there
     longest: Count | None  # tokens that it proposes in a round; None: no limit
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.config.corpus import DEFAULT_PROMPT_TOKENS
 from pipeline.config.quantize import DEFAULT_VARIANTS, QuantizedVariant
 from pipeline.config.root import Config
+from pipeline.drafts.kinds import EAGLE3, MEDUSA
 from pipeline.engines.facts import FACTS
 from pipeline.errors import UsageError
 
@@ -32,7 +33,9 @@ def apply_pair(config: Config, facts: Facts) -> tuple[Config, list[str]]:
     _check_training(config)
     if (head := facts.get("head")) is not None:
         try:
-            config.require_for_heads(head["kind"], head["longest"])
+            config.require_for_heads(
+                head.get("kind", EAGLE3.name if head["longest"] is None else MEDUSA.name), head["longest"]
+            )
         except ValueError as error:
             raise UsageError(str(error)) from None
     generate = config.generate

@@ -268,7 +268,8 @@ class LlamaForward:
         cos, sin = caches.cos_SHD[slots.own], caches.sin_SHD[slots.own]
         x_NI, states = F.embedding(ids_BT, self.embedding).view(batch * count, -1), dict[int, torch.Tensor]()
         for number, (layer, cache) in enumerate(zip(self.layers, caches.layers, strict=True)):
-            states[number] = x_NI  # no pass changes one in place
+            if number in self.recorded:
+                states[number] = x_NI  # nothing changes it in place
             qkv = layer.qkv(self._rms_norm(x_NI, layer.norm)).view(batch, count, -1, self.width)
             if layer.head_norm is not None:
                 qkv = self._norm_heads(qkv, layer.head_norm)
@@ -276,7 +277,8 @@ class LlamaForward:
             x_NI = layer.output.add_to(x_NI, self._attend(qkv, cache, slots).reshape(batch * count, -1))
             gate_NI, up_NI = layer.gate_up.pair(self._rms_norm(x_NI, layer.mlp_norm))
             x_NI = layer.down.add_to(x_NI, F.silu(gate_NI) * up_NI)
-        states[len(self.layers)] = x_NI
+        if len(self.layers) in self.recorded:
+            states[len(self.layers)] = x_NI
         if NORMED in self.recorded:
             states[NORMED] = self._rms_norm(x_NI, self.norm)
         kept = x_NI.view(batch, count, -1)[:, -keep:].reshape(batch * keep, -1)

@@ -262,6 +262,7 @@ def test_what_arithmetic_may_explain() -> None:
         ({"traffic": OPEN}, False, True, ""),
         ({"draft": OTHER}, True, True, "canary: engine or draft not as examined"),
         ({"draft": OPEN}, False, False, "canary: not answered: engine or draft"),
+        ({"draft": OPEN, "compares_draft": False}, False, True, ""),
         ({"unasked": {"http://two": "down"}}, False, False, "canary: not answered: 1 engines not asked"),
     ],
 )
