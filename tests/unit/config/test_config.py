@@ -435,7 +435,7 @@ def test_prompts_are_trained_on_where_their_distributions_are_known(small: Path)
         ("distill={shard: true, processes: 2}", "distill.shard: not available for a head"),
         ("distill.gradient_checkpointing=true", "distill.gradient_checkpointing: not available for a head"),
         ("distill.compile=true", "distill.compile: not available for a head"),
-        ("promote.export={engine: vllm, out: ./e}", "heads on hidden states are not exported yet"),
+        ("promote.export={engine: sglang, out: ./e}", "is not exported for SGLang; choose one of vllm"),
         ("pair.draft.head={kind: medusa, layer_ids: [1]}", "layer_ids is of eagle3, and kind is medusa"),
         ("pair.draft.head={kind: medusa, places: 3}", "evaluate.gamma is 5, and the heads propose at most 3 tokens"),
         ("pair.draft.head={kind: eagle3, places: 4}", "places is of medusa, and kind is eagle3"),
