@@ -89,7 +89,7 @@ class DistillConfig(Section):
         default=None,
         description="Compile the draft's layers (torch.compile), which takes a quarter of a minute once; null: on a GPU, in "
         "trainings of 200 steps or more of drafts of 100 million parameters or more, without lora, shard or "
-        "gradient_checkpointing.",
+        "gradient_checkpointing. The passes over the logits are compiled with them; null: of any draft from 200 steps on.",
     )
     gradient_checkpointing: bool = Field(
         default=False, description="Recompute activations in the backward pass: less memory, more time."
