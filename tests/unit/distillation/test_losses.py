@@ -9,6 +9,7 @@ import torch
 
 from pipeline.distillation.losses import (
     LOSSES,
+    MERGED,
     Columns,
     Loss,
     SparseTargets,
@@ -312,3 +313,23 @@ def test_a_token_of_target_probability_zero_has_no_own_term(loss: Loss) -> None:
     ]
 
     assert values[0] == values[1]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_token_that_the_draft_cannot_give_has_no_column(name: str) -> None:
+    """Its logit is -inf, as of a head with a part of the vocabulary: neither a loss of thousands of nats nor a NaN."""
+    logits_NV = torch.tensor([[1.0, -torch.inf, 0.5, 0.0, -0.5]], requires_grad=True)
+    stored = SparseTargets(
+        torch.tensor([[1, 2]]),
+        torch.tensor([[0.5, 0.3]]).log(),
+        torch.tensor([2]),
+        torch.tensor([0.2]).log(),
+        torch.tensor([1]),
+    )
+    loss_N = LOSSES[name](sparse_columns(logits_NV, stored, name in MERGED))
+    (gradient_NV,) = torch.autograd.grad(loss_N.sum(), logits_NV)
+
+    assert abs(float(loss_N.detach())) < 10
+    assert bool(gradient_NV.isfinite().all())
+    assert 0 == gradient_NV[0, 1]
+    assert gradient_NV.abs().sum() > 0
