@@ -97,7 +97,7 @@ def _interrupted(until: float, command: list[str], environment: dict[str, str], 
         while process.poll() is None:
             stop = any(store.rglob("checkpoint-*/checkpoint_complete"))
             if stop:
-                process.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGTERM)  # SIGINT is ignored by what a shell starts in the background
             if stop or time.monotonic() > until:
                 wait_until(until, process)
                 return stop
