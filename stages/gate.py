@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.profile_file import read_examination
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import read_profile
@@ -29,6 +30,7 @@ from pipeline.judgement.evidence import (
 )
 from pipeline.judgement.measured_speed import measured_speed
 from pipeline.judgement.policy import Case, apply_rules, not_examined
+from pipeline.judgement.relative_speed import RoundRatio, measured_ratio, predicted_ratio
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, REFUSE, Decision, Side, VariantFigures, brief
 from pipeline.judgement.speed import speed_warnings
 from pipeline.judgement.what_now import what_now
@@ -39,7 +41,7 @@ from pipeline.registry.run_content import decision_figures
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.pair_checks import left_out_variants
 from pipeline.running.settings import GateSettings
-from pipeline.running.tasks import draft_input, examination_input, profile_input
+from pipeline.running.tasks import CHAMPION_PROFILE, draft_input, examination_input, profile_input
 from pipeline.store.artifacts import age_in_days, read_manifest
 from pipeline.store.files import write_json
 
@@ -72,6 +74,8 @@ def run(context: StageContext[GateSettings]) -> Outcome:
         counts = {side: unseen(found, seen) for side, found in counts.items()}
     else:
         case = _completed(context, variant, without_prompts(case, seen), pair)
+        if case.round_ratio is not None:
+            case = replace(case, round_ratio=_round_ratio(context, variant, case, times, speed))
         rules, counts = apply_rules(case, settings.rules, gamma, confidence), counts_of(case)
     headline = unquantized.profile.headline
     del examinations, unquantized  # whose counts are of all prompts
@@ -126,18 +130,42 @@ def _step_times(context: StageContext[GateSettings], *, is_champion: bool) -> di
     return {side: times for side, times in found.items() if times is not None}
 
 
-def _load(context: StageContext[GateSettings], variant: Variant) -> StatedLoad | None:
-    """The load that `gate.load` states, with the step costs of a variant; None without a load or without step costs."""
-    load, profile = context.settings.rules.load, context.inputs.get(profile_input(variant))
-    if load is None or profile is None:
+def _load(context: StageContext[GateSettings], profile: str) -> StatedLoad | None:
+    """The load that `gate.load` states, with the step costs of an input; None without a load or without step costs."""
+    load, path = context.settings.rules.load, context.inputs.get(profile)
+    if load is None or path is None:
         return None
     return StatedLoad(
-        step_costs=read_step_costs(profile),
+        step_costs=read_step_costs(path),
         requests_per_second=load.requests_per_second,
         max_batch=load.max_batch,
         gamma=context.settings.gamma,
         quantiles=context.settings.rules.quantiles,
     )
+
+
+def _round_ratio(
+    context: StageContext[GateSettings],
+    variant: Variant,
+    case: Case,
+    times: Mapping[Side, StepTimes],
+    speed: DecodingSpeed | None,
+) -> RoundRatio | str:
+    """What compares the speeds of candidate and champion: step times at the stated load where both are known, and otherwise those
+    of this machine, which are of the unquantized candidate."""
+    settings, ours, theirs = context.settings, profile_input(variant), CHAMPION_PROFILE
+    candidate, champion = _load(context, ours), _load(context, theirs)
+    if candidate is not None and champion is not None:
+        convention = CONVENTIONS[settings.convention]
+        of_candidate, of_champion = (
+            examined_workload(counts, convention, settings.max_gamma) for counts in (case.candidate, case.baseline)
+        )
+        return predicted_ratio(candidate, of_candidate, champion, of_champion)
+    if variant != UNQUANTIZED:
+        return (
+            f"step times of {variant} are not measured; set gate.load, gate.profile.{variant} and gate.champion_profile"
+        )
+    return measured_ratio(times, speed, settings.gamma, settings.confidence)
 
 
 def _contender(context: StageContext[GateSettings], variant: Variant) -> Contender:
@@ -151,7 +179,7 @@ def _contender(context: StageContext[GateSettings], variant: Variant) -> Contend
             acceptance_rate=headline.acceptance_rate,
             tokens_per_target_call=headline.tokens_per_target_call[gamma],
         )
-    load, on_dev = _load(context, variant), context.inputs.get(examination_input(variant, "dev"))
+    load, on_dev = _load(context, profile_input(variant)), context.inputs.get(examination_input(variant, "dev"))
     seconds = None
     if load is not None and on_dev is not None and headline is not None:
         seconds = mean_seconds(load, read_workload(on_dev))
@@ -200,7 +228,7 @@ def _completed(context: StageContext[GateSettings], variant: Variant, case: Case
 
 def _with_latency(context: StageContext[GateSettings], variant: Variant, case: Case, pair: Pair) -> Case:
     """The case with the predicted latency and the memory at the stated load, where one is stated; plots it too."""
-    settings, load = context.settings, _load(context, variant)
+    settings, load = context.settings, _load(context, profile_input(variant))
     if settings.rules.load is None or not case.candidate:
         return case
     memory = pair.serving_bytes(float("nan") if case.draft_bytes is None else case.draft_bytes, *settings.rules.served)

@@ -1,6 +1,7 @@
 """Gains of one draft over another on the same prompts, paired by prompt, with intervals. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,19 +44,25 @@ def omega_gain(draft: Counts, base: Counts, gamma: int, confidence: float) -> In
     )
 
 
-def accepted_share_gain(draft: Counts, base: Counts, gamma: int, confidence: float) -> Interval:
-    """Interval of the gain in the share of the draft tokens of a round that are accepted, (tokens per target call - 1) / gamma,
-    paired. It compares drafts of any kinds. UnderstudyError if the prompts differ."""
+def tokens_per_call_ratio(draft: Counts, base: Counts, gamma: int, confidence: float) -> Interval:
+    """Interval of the ratio of the tokens per target call at `gamma`, paired. It compares drafts of any kinds. UnderstudyError if
+    the prompts differ."""
     ours, theirs = _paired(draft, base)
-    return ratio_gain(
-        ours.columns["tokens"] / gamma,
-        ours.columns["calls"][:, gamma - 1],
-        theirs.columns["tokens"] / gamma,
-        theirs.columns["calls"][:, gamma - 1],
+    tokens_N = ours.columns["tokens"].astype(np.float64)
+    calls_N, base_calls_N = (side.columns["calls"][:, gamma - 1] for side in (ours, theirs))
+    base_tokens = tokens_N.sum() / base_calls_N.sum()
+    ratio = float(base_calls_N.sum() / calls_N.sum())
+    # Around this ratio, L_c / L_b changes as (L_c - ratio L_b) / L_b does.
+    around = ratio_gain(
+        tokens_N / base_tokens,
+        calls_N,
+        tokens_N / base_tokens * ratio,
+        base_calls_N,
         ours.domains,
         confidence,
         ours.conversations,
     )
+    return replace(around, value=ratio, low=ratio + around.low - around.value, high=ratio + around.high - around.value)
 
 
 def segment_gain(draft: Counts, base: Counts, name: str, confidence: float) -> Interval:

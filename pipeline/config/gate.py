@@ -37,14 +37,15 @@ class GateConfig(Section):
         default=0.0,
         ge=0,
         le=1,
-        description="The lower bound of the gain in acceptance rate must exceed this (0.01 is 1 point); between a head and a "
-        "draft of another kind, of the gain in the accepted share of evaluate.gamma draft tokens.",
+        description="The lower bound of the gain in acceptance rate must exceed this (0.01 is 1 point); over a champion that is "
+        "another kind of draft, of the gain in tokens per second (0.01 is 1%).",
     )
     domain_margin: float = Field(
         default=0.01,
         ge=0,
         le=1,
-        description="No domain may lose this much acceptance rate: the lower bound of its gain must be above -domain_margin.",
+        description="No domain may lose this much acceptance rate, or speed where the champion is another kind of draft: the "
+        "lower bound of its gain must be above -domain_margin.",
     )
     min_prompts_per_domain: int = Field(
         default=40,
@@ -90,6 +91,12 @@ class GateConfig(Section):
         description="Step times on the serving machine, by variant of the draft (unquantized, int8, int4, fp8): files of "
         "`understudy profile` or `latency fit`. A single path is for the unquantized draft. The variant with the lowest "
         "predicted latency on dev prompts at `load` is promoted.",
+    )
+    champion_profile: str | None = Field(
+        default=None,
+        description="Step times on the serving machine with the champion, a file as for `profile`. With it, a candidate of "
+        "another kind than the champion is judged by its predicted speed at `load`, and otherwise by the speed that was "
+        "measured on the machine of the run (`evaluate.speed`).",
     )
     min_speedup: float | None = Field(
         default=None,
@@ -159,6 +166,10 @@ class GateConfig(Section):
     def _rules_have_what_they_need(self) -> "GateConfig":
         if self.profile and self.load is None:
             raise ValueError("profile is used at a load: set gate.load too")
+        if self.champion_profile is not None and not self.profile:
+            raise ValueError(
+                "champion_profile is compared with step times of the candidate: set gate.profile and gate.load too"
+            )
         timed = ["min_speedup"] * bool(self.min_speedup) + ["max_latency_seconds"] * bool(self.max_latency_seconds)
         if timed and not (self.load and self.profile):
             raise ValueError(f"{timed[0]} needs a prediction: set gate.load and gate.profile too")

@@ -10,6 +10,7 @@ from pipeline.acceptance.schema import Profile, SamplingSettings
 from pipeline.drafts.kinds import rates_compare
 from pipeline.judgement.comparison import draft_figures, paired_gains
 from pipeline.judgement.policy import Case
+from pipeline.judgement.relative_speed import NOT_KNOWN
 from pipeline.judgement.schema import (
     BASELINE,
     CANDIDATE,
@@ -53,7 +54,7 @@ def make_case(examinations: Examinations, baseline_name: str) -> Case | None:
         baseline_name=baseline_name,
         prompt_lookup=None if isinstance(lookup, NotExamined) else lookup.counts,
         draft_bytes=profile.draft.bytes,
-        rates_compare=rates_compare(kinds),
+        round_ratio=None if rates_compare(kinds) else NOT_KNOWN,
         crosscheck_agrees=None if profile.crosscheck is None else profile.crosscheck.agrees,
     )
 

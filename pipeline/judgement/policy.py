@@ -12,7 +12,6 @@ from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.decoding_speed import too_few
 from pipeline.acceptance.gains import (
     acceptance_gain,
-    accepted_share_gain,
     omega_gain,
     position_gain,
     sample_of,
@@ -27,6 +26,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.judgement.age import examination_age
 from pipeline.judgement.judged_segments import segment_shares
 from pipeline.judgement.power import power_of
+from pipeline.judgement.relative_speed import RoundRatio, speed_gain
 from pipeline.judgement.rule_result import FAIL, INCONCLUSIVE, PASS, RuleResult, RuleVerdict
 from pipeline.judgement.schema import CANDIDATE, Benefit, TargetSource
 from pipeline.latency.load.serving import LatencyAtLoad
@@ -42,7 +42,9 @@ class Case:
     prompt_lookup: CountTable | None
     draft_bytes: float | None
     crosscheck_agrees: bool | None
-    rates_compare: bool = True  # of candidate and baseline (`drafts.kinds.rates_compare`)
+    # None: acceptance rates of both compare (`drafts.kinds.rates_compare`). Otherwise what compares their speeds, or why nothing
+    # does.
+    round_ratio: RoundRatio | str | None = None
     domains: Mapping[str, int] = field(
         default_factory=dict
     )  # examined prompts by domain, where some are not in the rows
@@ -117,45 +119,64 @@ def _enough_prompts(case: Case, policy: GateConfig) -> RuleResult:
 
 @dataclass(frozen=True)
 class _Overall:
-    """The gain over the baseline, over the whole traffic or a domain: in acceptance rate, or between kinds whose rates are of
-    different tokens, in the share of draft tokens that are accepted at the deployed draft length."""
+    """The gain over the baseline, over the whole traffic or a domain: in acceptance rate; or in tokens per second over a
+    baseline of another kind, whose rates are of different tokens."""
 
     case: Case
     gamma: int
     confidence: float
 
+    def name(self, rule: str) -> str:
+        """Of a rule that is about acceptance where acceptance rates compare."""
+        return rule if self.case.round_ratio is None else _OF_SPEED[rule]
+
     @property
-    def what(self) -> str:
-        return "acceptance rate" if self.case.rates_compare else f"accepted share of {self.gamma} draft tokens"
+    def unit(self) -> str:
+        return "point" if self.case.round_ratio is None else "%"
+
+    def text(self, where: str = "") -> str:
+        ratio, over = self.case.round_ratio, f"{where} over the {self.case.baseline_name}"
+        if ratio is None:
+            return f"gain in acceptance rate{over}"
+        source = "" if isinstance(ratio, str) else f" (rounds {ratio.source})"
+        return f"gain in tokens per second{over}, which is another kind of draft{source}"
 
     def gain(self, candidate: CountTable, baseline: CountTable) -> Interval:
-        if self.case.rates_compare:
+        """ValueError where no step times are known."""
+        ratio = self.case.round_ratio
+        if ratio is None:
             return acceptance_gain(candidate, baseline, self.confidence)
-        return accepted_share_gain(candidate, baseline, self.gamma, self.confidence)
+        if isinstance(ratio, str):
+            raise ValueError(ratio)
+        return speed_gain(candidate, baseline, self.gamma, ratio, self.confidence)
+
+
+_OF_SPEED = {"min_gain": "min_speed_gain", "domain_margin": "domain_speed_margin"}
 
 
 def _gain(overall: _Overall, policy: GateConfig) -> RuleResult:
     case = overall.case
     return _proved(
-        "min_gain",
+        overall.name("min_gain"),
         lambda: overall.gain(case.candidate, case.baseline),
         policy.min_gain,
         overall.confidence,
-        text=f"gain in {overall.what} over the {case.baseline_name}",
+        text=overall.text(),
         scale=100,
-        unit="point",
+        unit=overall.unit,
     )
 
 
 def _domain(overall: _Overall, domain: str, policy: GateConfig) -> RuleResult:
     candidate, baseline = (side.in_domain(domain) for side in (overall.case.candidate, overall.case.baseline))
     return _margin(
-        f"domain_margin:{domain}",
+        f"{overall.name('domain_margin')}:{domain}",
         lambda: overall.gain(candidate, baseline),
         policy.domain_margin,
         overall.confidence,
         few=_too_few(f"'{domain}' has", candidate, policy),
-        text=f"gain in {overall.what} in '{domain}' over the {overall.case.baseline_name}",
+        text=overall.text(f" in '{domain}'"),
+        unit=overall.unit,
     )
 
 
@@ -192,7 +213,7 @@ def _other_rates(case: Case) -> str:
     """Why acceptance in a part of a completion is not compared; empty where it is."""
     return (
         ""
-        if case.rates_compare
+        if case.round_ratio is None
         else f"acceptance of another kind of draft than the {case.baseline_name} is of other tokens"
     )
 
@@ -207,12 +228,19 @@ def _too_few(where: str, within: CountTable, policy: GateConfig) -> str:
 
 
 def _margin(
-    name: str, measure: Callable[[], Interval], margin: float, confidence: float, *, few: str, text: str
+    name: str,
+    measure: Callable[[], Interval],
+    margin: float,
+    confidence: float,
+    *,
+    few: str,
+    text: str,
+    unit: str = "point",
 ) -> RuleResult:
     """The rule that a part of the traffic loses no more than `margin`. `few`: why it cannot be judged, or empty."""
     if few:
         return _without_figure(name, few, -margin)
-    return _proved(name, measure, -margin, confidence, text=text, scale=100, unit="point")
+    return _proved(name, measure, -margin, confidence, text=text, scale=100, unit=unit)
 
 
 def _champion_modes(trained: frozenset[str], examined: frozenset[str]) -> RuleResult:
@@ -259,7 +287,7 @@ def _proved(
         return _without_figure(name, f"{text}: no figure ({error})", threshold)
     finite = gain.low > float("-inf")
     interval = f"[{gain.low * scale:+.2f}, {gain.high * scale:+.2f}]" if finite else "[no interval]"
-    shown = f"{text}: {gain.value * scale:+.2f} {unit}s {interval}, {_demand(threshold * scale, unit)}"
+    shown = f"{text}: {gain.value * scale:+.2f}{_plural(unit)} {interval}, {_demand(threshold * scale, unit)}"
     fails = finite and gain.high <= threshold
     return RuleResult(
         name=name,
@@ -273,7 +301,11 @@ def _proved(
 
 def _demand(threshold: float, unit: str) -> str:
     """The condition on the lower bound of a gain, in words."""
-    return f"lower bound must be above {threshold:.2f} {unit}{'' if abs(threshold) == 1 else 's'}"
+    return f"lower bound must be above {threshold:.2f}{f' {unit}' if abs(threshold) == 1 and unit != '%' else _plural(unit)}"
+
+
+def _plural(unit: str) -> str:
+    return unit if unit == "%" else f" {unit}s"
 
 
 def _size(draft_bytes: float | None, limit_megabytes: float) -> RuleResult:

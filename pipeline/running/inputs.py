@@ -16,7 +16,6 @@ from pydantic import StrictInt
 
 from pipeline.config.corpus import PromptSource
 from pipeline.config.pair import TARGET, ModelSource
-from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.corpus.hub_data import source_files
 from pipeline.corpus.sources import digested_files, find_files
@@ -29,7 +28,7 @@ from pipeline.models.step_shape import step_shape
 from pipeline.reference.text import library_stamp, text_digest
 from pipeline.running.jobs import measures_speed
 from pipeline.running.speed_inputs import machine_input
-from pipeline.running.tasks import profile_input
+from pipeline.running.tasks import CHAMPION_PROFILE, profile_input
 from pipeline.store.artifacts import Store
 from pipeline.store.files import content_key, file_sha256, file_stamp
 from pipeline.store.parsing import Format, Text, stored
@@ -189,8 +188,10 @@ def _resolvers(config: Config) -> dict[str, Callable[[_Digests], OutsideInput]]:
     for number, prompts in enumerate(config.corpus.sources):
         if not prompts.is_reference:
             found[f"{_PROMPTS}{number}"] = partial(_prompts, number, prompts)
-    for variant in config.gate.profile:
-        found[profile_input(variant)] = partial(_profile, variant, config)
+    for variant, path in config.gate.profile.items():
+        found[profile_input(variant)] = partial(_profile, f"gate.profile.{variant}", path, config)
+    if (path_of_champion := config.gate.champion_profile) is not None:
+        found[CHAMPION_PROFILE] = partial(_profile, "gate.champion_profile", path_of_champion, config)
     if measures_speed(config):
         found[MACHINE] = lambda digests: machine_input(config)
     return found
@@ -201,28 +202,28 @@ def _text(megabytes: float, digests: _Digests) -> OutsideInput:
     return OutsideInput(digests.of_text(library, megabytes), str(library))
 
 
-def _profile(variant: Variant, config: Config, digests: _Digests) -> OutsideInput:
+def _profile(key: str, file: str, config: Config, digests: _Digests) -> OutsideInput:
     # Imported here because it takes a second, and most runs state no load.
     from pipeline.latency.costs.step_costs import read_step_costs
 
-    path, gamma = Path(config.gate.profile[variant]), config.evaluate.gamma
+    path, gamma = Path(file), config.evaluate.gamma
     try:
         machine = read_step_costs(path)
     except UsageError as error:
-        raise UsageError(f"gate.profile.{variant}: {error}") from None
+        raise UsageError(f"{key}: {error}") from None
     if machine.max_gamma < gamma:
         raise UsageError(
-            f"gate.profile.{variant}: {path} was measured up to draft length {machine.max_gamma}, and evaluate.gamma is {gamma}; "
+            f"{key}: {path} was measured up to draft length {machine.max_gamma}, and evaluate.gamma is {gamma}; "
             "measure more lengths, or lower evaluate.gamma"
         )
     if not machine.acceptance_known:
         raise UsageError(
-            f"gate.profile.{variant}: {path} is of measurements whose acceptance is unknown, so its steps are not known; measure "
+            f"{key}: {path} is of measurements whose acceptance is unknown, so its steps are not known; measure "
             "the acceptance beside the times"
         )
     if config.gate.least_speedup is not None and not machine.plain:
         raise UsageError(
-            f"gate.profile.{variant}: {path} has no row with draft length 0, from which the speedup is computed; add some, or "
+            f"{key}: {path} has no row with draft length 0, from which the speedup is computed; add some, or "
             "set gate.min_speedup to 0"
         )
     return OutsideInput(digests.of(path), str(path))

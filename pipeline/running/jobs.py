@@ -35,6 +35,7 @@ from pipeline.running.settings import (
 )
 from pipeline.running.stage_list import stage_named
 from pipeline.running.tasks import (
+    CHAMPION_PROFILE,
     EvaluateTask,
     GenerateTask,
     PromptsTask,
@@ -385,9 +386,13 @@ def _gate(config: Config, champion: ChampionVersion | None) -> Job:
     reads |= {draft_input(variant): draft for variant, draft in contenders.items()}
     if len(contenders) > 1:
         reads |= {examination_input(variant, "dev"): f"evaluate/dev-{_name(variant)}" for variant in contenders}
-    reads |= {profile_input(variant): f"outside#{profile_input(variant)}" for variant in config.gate.profile}
+    profiles = [profile_input(variant) for variant in config.gate.profile]
+    if champion and config.gate.champion_profile is not None:
+        profiles.append(CHAMPION_PROFILE)
+    reads |= {name: f"outside#{name}" for name in profiles}
     settings = GateSettings(
-        rules=config.gate.model_copy(update={"profile": {}}),  # the files' digests are inputs instead
+        # The files' digests are inputs instead.
+        rules=config.gate.model_copy(update={"profile": {}, "champion_profile": None}),
         variants=config.quantize.loadable,
         gamma=config.evaluate.gamma,
         max_gamma=config.evaluate.max_gamma,

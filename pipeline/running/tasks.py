@@ -96,3 +96,6 @@ def examination_input(variant: Variant, split: Literal["dev", "examination"] = "
 def profile_input(variant: Variant) -> str:
     """The name of the input that holds the measured step times."""
     return f"profile_{variant}"
+
+
+CHAMPION_PROFILE = "profile_champion"  # the input that holds those with the champion

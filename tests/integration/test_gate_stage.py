@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.acceptance.profile_file import write_profile
 from pipeline.acceptance.schema import FILE, Profile, read_profile
+from pipeline.config.gate import LoadConfig
 from pipeline.config.loading import load_config
 from pipeline.drafts.directory import TrainedOn
 from pipeline.generation.completion_files import text_ids
@@ -17,6 +18,7 @@ from pipeline.store.row_files import RowFile
 from stages import gate
 from tests.contexts import stage_context
 from tests.integration.conftest import SMOKE, Smoke
+from tests.step_costs import write_step_costs
 
 
 def test_prompts_whose_words_a_draft_was_trained_on_do_not_count(smoke: Smoke, tmp_path: Path) -> None:
@@ -63,6 +65,46 @@ def test_a_champion_of_a_mode_that_is_not_examined_stays(
     if refused:
         assert "inconclusive" == rules["champion_modes"]["verdict"]
         assert "enable_thinking=true" in rules["champion_modes"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("profiles", "verdict", "text"),
+    [
+        ({"unquantized": 0.001, "champion": 0.02}, "pass", "(rounds predicted at the stated load, 1 in a batch): +"),
+        ({"unquantized": 0.02, "champion": 0.0001}, "fail", "(rounds predicted at the stated load, 1 in a batch): -"),
+        ({"unquantized": 0.001}, "inconclusive", "no figure (no step times; set evaluate.speed.turns"),
+        ({}, "inconclusive", "no figure (no step times; set evaluate.speed.turns"),
+    ],
+)
+def test_a_champion_of_another_kind_is_beaten_by_speed(
+    smoke: Smoke, tmp_path: Path, profiles: dict[str, float], verdict: str, text: str
+) -> None:
+    """With the acceptance of the base draft, which the candidate beats; by step times of both, and by nothing else."""
+    place, config = smoke.place, load_config(SMOKE)
+    (job,) = (one for one in jobs_of(config) if one.id == "gate")
+    inputs = {name: place.artifact(read.partition("#")[0]) for name, read in job.reads.items()}
+    digests = json.loads((place.artifact("gate") / "manifest.json").read_text())["inputs"]
+    for name in ("champion", "head", "out"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "champion/config.json").write_text("{}")
+    TrainedOn(frozenset()).write(tmp_path / "champion")
+    text_of_base = (inputs["examination_base"] / FILE).read_text()
+    assert '"kind": "plain"' in text_of_base
+    (tmp_path / "head" / FILE).write_text(text_of_base.replace('"kind": "plain"', '"kind": "eagle3"'))
+    inputs |= {"champion": tmp_path / "champion", "examination_champion": tmp_path / "head"}
+    inputs.pop("speed_baseline", None)
+    inputs |= {f"profile_{name}": write_step_costs(tmp_path / f"{name}.json", cost) for name, cost in profiles.items()}
+    context = stage_context(config, "gate", place.store, tmp_path / "out", inputs=inputs, digests=digests)
+    load = LoadConfig(requests_per_second=0.5, max_batch=4, context=64)
+    rules = context.settings.rules.model_copy(update={"load": load})
+    settings = replace(context.settings, champion=ChampionVersion("reference-draft", "1"), rules=rules)
+    gate.run(replace(context, settings=settings))
+    decision = json.loads((tmp_path / "out/decision.json").read_text())
+    rule = next(one for one in decision["rules"] if one["name"] == "min_speed_gain")
+
+    assert (verdict, None) == (rule["verdict"], decision["gains"])
+    assert "over the champion, which is another kind of draft" in rule["text"]
+    assert text in rule["text"]
 
 
 @pytest.mark.parametrize("side", ["examination_champion", "examination_unquantized"])

@@ -4,29 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.measurements import Measurement
-from pipeline.latency.costs.profile import Profile
-from pipeline.latency.costs.surface import Surface
 from tests.integration.conftest import SMOKE, Place
+from tests.step_costs import write_step_costs
 
 FAST, SLOW = 0.001, 0.004  # seconds of a draft's pass; a target's takes 10 ms
 LOAD = "gate.load={requests_per_second: 2, max_batch: 4, context: 64}"
-
-
-def _profile(path: Path, draft: float) -> Path:
-    flat = np.full((2, 6, 1), 0.01)
-    profile = Profile(
-        Surface((1, 4), tuple(range(1, 7)), (64,), flat),
-        Surface((1, 4), (1,), (64,), np.full((2, 1, 1), draft)),
-        Surface((1,), (8, 16), (0,), np.full((1, 2, 1), 0.01)),
-        {"device": "made up"},
-    )
-    path.write_text(json.dumps(profile.json()))
-    return path
 
 
 @pytest.fixture
@@ -34,7 +20,7 @@ def profiles(tmp_path: Path) -> str:
     """The int4 draft's passes take a quarter of the others'."""
     variants = {"unquantized": SLOW, "int8": SLOW, "int4": FAST}
     return json.dumps(
-        {variant: str(_profile(tmp_path / f"{variant}.json", draft)) for variant, draft in variants.items()}
+        {variant: str(write_step_costs(tmp_path / f"{variant}.json", draft)) for variant, draft in variants.items()}
     )
 
 

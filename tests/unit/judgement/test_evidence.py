@@ -65,7 +65,7 @@ def test_no_gain_is_told_between_rates_of_other_tokens(kind: Any, compare: bool)
     evidence = gather(profiles, counts_of(found), None, None, is_champion=False, gamma=2, confidence=0.95)
 
     assert case is not None
-    assert (compare, compare) == (case.rates_compare, evidence.gains is not None)
+    assert (compare, compare) == (case.round_ratio is None, evidence.gains is not None)
 
 
 def test_figures_of_such_a_draft_are_asked_for_in_vain() -> None:

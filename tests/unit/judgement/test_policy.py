@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from pipeline.acceptance.count_table import CountTable
-from pipeline.acceptance.gains import accepted_share_gain, omega_gain
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.schema import Figure
@@ -18,6 +17,7 @@ from pipeline.config.gate import GateConfig
 from pipeline.judgement.decision import Judgement, already_champion, judge, without_prompts
 from pipeline.judgement.headline import power_line
 from pipeline.judgement.policy import Case, apply_rules, not_examined
+from pipeline.judgement.relative_speed import RoundRatio
 from pipeline.judgement.rule_result import FAIL, INCONCLUSIVE, PASS, RuleResult
 from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, REFUSE, TargetSource
 from pipeline.latency.load.serving import LatencyAtLoad
@@ -575,25 +575,29 @@ def test_small_domains_may_have_no_rule_of_their_own() -> None:
     assert "smallest domain" not in alone["min_prompts_per_domain"].text
 
 
-def test_kinds_whose_rates_are_of_other_tokens_are_compared_by_accepted_draft_tokens() -> None:
-    """A candidate with the higher rate and fewer tokens per target call loses; parts of a completion are not compared."""
-    changes = {"candidate": _counts({"chat": 0.9, "code": 0.9}, calls=60), "rates_compare": False}
-    policy = POLICY.model_copy(update={"length_margin": 0.05})
-    rules = _rules(_case(**changes), policy)
-    by_rate = _rules(_case(**changes | {"rates_compare": True}), policy)
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.5, PASS), (0.9, FAIL)])
+def test_a_draft_of_another_kind_is_judged_by_its_speed(ratio: float, verdict: str) -> None:
+    """5/6 of the tokens per target call in rounds that are shorter by a half, or longer by a tenth; a higher acceptance rate of
+    other tokens proves nothing, and parts of a completion are not compared."""
+    times = RoundRatio(ratio, ratio, ratio, "measured on this machine")
+    changes = {"candidate": _counts({"chat": 0.9, "code": 0.9}, calls=60), "round_ratio": times}
+    rules = _rules(_case(**changes), POLICY.model_copy(update={"length_margin": 0.05}))
 
-    assert ("pass", "fail") == (by_rate["min_gain"].verdict, rules["min_gain"].verdict)
-    assert "gain in accepted share of 5 draft tokens over the champion" in rules["min_gain"].text
-    domains = [rule for name, rule in rules.items() if name.startswith("domain_margin")]
-    assert domains
-    assert all(rule.verdict == "fail" for rule in domains)
+    assert not any(name.startswith(("min_gain", "domain_margin")) for name in rules)
+    found = [rules[name] for name in ("min_speed_gain", "domain_speed_margin:chat", "domain_speed_margin:code")]
+    assert [verdict] * 3 == [rule.verdict for rule in found]
+    gain = f"{100 * (ratio * 5 / 6 - 1):+.2f}%"
+    assert (
+        f"over the champion, which is another kind of draft (rounds measured on this machine): {gain} ["
+        in found[0].text
+    )
+    assert "lower bound must be above -1.00%" in found[1].text
     lengths = [rule for name, rule in rules.items() if name.startswith("length_margin")]
     assert all(rule.verdict == "inconclusive" and "another kind of draft" in rule.text for rule in lengths)
 
 
-def test_the_accepted_share_is_tokens_per_target_call_by_draft_token() -> None:
-    """(1 + accepted) a call: a gain of one token a call at 4 draft tokens is a quarter of them."""
-    ours, theirs = (CountTable.of(_counts({"chat": 0.5}, seed=seed, calls=calls)) for seed, calls in ((1, 20), (2, 30)))
-    share, tokens = accepted_share_gain(ours, theirs, 4, 0.95), omega_gain(ours, theirs, 4, 0.95)
-    assert share.value == pytest.approx(tokens.value / 4)
-    assert share.low == pytest.approx(tokens.low / 4)
+def test_a_draft_of_another_kind_is_not_promoted_where_its_speed_is_not_known() -> None:
+    case = _case(round_ratio="no step times; set something")
+    assert {INCONCLUSIVE} == {rule.verdict for name, rule in _rules(case).items() if "speed" in name}
+    assert REFUSE == _verdict(case)
+    assert "no step times; set something" in _rules(case)["min_speed_gain"].text

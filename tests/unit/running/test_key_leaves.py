@@ -31,6 +31,7 @@ COMMON = (
     "generate.train_temperatures=[0.5]",
     "gate.load={requests_per_second: 1}",
     "gate.profile={unquantized: a.json}",
+    "gate.champion_profile=b.json",
     "gate.served_target={dtype: float32}",
     "promote.export={engine: transformers, out: champion}",
     "execution.ray={workers: 2}",
@@ -106,6 +107,7 @@ KNOWN_BY: dict[str, str] = {
     "gate.load.context": "gate promote",
     "gate.max_examination_days": "gate promote",
     "gate.profile": "",  # the digests of the files are inputs
+    "gate.champion_profile": "",
     "promote": "promote",
     "tracking": "",
     "watch": "",
