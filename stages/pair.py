@@ -15,6 +15,7 @@ from pipeline.drafts.base_draft import check_earlier_target, draft_of_layers, fi
 from pipeline.drafts.directory import trained_on_before
 from pipeline.drafts.head_config import kind_of, longest_block, require_trainable
 from pipeline.drafts.head_tensors import head_facts
+from pipeline.drafts.kinds import KINDS
 from pipeline.drafts.loading import load_head
 from pipeline.drafts.made_heads import new_head, save_head
 from pipeline.errors import UnderstudyError, UsageError
@@ -59,10 +60,15 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     trained_on_before(
         origins["draft"]
     )  # a damaged list, also of a model from a hub, is found before anything is paid for
+    kind = KINDS[settings.head.kind] if settings.head is not None else kind_of(origins["draft"])
+    try:
+        context.resources.training.distill.require_for(kind)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     target, paths = load_tokenizer(origins["target"], trusted), dict(origins)
     width = find_width(origins["target"], trusted)
     head = None
-    if settings.head is not None or kind_of(origins["draft"]).reads_states:
+    if kind.reads_states:
         head, notes = _head(context, origins), list[str]()
         paths["draft"] = head
     elif settings.layers is not None:
@@ -197,8 +203,6 @@ def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> P
             "pair.draft: a head reads hidden states of its target, which servers do not give; load the target here "
             "(pair.target.source: a directory, or a model of the hub)"
         )
-    if (key := resources.training.distill.not_for_heads) is not None:
-        raise UsageError(f"{key}: not available for a head on hidden states; leave it out")
     if settings.head is None:
         require_trainable(kind_of(origins["draft"]), origins["draft"])
     device, placed = choose_device(resources.device), resources.device_map("target")

@@ -53,7 +53,7 @@ def plan(
     known = measurements(kept, resolved)
     measured = measure_trials(resolved, found, kept, progress) if measure else None
     if measured is not None:
-        known = with_small_runs(known, measured.lengths, measured.draft_parameters)
+        known = with_small_runs(known, measured.lengths, measured.draft_parameters, measured.target_parameters)
     costs, memory = estimate(resolved, found, known, measured), memory_of(resolved, found, known)
     if as_json:
         figures = {

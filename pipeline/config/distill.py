@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipeline.config.base import Section
+from pipeline.drafts.kinds import EAGLE3, Kind
 from pipeline.engines.chat_markers import PROMPT
 
 _MOST_PROCESSES = 4096  # that a message lists
@@ -69,11 +70,12 @@ class DistillConfig(Section):
         description="Peak learning rate (warm-up, then linear to 0). auto: the best of at most 4 short trainings on dev prompts, "
         "whose steps are at most a tenth of max_steps.",
     )
-    unrolled_steps: int = Field(
-        default=3,
+    unrolled_steps: int | None = Field(
+        default=None,
         ge=1,
         le=16,
-        description="Of an EAGLE-3 head: places of a block that are trained, each from the one before.",
+        description="Of an EAGLE-3 head: places of a block that are trained, each from the one before. Null: "
+        f"{EAGLE3.unrolled}.",
     )
     max_steps: int = Field(default=300, gt=0, description="Optimiser steps.")
     batch: int = Field(default=16, gt=0, description="Sequences per micro-batch.")
@@ -157,17 +159,19 @@ class DistillConfig(Section):
         assert self.learning_rate != "auto"
         return self.learning_rate
 
-    @property
-    def not_for_heads(self) -> str | None:
-        """The first key that is set and that a head on hidden states is not trained with."""
-        chosen = {
+    def require_for(self, kind: Kind, is_divided: bool = False) -> None:
+        """ValueError for a key that is set and that a draft of this kind is not trained with. `is_divided`: among processes."""
+        of_models = {
             "lora": self.lora is not None,
             "on_policy.rounds": self.on_policy.rounds > 0,
-            "shard": self.shard,
+            "shard": self.shard or is_divided,
             "gradient_checkpointing": self.gradient_checkpointing,
             "compile": self.compile is True,
         }
-        return next((f"distill.{key}" for key, is_set in chosen.items() if is_set), None)
+        chosen = of_models if kind.reads_states else {}
+        chosen |= {"unrolled_steps": self.unrolled_steps is not None and kind.unrolled is None}
+        if (key := next((key for key, is_set in chosen.items() if is_set), None)) is not None:
+            raise ValueError(f"distill.{key}: not available for a draft of kind {kind.name}; leave it out")
 
     @model_validator(mode="after")
     def _shares_are_of_one(self) -> "DistillConfig":

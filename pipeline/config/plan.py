@@ -37,10 +37,17 @@ class PlanConfig(Section):
         default=None,
         gt=0,
         description="FLOP per second that one device sustains in training (30 to 50% of its peak is usual; measure it). Where "
-        "no throughput of training and examinations is known, they are estimated as 6 N D and 2 N D.",
+        "no throughput of training and examinations is known, they are estimated as 6 N D and 2 N D; of a head also 2 N D of its "
+        "target.",
     )
     draft_parameters: float | None = Field(
         default=None, gt=0, description="Parameters of the draft, where it is neither on this machine nor in the store."
+    )
+    target_parameters: float | None = Field(
+        default=None,
+        gt=0,
+        description="Parameters of the target, whose pass is a part of each training step of a head on its hidden states, where "
+        "no run has counted them.",
     )
     gpus_per_endpoint: int | None = Field(
         default=None, gt=0, description="GPUs behind an endpoint, to state GPU hours."

@@ -16,7 +16,7 @@ from pipeline.config.plan import PlanConfig
 from pipeline.config.promote import PromoteConfig, TrackingConfig
 from pipeline.config.quantize import QuantizeConfig
 from pipeline.config.watch import WatchConfig
-from pipeline.drafts.kinds import KindName
+from pipeline.drafts.kinds import KINDS, PLAIN, Kind
 from pipeline.engines.facts import FACTS
 
 
@@ -69,8 +69,10 @@ class Config(Section):
             )
         if any(source.is_reference for source in self.corpus.sources) and not self.pair.is_reference:
             raise ValueError("corpus.sources has `reference`, whose prompts exist only with the reference pair")
-        if self.pair.draft.head is not None:
-            self.require_for_heads(self.pair.draft.head.kind, self.pair.draft.head.longest)
+        if (head := self.pair.draft.head) is not None:
+            self.require_for(KINDS[head.kind], head.longest)
+        elif self.pair.is_reference or self.pair.draft.layers is not None:
+            self.require_for(PLAIN, None)
         if self.pair.target.is_served != self.generate.is_served:
             raise ValueError(
                 "`pair.target.source: server` and `generate.engine: server` belong together: set both, or neither"
@@ -121,26 +123,27 @@ class Config(Section):
             )
         return self
 
-    def require_for_heads(self, kind: KindName, longest: int | None) -> None:
-        """ValueError for keys that a draft which is a head on hidden states cannot do with: found before anything is paid.
-        `longest`: the most tokens that it proposes in a round."""
+    def require_for(self, kind: Kind, longest: int | None) -> None:
+        """ValueError for keys that a draft of this kind cannot do with: found before anything is paid. `longest`: the most tokens
+        that it proposes in a round."""
+        self.distill.require_for(kind)
+        if not kind.reads_states:
+            return
         if longest is not None and self.evaluate.gamma > longest:
             raise ValueError(
                 f"evaluate.gamma is {self.evaluate.gamma}, and the heads propose at most {longest} tokens; set it to {longest} "
                 "or fewer"
             )
-        if (key := self.distill.not_for_heads) is not None:
-            raise ValueError(f"{key}: not available for a head on hidden states; leave it out")
         if self.pair.target.is_served:
             raise ValueError(
                 "pair.draft: a head reads hidden states of its target, which servers do not give; load the target here "
                 "(pair.target.source: a directory, or a model of the hub)"
             )
-        if (export := self.promote.export) is not None and kind not in FACTS[export.engine].serving:
+        if (export := self.promote.export) is not None and kind.name not in FACTS[export.engine].serving:
+            serving = ", ".join(name for name, facts in FACTS.items() if kind.name in facts.serving)
             raise ValueError(
-                f"promote.export.engine: a draft of kind {kind} is not exported for {FACTS[export.engine].title}; choose one of "
-                + ", ".join(name for name, facts in FACTS.items() if kind in facts.serving)
-                + ", or leave promote.export out and give the engine the directory `draft` of the promoted version"
+                f"promote.export.engine: a draft of kind {kind.name} is not exported for {FACTS[export.engine].title}; choose "
+                f"one of {serving}, or leave promote.export out and give the engine the directory `draft` of the promoted version"
             )
 
     def _require_known_log_p(self) -> None:

@@ -235,13 +235,16 @@ class Training:
     def _head(self, kind: Kind) -> TrainedHead:
         """UsageError for settings of a training that heads do not have."""
         settings = self.settings.distill
-        if (key := "distill.shard" if self.shard else settings.not_for_heads) is not None:
-            raise UsageError(f"{key}: not available for a head on hidden states ({kind.name}); leave it out")
+        try:
+            settings.require_for(kind, is_divided=self.shard)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
         target = self._load("target", self.pair.dtype("target")).requires_grad_(False)
         states, path = TargetStates(target), self.pair.path("draft")
         require_trainable(kind, path)
         head: Any = load_head(kind, path, states, self.pair.vocabulary, torch.float32).model
-        return TrainedHead(head.requires_grad_(True), states, settings.unrolled_steps)
+        steps = settings.unrolled_steps or kind.unrolled or 1
+        return TrainedHead(head.requires_grad_(True), states, steps)
 
     def draft(self) -> Any:
         """The base draft in fp32, with adapters where they are trained."""

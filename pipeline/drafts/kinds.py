@@ -26,6 +26,7 @@ class Kind:
     greedy: bool = False  # whether engines take its likeliest token at every place, whatever the sampling settings
     vllm_method: str | None = None  # of `--speculative-config`, for a draft with weights
     reads_states: bool = False  # hidden states of the target: it is made for one target, which is loaded with it
+    unrolled: int | None = None  # places of a block that its training computes one after another, where nothing is set
 
 
 KINDS: dict[str, Kind] = {
@@ -47,6 +48,7 @@ KINDS: dict[str, Kind] = {
             memory="request",
             vllm_method="eagle3",
             reads_states=True,
+            unrolled=3,
         ),
         Kind(
             name="medusa",

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pipeline.config.root import Config
 from pipeline.planning.earlier_runs import Lengths, Measurements
 from pipeline.planning.forecast import Forecast
+from pipeline.planning.same_inputs import draft_kind
+from pipeline.planning.throughput import Sizes
 from pipeline.planning.work import (
     FORWARD,
     Amounts,
@@ -40,25 +42,29 @@ def amounts_of(config: Config, counted: Forecast, known: Measurements) -> Amount
         turns=lengths.turns if lengths else 1.0,
         processes=_processes(config, known).value,
         recorded=(counted.recorded_answers or 0) / counted.rows if counted.rows else 0.0,
+        target_passes=draft_kind(config).reads_states,
     )
 
 
 def assumptions_of(
-    config: Config, counted: Forecast, known: Measurements, amounts: Amounts, parameters: float | None
+    config: Config, counted: Forecast, known: Measurements, amounts: Amounts, sizes: Sizes
 ) -> list[Assumption]:
     """In the order in which an estimate uses them."""
     found = [_rows(config, counted), _kept(known.lengths), _prompt_tokens(config, known.lengths)]
     found += [longest_prompt(config, known.lengths), _completion_tokens(config, known.lengths)]
     found += [*_of_training(config, amounts), _processes(config, known)]
-    if parameters is not None:
-        found.append(_parameters(known, parameters))
+    if sizes.draft is not None:
+        found.append(_parameters("draft", sizes.draft, known.draft_parameters is not None, known))
+    if sizes.kind.reads_states and sizes.target is not None:
+        found.append(_parameters("target", sizes.target, known.target_parameters is not None, known))
     if config.plan.flops is not None:
         source = "stated; a parameter and a token take 6 FLOPs in training (Kaplan et al. 2020), 8 with gradient checkpointing, "
+        of_target = ", and 2 of the target's in both" if sizes.kind.reads_states else ""
         found.append(
             Assumption(
                 what="FLOP/s of one device",
                 value=config.plan.flops,
-                source=f"{source}{FORWARD} in an examination",
+                source=f"{source}{FORWARD} in an examination{of_target}",
                 key="plan.flops",
             )
         )
@@ -121,9 +127,13 @@ def _of_training(config: Config, amounts: Amounts) -> Iterator[Assumption]:
     yield Assumption(
         what="examinations on dev prompts within the training",
         value=dev_examinations(config),
-        source=f"distill.evaluate_every; a token costs {FORWARD}/{training_flops(config)} of a trained one",
+        source=f"distill.evaluate_every; a token costs {_share(config, amounts)} a trained one",
         key="distill.evaluate_every",
     )
+
+
+def _share(config: Config, amounts: Amounts) -> str:
+    return "as much as" if amounts.target_passes else f"{FORWARD}/{training_flops(config)} of"
 
 
 def _processes(config: Config, known: Measurements) -> Assumption:
@@ -135,9 +145,9 @@ def _processes(config: Config, known: Measurements) -> Assumption:
     return Assumption(what=what, value=1, source="assumed; auto takes each GPU that there is", key=key)
 
 
-def _parameters(known: Measurements, parameters: float) -> Assumption:
-    source = "stated" if known.draft_parameters is None else known.draft_source
-    return Assumption(what="parameters of the draft", value=parameters, source=source, key="plan.draft_parameters")
+def _parameters(role: str, count: float, is_known: bool, known: Measurements) -> Assumption:
+    source = known.parameters_source if is_known else "stated"
+    return Assumption(what=f"parameters of the {role}", value=count, source=source, key=f"plan.{role}_parameters")
 
 
 def _run(lengths: Lengths) -> str:

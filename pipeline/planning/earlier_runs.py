@@ -10,7 +10,7 @@ from pathlib import Path
 from pipeline.config.root import Config
 from pipeline.config.stored import run_config
 from pipeline.errors import UsageError
-from pipeline.planning.same_inputs import PlannedInputs
+from pipeline.planning.same_inputs import PlannedInputs, draft_kind
 from pipeline.planning.work import Amounts, Work, completions_of, work_of
 from pipeline.running.jobs import jobs_of
 from pipeline.store.artifacts import Artifact, Store
@@ -75,7 +75,8 @@ class Measurements:
     )  # by run: settings that change its throughputs
     lengths: Lengths | None = None
     draft_parameters: float | None = None
-    draft_source: str = ""  # of these parameters
+    target_parameters: float | None = None
+    parameters_source: str = ""
 
 
 def measurements(store: Store, config: Config) -> Measurements:
@@ -102,12 +103,13 @@ def _with_run(
 ) -> Measurements:
     """With what an earlier run has beside."""
     config, built = run_config(record), _built(store, record)
-    source, parameters = found.draft_source, found.draft_parameters
+    source, parameters, of_target = found.parameters_source, found.draft_parameters, found.target_parameters
     same_draft = config.pair.draft.layers == planned.pair.draft.layers
     if parameters is None and "pair" in built and same_draft and inputs.same_draft(record):
-        parameters, source = built["pair"].figures.get("draft_parameters"), f"those of run {record.id}"
+        figures, source = built["pair"].figures, f"those of run {record.id}"
+        parameters, of_target = figures.get("draft_parameters"), figures.get("target_parameters")
     if "corpus" not in built:
-        return replace(found, draft_parameters=parameters, draft_source=source)
+        return replace(found, draft_parameters=parameters, target_parameters=of_target, parameters_source=source)
     lengths = _lengths(record.id, config, built)
     jobs = _measured(record, built, work_of(config, _amounts(config, lengths, built)))
     better = {
@@ -124,7 +126,8 @@ def _with_run(
         differences={**found.differences, record.id: differences(config, planned)},
         lengths=known,
         draft_parameters=parameters,
-        draft_source=source,
+        target_parameters=of_target,
+        parameters_source=source,
     )
 
 
@@ -177,6 +180,7 @@ def _amounts(config: Config, found: Lengths, built: Mapping[str, Artifact]) -> A
         turns=found.turns,
         processes=float(built["distill"].figures.get("processes", 1.0)) if "distill" in built else 1.0,
         recorded=_recorded(built),
+        target_passes=draft_kind(config).reads_states,
     )
 
 
@@ -209,8 +213,15 @@ def _longest_prompt(corpus: Path) -> float:
     return float(PromptColumns.of(open_prompts(corpus)).length.max())
 
 
-def with_small_runs(known: Measurements, lengths: Lengths | None, draft_parameters: float | None) -> Measurements:
+def with_small_runs(
+    known: Measurements, lengths: Lengths | None, draft_parameters: float | None, target_parameters: float | None
+) -> Measurements:
     """What small runs of the config at hand have found goes before what earlier runs had."""
     if draft_parameters:
-        known = replace(known, draft_parameters=draft_parameters, draft_source="measured in two small runs")
+        known = replace(
+            known,
+            draft_parameters=draft_parameters,
+            target_parameters=target_parameters,
+            parameters_source="measured in two small runs",
+        )
     return replace(known, lengths=lengths or known.lengths)

@@ -10,7 +10,7 @@ from pipeline.planning.disk import disk_of
 from pipeline.planning.earlier_runs import Measurements
 from pipeline.planning.forecast import Forecast
 from pipeline.planning.savings import Saving, savings_of
-from pipeline.planning.throughput import Origin, throughput
+from pipeline.planning.throughput import Origin, sizes_of, throughput
 from pipeline.planning.trial_runs import Measured
 from pipeline.planning.work import Amounts, Work, generated_by_split, work_of
 from pipeline.running.jobs import PROMPTS_JOB, Job, jobs_of
@@ -60,14 +60,14 @@ class Estimate:
 
 def estimate(config: Config, counted: Forecast, known: Measurements, measured: Measured | None) -> Estimate:
     """`known`: of earlier runs; `measured`: of small runs of this config, if they were made."""
-    amounts, parameters = amounts_of(config, counted, known), known.draft_parameters or config.plan.draft_parameters
+    amounts, sizes = amounts_of(config, counted, known), sizes_of(config, known)
     works, jobs = work_of(config, amounts), list[JobEstimate]()
     for job in jobs_of(config):
         work, earlier = works[job.id], known.jobs.get(job.id)
         if job.shares and earlier is None and (measured is None or job.id not in measured.jobs):
             jobs.append(_shared(job))
             continue
-        found = throughput(job.id, work, config, known, measured, parameters)
+        found = throughput(job.id, work, config, known, measured, sizes)
         seconds, why, origin, least = None, found.why, found.origin, _least_seconds(config, work)
         if found.per_second is not None:
             seconds = work.of_one(work.workers) / found.per_second
@@ -75,7 +75,7 @@ def estimate(config: Config, counted: Forecast, known: Measurements, measured: M
                 seconds, why, origin = least, "generate.server.tokens_per_second", "stated"
         elif work.rate == "speed":
             seconds, why, origin = config.evaluate.speed.seconds, "at most evaluate.speed.seconds", "stated"
-        disk = disk_of(job.id, work, config, amounts, earlier, parameters)
+        disk = disk_of(job.id, work, config, amounts, earlier, sizes.draft)
         jobs.append(
             JobEstimate(
                 job=job.id,
@@ -93,10 +93,10 @@ def estimate(config: Config, counted: Forecast, known: Measurements, measured: M
                 why=why,
             )
         )
-    assumed = assumptions_of(config, counted, known, amounts, parameters)
+    assumed = assumptions_of(config, counted, known, amounts, sizes)
     used = {known.jobs[job.job].run for job in jobs if job.origin == "earlier"}
     differences = {run: list(known.differences[run]) for run in sorted(used) if known.differences[run]}
-    return _whole(config, jobs, works, amounts, assumed, differences, measured, parameters)
+    return _whole(config, jobs, works, amounts, assumed, differences, measured, sizes.draft)
 
 
 def _shared(job: Job) -> JobEstimate:

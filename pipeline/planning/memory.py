@@ -22,6 +22,7 @@ from pipeline.models.training_memory import gib, training_bytes
 from pipeline.planning.assumptions import Assumption, amounts_of, longest_prompt
 from pipeline.planning.earlier_runs import Measurements
 from pipeline.planning.forecast import Forecast
+from pipeline.planning.same_inputs import draft_kind
 from pipeline.running.execution.devices import devices_of
 from pipeline.running.jobs import jobs_of
 from pipeline.running.tasks import GenerateTask
@@ -275,10 +276,7 @@ class _Stages:
     @cached_property
     def _has_head(self) -> bool:
         """Whether the draft reads hidden states of the target, as far as it is known here."""
-        from pipeline.drafts.head_config import kind_of
-
-        path = self._paths.get("draft")
-        return self._config.pair.draft.head is not None or (path is not None and kind_of(path).reads_states)
+        return draft_kind(self._config).reads_states
 
     def _missing(self, role: str) -> str:
         pair = self._config.pair

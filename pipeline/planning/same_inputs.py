@@ -1,9 +1,13 @@
-"""Whether an earlier run read what a planned one will read: the same pair, the same prompts. By content; loads no torch."""
+"""What a planned run will read: whether an earlier run read the same pair and the same prompts, by content, and what kind of
+draft it is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.config.root import Config
+from pipeline.drafts.kinds import KINDS, PLAIN, Kind
+from pipeline.models.model_json import CONFIG
+from pipeline.models.places import model_places
 from pipeline.running.inputs import is_prompts, known_files
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import OutsideInput, RunRecord
@@ -58,3 +62,17 @@ class PlannedInputs:
 
 def _fact(inputs: Inputs, role: str, name: str) -> str:
     return str(inputs[role].facts.get(name) or "") if role in inputs else ""
+
+
+def draft_kind(config: Config) -> Kind:
+    """A draft whose files are not on this machine is taken for a model."""
+    if config.pair.draft.head is not None:
+        return KINDS[config.pair.draft.head.kind]
+    place = model_places(config.pair).get("draft")
+    path = None if place is None else place.find()
+    if path is None or not (path / CONFIG).is_file():
+        return PLAIN
+    # Imported here because it takes torch, which plans of other drafts do without.
+    from pipeline.drafts.head_config import kind_of
+
+    return kind_of(path)

@@ -4,7 +4,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipeline.config.root import Config
+from pipeline.drafts.kinds import PLAIN, Kind
 from pipeline.planning.earlier_runs import Measurements
+from pipeline.planning.same_inputs import draft_kind
 from pipeline.planning.trial_runs import Measured
 from pipeline.planning.work import FORWARD, Work, training_flops
 
@@ -20,8 +22,26 @@ class Throughput:
     why: str  # where the figure comes from, or what would give it
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Parameters of the models where they are known, and what kind of draft it is."""
+
+    draft: float | None
+    target: float | None
+    kind: Kind = PLAIN
+
+
+def sizes_of(config: Config, known: Measurements) -> Sizes:
+    """What runs have counted goes before what is stated."""
+    return Sizes(
+        draft=known.draft_parameters or config.plan.draft_parameters,
+        target=known.target_parameters or config.plan.target_parameters,
+        kind=draft_kind(config),
+    )
+
+
 def throughput(
-    job: str, work: Work, config: Config, known: Measurements, measured: Measured | None, parameters: float | None
+    job: str, work: Work, config: Config, known: Measurements, measured: Measured | None, sizes: Sizes
 ) -> Throughput:
     """What is stated goes before what was measured, and that before an estimate by FLOPs."""
     stated, key = _stated(work, config)
@@ -33,11 +53,24 @@ def throughput(
     if earlier is not None and not earlier.resumed:
         device = f" on {earlier.device}" if earlier.device else ""
         return _of(_as_planned(earlier.work, work), earlier.seconds, "earlier", f"run {earlier.run}{device}")
-    if config.plan.flops is not None and parameters is not None and work.rate in ("train", "examine"):
-        flops = training_flops(config) if work.rate == "train" else FORWARD
-        why = f"{flops} N D FLOPs at plan.flops"
-        return Throughput(per_second=config.plan.flops / (flops * parameters), origin="FLOPs", why=why)
+    if config.plan.flops is not None and sizes.draft is not None and work.rate in ("train", "examine"):
+        return _by_flops(work, config, config.plan.flops, sizes.draft, sizes)
     return Throughput(per_second=None, origin="unknown", why=_remedy(key, earlier is not None, measured is not None))
+
+
+def _by_flops(work: Work, config: Config, flops: float, draft: float, sizes: Sizes) -> Throughput:
+    """Of the draft, for each place of a block that is computed after another; of a head also a pass of its target."""
+    factor = training_flops(config) if work.rate == "train" else FORWARD
+    per_token, why = factor * draft, f"{factor} N D FLOPs at plan.flops"
+    if sizes.kind.reads_states:
+        if sizes.target is None:
+            why = "each step has a pass of the target, whose size is not known; state plan.target_parameters"
+            return Throughput(per_second=None, origin="unknown", why=why)
+        trained = config.distill.unrolled_steps or sizes.kind.unrolled
+        places = (trained if work.rate == "train" else config.evaluate.max_gamma) if sizes.kind.unrolled else 1
+        per_token = per_token * (places or 1) + FORWARD * sizes.target
+        why += f" for each of {places} places, and {FORWARD} N D of the target"
+    return Throughput(per_second=flops / per_token, origin="FLOPs", why=why)
 
 
 def _as_planned(earlier: Work, work: Work) -> Work:

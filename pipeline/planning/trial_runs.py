@@ -68,6 +68,7 @@ class Measured:
     context: int
     lengths: Lengths | None = None  # of the larger run
     draft_parameters: float | None = None
+    target_parameters: float | None = None
 
 
 def measure(config: Config, counted: Forecast, store: Store, progress: Progress) -> Measured:
@@ -92,6 +93,7 @@ def measure(config: Config, counted: Forecast, store: Store, progress: Progress)
         context=served[1],
         lengths=replace(found.lengths, source="two small runs") if found.lengths else None,
         draft_parameters=found.draft_parameters,
+        target_parameters=found.target_parameters,
     )
 
 

@@ -35,6 +35,9 @@ class Amounts:
     turns: float = 1.0  # completions for each one that is planned: more than 1 for chats with several turns
     processes: float = 1.0  # that train the draft
     recorded: float = 0.0  # share of the prompts whose recorded answer is scored only
+    target_passes: bool = (
+        False  # whether a trained token takes a pass of the target, whose hidden states the draft reads
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +214,11 @@ def training_flops(config: Config) -> int:
     return RECOMPUTED if config.distill.gradient_checkpointing else TRAINING
 
 
+def examined_share(config: Config, amounts: Amounts) -> float:
+    """What an examined token costs of a trained one: by its FLOPs, or as much where most of both is a pass of the target."""
+    return 1.0 if amounts.target_passes else FORWARD / training_flops(config)
+
+
 def trained_tokens(config: Config, amounts: Amounts) -> float:
     """Of all steps. Completions are packed into rows as long as the longest (`distillation/packing.py`)."""
     rows = training_steps(config) * config.distill.batch * config.distill.accumulation
@@ -218,12 +226,11 @@ def trained_tokens(config: Config, amounts: Amounts) -> float:
 
 
 def _training(config: Config, amounts: Amounts) -> Work:
-    """An examined token counts by its FLOPs."""
     trained, examined = trained_tokens(config, amounts), dev_examinations(config) * _dev_tokens(amounts)
     return Work(
         rate="train",
         tokens_in=trained + examined,
-        amount=trained + examined * FORWARD / training_flops(config),
+        amount=trained + examined * examined_share(config, amounts),
         unit="tokens",
         workers=amounts.processes,
     )

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.config.corpus import DEFAULT_PROMPT_TOKENS
 from pipeline.config.quantize import DEFAULT_VARIANTS, QuantizedVariant
 from pipeline.config.root import Config
-from pipeline.drafts.kinds import EAGLE3, MEDUSA
+from pipeline.drafts.kinds import EAGLE3, KINDS, MEDUSA, PLAIN
 from pipeline.engines.facts import FACTS
 from pipeline.errors import UsageError
 
@@ -31,13 +31,14 @@ def apply_pair(config: Config, facts: Facts) -> tuple[Config, list[str]]:
         _check_generation_config(config, facts["generation_config"])
     _check_chat_template(config, facts)
     _check_training(config)
-    if (head := facts.get("head")) is not None:
-        try:
-            config.require_for_heads(
-                head.get("kind", EAGLE3.name if head["longest"] is None else MEDUSA.name), head["longest"]
-            )
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+    head, kind, longest = facts.get("head"), PLAIN, None
+    if head is not None:
+        longest = head["longest"]
+        kind = KINDS[head.get("kind", EAGLE3.name if longest is None else MEDUSA.name)]
+    try:
+        config.require_for(kind, longest)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     generate = config.generate
     if generate.distribution_tokens == "auto":
         stored = min(generate.stored_tokens, facts["vocabulary"] - 1)

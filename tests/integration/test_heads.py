@@ -142,8 +142,8 @@ def test_a_run_trains_and_judges_a_head(smoke: Smoke, place: Place, tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ("distill.lora={rank: 2}", "distill.lora: not available for a head on hidden states"),
-        ("distill.on_policy.rounds=1", "distill.on_policy.rounds: not available for a head on hidden states"),
+        ("distill.lora={rank: 2}", "distill.lora: not available for a draft of kind eagle3"),
+        ("distill.on_policy.rounds=1", "distill.on_policy.rounds: not available for a draft of kind eagle3"),
         (
             "pair.draft.head={kind: eagle3, layer_ids: [1, 9]}",
             "reads hidden states [1, 9] of a target with layers 0 to",

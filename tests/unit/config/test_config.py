@@ -430,15 +430,16 @@ def test_prompts_are_trained_on_where_their_distributions_are_known(small: Path)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("distill.lora={rank: 2}", "distill.lora: not available for a head"),
-        ("distill.on_policy.rounds=1", "distill.on_policy.rounds: not available for a head"),
-        ("distill={shard: true, processes: 2}", "distill.shard: not available for a head"),
-        ("distill.gradient_checkpointing=true", "distill.gradient_checkpointing: not available for a head"),
-        ("distill.compile=true", "distill.compile: not available for a head"),
+        ("distill.lora={rank: 2}", "distill.lora: not available for a draft of kind"),
+        ("distill.on_policy.rounds=1", "distill.on_policy.rounds: not available for a draft of kind"),
+        ("distill={shard: true, processes: 2}", "distill.shard: not available for a draft of kind"),
+        ("distill.gradient_checkpointing=true", "distill.gradient_checkpointing: not available for a draft of kind"),
+        ("distill.compile=true", "distill.compile: not available for a draft of kind"),
         ("promote.export={engine: sglang, out: ./e}", "is not exported for SGLang; choose one of vllm"),
         ("pair.draft.head={kind: medusa, layer_ids: [1]}", "layer_ids is of eagle3, and kind is medusa"),
         ("pair.draft.head={kind: medusa, places: 3}", "evaluate.gamma is 5, and the heads propose at most 3 tokens"),
         ("pair.draft.head={kind: eagle3, places: 4}", "places is of medusa, and kind is eagle3"),
+        ("distill.unrolled_steps=2", "distill.unrolled_steps: not available for a draft of kind medusa"),
     ],
 )
 def test_what_a_head_has_not_is_refused_with_the_config(small: Path, change: str, said: str) -> None:
@@ -449,6 +450,14 @@ def test_what_a_head_has_not_is_refused_with_the_config(small: Path, change: str
     )
     assert load_config(small, head).pair.draft.head is not None
     assert said in _error(small, *head, change)
+
+
+def test_a_model_has_no_places_to_unroll(small: Path) -> None:
+    """A setting that nothing would read is refused."""
+    layers = ("pair.target.source=./t", "pair.draft={source: target, layers: 2}", "corpus.sources=[{path: ./p}]")
+    for config in ((), layers):
+        said = _error(small, *config, "distill.unrolled_steps=2")
+        assert "distill.unrolled_steps: not available for a draft of kind plain" in said
 
 
 def test_stored_tokens_are_64_or_what_servers_list(small: Path) -> None:

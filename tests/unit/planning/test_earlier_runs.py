@@ -188,10 +188,10 @@ def test_small_runs_go_before_earlier_ones(runs: _Runs) -> None:
     assert known.lengths is not None
     small = replace(known.lengths, source="two small runs")
 
-    assert known == earlier_runs.with_small_runs(known, None, None)
+    assert known == earlier_runs.with_small_runs(known, None, None, None)
     assert ("two small runs", 5e8) == (
-        earlier_runs.with_small_runs(known, small, 5e8).lengths.source,  # type: ignore[union-attr]
-        earlier_runs.with_small_runs(known, small, 5e8).draft_parameters,
+        earlier_runs.with_small_runs(known, small, 5e8, None).lengths.source,  # type: ignore[union-attr]
+        earlier_runs.with_small_runs(known, small, 5e8, None).draft_parameters,
     )
 
 

@@ -489,7 +489,7 @@ def test_a_plan_that_has_measured_does_not_advise_to_measure(capsys: pytest.Capt
     cost = Cost(seconds=3.0, stored_bytes=1, memory_bytes=1, gpu_bytes=0)
     names = [job.job for job in estimated().jobs if job.job != "promote"]
     measured = Measured(jobs=dict.fromkeys(names, cost), total=cost, serving_bytes={}, batch=1, context=1)
-    known = with_small_runs(Measurements(), None, 5e8)
+    known = with_small_runs(Measurements(), None, 5e8, None)
     print_estimate(estimated(known=known, measured=measured), measured)
     said = capsys.readouterr().out
 
@@ -501,10 +501,33 @@ def test_a_plan_that_has_measured_does_not_advise_to_measure(capsys: pytest.Capt
 
 def test_parameters_of_an_earlier_draft_name_its_run() -> None:
     """There may be no last run in the store, and several of other names."""
-    known = Measurements(draft_parameters=5e8, draft_source="those of run r1")
+    known = Measurements(draft_parameters=5e8, parameters_source="those of run r1")
     assumed = {one.key: one.source for one in estimated(known=known).assumptions}
 
     assert "those of run r1" == assumed["plan.draft_parameters"]
+
+
+@pytest.mark.parametrize(("kind", "places"), [("eagle3", (3, 16)), ("medusa", (1, 1))])
+def test_a_head_takes_a_pass_of_its_target_for_each_token(kind: str, places: tuple[int, int]) -> None:
+    """By FLOPs 6 of the head for each place that is trained after another, and 2 of the target; an examination likewise. Nothing
+    is estimated where the target's size is not known."""
+    draft = f"pair.draft={{source: target, head: {{kind: {kind}}}}}"
+    stated = (
+        draft,
+        "distill.gradient_checkpointing=false",
+        "evaluate.gamma=3",
+        "evaluate.max_gamma=16",
+        "plan.flops=1.0e+14",
+        "plan.draft_parameters=2.0e+8",
+    )
+    without, found = estimated_here(*stated), estimated_here(*stated, "plan.target_parameters=8.0e+9")
+    per_second = {job.job: job.per_second for job in found.jobs}
+
+    assert "state plan.target_parameters" in job_of(without, "distill").why
+    assert 1e14 / (6 * 2e8 * places[0] + 2 * 8e9) == pytest.approx(per_second["distill"])
+    assert 1e14 / (2 * 2e8 * places[1] + 2 * 8e9) == pytest.approx(per_second["evaluate/candidate"])
+    assert ("parameters of the target", 8e9) in [(one.what, one.value) for one in found.assumptions]
+    assert any("a token costs as much as a trained one" in one.source for one in found.assumptions)
 
 
 def test_nothing_is_measured_for_a_run_that_would_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
