@@ -70,7 +70,10 @@ ENTRIES = (
     Entry("Do the intervals cover what they say?", ["coverage"], "statistics", quality.coverage),
     Entry("How often is the regression check wrong?", ["power"], "statistics", quality.power),
     Entry(
-        "Is distillation better than SFT or GKD in the same time?", ["distillation"], "distillation", quality.training
+        "Is distillation better than SFT or GKD in the same time?",
+        ["distillation_defaults"],
+        "distillation",
+        quality.training,
     ),
     Entry("How fast are completions generated?", ["distillation"], "distillation", speed.generation),
     Entry("What do INT8 and INT4 cost?", ["quickstart", "decoder_quantized"], "decoding", quality.quantized),

@@ -82,7 +82,7 @@ def _sentences() -> list[str]:
         row for row in results.figure("conformance")["rows"] if row["build"] != "shipped" or row["temperature"] == 0
     ]
     exact = [row["identical"] for row in rows if "identical" in row]
-    regimes = results.figure("distillation")["regimes"]
+    regimes = results.figure("distillation_defaults")["regimes"]
     ahead = {
         (regime, peer): -100 * regimes[regime]["equal_time"][f"trl_{peer}"]["over"]["value"]
         for regime in ("moved", "near")
@@ -99,7 +99,7 @@ def _sentences() -> list[str]:
         f"on {results.conditions('quickstart').partition(' on ')[2]}",
         f"identical in {sum(exact)} of {len(exact)} comparisons",
         f"{speed['ratio']:.0f} times faster than assisted generation",
-        f"After {results.figure('distillation')['seconds']:.0f} s of training",
+        f"After {results.figure('distillation_defaults')['seconds']:.0f} s of training",
         f"{ahead['moved', 'sft']:.1f} points above TRL's SFT and {ahead['moved', 'gkd']:.1f} points above its GKD",
         f"({ahead['near', 'sft']:.1f} points and {ahead['near', 'gkd']:.1f} points where it was not)",
         f"{engine['heavier']['mape']:.1%} off at a heavier load and {engine['lighter']['mape']:.1%} at a lighter one",
