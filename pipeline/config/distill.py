@@ -169,7 +169,9 @@ class DistillConfig(Section):
             "compile": self.compile is True,
         }
         chosen = of_models if kind.reads_states else {}
-        chosen |= {"unrolled_steps": self.unrolled_steps is not None and kind.unrolled is None}
+        # Its default stands in the configs of runs whatever their draft was.
+        stated = self.unrolled_steps not in (None, EAGLE3.unrolled)
+        chosen |= {"unrolled_steps": stated and kind.unrolled is None}
         if (key := next((key for key, is_set in chosen.items() if is_set), None)) is not None:
             raise ValueError(f"distill.{key}: not available for a draft of kind {kind.name}; leave it out")
 
