@@ -18,7 +18,7 @@ from pipeline.drafts.medusa import MedusaModel
 from pipeline.speculation.hidden_states import NORMED, Features
 from pipeline.speculation.target_states import TargetStates
 
-LossOf = Callable[[torch.Tensor, slice], torch.Tensor]
+LossOf = Callable[[torch.Tensor, slice, torch.Tensor], torch.Tensor]  # of logits, where they are, and which count
 
 
 class TrainedHead(PreTrainedModel):  # type: ignore[misc]
@@ -60,7 +60,7 @@ class TrainedHead(PreTrainedModel):  # type: ignore[misc]
             hidden_NH = hidden_BTH.flatten(0, 1).index_select(0, row_N * hidden_BTH.shape[1] + start_N.clamp(min=0))
 
             def counted(logits_nD: torch.Tensor, where: slice, counts_N: torch.Tensor = counts_N) -> torch.Tensor:
-                return loss_of(self._over_target(logits_nD, vocabulary), where) * counts_N[where]
+                return loss_of(self._over_target(logits_nD, vocabulary), where, counts_N[where]) * counts_N[where]
 
             total = total + mean_loss(hidden_NH, head, min(vocabulary, head.out_features), counted, vocabulary)
         return total / self._steps

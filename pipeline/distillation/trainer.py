@@ -316,13 +316,15 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
         stored, loss_name, labels_N = stored_targets(inputs), self._settings.loss, inputs.get("segments")
         gather = fused_log_probs if compiles_loss(self.args.device, self._settings) else gather_log_probs
 
-        def loss_of(logits_NV: torch.Tensor, where: slice) -> torch.Tensor:
+        def loss_of(
+            logits_NV: torch.Tensor, where: slice, counts_N: torch.Tensor | None = None
+        ) -> torch.Tensor:
             part = SparseTargets(*(column[where] for column in stored))
             if loss_name == "cross_entropy":
                 loss_N = cross_entropy(logits_NV, part.tokens_N)
             else:
                 loss_N = LOSSES[loss_name](sparse_columns(logits_NV, part, loss_name in MERGED, gather))
-            return loss_N if labels_N is None else self.by_segment.weigh(loss_N, labels_N[where])
+            return loss_N if labels_N is None else self.by_segment.weigh(loss_N, labels_N[where], counts_N)
 
         # No attention mask is needed: padding is on the right, and restarted position_ids mask documents from each other
         # (only with use_cache=False).

@@ -63,6 +63,18 @@ def test_means_are_of_tokens_and_without_weights() -> None:
     assert {} == losses.take()
 
 
+def test_positions_that_do_not_count_are_in_no_mean() -> None:
+    """As those that no round of a head reaches; they are weighed like others, and counted by whoever asked."""
+    losses = SegmentLosses(("answer", "thinking"), {}, torch.device("cpu"))
+    loss_N, counts_N = torch.tensor([1.0, 8.0, 3.0, 9.0]), torch.tensor([1.0, 0.0, 1.0, 0.0])
+    losses.weigh(loss_N, torch.tensor([0, 0, 1, 1]), counts_N)
+    losses.weigh(loss_N, torch.tensor([0, 0, 1, 1]), 1 - counts_N)
+
+    assert {"answer": 4.5, "thinking": 6.0} == losses.take()
+    losses.weigh(loss_N, torch.tensor([0, 0, 1, 1]), counts_N)
+    assert {"answer": 1.0, "thinking": 3.0} == losses.take()
+
+
 def test_without_weights_losses_are_the_same_numbers() -> None:
     """Bit by bit: what is logged changes no training."""
     losses = SegmentLosses(("answer", "thinking"), {}, torch.device("cpu"))

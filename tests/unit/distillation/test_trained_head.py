@@ -53,7 +53,7 @@ def test_the_loss_is_minus_log_q_of_the_examination(target: Any, kind: str) -> N
     inputs = documents.collate([{"row": row} for row in range(len(items))])
     tokens_N = inputs["tokens"]
 
-    def loss_of(logits_nV: torch.Tensor, where: slice) -> torch.Tensor:
+    def loss_of(logits_nV: torch.Tensor, where: slice, counts_n: torch.Tensor) -> torch.Tensor:
         return cross_entropy(logits_nV, tokens_N[where])
 
     head = TrainedHead(draft.model, draft.states, STEPS)
