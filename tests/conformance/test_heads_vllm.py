@@ -36,6 +36,7 @@ from tests.conformance.engines import Engine, vllm_job
 from tests.conformance.exported import Exported, divergences, export_draft
 from tests.conformance.served_vllm import difference, served
 from tests.conformance.subject import Subject
+from tests.conformance.test_watch import at_temperature_0, look_at
 from tests.fakes import family_model, stored_completion, tiny_tokenizer
 from tests.heads import eagle3_draft, medusa_draft, write_eagle3, write_medusa
 
@@ -120,16 +121,19 @@ def test_counts_are_those_of_the_examination(
 def exported_head(
     request: pytest.FixtureRequest, subject: Subject, tmp_path_factory: pytest.TempPathFactory
 ) -> Exported:
-    """A head of the subject's target, trained from nothing in a few steps by a run, and exported by name."""
-    place = tmp_path_factory.mktemp(request.param)
+    return _trained(subject.target, request.param, tmp_path_factory.mktemp(request.param))
+
+
+def _trained(target: Path, kind: str, place: Path) -> Exported:
+    """A head of the target, trained from nothing in a few steps by a run, and exported by name."""
     config = {
-        "name": request.param,
+        "name": kind,
         "pair": {
-            "target": {"source": str(subject.target), "dtype": "float32"},
-            "draft": {"source": "target", "head": {"kind": request.param}, "dtype": "float32"},
+            "target": {"source": str(target), "dtype": "float32"},
+            "draft": {"source": "target", "head": {"kind": kind}, "dtype": "float32"},
         },
         "corpus": {
-            "sources": [{"path": str(subject.target.parent / "prompts.jsonl"), "limit": 400}],
+            "sources": [{"path": str(target.parent / "prompts.jsonl"), "limit": 400}],
             "chat_template": False,
             "splits": {"train": 0.6, "dev": 0.1, "examination": 0.3},
         },
@@ -138,18 +142,9 @@ def exported_head(
         "distill": {"max_steps": 60, "learning_rate": 4e-3},
     }
     (place / "config.yaml").write_text(yaml.safe_dump(config))
-    command = [
-        "run",
-        str(place / "config.yaml"),
-        "--run",
-        "one",
-        "--until",
-        "evaluate",
-        "--store",
-        str(place / "store"),
-    ]
+    words = ["run", str(place / "config.yaml"), "--run", "one", "--until", "evaluate", "--store", str(place / "store")]
     environment = os.environ | {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}
-    subprocess.run([sys.executable, "-m", "understudy_cli", *command], check=True, env=environment)
+    subprocess.run([sys.executable, "-m", "understudy_cli", *words], check=True, env=environment)
     store = Store(place / "store")
     record = load_run(store, "one")
     assert record is not None
@@ -182,3 +177,18 @@ def test_an_exported_head_is_served_from_its_launch_file(exported_head: Exported
     print(json.dumps({"predicted": predicted, "counted": counted}))
     assert [] == divergences(exported, tokens)
     assert predicted == counted
+
+
+def test_a_head_is_stale_after_a_fine_tuning_of_its_target(vllm: Engine, subject: Subject, tmp_path: Path) -> None:
+    """No alarm while the target is served that it was trained for; then the fine-tuned one is, which has its hidden states in
+    other places, and the watch finds it by the counters alone."""
+    before = subject.target.parent / "target_before"
+    exported = at_temperature_0(_trained(before, "eagle3", tmp_path))
+    served = {
+        name: (target, exported.directory / "draft") for name, target in (("own", before), ("new", subject.target))
+    }
+    found = look_at(vllm, exported, "eagle3", served, tmp_path, looks=40)
+    tokens, state = sum(one for one, _ in found.counts["new"]) * exported.gamma, found.watch.findings.shown
+    print(f"predicted {state.last}, counted {found.rates}, {tokens:.0f} draft tokens to the alarm")
+    assert ("low", 39) == (state.verdict, len(found.counts["own"]))
+    assert found.rates["new"] < found.rates["own"]

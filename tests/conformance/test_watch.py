@@ -4,17 +4,15 @@ import itertools
 import json
 import random
 import urllib.request
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import pytest
 
 from pipeline.config.watch import WatchConfig
 from pipeline.export.schema import write_expected
 from pipeline.progress import Progress
 from pipeline.store.artifacts import Store
-from pipeline.watch.acting import Watch
-from pipeline.watch.state import new_state
+from pipeline.watch.acting import Watch, watch_of
 from tests.conformance.engines import Engine
 from tests.conformance.exported import Exported, export_champion
 from tests.conformance.servers import Server, free_port
@@ -26,28 +24,56 @@ _LOOKS = 40  # at each draft, at the most
 _NOW = 1.7956e9
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """The champion of CONFORMANCE_STORE, with the deployment at temperature 0, at which vLLM's CPU build speculates rightly."""
-    found = export_champion("vllm", tmp_path_factory.mktemp("export") / "out")
+@dataclass(frozen=True)
+class Found:
+    """What a watch made of the servers that it looked at, one after another."""
+
+    watch: Watch
+    counts: dict[str, list[tuple[float, float]]]  # by server, of each look: drafts, accepted first tokens
+
+    @property
+    def rates(self) -> dict[str, float]:
+        return {name: sum(one for _, one in rows) / sum(one for one, _ in rows) for name, rows in self.counts.items()}
+
+
+def at_temperature_0(found: Exported) -> Exported:
+    """With the deployment at temperature 0, at which vLLM's CPU build speculates rightly."""
     assert found.expected.temperature_0 is not None
     at_zero = replace(found.expected, deployed=found.expected.temperature_0, temperature_0=None)
     write_expected(found.directory, at_zero)
     return replace(found, expected=at_zero)
 
 
-@pytest.fixture(scope="module")
-def requests(exported: Exported) -> list[list[int]]:
-    """Prompts of the examination, in random order."""
-    prompts = [item.prompt.tolist() for item in exported.completions]
+def look_at(
+    vllm: Engine, exported: Exported, method: str, served: Mapping[str, tuple[Path, Path]], place: Path, looks: int
+) -> Found:
+    """Serve pairs of target and draft one after another at one URL, each until the watch finds a drift, or for so many looks. The
+    engine restarts between, so its counters begin again. Prompts are those of the examination, in random order."""
+    port, prompts = free_port(), [item.prompt.tolist() for item in exported.completions]
     random.Random(1).shuffle(prompts)
-    return prompts
-
-
-def _serving(vllm: Engine, exported: Exported, draft: Path, port: int, log: Path) -> Server:
-    settings = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": exported.gamma}
-    arguments = ("--speculative-config", json.dumps(settings))
-    return Server(vllm.interpreter, exported.target, arguments, log, port).start()
+    asked, url = itertools.cycle(prompts), f"http://127.0.0.1:{port}"
+    watch = WatchConfig.model_validate({"endpoints": [url], "engine": "vllm", "expected": str(exported.directory)})
+    config = exported.config.model_copy(update={"watch": watch})
+    watching = watch_of(config, Store(place / "store"), "pair-draft", _NOW, Progress())
+    found, number = Found(watching, {}), 0
+    for name, (target, draft) in served.items():
+        settings = {"method": method, "model": str(draft), "num_speculative_tokens": exported.gamma}
+        arguments = ("--speculative-config", json.dumps(settings))
+        server = Server(vllm.interpreter, target, arguments, place / f"{name}.log", port).start()
+        rows = found.counts.setdefault(name, [])
+        try:
+            for _ in range(looks):
+                for _ in range(_REQUESTS):
+                    _complete(url, next(asked))
+                number += 1
+                observation = watching.look(_NOW + number * _LOOK)
+                if (counts := observation.counts) is not None:
+                    rows.append((counts.drafts or 0.0, counts.accepted_first or 0.0))
+                if watching.findings.shown.has_drift:
+                    break
+        finally:
+            server.stop()
+    return found
 
 
 def _complete(url: str, prompt: list[int]) -> None:
@@ -59,35 +85,14 @@ def _complete(url: str, prompt: list[int]) -> None:
         answer.read()
 
 
-def test_a_stale_draft_is_found(vllm: Engine, exported: Exported, requests: list[list[int]], tmp_path: Path) -> None:
-    """Within 4,000 draft tokens of the swap, by the first position at gamma 5; no alarm before. The engine restarts between, so
-    its counters begin again."""
-    port, prompts = free_port(), itertools.cycle(requests)
-    url = f"http://127.0.0.1:{port}"
-    watch = WatchConfig.model_validate({"endpoints": [url], "engine": "vllm", "expected": str(exported.directory)})
-    config = exported.config.model_copy(update={"watch": watch})
-    watching = Watch(config, Store(tmp_path / "store"), "pair-draft", Progress(), new_state(_NOW), key="pair-draft")
-    watching.store.create()
-    drafts, looks = {"champion": exported.directory / "draft", "stale": exported.target.parent / "draft"}, 0
-    found = dict[str, list[tuple[float, float]]]()  # by draft, of each look: drafts, accepted first tokens
-    for name, draft in drafts.items():
-        server = _serving(vllm, exported, draft, port, tmp_path / f"{name}.log")
-        try:
-            found[name] = []
-            for _ in range(_LOOKS):
-                for _ in range(_REQUESTS):
-                    _complete(url, next(prompts))
-                looks += 1
-                observation = watching.look(_NOW + looks * _LOOK)
-                if observation.counts is not None:
-                    counts = observation.counts
-                    found[name].append((counts.drafts or 0.0, counts.accepted_first or 0.0))
-                if watching.state.has_drift:
-                    break
-        finally:
-            server.stop()
-    rates = {name: sum(one for _, one in rows) / sum(one for one, _ in rows) for name, rows in found.items()}
-    tokens = sum(one for one, _ in found["stale"]) * exported.gamma
-    print(f"predicted {watching.state.last}, counted {rates}, {tokens:.0f} draft tokens from the swap to the alarm")
-    assert ("low", _LOOKS - 1) == (watching.state.verdict, len(found["champion"]))
+def test_a_stale_draft_is_found(vllm: Engine, tmp_path: Path) -> None:
+    """Within 4,000 draft tokens of the swap, by the first position at gamma 5; no alarm before."""
+    exported = at_temperature_0(export_champion("vllm", tmp_path / "out"))
+    drafts = {"champion": exported.directory / "draft", "stale": exported.target.parent / "draft"}
+    served = {name: (exported.target, draft) for name, draft in drafts.items()}
+    found = look_at(vllm, exported, "draft_model", served, tmp_path, _LOOKS)
+    tokens = sum(one for one, _ in found.counts["stale"]) * exported.gamma
+    state = found.watch.findings.shown
+    print(f"predicted {state.last}, counted {found.rates}, {tokens:.0f} draft tokens from the swap to the alarm")
+    assert ("low", _LOOKS - 1) == (state.verdict, len(found.counts["champion"]))
     assert tokens <= _MOST_DRAFT_TOKENS
