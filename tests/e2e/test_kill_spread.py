@@ -4,10 +4,14 @@ import os
 import random
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import unchanged
-from tests.integration.conftest import SMOKE, Place, Smoke
+from tests.integration.conftest import NOBODY, SMOKE, Place, Smoke
+from tests.integration.test_heads import head_config
 
 KILLS = int(os.environ.get("KILLS", "10"))
 LEAST, MOST = 1.0, 20.0  # seconds after which a run is killed: from its start-up to several jobs later
@@ -30,11 +34,33 @@ def _kept(before: dict[Path, int], place: Place) -> bool:
 
 def test_killed_at_random_moments(smoke: Smoke, place: Place) -> None:
     """Whatever is killed when, the end is that of an undisturbed run, and nothing that was finished is made again."""
+    _kill(place, lambda: _compare(smoke.place, place), SMOKE, *SPREAD)
+    ended = place.process("run", SMOKE, "--run", "last", *SPREAD)
+    assert 0 == ended.code, ended.err
+    _compare(smoke.place, place)
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+def test_a_head_is_killed_at_random_moments(smoke: Smoke, place: Place, tmp_path: Path, kind: str) -> None:
+    """Of a run that trains one from nothing and examines it."""
+    config = head_config(smoke, tmp_path, {"source": "target", "head": {"kind": kind}})
+    words = (config, "--until", "evaluate", "--set", "distill.max_steps=40", "--set", "distill.save_every=5")
+    undisturbed = Place(tmp_path / "undisturbed").prepare()
+    ended = undisturbed.process("run", *words, MLFLOW_TRACKING_URI=NOBODY)
+    assert 0 == ended.code, ended.err
+    _kill(place, lambda: _compare(undisturbed, place), *words, MLFLOW_TRACKING_URI=NOBODY)
+    ended = place.process("run", *words, "--run", "last", MLFLOW_TRACKING_URI=NOBODY)
+    assert 0 == ended.code, ended.err
+    _compare(undisturbed, place)
+
+
+def _kill(place: Place, compare: Callable[[], None], *words: object, **environment: str) -> None:
+    """Runs of these words, each killed. One that finished before was undisturbed at last, and the next begins with nothing."""
     moments, kills, begun = random.Random(0), 0, 0
     while kills < KILLS:
         committed, shards = place.committed(), _shards(place)
         begun += 1
-        process = place.start("run", SMOKE, "--run", f"r-{begun}", *SPREAD)
+        process = place.start("run", *words, "--run", f"r-{begun}", **environment)
         until = time.monotonic() + moments.uniform(LEAST, MOST)
         while process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
@@ -45,16 +71,13 @@ def test_killed_at_random_moments(smoke: Smoke, place: Place) -> None:
         assert unchanged(committed, place), err
         assert _kept(shards, place), err
         if process.returncode == 0:  # finished before it was killed: from the beginning once more
-            _compare(smoke, place)
+            compare()
             shutil.rmtree(place.store)
-    ended = place.process("run", SMOKE, "--run", "last", *SPREAD)
-    assert 0 == ended.code, ended.err
-    _compare(smoke, place)
 
 
-def _compare(smoke: Smoke, place: Place) -> None:
+def _compare(undisturbed: Place, place: Place) -> None:
     """Artifacts of an undisturbed run; a gate after the alias has moved adds its own. No unfinished part is left."""
-    expected, found = smoke.place.contents(), place.contents()
+    expected, found = undisturbed.contents(), place.contents()
     assert expected == {name: seen for name, seen in found.items() if name in expected}
     assert {"gate"} >= {name.partition("-")[0] for name in found if name not in expected}
     assert [] == [*(place.store / "work").iterdir(), *(place.store / "parts").iterdir()]

@@ -78,7 +78,7 @@ def test_a_head_decodes_the_targets_text(smoke: Smoke, target: Path, eagle3: Pat
         assert "the target alone gives the same text, token by token" in ended.out
 
 
-def _config(smoke: Smoke, tmp_path: Path, draft: dict[str, Any]) -> Path:
+def head_config(smoke: Smoke, tmp_path: Path, draft: dict[str, Any]) -> Path:
     """The smoke config on its target as a directory, with the completions and the training of ten steps."""
     config = yaml.safe_load(SMOKE.read_text())
     target = smoke.place.artifact("pair") / "target"
@@ -95,7 +95,7 @@ def _config(smoke: Smoke, tmp_path: Path, draft: dict[str, Any]) -> Path:
 def test_a_run_trains_and_judges_a_head(smoke: Smoke, place: Place, tmp_path: Path, kind: str) -> None:
     """From nothing: better than untrained, as its real decode says; quantized variants are none; then it is trained further, from
     its own files."""
-    config = _config(smoke, tmp_path, {"source": "target", "head": {"kind": kind}, "dtype": "bfloat16"})
+    config = head_config(smoke, tmp_path, {"source": "target", "head": {"kind": kind}, "dtype": "bfloat16"})
     ended = place.understudy("run", config, "--until", "evaluate", "--run", "one", MLFLOW_TRACKING_URI=NOBODY)
     assert 0 == ended.code, ended.err
     assert (
@@ -131,7 +131,7 @@ def test_a_run_trains_and_judges_a_head(smoke: Smoke, place: Place, tmp_path: Pa
 
     trained = tmp_path / "trained"
     shutil.copytree(place.artifact("distill", "one") / "draft", trained)
-    further = _config(smoke, tmp_path, {"source": str(trained), "dtype": "float32"})
+    further = head_config(smoke, tmp_path, {"source": str(trained), "dtype": "float32"})
     ended = place.understudy("run", further, "--until", "distill", "--run", "two", MLFLOW_TRACKING_URI=NOBODY)
     assert 0 == ended.code, ended.err
     log = json.loads((place.artifact("distill", "two") / "training.json").read_text())
@@ -153,7 +153,7 @@ def test_a_run_trains_and_judges_a_head(smoke: Smoke, place: Place, tmp_path: Pa
 def test_what_heads_do_not_have_is_said_before_anything_is_generated(
     smoke: Smoke, place: Place, tmp_path: Path, change: str, complaint: str
 ) -> None:
-    config = _config(smoke, tmp_path, {"source": "target", "head": {"kind": "eagle3"}})
+    config = head_config(smoke, tmp_path, {"source": "target", "head": {"kind": "eagle3"}})
     ended = place.understudy("run", config, "--set", change, "--run", "one", MLFLOW_TRACKING_URI=NOBODY)
     assert 2 == ended.code, ended.err
     assert complaint in ended.err
