@@ -108,7 +108,7 @@ class TargetSource(_Source):
         return self
 
 
-_OF_ONE_KIND = {"eagle3": "layer_ids", "medusa": "places"}
+_OF_ONE_KIND = {"layer_ids": "eagle3", "layer": "eagle3", "places": "medusa"}
 
 
 class HeadShape(Section):
@@ -120,16 +120,21 @@ class HeadShape(Section):
         description="Of eagle3: the target's hidden states that it reads, by the number of the layer that they enter, ascending; "
         "null: an early, a middle and a late one.",
     )
+    layer: Literal["eagle", "speculators"] = Field(
+        default="eagle",
+        description="Of eagle3: eagle is the layer of EAGLE-3's authors, which every engine with EAGLE-3 computes; speculators "
+        "has the normed states in its residual stream, and of a Qwen3 target q_norm and k_norm, which vLLM computes alone.",
+    )
     places: int = Field(default=5, ge=1, le=16, description="Of medusa: tokens of the longest block, one network each.")
 
     @property
     def longest(self) -> int | None:
         """The most tokens that it proposes in a round; None: no limit."""
-        return self.places if _OF_ONE_KIND[self.kind] == "places" else None
+        return self.places if _OF_ONE_KIND["places"] == self.kind else None
 
     @model_validator(mode="after")
     def _keys_are_of_the_kind(self) -> "HeadShape":
-        for kind, key in _OF_ONE_KIND.items():
+        for key, kind in _OF_ONE_KIND.items():
             if kind != self.kind and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"{key} is of {kind}, and kind is {self.kind}: leave it out")
         return self

@@ -32,7 +32,9 @@ _WITH_QK_NORM = ("qwen3", "qwen3_moe")
 
 def new_head(target: Any, shape: HeadShape, seed: int) -> Eagle3Model | MedusaModel:
     """An untrained head of the given shape for a loaded target. UsageError for a target that has none."""
-    return new_medusa(target, shape.places) if shape.kind == MEDUSA.name else new_eagle3(target, shape.layer_ids, seed)
+    if shape.kind == MEDUSA.name:
+        return new_medusa(target, shape.places)
+    return new_eagle3(target, shape.layer_ids, seed, shape.layer == "eagle")
 
 
 def default_layers(target: Any) -> tuple[int, ...]:
@@ -47,8 +49,9 @@ def default_layers(target: Any) -> tuple[int, ...]:
     )
 
 
-def new_eagle3(target: Any, layer_ids: Sequence[int] | None, seed: int) -> Eagle3Model:
-    """An untrained head for a loaded target. UsageError for a target whose layers are not like Llama's."""
+def new_eagle3(target: Any, layer_ids: Sequence[int] | None, seed: int, as_eagle: bool = True) -> Eagle3Model:
+    """An untrained head for a loaded target, with the layer of EAGLE-3's authors, or else speculators'. UsageError for a target
+    whose layers are not like Llama's."""
     text, ids = target.config.get_text_config(), tuple(layer_ids or default_layers(target))
     missing = [name for name in _SIZES if getattr(text, name, None) is None and name != "head_dim"]
     if missing:
@@ -58,7 +61,7 @@ def new_eagle3(target: Any, layer_ids: Sequence[int] | None, seed: int) -> Eagle
         )
     layer = {name: getattr(text, name) for name in _SIZES if getattr(text, name, None) is not None}
     layer |= {
-        "model_type": "qwen3" if text.model_type in _WITH_QK_NORM else "llama",
+        "model_type": "qwen3" if text.model_type in _WITH_QK_NORM and not as_eagle else "llama",
         "num_hidden_layers": 1,
         "attention_bias": False,
         "mlp_bias": False,
@@ -71,7 +74,7 @@ def new_eagle3(target: Any, layer_ids: Sequence[int] | None, seed: int) -> Eagle
         layer_ids=ids,
         draft_vocabulary=int(text.vocab_size),
         vocabulary=int(text.vocab_size),
-        norm_before_residual=True,
+        norm_before_residual=not as_eagle,
         norm_before_fc=False,
         fc_norm=False,
         norm_output=False,

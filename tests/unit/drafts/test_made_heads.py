@@ -16,11 +16,11 @@ from pipeline.speculation.target_states import TargetStates
 from pipeline.speculation.teacher_forced import PaddedBatch
 from tests.fakes import family_model, stored_completion, tiny_llama
 
-SHAPES = [HeadShape(kind="eagle3"), HeadShape(kind="medusa", places=3)]
+SHAPES = [HeadShape(kind="eagle3"), HeadShape(kind="medusa", places=3), HeadShape(kind="eagle3", layer="speculators")]
 
 
 @pytest.mark.parametrize("family", ["Llama", "Qwen3", "Mistral", "Qwen2"])
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.kind)
+@pytest.mark.parametrize("shape", SHAPES, ids=["eagle3", "medusa", "eagle3 of speculators"])
 def test_a_made_head_is_read_as_it_was_made(family: str, shape: HeadShape, tmp_path: Path) -> None:
     target = family_model(family, torch.float32)
     made = new_head(target, shape, seed=1)
@@ -33,13 +33,17 @@ def test_a_made_head_is_read_as_it_was_made(family: str, shape: HeadShape, tmp_p
         assert torch.equal(weight, read.model.state_dict()[name]), name
 
 
-def test_an_eagle3_head_has_the_targets_own_layers(tmp_path: Path) -> None:
-    """And no default of a library is left to whoever reads them: vLLM has none."""
+@pytest.mark.parametrize(("shape", "kind", "before"), [(SHAPES[0], "llama", False), (SHAPES[2], "qwen3", True)])
+def test_an_eagle3_head_has_the_sizes_of_the_targets_layers(
+    tmp_path: Path, shape: HeadShape, kind: str, before: bool
+) -> None:
+    """And no default of a library is left to whoever reads them: vLLM has none. EAGLE's own layer is Llama's."""
     target = family_model("Qwen3", torch.float32)
-    save_head(new_head(target, SHAPES[0], 1), tmp_path)
-    layer = read_eagle3(tmp_path).layer
-    own = (target.config.num_key_value_heads, target.config.head_dim)
-    assert ("qwen3", *own) == (layer["model_type"], layer["num_key_value_heads"], layer["head_dim"])
+    save_head(new_head(target, shape, 1), tmp_path)
+    head = read_eagle3(tmp_path)
+    layer, own = head.layer, (target.config.num_key_value_heads, target.config.head_dim)
+    assert (kind, *own) == (layer["model_type"], layer["num_key_value_heads"], layer["head_dim"])
+    assert before == head.norm_before_residual
     assert {"hidden_act", "attention_bias", "mlp_bias", "rope_parameters", "rms_norm_eps"} <= layer.keys()
 
 
