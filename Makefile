@@ -192,7 +192,7 @@ $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked: $(VENV)/.developed
 conformance-sources: $(VENV)/.developed $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked  ## requests and exports against the source of SGLang (a minute, 40 MB)
 	SGLANG_SOURCE="$(abspath $(SOURCES))/sglang-$(SGLANG_VERSION)/sglang" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" \
 	  $(BIN)/python -m pytest tests/conformance/test_served_messages.py tests/conformance/test_sglang_source.py \
-	  tests/conformance/test_tensorrt_source.py tests/conformance/test_reload_source.py
+	  tests/conformance/test_sglang_heads.py tests/conformance/test_tgi_source.py tests/conformance/test_tensorrt_source.py tests/conformance/test_reload_source.py
 
 conformance: $(VENV)/.developed $(VLLM_VENV)/.installed $(OPENVINO_VENV)/.installed $(LLAMA_CPP)/.built $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked  ## the examination against the counters of vLLM, OpenVINO and llama.cpp, requests against SGLang's source (about 25 minutes, 5 GB)
 	[ -d "$(STORE)/runs" ] || $(BIN)/understudy run configs/quickstart.yaml --store "$(STORE)"

@@ -13,8 +13,8 @@ from pipeline.corpus.template_clock import CALL
 from pipeline.distillation.trial_step import prove_training
 from pipeline.drafts.base_draft import check_earlier_target, draft_of_layers, fitting_draft
 from pipeline.drafts.directory import trained_on_before
-from pipeline.drafts.head_config import kind_of, longest_block, require_trainable
-from pipeline.drafts.head_tensors import head_facts
+from pipeline.drafts.head_config import kind_of, require_trainable
+from pipeline.drafts.head_tensors import head_facts, serving_facts
 from pipeline.drafts.kinds import KINDS
 from pipeline.drafts.loading import load_head
 from pipeline.drafts.made_heads import new_head, save_head
@@ -130,7 +130,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         # Prompts are the same from day to day: it is the day on which the pair was made.
         facts["template_day"] = datetime.now(UTC).date().isoformat()
     if head is not None:
-        facts["head"] = {"kind": kind_of(head).name, "longest": longest_block(head)}
+        facts["head"] = serving_facts(head, paths["target"], trusted)
     if settings.server:
         facts["served"] = dict(context.facts["target"])
     write_json(context.out / PAIR_FILE, facts)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipeline.config.base import Section
+from pipeline.drafts.kinds import Trait
 
 REFERENCE, TARGET, SERVER = "reference", "target", "server"
 
@@ -126,6 +127,14 @@ class HeadShape(Section):
         "has the normed states in its residual stream, and of a Qwen3 target q_norm and k_norm, which vLLM computes alone.",
     )
     places: int = Field(default=5, ge=1, le=16, description="Of medusa: tokens of the longest block, one network each.")
+
+    @property
+    def traits(self) -> tuple[Trait, ...]:
+        """What of it not every engine computes, as far as the config says it."""
+        of_layer: tuple[Trait, ...] = ("norm_before_residual",) if self.layer == "speculators" else ()
+        if _OF_ONE_KIND["layer"] != self.kind:
+            return ()
+        return of_layer + (("embedding",) if self.layer_ids and self.layer_ids[0] == 0 else ())
 
     @property
     def longest(self) -> int | None:

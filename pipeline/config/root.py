@@ -1,6 +1,7 @@
 """The whole configuration."""
 
 import re
+from collections.abc import Iterable
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,8 +17,8 @@ from pipeline.config.plan import PlanConfig
 from pipeline.config.promote import PromoteConfig, TrackingConfig
 from pipeline.config.quantize import QuantizeConfig
 from pipeline.config.watch import WatchConfig
-from pipeline.drafts.kinds import KINDS, PLAIN, Kind
-from pipeline.engines.facts import FACTS
+from pipeline.drafts.kinds import KINDS, PLAIN, Kind, Trait
+from pipeline.engines.heads import why_unserved
 
 
 class Config(Section):
@@ -70,8 +71,8 @@ class Config(Section):
         if any(source.is_reference for source in self.corpus.sources) and not self.pair.is_reference:
             raise ValueError("corpus.sources has `reference`, whose prompts exist only with the reference pair")
         if (head := self.pair.draft.head) is not None:
-            self.require_for(KINDS[head.kind], head.longest)
-        elif self.pair.is_reference or self.pair.draft.layers is not None:
+            self.require_for(KINDS[head.kind], head.longest, head.traits)
+        elif self.pair.is_reference or self.pair.draft.is_of_target:
             self.require_for(PLAIN, None)
         if self.pair.target.is_served != self.generate.is_served:
             raise ValueError(
@@ -123,10 +124,11 @@ class Config(Section):
             )
         return self
 
-    def require_for(self, kind: Kind, longest: int | None) -> None:
+    def require_for(self, kind: Kind, longest: int | None, traits: Iterable[Trait] = ()) -> None:
         """ValueError for keys that a draft of this kind cannot do with: found before anything is paid. `longest`: the most tokens
-        that it proposes in a round."""
+        that it proposes in a round; `traits`: what of it not every engine computes."""
         self.distill.require_for(kind)
+        self._require_exported(kind, traits)
         if not kind.reads_states:
             return
         if longest is not None and self.evaluate.gamma > longest:
@@ -139,11 +141,14 @@ class Config(Section):
                 "pair.draft: a head reads hidden states of its target, which servers do not give; load the target here "
                 "(pair.target.source: a directory, or a model of the hub)"
             )
-        if (export := self.promote.export) is not None and kind.name not in FACTS[export.engine].serving:
-            serving = ", ".join(name for name, facts in FACTS.items() if kind.name in facts.serving)
+
+    def _require_exported(self, kind: Kind, traits: Iterable[Trait]) -> None:
+        """ValueError for a draft that the engine of `promote.export` does not serve."""
+        export = self.promote.export
+        if export is not None and (reason := why_unserved(export.engine, kind.name, traits)) is not None:
             raise ValueError(
-                f"promote.export.engine: a draft of kind {kind.name} is not exported for {FACTS[export.engine].title}; choose "
-                f"one of {serving}, or leave promote.export out and give the engine the directory `draft` of the promoted version"
+                f"promote.export.engine: {reason}, or leave promote.export out and give the engine the directory `draft` of the "
+                "promoted version"
             )
 
     def _require_known_log_p(self) -> None:

@@ -217,14 +217,14 @@ def load_eagle3(
         )
     layers, ids = text.num_hidden_layers, head.layer_ids
     if ids is None:
-        ids = (2, layers // 2, layers - 3)  # as vLLM and EAGLE
+        ids = unstated_layers(layers)
     if list(ids) != sorted(set(ids)) or ids[0] < 0 or ids[-1] > layers:
         raise UsageError(
             f"{directory}: the head reads hidden states {list(ids)} of a target with layers 0 to {layers}; state "
             "eagle_aux_hidden_state_layer_ids, which are those that it was trained on, in its config.json"
         )
-    tensors = _named(read_tensors(directory))
-    targets_D = _targets(directory, head, tensors)
+    tensors = named_tensors(read_tensors(directory))
+    targets_D = take_targets(directory, head, tensors)
     with torch.device("meta"):
         model = Eagle3Model(head, ids, int(text.hidden_size))
     for name, of_target in (
@@ -240,7 +240,12 @@ def load_eagle3(
     return model.to(device).eval()
 
 
-def _named(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def unstated_layers(layers: int) -> tuple[int, ...]:
+    """The hidden states that engines and EAGLE give a head that states none, of a target with so many layers."""
+    return (2, layers // 2, layers - 3)
+
+
+def named_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """With the names of the modules here."""
     found = dict[str, torch.Tensor]()
     for name, tensor in tensors.items():
@@ -251,7 +256,7 @@ def _named(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return found
 
 
-def _targets(directory: Path, head: Eagle3Config, tensors: dict[str, torch.Tensor]) -> torch.Tensor | None:
+def take_targets(directory: Path, head: Eagle3Config, tensors: dict[str, torch.Tensor]) -> torch.Tensor | None:
     """`targets_D` of the head, from its maps `d2t` (differences) and `t2d` (which tokens it has), which are taken out."""
     differences, has_V = tensors.pop("d2t", None), tensors.pop("t2d", None)
     own = torch.arange(head.draft_vocabulary)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN, Kind
+from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN, Kind, Trait
 from pipeline.errors import UsageError
 from pipeline.models.model_json import CONFIG, MOST_BYTES, ModelConfig, Size
 from pipeline.store.parsing import Format, Text
@@ -127,6 +127,25 @@ def _refused(directory: Path, what: str) -> UsageError:
 def longest_block(directory: Path) -> int | None:
     """The most tokens that a head proposes in a round; None: no limit."""
     return read_medusa(directory).heads if kind_of(directory) == MEDUSA else None
+
+
+def traits_of(directory: Path, target_layers: int) -> tuple[Trait, ...]:
+    """What of a head not every engine computes. `target_layers`: how many the target has. Its config.json alone is read."""
+    if kind_of(directory) == MEDUSA:
+        medusa = read_medusa(directory)
+        return ("part_of_vocabulary",) if medusa.kept < medusa.vocabulary else ()
+    head = read_eagle3(directory)
+    layer, ids = head.layer, head.layer_ids or ()
+    has: dict[Trait, bool] = {
+        "norm_before_residual": head.norm_before_residual,
+        "qk_norm": layer["model_type"] == "qwen3",
+        "windows": "sliding_attention" in (layer.get("layer_types") or ()),
+        "biases": bool(layer.get("attention_bias") or layer.get("mlp_bias")),
+        "activation": layer.get("hidden_act", "silu") != "silu",
+        "embedding": 0 in ids,
+        "last_layer": target_layers in ids,
+    }
+    return tuple(trait for trait, is_so in has.items() if is_so)
 
 
 def require_trainable(kind: Kind, directory: Path) -> None:

@@ -8,9 +8,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
-from pipeline.drafts.head_config import Eagle3Config, kind_of, read_eagle3
+from pipeline.drafts.head_config import Eagle3Config, kind_of, longest_block, read_eagle3, traits_of
 from pipeline.drafts.kinds import EAGLE3
 from pipeline.errors import UsageError
+from pipeline.models.built import load_config
 from pipeline.models.files import licence, model_digest, weight_files
 from pipeline.models.loading import dtype_bytes
 from pipeline.models.model_json import CONFIG
@@ -63,6 +64,13 @@ def head_facts(directory: Path, origin: Path, target: Shape, dtype: str) -> dict
         "cache_bytes_per_token": elements * dtype_bytes(dtype),
         "forward": "own",
     } | ({"step_shape": steps} if (steps := step_shape(directory)) is not None else {})
+
+
+def serving_facts(directory: Path, target: Path, trust_remote_code: bool = False) -> dict[str, Any]:
+    """`stored_pair.HeadFacts` of a head, which say whether an engine serves it."""
+    layers = int(load_config(target, trust_remote_code).get_text_config().num_hidden_layers)
+    kind, longest = kind_of(directory).name, longest_block(directory)
+    return {"kind": kind, "longest": longest, "traits": list(traits_of(directory, layers))}
 
 
 def check_tensors(directory: Path, wanted: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:

@@ -9,6 +9,19 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 KindName = Literal["plain", "eagle3", "medusa", "prompt-lookup", "suffix-matching"]
+# What a head on hidden states may have that not every engine computes: the normed states in the residual stream, norms of queries
+# and keys, attention windows, biases in its layers, another activation than SiLU, the target's embedding or the output of its
+# last layer among the states that it reads, and a part of the vocabulary.
+Trait = Literal[
+    "norm_before_residual",
+    "qk_norm",
+    "windows",
+    "biases",
+    "activation",
+    "embedding",
+    "last_layer",
+    "part_of_vocabulary",
+]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -192,7 +192,7 @@ def load_medusa(
             f"{directory}: the heads were made for a target of hidden size {config.hidden:,} and {config.vocabulary:,} tokens, "
             f"and this one has {hidden:,} and {text.vocab_size:,}; name the target that they were trained on"
         )
-    tensors = _named(read_tensors(directory))
+    tensors = named_tensors(read_tensors(directory))
     targets_D = tensors.pop("token_map", None)
     if (targets_D is None) != (config.kept == config.vocabulary):
         raise UsageError(
@@ -207,7 +207,8 @@ def load_medusa(
     return model.to(device).eval()
 
 
-def _named(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def named_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """With the names of the modules here."""
     found = dict[str, torch.Tensor]()
     for name, tensor in tensors.items():
         for old, new in _OLD_NAMES:

@@ -8,15 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN, KindName
+from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN, KindName, Trait
 
 Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "openvino"]
-ExportEngine = Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers"]
+ExportEngine = Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers", "tgi"]
 WatchedEngine = Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"]
 # Which attention layers a target and a draft have together, where they are not all of one kind: of full attention and with
 # windows; with windows of several sizes only; all of the target's with one window and all of the draft's of full attention; the
 # reverse, by one number of the draft's config for all its layers; and layers with a recurrent state.
 Mixture = Literal["full_and_windows", "several_windows", "window_of_target", "window_of_draft", "states"]
+
+# The files of a head that an engine reads: as they are stored; in the layout of EAGLE's authors (`LlamaForCausalLMEagle3`); in
+# that of Medusa's, with the name of the target (`export/head_files.py`).
+HeadLayout = Literal["stored", "eagle", "medusa"]
 
 BITSANDBYTES = "bitsandbytes"
 
@@ -74,6 +78,14 @@ class AttentionFact:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadFact:
+    """How an engine takes heads of one kind. `lacks`: what heads may have and it does not compute."""
+
+    layout: HeadLayout
+    lacks: tuple[Trait, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineFacts:
     """One engine."""
 
@@ -81,6 +93,9 @@ class EngineFacts:
     checked: str  # the version that these facts were read in
     repository: str  # on GitHub, for the links to issues
     serving: Mapping[KindName, str] = field(default_factory=dict)  # how a draft is served, by its kind
+    methods: Mapping[KindName, str] = field(default_factory=dict)  # its name of them, where the start command has one
+    heads: Mapping[KindName, HeadFact] = field(default_factory=dict)  # by kind that is a head on hidden states
+    unserved: Mapping[KindName, str] = field(default_factory=dict)  # by kind that is not served: why, if it is known
     loads: Mapping[str, str]  # by variant that is loaded: in which layout
     loads_quantized_head: bool = False
     # By variant: the dtypes in which its layers compute; the engine refuses a draft that has to run in another. Other variants
@@ -95,6 +110,7 @@ class EngineFacts:
     attention: Mapping[Mixture, AttentionFact] = field(default_factory=dict)  # others were not run, unless `own_caches`
     own_caches: bool = False  # target and draft have each a cache of its own, whatever their layers
     equal_widths: bool = False  # the engine refuses a draft whose logits have another width than the target's
+    only_main: bool = False  # of a target on the hub it loads the revision main, whatever is pinned
     widths: str = ""
     parallel: str = ""  # tensor parallelism of the draft
     convention: str = "user"  # by which its counters count (docs/examination.md)
@@ -109,6 +125,13 @@ class EngineFacts:
 
 
 _HF = "Hugging Face checkpoint (safetensors)"
+# Of EAGLE's own layer, as SGLang and TensorRT-LLM compute it. They number the states that a head reads by the layer that they
+# leave: SGLang captures none after the last layer, and TensorRT-LLM takes -1, which would be the embedding, for the final
+# norm's output.
+_EAGLE = HeadFact(
+    layout="eagle",
+    lacks=("norm_before_residual", "qk_norm", "windows", "biases", "activation", "embedding", "last_layer"),
+)
 _FP8 = "`quant_method: fp8`, e4m3 with a scale for each 128 x 128 block"
 
 FACTS: Mapping[str, EngineFacts] = {
@@ -121,6 +144,7 @@ FACTS: Mapping[str, EngineFacts] = {
             EAGLE3.name: "`method: eagle3`; one length, unquantized",
             MEDUSA.name: "`method: medusa`; one length up to its heads, greedy, unquantized",
         },
+        heads={EAGLE3.name: HeadFact(layout="stored"), MEDUSA.name: HeadFact(layout="stored")},
         loads={
             "unquantized": _HF,
             "int8": "bitsandbytes, with the package vllm-bnb-plugin (in vLLM itself until 0.27), on CUDA GPUs",
@@ -219,8 +243,13 @@ FACTS: Mapping[str, EngineFacts] = {
         repository="sgl-project/sglang",
         serving={
             PLAIN.name: "`--speculative-algorithm STANDALONE`, `--speculative-draft-model-path`, "
-            "`--speculative-num-steps` (draft tokens), `--speculative-num-draft-tokens` (steps + 1), `--speculative-eagle-topk 1`"
+            "`--speculative-num-steps` (draft tokens), `--speculative-num-draft-tokens` (steps + 1), "
+            "`--speculative-eagle-topk 1`",
+            EAGLE3.name: "`--speculative-algorithm EAGLE3`, the other options as of a plain draft; EAGLE's own layout and layer "
+            "(`LlamaForCausalLMEagle3`), to which export converts; one length, unquantized",
         },
+        methods={PLAIN.name: "STANDALONE", EAGLE3.name: "EAGLE3"},
+        heads={EAGLE3.name: _EAGLE},
         loads={
             "unquantized": f"{_HF}; `--speculative-draft-model-quantization unquant`, else the target's is inherited",
             "int8": BITSANDBYTES,
@@ -228,7 +257,8 @@ FACTS: Mapping[str, EngineFacts] = {
             "fp8": f"{_FP8}, on GPUs",
         },
         drafting={
-            "greedy": "`--speculative-eagle-topk 1`; `--speculative-use-rejection-sampling` is refused with `STANDALONE`"
+            "greedy": "`--speculative-eagle-topk 1`; `--speculative-use-rejection-sampling` is refused with `STANDALONE`, and "
+            "not exported for `EAGLE3`"
         },
         equal_widths=True,
         widths="`vocab_size` of both configs, and the tokens of both tokenizers, must be equal (pull request 23838)",
@@ -255,6 +285,9 @@ FACTS: Mapping[str, EngineFacts] = {
             "While it speculates, at most 48 requests run at a time unless `--max-running-requests` says otherwise.",
             "`STANDALONE` is refused with data-parallel attention, and with LoRA adapters of the target.",
             "`/update_weights_from_disk` writes one path into target and draft.",
+            "Of an EAGLE-3 head with the target's hidden size it replaces the embedding by the target's. "
+            "`eagle_aux_hidden_state_layer_ids` are counted by the layer that the states leave, so export writes them one "
+            "lower than vLLM reads them.",
             "Counts of a request (`spec_verify_ct`, `spec_num_correct_drafts`) add up: accepted tokens of a verification that "
             "goes past the end are in them. Proposed tokens are verifications times draft length, by arithmetic.",
             "Options and requests are compared with its source by `make conformance`; it was not run.",
@@ -266,7 +299,14 @@ FACTS: Mapping[str, EngineFacts] = {
         repository="NVIDIA/TensorRT-LLM",
         serving={
             PLAIN.name: "`speculative_config` with `decoding_type: Draft_Target`, `max_draft_len`, `speculative_model`; "
-            "`disable_overlap_scheduler: true`"
+            "`disable_overlap_scheduler: true`",
+            EAGLE3.name: "`decoding_type: Eagle3`, `max_draft_len`, `speculative_model`, `eagle3_layers_to_capture`; EAGLE's own "
+            "layout and layer, to which export converts; one length, unquantized",
+        },
+        methods={PLAIN.name: "Draft_Target", EAGLE3.name: "Eagle3"},
+        heads={EAGLE3.name: _EAGLE},
+        unserved={
+            MEDUSA.name: "its TensorRT backend, which had it, was removed (pull request 15918), and its PyTorch backend has none"
         },
         loads={"unquantized": _HF},
         drafting={"greedy": "default (`use_rejection_sampling: false`)"},
@@ -290,6 +330,9 @@ FACTS: Mapping[str, EngineFacts] = {
         notes=(
             "`draft_len_schedule`: releases differ in whether a key is the first or the last batch size of its range.",
             "`acceptance_rate_threshold` turns speculation off for good.",
+            "Of an EAGLE-3 head with the target's hidden size it takes the embedding of the target. `eagle3_layers_to_capture` "
+            "are counted by the layer that the states leave, from 0. The model and the names of its tensors were read in a "
+            "commit of 2026 that is not of a release.",
             "Counters by position were read in the repository of 2026-11, and so was `trtllm_num_requests_running`.",
             "The package index has no source of it. Keys were read in the source, and `make conformance` compares them if "
             "`TENSORRT_LLM_SOURCE` names a checkout's `tensorrt_llm`; it was not run.",
@@ -378,12 +421,34 @@ FACTS: Mapping[str, EngineFacts] = {
         title="TGI",
         checked="3.3",
         repository="huggingface/text-generation-inference",
-        loads={},
-        drafting={},
-        counters=Counters(accepted="tgi_request_skipped_tokens"),
-        notes=("No draft model can be served.",),
-        instead="TGI speculates with n-grams (--speculate N) or with Medusa heads that were trained for the target.\n"
-        "It serves no draft model; serve the target with vLLM or SGLang to use this draft.",
+        serving={
+            MEDUSA.name: "`--model-id HEADS`, `--speculate N`: `medusa_lm_head.safetensors`, and a config.json with "
+            "`base_model_name_or_path`, `medusa_num_heads`, `medusa_num_layers` and without `architectures`, to which export "
+            "converts; one length up to its heads, greedy, unquantized"
+        },
+        heads={MEDUSA.name: HeadFact(layout="medusa", lacks=("part_of_vocabulary",))},
+        unserved={
+            PLAIN.name: "it serves no draft model, only n-grams and Medusa heads",
+            EAGLE3.name: "it serves no EAGLE-3 head, only n-grams and Medusa heads",
+        },
+        loads={"unquantized": "`medusa_lm_head.safetensors`"},
+        drafting={"greedy": "the heads' likeliest tokens; accepted where the sampled token is the same"},
+        only_main=True,
+        widths="those of the heads must be the target's",
+        parallel="`--num-shard`; the heads are computed on every shard",
+        counters=Counters(
+            accepted="tgi_request_skipped_tokens",
+            note="`tgi_request_skipped_tokens` is a histogram over requests, and `watch` does not read it",
+        ),
+        notes=(
+            "It loads the revision `main` of the target that `base_model_name_or_path` names.",
+            "A block of a head always has a bias there: export writes zeros where heads have none. A tensor that is missing is "
+            "no error: all heads then take the target's output layer.",
+            "Beyond 128 rows in a pass (requests times draft length + 1) nothing is drafted.",
+            "Of a local directory with heads it downloads no target: the start script calls `text-generation-server "
+            "download-weights` before.",
+            "Read in the repository, not run.",
+        ),
     ),
     "specinfer": EngineFacts(
         title="SpecInfer (FlexFlow Serve)",

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipeline.engines.facts import FACTS, EngineFacts, loads
+from pipeline.engines.heads import why_unserved
 from pipeline.errors import UsageError
 from pipeline.export.target import target_config, target_width
 from pipeline.models.model_json import config_values
@@ -25,11 +26,14 @@ def require_engine(engine: str) -> EngineFacts:
 def require_loadable(draft: Draft, engine: str, tensor_parallel: int) -> None:
     """UsageError for a draft, a sampling or a parallelism that the engine refuses."""
     facts = require_engine(engine)
-    if draft.kind.name not in facts.serving:
-        raise UsageError(
-            f"--engine {engine}: a draft of kind {draft.kind.name} is not exported for {facts.title}, only "
-            f"{', '.join(facts.serving)}; its files are in `understudy show`"
-        )
+    if (reason := why_unserved(engine, draft.kind.name)) is not None:
+        raise UsageError(f"--engine {engine}: {reason}; its files are in `understudy show`")
+    if draft.kind.reads_states:
+        from pipeline.drafts.head_tensors import serving_facts  # loads torch
+
+        head = serving_facts(draft.directory, draft.pair.path("target"), draft.config.pair.trust_remote_code)
+        if (reason := why_unserved(engine, draft.kind.name, head["traits"])) is not None:
+            raise UsageError(f"--engine {engine}: {reason}")
     if not loads(engine, draft.variant):
         raise UsageError(
             f"--engine {engine}: {facts.title} does not load a draft in {draft.variant} (it loads "

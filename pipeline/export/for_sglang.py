@@ -1,5 +1,6 @@
 """Files with which SGLang serves the target with the draft."""
 
+from pipeline.export.checks import NUMBERS
 from pipeline.export.plan import ExportPlan
 from pipeline.export.schema import ExpectedCounters
 from pipeline.export.shell import HERE, PYTHON, launch_script
@@ -14,10 +15,12 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
     words = [PYTHON, "-m", "sglang.launch_server", "--model-path", "$TARGET"]
     if source.is_hub and not source.is_served and source.revision:
         words += ["--revision", source.revision]
+    if plan.draft.kind.reads_states and (dtype := plan.draft.pair.dtype("target")) in NUMBERS:
+        words += ["--dtype", dtype]  # of both: a head reads the target's states
     if needs_code(plan.draft):
         words.append("--trust-remote-code")
     words += [
-        *("--speculative-algorithm", "STANDALONE"),
+        *("--speculative-algorithm", plan.facts.methods[plan.draft.kind.name]),
         *("--speculative-draft-model-path", f"{HERE}/draft"),
         *("--speculative-draft-model-quantization", _QUANTIZATION[plan.draft.variant]),
         *("--speculative-num-steps", str(gamma)),

@@ -4,11 +4,13 @@ from typing import Any
 
 import yaml
 
+from pipeline.export.checks import NUMBERS
 from pipeline.export.plan import ExportPlan
 from pipeline.export.schema import ExpectedCounters
 from pipeline.export.shell import HERE, launch_script
 from pipeline.export.target import needs_code, target_name
 from pipeline.latency.load.schedule import for_tensorrt
+from pipeline.registry.named import Draft
 
 CONFIG = "config.yaml"
 
@@ -30,15 +32,23 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
 
 
 def llm_options(plan: ExportPlan) -> dict[str, Any]:
-    """The content of the YAML file."""
-    lengths = plan.lengths
+    """The content of the YAML file. A head is computed in the pass of the target, beside which the overlap scheduler works."""
+    lengths, draft = plan.lengths, plan.draft
     return {
         "backend": "pytorch",
-        "disable_overlap_scheduler": True,
+        **_of_kind(draft),
         "return_perf_metrics": True,
         "speculative_config": {
-            "decoding_type": "Draft_Target",
+            "decoding_type": plan.facts.methods[draft.kind.name],
             "speculative_model": str(plan.out / "draft"),
             **(for_tensorrt(lengths.by_batch) if lengths.by_batch else {"max_draft_len": lengths.gamma}),
+            **({"eagle3_layers_to_capture": [one - 1 for one in plan.states]} if plan.states else {}),
         },
     }
+
+
+def _of_kind(draft: Draft) -> dict[str, Any]:
+    if not draft.kind.reads_states:
+        return {"disable_overlap_scheduler": True}
+    dtype = draft.pair.dtype("target")
+    return {"dtype": dtype} if dtype in NUMBERS else {}

@@ -13,6 +13,7 @@ from pipeline.export.attention import attention_options
 from pipeline.export.checks import NUMBERS, require_engine, require_loadable
 from pipeline.export.gguf import find_converter
 from pipeline.export.lengths import DraftLengths, choose_lengths
+from pipeline.export.target import states_read
 from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.speed import served_worth
 from pipeline.registry.named import Draft
@@ -35,10 +36,17 @@ class ExportPlan:
     worth: tuple[str, ...] = ()  # of the notes, those about its speed: they are in the start script too
     options: tuple[str, ...] = ()  # of the start command, that the pair needs
     converter: Path | None = None  # of llama.cpp
+    states: tuple[int, ...] = ()  # of the target, by number, that a head reads; empty where the engine is not told
 
     @property
     def facts(self) -> EngineFacts:
         return FACTS[self.engine]
+
+    @property
+    def keeps_layout(self) -> bool:
+        """Whether the draft's files are read here as they are exported."""
+        head = self.facts.heads.get(self.draft.kind.name)
+        return self.converter is None and (head is None or head.layout == "stored")
 
     def comment(self, text: str) -> str:
         """Of the start script: `text`, and what is known of the draft's speed."""
@@ -75,6 +83,7 @@ def plan_export(
         raise UsageError(f"--gamma {gamma}: the draft proposes at most {longest} tokens; give {longest} or fewer")
     lengths = choose_lengths(draft, engine in _SCHEDULED and not draft.kind.reads_states, gamma)
     drafting, notes = _drafting(draft, facts)
+    is_eagle = (head := facts.heads.get(draft.kind.name)) is not None and head.layout == "eagle"
     attention, worth = attention_options(draft, facts), _worth(draft, lengths)
     return ExportPlan(
         draft=draft,
@@ -89,11 +98,13 @@ def plan_export(
             *(schedule_issues(engine) if lengths.by_batch else ()),
             *notes,
             *_dtype_notes(draft, engine),
+            *_revision_notes(draft, facts),
             *_layout_notes(draft.variant, facts),
             *worth,
         ),
         worth=worth,
         options=attention.words,
+        states=states_read(draft) if is_eagle else (),
         converter=find_converter(converter) if engine == "llama.cpp" else None,
     )
 
@@ -130,6 +141,13 @@ def _dtype_notes(draft: Draft, engine: ExportEngine) -> list[str]:
     if not FACTS[engine].in_target_dtype or served not in NUMBERS or served == examined:
         return []
     return [f"{FACTS[engine].title} runs the draft in the target's dtype, {served}, and it was examined in {examined}"]
+
+
+def _revision_notes(draft: Draft, facts: EngineFacts) -> list[str]:
+    source = draft.config.pair.target
+    if not facts.only_main or not source.is_hub or source.is_served:
+        return []
+    return [f"{facts.title} loads the target's revision main, and the draft was examined with {source.revision}"]
 
 
 def _layout_notes(variant: Variant, facts: EngineFacts) -> list[str]:

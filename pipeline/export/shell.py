@@ -7,23 +7,29 @@ PYTHON = "${PYTHON:-python3}"  # a word: the Python in which the engine is
 HERE = "@HERE@"  # stands for the directory of the script inside a word
 
 
-def launch_script(comment: str, target: str, words: Sequence[str]) -> str:
-    """A script that runs `words`. `$TARGET` in a word is the target, by default `target`; HERE is the script's directory.
+def launch_script(comment: str, target: str | None, words: Sequence[str], before: Sequence[str] = ()) -> str:
+    """A script that runs `words`, after the lines `before`. `$TARGET` is the target, by default `target`, and has no default if
+    that is empty; None: the command names none. HERE in a word is the script's directory.
 
     Further arguments of the script are added to the command.
     """
     lines = [
         "#!/bin/sh",
         *(f"# {line}" for line in comment.splitlines()),
-        "# TARGET names another target; arguments of this script are added to the command.",
+        f"# {'' if target is None else 'TARGET names another target; '}arguments of this script are added to the command.",
         'here=$(cd "$(dirname "$0")" && pwd) || exit 1',
-        f"TARGET=${{TARGET:-{shlex.quote(target)}}}" if target else ': "${TARGET:?set TARGET to the target}"',
+        *([] if target is None else [_target(target)]),
+        *before,
         *([_needs(words[2].partition(".")[0])] if words[:2] == [PYTHON, "-m"] else []),
         "exec \\",
         *(f"  {' '.join(_quoted(word) for word in line)} \\" for line in _lines(words)),
         '  "$@"',
     ]
     return "\n".join(lines) + "\n"
+
+
+def _target(name: str) -> str:
+    return f"TARGET=${{TARGET:-{shlex.quote(name)}}}" if name else ': "${TARGET:?set TARGET to the target}"'
 
 
 def _needs(module: str) -> str:

@@ -38,6 +38,16 @@ def find_shape(draft: Draft) -> "Shape | None":
     return read_shape(path, needs_code(draft))
 
 
+def states_read(draft: Draft) -> tuple[int, ...]:
+    """The target's hidden states that an EAGLE-3 head reads: 0 is the embedding, i the output of i layers."""
+    from pipeline.drafts.eagle3_model import unstated_layers  # loads torch
+    from pipeline.drafts.head_config import read_eagle3
+    from pipeline.models.built import load_config
+
+    config = load_config(draft.pair.path("target"), needs_code(draft))
+    return read_eagle3(draft.directory).layer_ids or unstated_layers(int(config.get_text_config().num_hidden_layers))
+
+
 def target_name(draft: Draft) -> str:
     """As a server takes it: a directory, a hub id, or the name under which it is served."""
     source = draft.config.pair.target

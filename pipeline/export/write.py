@@ -6,9 +6,10 @@ from pathlib import Path
 
 from pipeline.engines.facts import ExportEngine
 from pipeline.errors import UsageError
-from pipeline.export import for_llama_cpp, for_sglang, for_tensorrt, for_transformers, for_vllm
+from pipeline.export import for_llama_cpp, for_sglang, for_tensorrt, for_tgi, for_transformers, for_vllm
 from pipeline.export.expected import expected_counters
 from pipeline.export.gguf import convert
+from pipeline.export.head_files import write_head
 from pipeline.export.plan import ExportPlan, require_free
 from pipeline.export.readme import readme
 from pipeline.export.schema import Expected, ExpectedCounters, ExportedDraft, write_expected
@@ -29,6 +30,7 @@ _FILES: Mapping[ExportEngine, Files] = {
     "tensorrt-llm": for_tensorrt.files,
     "llama.cpp": for_llama_cpp.files,
     "transformers": for_transformers.files,
+    "tgi": for_tgi.files,
 }
 _MODES = {".sh": 0o755}
 
@@ -38,7 +40,7 @@ def write_export(plan: ExportPlan, progress: Progress) -> Path:
     require_free(plan.out)
     with _beside(plan.out) as work:
         resized = _write_draft(plan, work)
-        weights = plan.draft.directory if plan.engine == "llama.cpp" else work / "draft"
+        weights = work / "draft" if plan.keeps_layout else plan.draft.directory
         figures = expected_counters(plan.draft, weights, plan.facts, plan.drafting, plan.lengths.used, progress)
         write_expected(work, _expected(plan, weights, resized, figures))
         for name, text in _FILES[plan.engine](plan, figures).items():
@@ -56,13 +58,16 @@ def _write_draft(plan: ExportPlan, work: Path) -> bool:
         return False
     draft = work / "draft"
     draft.mkdir()
+    if plan.draft.kind.reads_states:
+        write_head(plan, draft)
+        return False  # a head has the target's own rows
     copy_files(model_files(plan.draft.directory), plan.draft.directory, draft)
     if plan.engine == "transformers":
         kept = find_generation_config(draft).model_dump(exclude_unset=True)
         write_json(draft / GENERATION_CONFIG, kept | for_transformers.assistant_settings(plan))
     width = target_width(plan.draft)
-    if not plan.facts.equal_widths or width is None or plan.draft.kind.reads_states:
-        return False  # a head has the target's own rows
+    if not plan.facts.equal_widths or width is None:
+        return False
     pair = plan.draft.pair.facts
     return resize_rows(draft, int(pair["tokens"]), width, plan.draft.config.pair.trust_remote_code)
 

@@ -7,7 +7,7 @@ from typing import Any, NotRequired, cast
 
 from typing_extensions import TypedDict
 
-from pipeline.drafts.kinds import KindName
+from pipeline.drafts.kinds import KindName, Trait
 from pipeline.models.places import Places
 from pipeline.store.parsing import Count, Format, Number, Text, known_fields_only
 
@@ -39,6 +39,7 @@ class HeadFacts(TypedDict):
 
     kind: NotRequired[KindName]  # of a pair of an earlier version not there
     longest: Count | None  # tokens that it proposes in a round; None: no limit
+    traits: NotRequired[list[Trait]]  # what of it not every engine computes; of a pair of an earlier version not there
 
 
 class PairFacts(TypedDict):

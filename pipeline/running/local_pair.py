@@ -29,7 +29,8 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
     if not local or not all((path / "config.json").is_file() for path in (target, draft)):
         return None
     # Imported here because the first import of torch takes seconds, and other pairs do without it.
-    from pipeline.drafts.head_config import kind_of, longest_block, require_trainable
+    from pipeline.drafts.head_config import kind_of, require_trainable
+    from pipeline.drafts.head_tensors import serving_facts
     from pipeline.drafts.surgery import gained_tokens
     from pipeline.models.built import empty_model
     from pipeline.models.generation_config import sampling_defaults
@@ -40,10 +41,11 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
 
     trusted = pair.trust_remote_code
     if pair.draft.head is not None:
-        return _with_head(target, {"kind": pair.draft.head.kind, "longest": pair.draft.head.longest}, trusted)
+        made = pair.draft.head
+        return _with_head(target, {"kind": made.kind, "longest": made.longest, "traits": list(made.traits)}, trusted)
     if (kind := kind_of(draft)).reads_states:
         require_trainable(kind, draft)
-        return _with_head(target, {"kind": kind.name, "longest": longest_block(draft)}, trusted)
+        return _with_head(target, serving_facts(draft, target, trusted), trusted)
     tokenizer, own = load_tokenizer(target, trusted), load_tokenizer(draft, trusted)
     for path in (target, draft):
         empty_model(path, trusted)

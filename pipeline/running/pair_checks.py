@@ -31,12 +31,11 @@ def apply_pair(config: Config, facts: Facts) -> tuple[Config, list[str]]:
         _check_generation_config(config, facts["generation_config"])
     _check_chat_template(config, facts)
     _check_training(config)
-    head, kind, longest = facts.get("head"), PLAIN, None
-    if head is not None:
-        longest = head["longest"]
-        kind = KINDS[head.get("kind", EAGLE3.name if longest is None else MEDUSA.name)]
+    head = facts.get("head") or {}
+    longest = head.get("longest")
+    kind = KINDS[head.get("kind", EAGLE3.name if longest is None else MEDUSA.name)] if head else PLAIN
     try:
-        config.require_for(kind, longest)
+        config.require_for(kind, longest, head.get("traits", ()))
     except ValueError as error:
         raise UsageError(str(error)) from None
     generate = config.generate

@@ -112,13 +112,18 @@ def test_log_p_of_a_completion_is_scaled_and_that_of_a_prompt_is_not(sglang: Pat
 
 @pytest.mark.parametrize("variant", list(FACTS["sglang"].loads))
 def test_the_start_command_is_one_of_its_own(sglang: Path, tmp_path: Path, variant: str) -> None:
+    plan = example_plan(tmp_path, DraftLengths(4), engine="sglang", variant=variant)
+    check_options(sglang, for_sglang.files(plan, {})["launch.sh"])
+
+
+def check_options(sglang: Path, script: str) -> None:
     """Every option that export writes is declared in its server arguments, takes a value if we give one, and takes this value."""
     groups = sglang / "srt" / "arg_groups"
     declared: dict[str, Declared] = {}
     for path in sorted((groups / "fields").glob("*.py")):
         declared |= fields_of(path)
     choices = lists_of(groups / "choices.py")
-    written = _options(for_sglang.files(example_plan(tmp_path, DraftLengths(4), variant=variant), {})["launch.sh"])
+    written = _options(script)
     assert "--speculative-num-steps" in written
     for option, value in written.items():
         field = declared[option.removeprefix("--").replace("-", "_")]

@@ -11,10 +11,15 @@ from typing import Any
 
 import pytest
 
+from pipeline.drafts.eagle3_model import unstated_layers
+from pipeline.drafts.kinds import EAGLE3
 from pipeline.export import for_tensorrt
 from pipeline.export.lengths import DraftLengths
+from pipeline.export.plan import ExportPlan
 from tests.conformance.sources import Declared, fields_of, source, strings_of
+from tests.heads import eagle3_draft, write_eagle3
 from tests.unit.export.test_export import example_plan
+from tests.unit.export.test_heads import READ, exported, head_plan, saved_target
 
 # Which Python types an annotation of a field takes.
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -25,6 +30,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "Path": (str,),
     "dict": (dict,),
+    "Set": (list,),  # in YAML
 }
 
 
@@ -48,6 +54,60 @@ def test_every_key_exists_and_takes_our_value(tensorrt: Path, tmp_path: Path, le
         assert [] == sorted(set(values) - set(declared))
         wrong = {name: declared[name].annotation for name, value in values.items() if not _takes(declared[name], value)}
         assert {} == wrong
+
+
+def test_every_key_of_a_head_exists(tensorrt: Path, tmp_path: Path) -> None:
+    """As above, of its config for EAGLE-3."""
+    args = tensorrt / "llmapi" / "llm_args.py"
+    written = for_tensorrt.llm_options(_head(tmp_path))
+    speculative = written.pop("speculative_config")
+    for classes, values in (
+        (("BaseLlmArgs", "TorchLlmArgs"), written),
+        (("DecodingBaseConfig", "EagleDecodingConfig", "Eagle3DecodingConfig"), speculative),
+    ):
+        declared = fields_of(args, *classes)
+        assert [] == sorted(set(values) - set(declared))
+        assert {} == {
+            name: declared[name].annotation for name, value in values.items() if not _takes(declared[name], value)
+        }
+
+
+def test_its_model_has_the_tensors_of_the_head(tensorrt: Path, tmp_path: Path) -> None:
+    """A part of its model of that name for each, and the class by the name in the config."""
+    tensors, config = exported(_head(tmp_path, kept=12), tmp_path / "written")
+    model = tensorrt / "_torch" / "models" / "modeling_speculative.py"
+    of_model, of_layer = (_attributes(model, name) for name in ("Eagle3DraftModel", "Eagle3DecoderLayer"))
+    for name in tensors:
+        first, *rest = name.split(".")
+        assert first in of_model or first == "lm_head", name
+        assert first != "midlayer" or rest[0] in of_layer, name
+    found = "EAGLE3" + config["architectures"][0].replace("Eagle3", "")
+    chosen = (tensorrt / "_torch" / "models" / "modeling_auto.py").read_text()
+    assert 'hasattr(pretrained_config, "draft_vocab_size")' in chosen
+    assert f'@register_auto_model("{found}")' in model.read_text()
+
+
+def test_the_states_of_a_head_are_counted_by_the_layer_that_they_leave(tensorrt: Path) -> None:
+    """Where a head states none, it takes those that we take: 2, the middle one and the last but 3. States before the norm are in
+    the residual stream, always."""
+    default = (tensorrt / "_torch" / "speculative" / "eagle3.py").read_text().replace(" ", "").replace("\n", "")
+    assert "self.layers_to_capture=(1,self.num_layers//2-1,self.num_layers-4)" in default
+    assert unstated_layers(12) == (1 + 1, 12 // 2 - 1 + 1, 12 - 4 + 1)
+    model = (tensorrt / "_torch" / "models" / "modeling_speculative.py").read_text()
+    assert "norm_before_residual" not in model
+    assert "self.model.embed_tokens = target_model.model.embed_tokens" in model
+
+
+def _head(place: Path, **options: Any) -> ExportPlan:
+    target = saved_target(place / "target")
+    head = write_eagle3(place / "head", eagle3_draft(target, read=READ, **options))
+    return head_plan(place, head, EAGLE3, "tensorrt-llm")
+
+
+def _attributes(path: Path, name: str) -> set[str]:
+    """Of `self`, that the methods of a class assign."""
+    (found,) = (one for one in ast.parse(path.read_text()).body if isinstance(one, ast.ClassDef) and one.name == name)
+    return {one.attr for one in ast.walk(found) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)}
 
 
 def test_the_schedule_follows_its_validator(tensorrt: Path, tmp_path: Path) -> None:

@@ -91,11 +91,18 @@ def head_config(smoke: Smoke, tmp_path: Path, draft: dict[str, Any]) -> Path:
     return tmp_path / "config.yaml"
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
-def test_a_run_trains_and_judges_a_head(smoke: Smoke, place: Place, tmp_path: Path, kind: str) -> None:
-    """From nothing: better than untrained, as its real decode says; quantized variants are none; then it is trained further, from
-    its own files."""
-    config = head_config(smoke, tmp_path, {"source": "target", "head": {"kind": kind}, "dtype": "bfloat16"})
+@pytest.mark.parametrize(
+    ("head", "other", "refusing"),
+    [({"kind": "eagle3", "layer_ids": [1, 2]}, "sglang", "TGI"), ({"kind": "medusa"}, "tgi", "SGLang")],
+    ids=["eagle3", "medusa"],
+)
+def test_a_run_trains_and_judges_a_head(
+    smoke: Smoke, place: Place, tmp_path: Path, head: dict[str, Any], other: str, refusing: str
+) -> None:
+    """From nothing: better than untrained, as its real decode says; quantized variants are none; it is exported for vLLM and for
+    another engine of its kind; then it is trained further, from its own files."""
+    kind = head["kind"]
+    config = head_config(smoke, tmp_path, {"source": "target", "head": head, "dtype": "bfloat16"})
     ended = place.understudy("run", config, "--until", "evaluate", "--run", "one", MLFLOW_TRACKING_URI=NOBODY)
     assert 0 == ended.code, ended.err
     assert (
@@ -125,9 +132,14 @@ def test_a_run_trains_and_judges_a_head(smoke: Smoke, place: Place, tmp_path: Pa
     )
     assert (5 if kind == "medusa" else 16) == max(figures)  # no further than the heads
     assert 0 < figures[5].accepted == pytest.approx(sum(figures[5].accepted_per_position) * figures[5].drafts)
-    ended = place.understudy(*words[:-1], tmp_path / "other", "--engine", "sglang")
+    ended = place.understudy(*words[:-1], tmp_path / "other", "--engine", other)
+    assert 0 == ended.code, ended.err
+    elsewhere = read_expected(tmp_path / "other")
+    assert ("user", "greedy", other) == (elsewhere.convention, elsewhere.draft_sampling, elsewhere.engine)
+    assert "take the ratios, not the counts" in elsewhere.notes[0]
+    ended = place.understudy(*words[:-1], tmp_path / "none", "--engine", refusing.lower())
     assert (2, 1) == (ended.code, ended.err.count("\n")), ended.err
-    assert f"a draft of kind {kind} is not exported for SGLang" in ended.err
+    assert f"a draft of kind {kind} is not exported for {refusing}" in ended.err
 
     trained = tmp_path / "trained"
     shutil.copytree(place.artifact("distill", "one") / "draft", trained)

@@ -164,7 +164,9 @@ def test_what_an_engine_cannot_load_or_shard(
 def test_a_kind_that_an_engine_does_not_serve_is_refused(tmp_path: Path) -> None:
     """By the table of engine facts, which names the kinds that each serves."""
     draft = _draft(tmp_path, kind=LOOKUP)
-    with pytest.raises(UsageError, match=r"a draft of kind prompt-lookup is not exported for SGLang, only plain"):
+    with pytest.raises(
+        UsageError, match=r"a draft of kind prompt-lookup is not exported for SGLang, only plain, eagle3"
+    ):
         require_loadable(cast(Any, draft), "sglang", 1)
 
 
@@ -178,7 +180,7 @@ def test_a_draft_that_divides_is_taken(tmp_path: Path) -> None:
     require_loadable(_draft(tmp_path, sampling={"min_p": 0.1}), "sglang", 2)
 
 
-@pytest.mark.parametrize("engine", ["tgi", "specinfer", "openvino"])
+@pytest.mark.parametrize("engine", ["specinfer", "openvino"])
 def test_an_engine_without_an_export_says_what_it_takes(engine: str) -> None:
     """In two lines, exit 2."""
     with pytest.raises(UsageError) as raised:
@@ -219,7 +221,8 @@ def test_vllm_gets_every_setting_that_was_assumed(tmp_path: Path) -> None:
 def test_the_start_script_says_what_the_draft_is_worth(tmp_path: Path) -> None:
     """A comment for each line, before the command."""
     plan = dataclasses.replace(
-        example_plan(tmp_path, DraftLengths(4)), worth=("the draft passed, but was slower", "measured: x0.9")
+        example_plan(tmp_path, DraftLengths(4), engine="sglang"),
+        worth=("the draft passed, but was slower", "measured: x0.9"),
     )
     lines = for_sglang.files(plan, {})["launch.sh"].splitlines()
     assert ["# The draft passed, but was slower.", "# Measured: x0.9."] == lines[2:4]
@@ -300,7 +303,7 @@ def test_the_readme_says_how_to_reload(tmp_path: Path, engine: Any) -> None:
     text = "\n".join(reloading(plan))
     assert ("Take the replica out of the gateway" in text) == (engine != "transformers")
     assert ("Without a restart" in text) == (engine in ("vllm", "sglang"))
-    assert ("No request is known" in text) == (engine in ("tensorrt-llm", "llama.cpp"))
+    assert ("No request is known" in text) == (engine in ("tensorrt-llm", "llama.cpp", "tgi"))
     if "Without a restart" in text:
         assert f"{FACTS[engine].checked} takes draft weights" in text
 
@@ -323,7 +326,7 @@ def test_imposed_rates_do_not_increase(tmp_path: Path) -> None:
 
 def test_sglang_counts_the_bonus_token(tmp_path: Path) -> None:
     """Draft tokens are steps + 1; the draft's quantization is stated, or the target's would be taken."""
-    text = for_sglang.files(example_plan(tmp_path, DraftLengths(4)), {})["launch.sh"]
+    text = for_sglang.files(example_plan(tmp_path, DraftLengths(4), engine="sglang"), {})["launch.sh"]
     words = shlex.split(text[text.index("exec") :].replace("\\\n", " "))
     options = dict(itertools.pairwise(words))
     assert ("4", "5", "unquant") == tuple(
@@ -333,7 +336,7 @@ def test_sglang_counts_the_bonus_token(tmp_path: Path) -> None:
 
 def test_tensorrt_gets_a_schedule_for_every_batch_size(tmp_path: Path) -> None:
     """And no overlap scheduler, which it does not combine with a draft model."""
-    found = for_tensorrt.llm_options(example_plan(tmp_path, DraftLengths(3, (3, 2))))
+    found = for_tensorrt.llm_options(example_plan(tmp_path, DraftLengths(3, (3, 2)), engine="tensorrt-llm"))
     assert (True, {1: 3, 2: 2}) == (
         found["disable_overlap_scheduler"],
         found["speculative_config"]["draft_len_schedule"],

@@ -95,6 +95,12 @@ def test_the_prompt_limit_follows_from_the_context(given: str, context: int, exp
             "a draft of kind medusa is not exported for SGLang; choose one of vllm",
         ),
         (
+            "promote.export={engine: sglang, out: ./e}",
+            {"head": {"kind": "eagle3", "longest": None, "traits": ["qk_norm"]}},
+            r"SGLang computes no eagle3 head with layers of Qwen3 \(q_norm, k_norm\); choose vllm, or another head: .*, or leave",
+        ),
+        ("promote.export={engine: tgi, out: ./e}", {}, "a draft of kind plain is not exported for TGI"),
+        (
             "evaluate.gamma=5",
             {"head": {"kind": "medusa", "longest": 3}},
             "evaluate.gamma is 5, and the heads propose at most 3 tokens; set",
