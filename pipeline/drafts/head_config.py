@@ -144,6 +144,7 @@ def traits_of(directory: Path, target_layers: int) -> tuple[Trait, ...]:
         "activation": layer.get("hidden_act", "silu") != "silu",
         "embedding": 0 in ids,
         "last_layer": target_layers in ids,
+        "part_of_vocabulary": head.draft_vocabulary < head.vocabulary,
     }
     return tuple(trait for trait, is_so in has.items() if is_so)
 

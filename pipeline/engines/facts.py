@@ -5,7 +5,7 @@ you change an entry.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN, KindName, Trait
@@ -79,10 +79,12 @@ class AttentionFact:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadFact:
-    """How an engine takes heads of one kind. `lacks`: what heads may have and it does not compute."""
+    """How an engine takes heads of one kind. `lacks`: what heads may have and it does not compute. `samples`: whether it can
+    sample the draft tokens of a head with the whole vocabulary, whatever it does with other drafts."""
 
     layout: HeadLayout
     lacks: tuple[Trait, ...] = ()
+    samples: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +251,7 @@ FACTS: Mapping[str, EngineFacts] = {
             "(`LlamaForCausalLMEagle3`), to which export converts; one length, unquantized",
         },
         methods={PLAIN.name: "STANDALONE", EAGLE3.name: "EAGLE3"},
-        heads={EAGLE3.name: _EAGLE},
+        heads={EAGLE3.name: replace(_EAGLE, samples=True)},
         loads={
             "unquantized": f"{_HF}; `--speculative-draft-model-quantization unquant`, else the target's is inherited",
             "int8": BITSANDBYTES,
@@ -257,8 +259,9 @@ FACTS: Mapping[str, EngineFacts] = {
             "fp8": f"{_FP8}, on GPUs",
         },
         drafting={
-            "greedy": "`--speculative-eagle-topk 1`; `--speculative-use-rejection-sampling` is refused with `STANDALONE`, and "
-            "not exported for `EAGLE3`"
+            "greedy": "`--speculative-eagle-topk 1`; `--speculative-use-rejection-sampling`, which samples the draft at the "
+            "temperature alone, is refused with `STANDALONE` and with a part of the vocabulary, and exported for other EAGLE-3 "
+            "heads"
         },
         equal_widths=True,
         widths="`vocab_size` of both configs, and the tokens of both tokenizers, must be equal (pull request 23838)",

@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.engines.facts import FACTS, EngineFacts, loads
 from pipeline.engines.heads import why_unserved
 from pipeline.errors import UsageError
-from pipeline.export.target import target_config, target_width
+from pipeline.export.target import head_traits, target_config, target_width
 from pipeline.models.model_json import config_values
 from pipeline.registry.named import Draft
 
@@ -28,12 +28,9 @@ def require_loadable(draft: Draft, engine: str, tensor_parallel: int) -> None:
     facts = require_engine(engine)
     if (reason := why_unserved(engine, draft.kind.name)) is not None:
         raise UsageError(f"--engine {engine}: {reason}; its files are in `understudy show`")
-    if draft.kind.reads_states:
-        from pipeline.drafts.head_tensors import serving_facts  # loads torch
-
-        head = serving_facts(draft.directory, draft.pair.path("target"), draft.config.pair.trust_remote_code)
-        if (reason := why_unserved(engine, draft.kind.name, head["traits"])) is not None:
-            raise UsageError(f"--engine {engine}: {reason}")
+    traits = head_traits(draft) if draft.kind.reads_states else ()
+    if (reason := why_unserved(engine, draft.kind.name, traits)) is not None:
+        raise UsageError(f"--engine {engine}: {reason}")
     if not loads(engine, draft.variant):
         raise UsageError(
             f"--engine {engine}: {facts.title} does not load a draft in {draft.variant} (it loads "

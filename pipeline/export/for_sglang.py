@@ -26,6 +26,7 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
         *("--speculative-num-steps", str(gamma)),
         *("--speculative-eagle-topk", "1"),
         *("--speculative-num-draft-tokens", str(gamma + 1)),
+        *(["--speculative-use-rejection-sampling"] if plan.drafting == "probabilistic" else []),
         *("--tp-size", str(plan.tensor_parallel)),
         "--enable-metrics",
     ]

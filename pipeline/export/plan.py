@@ -13,7 +13,7 @@ from pipeline.export.attention import attention_options
 from pipeline.export.checks import NUMBERS, require_engine, require_loadable
 from pipeline.export.gguf import find_converter
 from pipeline.export.lengths import DraftLengths, choose_lengths
-from pipeline.export.target import states_read
+from pipeline.export.target import head_traits, states_read
 from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.speed import served_worth
 from pipeline.registry.named import Draft
@@ -82,8 +82,10 @@ def plan_export(
     if gamma is not None and longest is not None and gamma > longest:
         raise UsageError(f"--gamma {gamma}: the draft proposes at most {longest} tokens; give {longest} or fewer")
     lengths = choose_lengths(draft, engine in _SCHEDULED and not draft.kind.reads_states, gamma)
-    drafting, notes = _drafting(draft, facts)
-    is_eagle = (head := facts.heads.get(draft.kind.name)) is not None and head.layout == "eagle"
+    head = facts.heads.get(draft.kind.name)
+    is_eagle = head is not None and head.layout == "eagle"
+    samples = head is not None and head.samples and "part_of_vocabulary" not in head_traits(draft)
+    drafting, notes = _drafting(draft, facts, samples)
     attention, worth = attention_options(draft, facts), _worth(draft, lengths)
     return ExportPlan(
         draft=draft,
@@ -109,14 +111,16 @@ def plan_export(
     )
 
 
-def _drafting(draft: Draft, facts: EngineFacts) -> tuple[Drafting, list[str]]:
-    """How draft tokens are chosen: as examined, if the engine can."""
+def _drafting(draft: Draft, facts: EngineFacts, samples: bool = False) -> tuple[Drafting, list[str]]:
+    """How draft tokens are chosen: as examined, if the engine can. `samples`: it can sample those of this draft."""
     wanted: Drafting = "greedy" if draft.kind.greedy else draft.config.evaluate.draft_sampling
     if facts.drafts_as_sampled and draft.config.sampling.temperature > 0 and wanted == "greedy":
         return "probabilistic", [
             f"the draft was examined with greedy draft tokens, and {facts.title} samples them where it samples the target's: "
             "expected.json is for sampled draft tokens"
         ]
+    if samples and wanted == "probabilistic" and draft.config.sampling.temperature > 0:
+        return wanted, []
     if wanted in facts.drafting or draft.config.sampling.temperature == 0:
         return (wanted if wanted in facts.drafting else "greedy"), []
     return "greedy", [

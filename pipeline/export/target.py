@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from pipeline.drafts.kinds import Trait
 from pipeline.models.model_json import config_values
 from pipeline.registry.named import Draft
 
@@ -36,6 +37,13 @@ def find_shape(draft: Draft) -> "Shape | None":
     from pipeline.models.shape import read_shape  # loads torch
 
     return read_shape(path, needs_code(draft))
+
+
+def head_traits(draft: Draft) -> tuple[Trait, ...]:
+    """What of a head not every engine computes."""
+    from pipeline.drafts.head_tensors import serving_facts  # loads torch
+
+    return tuple(serving_facts(draft.directory, draft.pair.path("target"), needs_code(draft))["traits"])
 
 
 def states_read(draft: Draft) -> tuple[int, ...]:

@@ -75,7 +75,7 @@ def _section(name: str, facts: EngineFacts) -> Iterator[str]:
         yield ""
         yield "There is no export: " + facts.instead.replace("\n", " ")
     rows = [
-        *((f"a {kind} draft", setting) for kind, setting in facts.serving.items()),
+        *((f"a draft of kind {kind}", setting) for kind, setting in facts.serving.items()),
         *((f"{variant} draft", layout + _computing(variant, facts)) for variant, layout in facts.loads.items()),
         *((f"{way} drafting", setting) for way, setting in facts.drafting.items()),
         ("widths of the logits", facts.widths + (" (export pads the draft)" if facts.equal_widths else "")),

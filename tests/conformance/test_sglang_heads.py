@@ -1,5 +1,6 @@
 """EAGLE-3 heads as they are exported, loaded and computed by SGLang's own code of the model (`models/llama_eagle3.py`)."""
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -92,6 +93,28 @@ def test_the_start_command_is_one_of_its_own(sglang: Path, tmp_path: Path) -> No
     target = saved_target(tmp_path / "target")
     head = write_eagle3(tmp_path / "head", eagle3_draft(target, read=READ))
     check_options(sglang, for_sglang.files(head_plan(tmp_path, head, EAGLE3, "sglang"), cast(Any, {}))["launch.sh"])
+
+
+def test_draft_tokens_are_sampled_at_the_temperature_alone(sglang: Path, tmp_path: Path) -> None:
+    """q is the softmax of the logits over the temperature, as in the examination: its own code gives it to the verification. The
+    option takes no value, and is refused where the vocabularies differ."""
+    speculative = sglang / "srt" / "speculative"
+    scaled = function_of(
+        speculative / "spec_utils.py",
+        "renorm_draft_probs",
+        sampling_softmax=lambda logits, temperatures=1.0: (logits / temperatures).softmax(-1),
+    )
+    logits = torch.randn(2, 5, generator=torch.Generator().manual_seed(2))
+    settings = SimpleNamespace(temperatures=torch.tensor([[0.5], [2.0]]), top_ks=torch.tensor([1, 3]))
+    torch.testing.assert_close((logits / settings.temperatures).softmax(-1), scaled(logits, settings, True))
+    assert "draft_probs=probs if use_rejection_sampling else None" in (speculative / "eagle_worker_v2.py").read_text()
+    assert "if draft_vocab_size != target_vocab_size" in (speculative / "eagle_worker_v2.py").read_text()
+    target = saved_target(tmp_path / "target")
+    head = write_eagle3(tmp_path / "head", eagle3_draft(target, read=READ))
+    plan = dataclasses.replace(head_plan(tmp_path, head, EAGLE3, "sglang"), drafting="probabilistic")
+    script = for_sglang.files(plan, cast(Any, {}))["launch.sh"]
+    assert "--speculative-use-rejection-sampling" in script
+    check_options(sglang, script)
 
 
 def test_the_width_of_the_states_is_that_of_the_target(sglang: Path, tmp_path: Path) -> None:

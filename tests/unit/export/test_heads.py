@@ -265,6 +265,31 @@ def test_every_served_head_has_a_layout() -> None:
         assert not facts.methods or set(facts.serving) == set(facts.methods)
 
 
+@pytest.mark.parametrize(
+    ("engine", "kept", "temperature", "drafting"),
+    [
+        ("sglang", None, 1.0, "probabilistic"),
+        ("sglang", 12, 1.0, "greedy"),
+        ("sglang", None, 0.0, "greedy"),
+        ("tensorrt-llm", None, 1.0, "greedy"),
+    ],
+)
+def test_sglang_samples_the_draft_of_a_whole_vocabulary(
+    tmp_path: Path, engine: Any, kept: int | None, temperature: float, drafting: str
+) -> None:
+    """As it was examined, by an option that SGLang refuses with a part of it; else greedily, which is said."""
+    target = saved_target(tmp_path / "target")
+    head = write_eagle3(tmp_path / "head", eagle3_draft(target, read=READ, kept=kept))
+    draft: Any = head_plan(tmp_path, head, EAGLE3, engine).draft
+    draft.config.evaluate.draft_sampling, draft.config.sampling.temperature = "probabilistic", temperature
+    plan = plan_export(draft, engine, tmp_path / "out")
+    assert drafting == plan.drafting
+    assert (drafting == "greedy" and temperature > 0) == any("drafts greedily" in note for note in plan.notes)
+    if engine == "sglang":
+        script = for_sglang.files(plan, cast(Any, {}))["launch.sh"]
+        assert (drafting == "probabilistic") == ("--speculative-use-rejection-sampling" in script)
+
+
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("bias", [True, False])
 def test_medusa_heads_are_those_that_tgi_reads(tmp_path: Path, layers: int, bias: bool) -> None:
