@@ -16,9 +16,7 @@ class SegmentLosses:
         self._weights_S = torch.tensor([*of_each, 1.0], dtype=torch.float32, device=device)
         self._sums_2S = torch.zeros(2, len(of_each) + 1, dtype=torch.float64, device=device)
 
-    def weigh(
-        self, loss_N: torch.Tensor, labels_N: torch.Tensor, counts_N: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def weigh(self, loss_N: torch.Tensor, labels_N: torch.Tensor, counts_N: torch.Tensor | None = None) -> torch.Tensor:
         """The losses times the weights of their tokens. `labels_N`: see `segment_labels.token_labels`. `counts_N`: 1 where a
         position is in the loss, 0 where it is not; None: all are."""
         inside_NS = (labels_N[:, None] == torch.arange(len(self._weights_S), device=labels_N.device)).double()

@@ -316,9 +316,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
         stored, loss_name, labels_N = stored_targets(inputs), self._settings.loss, inputs.get("segments")
         gather = fused_log_probs if compiles_loss(self.args.device, self._settings) else gather_log_probs
 
-        def loss_of(
-            logits_NV: torch.Tensor, where: slice, counts_N: torch.Tensor | None = None
-        ) -> torch.Tensor:
+        def loss_of(logits_NV: torch.Tensor, where: slice, counts_N: torch.Tensor | None = None) -> torch.Tensor:
             part = SparseTargets(*(column[where] for column in stored))
             if loss_name == "cross_entropy":
                 loss_N = cross_entropy(logits_NV, part.tokens_N)
