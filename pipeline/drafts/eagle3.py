@@ -131,7 +131,8 @@ class AllStarts:
 
     def _over_rounds(self, layer: int, query_BASW: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
         keys_BATW, values_BATW = self._true[layer]
-        own = [self._own[layer, place] for place in range(1, self.place + 1)]
+        first = 1 if window is None else max(1, self.place - window + 1)  # a window may be shorter than a block
+        own = [self._own[layer, place] for place in range(first, self.place + 1)]
         rows, heads, starts, _ = query_BASW.shape
         at_T, found = torch.arange(keys_BATW.shape[2], device=query_BASW.device), []
         step = max(1, _CHUNK_SCORES // (rows * heads * len(at_T)))

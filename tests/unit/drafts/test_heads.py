@@ -30,7 +30,7 @@ HEADS: dict[str, Callable[[Any], Head]] = {
     "norm before the residual, two layers": lambda target: eagle3_draft(target, layers=2, norm_before_residual=True),
     "qwen3, output norm fed back": lambda target: eagle3_draft(target, "qwen3", 2, norm_output=True),
     "part of the vocabulary": lambda target: eagle3_draft(target, kept=15, norm_before_fc=True),
-    "sliding window": lambda target: eagle3_draft(target, layers=2, window=5, fc_norm=True),
+    "sliding window": lambda target: eagle3_draft(target, layers=2, window=2, fc_norm=True),
     "medusa": medusa_draft,
 }
 
