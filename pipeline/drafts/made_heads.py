@@ -23,6 +23,9 @@ from pipeline.models.model_json import CONFIG
 from pipeline.store.files import write_json
 
 _STD = 0.02
+_USUAL_STATES = (
+    3  # that a head reads: vLLM does not count `eagle_aux_hidden_state_layer_ids` where the layers are Llama's
+)
 _SIZES = (
     *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act"),
     *("max_position_embeddings", "rms_norm_eps", "vocab_size"),
@@ -127,7 +130,9 @@ def save_head(model: Eagle3Model | MedusaModel, out: Path) -> None:
 
 
 def _eagle3_files(model: Eagle3Model) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    head = model.head
+    head, layer = model.head, dict(model.head.layer)
+    if len(model.layer_ids) != _USUAL_STATES:
+        layer["num_aux_hidden_states"] = len(model.layer_ids)
     tensors = {name.replace("layers.0.layer.", "layers.0."): tensor for name, tensor in model.state_dict().items()}
     if model.targets_D is not None:
         tensors["d2t"] = model.targets_D - torch.arange(len(model.targets_D), device=model.targets_D.device)
@@ -149,7 +154,7 @@ def _eagle3_files(model: Eagle3Model) -> tuple[dict[str, torch.Tensor], dict[str
         "norm_before_fc": head.norm_before_fc,
         "fc_norm": head.fc_norm,
         "norm_output": head.norm_output,
-        "transformer_layer_config": dict(head.layer),
+        "transformer_layer_config": layer,
     }
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,14 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from numpy.typing import NDArray
 
 from pipeline.acceptance.examine import examine
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
+from pipeline.drafts.eagle3 import Eagle3Draft
 from pipeline.drafts.head_config import kind_of
 from pipeline.drafts.loading import load_head
+from pipeline.drafts.made_heads import save_head
 from pipeline.errors import BrokenDraft
 from pipeline.export.expected import examine_as_served
 from pipeline.models.loading import load_model
@@ -57,6 +60,21 @@ def _part_of_the_vocabulary(target: Any, out: Path) -> Made:
     return write_eagle3(out, draft), draft
 
 
+def _window(target: Any, out: Path) -> Made:
+    draft = eagle3_draft(target, layers=2, window=2, read=(0, 1, target.config.num_hidden_layers))
+    return _saved(draft, out)
+
+
+def _two_states(target: Any, out: Path) -> Made:
+    return _saved(eagle3_draft(target, read=(1, target.config.num_hidden_layers)), out)
+
+
+def _saved(draft: Eagle3Draft, out: Path) -> Made:
+    """As a run writes it."""
+    save_head(draft.model, out)
+    return out, draft
+
+
 def _medusa(target: Any, out: Path) -> Made:
     draft = medusa_draft(target, heads=max(GAMMAS))
     return write_medusa(out, draft), draft
@@ -66,6 +84,11 @@ KINDS: dict[str, tuple[str, Callable[[Any, Path], Made]]] = {
     "eagle3": ("eagle3", _eagle3),
     "eagle3 of qwen3 layers, half of the vocabulary": ("eagle3", _part_of_the_vocabulary),
     "medusa": ("medusa", _medusa),
+}
+# By one family of target and one draft length.
+OTHERS: dict[str, tuple[str, Callable[[Any, Path], Made]]] = {
+    "eagle3 of two layers with a window": ("eagle3", _window),
+    "eagle3 on states of two layers": ("eagle3", _two_states),
 }
 
 
@@ -87,11 +110,31 @@ def test_counts_are_those_of_the_examination(
     vllm: Engine, subject: Subject, qwen3: Path, tmp_path: Path, family: str, kind: str, gamma: int
 ) -> None:
     where, stop_tokens = (subject.target, subject.stop_tokens) if family == "llama" else (qwen3, (0,))
-    method, make = KINDS[kind]
+    _compare(vllm, where, stop_tokens, subject.prompts[:16], KINDS[kind], gamma, tmp_path)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_counts_of_other_heads(vllm: Engine, qwen3: Path, tmp_path: Path, kind: str) -> None:
+    """A block that is longer than the window of two layers, which moves with the token that is drafted; states of two layers."""
+    generator = np.random.default_rng(0)
+    prompts = [generator.integers(1, VOCABULARY, size) for size in generator.integers(5, 40, 16)]
+    _compare(vllm, qwen3, (0,), prompts, OTHERS[kind], 8, tmp_path)
+
+
+def _compare(
+    vllm: Engine,
+    where: Path,
+    stop_tokens: Sequence[int],
+    given: Sequence[NDArray[Any]],
+    kind: tuple[str, Callable[[Any, Path], Made]],
+    gamma: int,
+    tmp_path: Path,
+) -> None:
+    method, make = kind
     target = load_model(where, "float32", torch.device("cpu"))
     written, draft = make(target, tmp_path / "head")
     vocabulary = target.config.vocab_size
-    prompts = [[int(token) % vocabulary for token in prompt] for prompt in subject.prompts[:16]]
+    prompts = [[int(token) % vocabulary for token in prompt] for prompt in given]
     texts = Decoder(target, None, sampling=GREEDY, vocabulary=vocabulary, stop_tokens=stop_tokens).decode(
         [Request(prompt, TOKENS, 0, lookahead=gamma) for prompt in prompts]
     )

@@ -72,6 +72,15 @@ def test_a_target_of_another_form_has_no_eagle3_head() -> None:
         new_head(target, SHAPES[0], 0)
 
 
+@pytest.mark.parametrize(("layers", "expected"), [((1, 2), 2), ((1, 2, 3), None), ((0, 1, 2, 3), 4)])
+def test_how_many_states_are_read_is_written_where_it_is_not_three(
+    layers: tuple[int, ...], expected: int | None, tmp_path: Path
+) -> None:
+    """vLLM gives a head of Llama's layers three, whatever ids its config has."""
+    save_head(new_head(tiny_llama(0, layers=3), HeadShape(kind="eagle3", layer_ids=layers), 1), tmp_path)
+    assert expected == read_eagle3(tmp_path).layer.get("num_aux_hidden_states")
+
+
 @pytest.mark.parametrize("layers", [(), (3, 2), (2, 2)])
 def test_layers_out_of_order_are_refused(layers: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="engines read them ascending and once each"):
