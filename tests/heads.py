@@ -48,12 +48,14 @@ def eagle3_draft(
     kept: int | None = None,
     window: int | None = None,
     read: tuple[int, ...] = LAYERS,
+    settings: dict[str, Any] | None = None,
     **flags: bool,
 ) -> Eagle3Draft:
-    """`kept`: tokens of the draft's vocabulary; `window`: of all its layers; `read`: layers of the target."""
-    vocabulary, more = target.config.vocab_size, dict[str, Any]()
+    """`kept`: tokens of the draft's vocabulary; `window`: of all its layers; `read`: layers of the target; `settings`: of its
+    layers' config, beside `eagle3_layer`."""
+    vocabulary, more = target.config.vocab_size, dict(settings or {})
     if window is not None:
-        more = {"layer_types": ["sliding_attention"] * layers, "sliding_window": window, "use_sliding_window": True}
+        more |= {"layer_types": ["sliding_attention"] * layers, "sliding_window": window, "use_sliding_window": True}
     names = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
     config = Eagle3Config(
         layer=eagle3_layer(target, kind, layers, **more),
