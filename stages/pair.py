@@ -19,6 +19,7 @@ from pipeline.drafts.kinds import KINDS
 from pipeline.drafts.loading import load_head
 from pipeline.drafts.made_heads import new_head, save_head
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.examination.first_place import note_at_chance
 from pipeline.generation.completion_store import canonical
 from pipeline.models.built import load_config
 from pipeline.models.derived import prove_saving
@@ -69,7 +70,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     width = find_width(origins["target"], trusted)
     head = None
     if kind.reads_states:
-        head, notes = _head(context, origins), list[str]()
+        head, notes = _head(context, origins)
         paths["draft"] = head
     elif settings.layers is not None:
         paths["draft"] = context.out / "draft"
@@ -194,9 +195,9 @@ def _describe(
     return {"source": source, "revision": revision, **facts}
 
 
-def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> Path:
-    """The directory of the base draft that is a head: made for the target, or the user's own. UsageError for one that does not
-    fit the target."""
+def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> tuple[Path, list[str]]:
+    """The directory of the base draft that is a head: made for the target, or the user's own; and notes on the latter. UsageError
+    for one that does not fit the target."""
     settings, resources = context.settings, context.resources
     if settings.server is not None:
         raise UsageError(
@@ -207,7 +208,7 @@ def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> P
         require_trainable(kind_of(origins["draft"]), origins["draft"])
     device, placed = choose_device(resources.device), resources.device_map("target")
     target = load_model(origins["target"], settings.dtype("target"), device, resources.trust_remote_code, placed)
-    path = origins["draft"]
+    path, notes = origins["draft"], list[str]()
     try:
         if settings.head is not None:
             path = context.out / "draft"
@@ -222,9 +223,11 @@ def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> P
         )  # what the target's layers cannot be asked for
         if not bool(torch.isfinite(logits_V).any()) or bool(logits_V.isnan().any()):
             raise UsageError(f"{path}: its logits are no numbers, though its weights are; take another head")
+        if settings.head is None and (note := note_at_chance(loaded, width)) is not None:
+            notes.append(f"{path}: {note}")
     except UnderstudyError as error:
         raise UsageError(f"pair.draft: {error}") from error
-    return path
+    return path, notes
 
 
 def _ask_servers(context: StageContext[PairSettings], vocabulary: int) -> dict[str, Any]:

@@ -167,8 +167,8 @@ def exported_head(
     return _trained(subject.target, request.param, tmp_path_factory.mktemp(request.param))
 
 
-def _trained(target: Path, kind: str, place: Path) -> Exported:
-    """A head of the target, trained from nothing in a few steps by a run, and exported by name."""
+def _trained(target: Path, kind: str, place: Path, **training: Any) -> Exported:
+    """A head of the target, trained from nothing by a run, in a few steps unless `training` says more, and exported by name."""
     config = {
         "name": kind,
         "pair": {
@@ -182,7 +182,7 @@ def _trained(target: Path, kind: str, place: Path) -> Exported:
         },
         "generate": {"max_new_tokens": 64, "lookahead": 4, "batch": 64},
         "evaluate": {"max_gamma": 5, "speed": {"turns": 0}},
-        "distill": {"max_steps": 60, "learning_rate": 4e-3},
+        "distill": {"max_steps": 60, "learning_rate": 4e-3} | training,
     }
     (place / "config.yaml").write_text(yaml.safe_dump(config))
     words = ["run", str(place / "config.yaml"), "--run", "one", "--until", "evaluate", "--store", str(place / "store")]
@@ -226,7 +226,8 @@ def test_a_head_is_stale_after_a_fine_tuning_of_its_target(vllm: Engine, subject
     """No alarm while the target is served that it was trained for; then the fine-tuned one is, which has its hidden states in
     other places, and the watch finds it by the counters alone."""
     before = subject.target.parent / "target_before"
-    exported = at_temperature_0(_trained(before, "eagle3", tmp_path))
+    training = {"max_steps": 200, "optimizer": "muon", "learning_rate": 1.6e-2}
+    exported = at_temperature_0(_trained(before, "eagle3", tmp_path, **training))
     served = {
         name: (target, exported.directory / "draft") for name, target in (("own", before), ("new", subject.target))
     }

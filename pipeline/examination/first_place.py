@@ -1,0 +1,67 @@
+"""Whether a head predicts more from its target's hidden states than from those of another text: a head of another target, or one
+that was trained on the states of other layers, loads and computes like any other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from pipeline.speculation.batch import Request
+from pipeline.speculation.decoder import Decoder
+from pipeline.speculation.drafter import LoadedDraft
+from pipeline.speculation.hidden_states import Features
+from pipeline.speculation.settings import Sampling
+from pipeline.speculation.teacher_forced import PaddedBatch
+
+ROWS, TOKENS, _PROMPT = 16, 32, 4
+_CONFIDENCE = 0.99  # one-sided, over the texts
+
+
+@dataclass(frozen=True)
+class _Text:
+    prompt: NDArray[np.int32]
+    tokens: NDArray[np.int32]
+    domain: str = ""
+
+
+def note_at_chance(draft: LoadedDraft, vocabulary: int) -> str | None:
+    """What is wrong with a head whose first place gives texts that its target samples no more probability than with the hidden
+    states of the next text in the place of its own; None for others. The texts begin with random tokens, so nothing of the
+    traffic is needed."""
+    assert draft.states is not None
+    batch = PaddedBatch(_texts(draft.states.target, vocabulary))
+    features = draft.states.features(batch, draft.layers)
+    own_R, other_R = (_log_q(draft, batch, states) for states in (features, _of_the_next_text(features)))
+    gain_R = own_R - other_R
+    if gain_R.mean() > float(stdtrit(ROWS - 1, _CONFIDENCE) * gain_R.std(ddof=1)) / sqrt(ROWS):
+        return None
+    return (
+        f"the head is at chance: the mean log q of its first tokens is {own_R.mean():.2f} on texts of its target, and "
+        f"{other_R.mean():.2f} with hidden states of other texts, as of a head of another target or of other layers than its "
+        "config.json names (eagle_aux_hidden_state_layer_ids)"
+    )
+
+
+def _texts(target: torch.nn.Module, vocabulary: int) -> list[_Text]:
+    source = np.random.default_rng(0)
+    prompts = source.integers(vocabulary, size=(ROWS, _PROMPT))
+    decoder = Decoder(target, None, sampling=Sampling(), vocabulary=vocabulary)
+    found = decoder.decode([Request(prompt.tolist(), TOKENS, seed) for seed, prompt in enumerate(prompts)])
+    return [
+        _Text(prompt.astype(np.int32), np.array(one.tokens, dtype=np.int32))
+        for prompt, one in zip(prompts, found, strict=True)
+    ]
+
+
+def _of_the_next_text(features: Features) -> Features:
+    return {layer: states_BTH.roll(1, 0) for layer, states_BTH in features.items()}
+
+
+def _log_q(draft: LoadedDraft, batch: PaddedBatch, features: Features) -> NDArray[np.float64]:
+    """The mean over the tokens of each text, (R,), without those that the head does not have."""
+    found: Sequence[NDArray[np.float64]] = draft.examine(batch, Sampling(), 1, features).values
+    return np.array([values[np.isfinite(values[:, 0]), 0].mean() for values in found])
