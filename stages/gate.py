@@ -74,7 +74,7 @@ def run(context: StageContext[GateSettings]) -> Outcome:
         counts = {side: unseen(found, seen) for side, found in counts.items()}
     else:
         case = _completed(context, variant, without_prompts(case, seen), pair)
-        if case.round_ratio is not None:
+        if case.round_ratio is not None and case.candidate:
             case = replace(case, round_ratio=_round_ratio(context, variant, case, times, speed))
         rules, counts = apply_rules(case, settings.rules, gamma, confidence), counts_of(case)
     headline = unquantized.profile.headline

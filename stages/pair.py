@@ -13,9 +13,10 @@ from pipeline.corpus.template_clock import CALL
 from pipeline.distillation.trial_step import prove_training
 from pipeline.drafts.base_draft import check_earlier_target, draft_of_layers, fitting_draft
 from pipeline.drafts.directory import trained_on_before
+from pipeline.drafts.eagle3 import Eagle3Draft
 from pipeline.drafts.head_config import kind_of, require_trainable
 from pipeline.drafts.head_tensors import head_facts, serving_facts
-from pipeline.drafts.kinds import KINDS
+from pipeline.drafts.kinds import KINDS, Trait
 from pipeline.drafts.loading import load_head
 from pipeline.drafts.made_heads import new_head, save_head
 from pipeline.errors import UnderstudyError, UsageError
@@ -68,9 +69,9 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         raise UsageError(str(error)) from None
     target, paths = load_tokenizer(origins["target"], trusted), dict(origins)
     width = find_width(origins["target"], trusted)
-    head = None
+    head, traits = None, list[Trait]()
     if kind.reads_states:
-        head, notes = _head(context, origins)
+        head, notes, traits = _head(context, origins)
         paths["draft"] = head
     elif settings.layers is not None:
         paths["draft"] = context.out / "draft"
@@ -131,7 +132,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         # Prompts are the same from day to day: it is the day on which the pair was made.
         facts["template_day"] = datetime.now(UTC).date().isoformat()
     if head is not None:
-        facts["head"] = serving_facts(head, paths["target"], trusted)
+        facts["head"] = serving_facts(head, paths["target"], trusted) | {"traits": traits}
     if settings.server:
         facts["served"] = dict(context.facts["target"])
     write_json(context.out / PAIR_FILE, facts)
@@ -195,9 +196,9 @@ def _describe(
     return {"source": source, "revision": revision, **facts}
 
 
-def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> tuple[Path, list[str]]:
-    """The directory of the base draft that is a head: made for the target, or the user's own; and notes on the latter. UsageError
-    for one that does not fit the target."""
+def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> tuple[Path, list[str], list[Trait]]:
+    """The directory of the base draft that is a head: made for the target, or the user's own; notes on the latter, and what of it
+    not every engine computes. UsageError for one that does not fit the target."""
     settings, resources = context.settings, context.resources
     if settings.server is not None:
         raise UsageError(
@@ -227,7 +228,10 @@ def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> t
             notes.append(f"{path}: {note}")
     except UnderstudyError as error:
         raise UsageError(f"pair.draft: {error}") from error
-    return path, notes
+    traits = list(serving_facts(path, origins["target"], resources.trust_remote_code)["traits"])
+    if isinstance(loaded, Eagle3Draft) and loaded.has_own_embedding:
+        traits.append("own_embedding")
+    return path, notes, traits
 
 
 def _ask_servers(context: StageContext[PairSettings], vocabulary: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pipeline.models.stored_pair import read_pair
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import SpeedSettings
 from pipeline.running.speed_inputs import BROKEN
-from pipeline.speculation.choice import passes_of
+from pipeline.speculation.choice import passes_of, target_passes
 
 
 def run(context: StageContext[SpeedSettings]) -> Outcome:
@@ -47,7 +47,7 @@ def _measure(context: StageContext[SpeedSettings]) -> None:
     decoder = timed_decoder(target, draft, turns, settings.deployed, settings.drafting, pair.vocabulary)
     turns, needed = within_seconds(decoder, turns, settings.speed.seconds, settings.confidence)
     examination = read_examination(inputs["examination"])
-    # A target that gives a draft its hidden states is computed by its own modules.
+    # A head is computed one operator at a time.
     passes = "eager" if draft.layers else passes_of([target, *draft.models], pair.vocabulary)
 
     def measure() -> StepTimes:
@@ -61,6 +61,7 @@ def _measure(context: StageContext[SpeedSettings]) -> None:
             rounds=seconds,
             draft=examination.profile.draft.digest,
             needed_seconds=needed,
+            target_passes=target_passes(target, pair.vocabulary, bool(draft.layers)),
         )
         if isinstance(examination, NotExamined):
             return times

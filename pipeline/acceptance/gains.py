@@ -44,23 +44,28 @@ def omega_gain(draft: Counts, base: Counts, gamma: int, confidence: float) -> In
     )
 
 
-def tokens_per_call_ratio(draft: Counts, base: Counts, gamma: int, confidence: float) -> Interval:
-    """Interval of the ratio of the tokens per target call at `gamma`, paired. It compares drafts of any kinds. UnderstudyError if
-    the prompts differ."""
-    ours, theirs = _paired(draft, base)
-    tokens_N = ours.columns["tokens"].astype(np.float64)
-    calls_N, base_calls_N = (side.columns["calls"][:, gamma - 1] for side in (ours, theirs))
-    base_tokens = tokens_N.sum() / base_calls_N.sum()
-    ratio = float(base_calls_N.sum() / calls_N.sum())
+def tokens_per_round_ratio(draft: Counts, base: Counts, gamma: int, confidence: float) -> Interval:
+    """Interval of the ratio of the tokens per round, 1 + accepted / rounds, at `gamma`, paired. It compares drafts of any kinds.
+    UnderstudyError if the prompts differ, ValueError where there is no round."""
+    sides = _paired(draft, base)
+    rounds_2N = [side.columns["rounds"][:, gamma - 1].astype(np.float64) for side in sides]
+    tokens_2N = [
+        rounds_N + side.columns["accepted_drafts"][:, gamma - 1]
+        for side, rounds_N in zip(sides, rounds_2N, strict=True)
+    ]
+    if min(rounds_N.sum() for rounds_N in rounds_2N) <= 0:
+        raise ValueError("no completion has a round")
+    ours, theirs = (tokens_N.sum() / rounds_N.sum() for tokens_N, rounds_N in zip(tokens_2N, rounds_2N, strict=True))
+    ratio = float(ours / theirs)
     # Around this ratio, L_c / L_b changes as (L_c - ratio L_b) / L_b does.
     around = ratio_gain(
-        tokens_N / base_tokens,
-        calls_N,
-        tokens_N / base_tokens * ratio,
-        base_calls_N,
-        ours.domains,
+        tokens_2N[0] / theirs,
+        rounds_2N[0],
+        tokens_2N[1] / theirs * ratio,
+        rounds_2N[1],
+        sides[0].domains,
         confidence,
-        ours.conversations,
+        sides[0].conversations,
     )
     return replace(around, value=ratio, low=ratio + around.low - around.value, high=ratio + around.high - around.value)
 

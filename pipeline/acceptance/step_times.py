@@ -54,6 +54,7 @@ class StepTimes:
     draft: Text | None = None  # digest of the draft that was timed
     needed_seconds: Number | None = None  # for enough prompts and tokens, where `evaluate.speed.seconds` was not enough
     check: SpeedCheck | None = None  # None where the speedup of that draft is not measurable
+    target_passes: Text | None = None  # "compiled", "graphs" or "eager"; None: an earlier version did not say it
 
     @property
     def turns(self) -> int:

@@ -137,11 +137,12 @@ def _compare(inputs: _Inputs, margin: float, segment_margin: float) -> "Comparis
         )
     before = _read(path)
     draft = _named(inputs)
-    require_same_rates(kind_of(draft.directory).name, before)
+    kind = kind_of(draft.directory)
+    require_same_rates(kind.name, before)
     stored, settings = _open(inputs, before)
     from pipeline.examination.on_completions import conditions_of
 
-    if names := differing(conditions_of(stored, settings), before.conditions):
+    if names := differing(conditions_of(stored, settings, kind), before.conditions):
         raise UsageError(
             f"--baseline {path}: made under other conditions ({', '.join(names)}); use the same, or write it again with "
             "--update-baseline"

@@ -104,7 +104,8 @@ def probe(
 ) -> None:
     """Examine drafts on your prompts, without a config.
 
-    Prints acceptance rates by domain, the best draft length, the break-even acceptance rate, and a verdict for each draft.
+    Prints acceptance rates, the best draft length, the break-even acceptance rate, and a verdict for each draft; --json has the
+    rates by domain too.
     """
     from pipeline.config.corpus import named_source
     from pipeline.config.evaluate import EvaluateConfig

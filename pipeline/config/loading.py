@@ -351,4 +351,6 @@ def _anchored(config: Config, base: Path, where: str) -> Config:
         if (path := getattr(config.watch, key)) is not None:
             raw["watch"][key] = anchor(path, is_watched=True)
     raw["gate"]["profile"] = {variant: anchor(path) for variant, path in config.gate.profile.items()}
+    if config.gate.champion_profile is not None:
+        raw["gate"]["champion_profile"] = anchor(config.gate.champion_profile)
     return Config.model_validate(raw)

@@ -134,7 +134,9 @@ class HeadShape(Section):
         of_layer: tuple[Trait, ...] = ("norm_before_residual",) if self.layer == "speculators" else ()
         if _OF_ONE_KIND["layer"] != self.kind:
             return ()
-        return of_layer + (("embedding",) if self.layer_ids and self.layer_ids[0] == 0 else ())
+        ids = self.layer_ids or (1, 2, 3)  # three by default
+        of_states: dict[Trait, bool] = {"embedding": ids[0] == 0, "one_state": len(ids) == 1}
+        return (*of_layer, *(trait for trait, is_so in of_states.items() if is_so))
 
     @property
     def longest(self) -> int | None:

@@ -146,10 +146,7 @@ class Config(Section):
         """ValueError for a draft that the engine of `promote.export` does not serve."""
         export = self.promote.export
         if export is not None and (reason := why_unserved(export.engine, kind.name, traits)) is not None:
-            raise ValueError(
-                f"promote.export.engine: {reason}, or leave promote.export out and give the engine the directory `draft` of the "
-                "promoted version"
-            )
+            raise ValueError(f"promote.export.engine: {reason}, or leave promote.export out")
 
     def _require_known_log_p(self) -> None:
         """Recorded answers have no log p; a scoring by servers gives that of the likeliest tokens at temperature 1."""

@@ -48,6 +48,15 @@ class Eagle3Draft:
     def models(self) -> Sequence[Any]:
         return (self.model,)
 
+    @property
+    def has_own_embedding(self) -> bool:
+        """Whether its embedding is another than the target's, of the same width."""
+        own_VH, of_target_VH = self.model.embed_tokens.weight, self.states.target.get_input_embeddings().weight
+        rows = min(len(own_VH), len(of_target_VH))
+        return own_VH.shape[1] == of_target_VH.shape[1] and not torch.equal(
+            own_VH[:rows].to(of_target_VH.dtype), of_target_VH[:rows].to(own_VH.device)
+        )
+
     def begin(self, batch: Batch, rules: Rules, prefill: int) -> "Eagle3Drafter":
         return Eagle3Drafter(self.model, self.vocabulary, batch, rules, prefill)
 

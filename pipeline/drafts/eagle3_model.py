@@ -219,9 +219,15 @@ def load_eagle3(
     if ids is None:
         ids = unstated_layers(layers)
     if list(ids) != sorted(set(ids)) or ids[0] < 0 or ids[-1] > layers:
+        stated = (
+            "its config.json names others than it was trained on (eagle_aux_hidden_state_layer_ids), or it is the head of "
+            "another target"
+            if head.layer_ids is not None
+            else "state those that it was trained on in its config.json (eagle_aux_hidden_state_layer_ids)"
+        )
         raise UsageError(
-            f"{directory}: the head reads hidden states {list(ids)} of a target with layers 0 to {layers}; state "
-            "eagle_aux_hidden_state_layer_ids, which are those that it was trained on, in its config.json"
+            f"{directory}: the head reads hidden states {list(ids)} of a target of {layers} layers, which has states 0 to "
+            f"{layers}: {stated}"
         )
     tensors = named_tensors(read_tensors(directory))
     targets_D = take_targets(directory, head, tensors)

@@ -113,7 +113,7 @@ def require_plain(directory: Path) -> None:
     if (kind := kind_of(directory)).reads_states:
         raise UsageError(
             f"--draft {directory}: `init` writes configs for plain drafts, and this is one of kind {kind.name}; give "
-            f"`--draft target`, and in the config set pair.draft to {{source: {directory}}}"
+            f"`--draft target`, and in the config set pair.draft to {{source: {directory}}}, without layers"
         )
 
 
@@ -144,6 +144,7 @@ def traits_of(directory: Path, target_layers: int) -> tuple[Trait, ...]:
         "activation": layer.get("hidden_act", "silu") != "silu",
         "embedding": 0 in ids,
         "last_layer": target_layers in ids,
+        "one_state": len(ids) == 1,
         "part_of_vocabulary": head.draft_vocabulary < head.vocabulary,
     }
     return tuple(trait for trait, is_so in has.items() if is_so)

@@ -11,7 +11,8 @@ from typing import Literal, get_args
 KindName = Literal["plain", "eagle3", "medusa", "prompt-lookup", "suffix-matching"]
 # What a head on hidden states may have that not every engine computes: the normed states in the residual stream, norms of queries
 # and keys, attention windows, biases in its layers, another activation than SiLU, the target's embedding or the output of its
-# last layer among the states that it reads, and a part of the vocabulary.
+# last layer among the states that it reads, one state in the place of several, another embedding than the target's of the same
+# width, and a part of the vocabulary.
 Trait = Literal[
     "norm_before_residual",
     "qk_norm",
@@ -20,6 +21,8 @@ Trait = Literal[
     "activation",
     "embedding",
     "last_layer",
+    "one_state",
+    "own_embedding",
     "part_of_vocabulary",
 ]
 

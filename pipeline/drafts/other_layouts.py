@@ -51,7 +51,8 @@ def eagle_layout(directory: Path, states: tuple[int, ...], embedding_VH: torch.T
         if not torch.equal(own_VH[:rows], embedding_VH[:rows].to(own_VH.dtype)):
             raise UsageError(
                 f"{directory}: the head has an embedding of its own, and engines that read EAGLE's layout give it the target's; "
-                "export it for vLLM"
+                "export it for vLLM, or take embed_tokens.weight out of the files that it was trained from and train it again, "
+                "with the target's"
             )
     tensors = {_eagle_name(name, layer.num_hidden_layers): tensor for name, tensor in tensors.items()}
     if (

@@ -132,7 +132,16 @@ _HF = "Hugging Face checkpoint (safetensors)"
 # norm's output.
 _EAGLE = HeadFact(
     layout="eagle",
-    lacks=("norm_before_residual", "qk_norm", "windows", "biases", "activation", "embedding", "last_layer"),
+    lacks=(
+        "norm_before_residual",
+        "qk_norm",
+        "windows",
+        "biases",
+        "activation",
+        "embedding",
+        "last_layer",
+        "own_embedding",
+    ),
 )
 _FP8 = "`quant_method: fp8`, e4m3 with a scale for each 128 x 128 block"
 
@@ -307,7 +316,7 @@ FACTS: Mapping[str, EngineFacts] = {
             "layout and layer, to which export converts; one length, unquantized",
         },
         methods={PLAIN.name: "Draft_Target", EAGLE3.name: "Eagle3"},
-        heads={EAGLE3.name: _EAGLE},
+        heads={EAGLE3.name: replace(_EAGLE, lacks=(*_EAGLE.lacks, "one_state"))},  # its `fc` and norms are of several
         unserved={
             MEDUSA.name: "its TensorRT backend, which had it, was removed (pull request 15918), and its PyTorch backend has none"
         },

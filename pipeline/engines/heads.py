@@ -6,6 +6,9 @@ from pipeline.drafts.kinds import KindName, Trait
 from pipeline.engines.facts import FACTS
 
 _OTHER_LAYER = "an untrained one with pair.draft.head.layer = eagle has none"
+_TARGETS_EMBEDDING = (
+    "the same one without embed_tokens.weight in its files takes the target's, here too; train it again then"
+)
 _OTHER_STATES = "pair.draft.head.layer_ids names others"
 # What it is, and which heads have none.
 _SAID: Mapping[Trait, tuple[str, str]] = {
@@ -16,6 +19,8 @@ _SAID: Mapping[Trait, tuple[str, str]] = {
     "activation": ("another activation than SiLU", _OTHER_LAYER),
     "embedding": ("the target's embedding among the states that it reads (0 of its layer ids)", _OTHER_STATES),
     "last_layer": ("the output of the target's last layer among the states that it reads", _OTHER_STATES),
+    "own_embedding": ("an embedding of its own", _TARGETS_EMBEDDING),
+    "one_state": ("one hidden state in the place of several", _OTHER_STATES),
     "part_of_vocabulary": ("a part of the vocabulary (token_map)", "untrained ones have all of it"),
 }
 

@@ -59,6 +59,7 @@ class Examiner:
     sampling: Sampling  # of the target, which produced the completions under it
     settings: EvaluateConfig
     count_as: str | None = None  # the convention of the counts, where it is not settings.convention
+    drafts_as: str | None = None  # the convention of the sampling of the draft, where it is not settings.convention
 
     def in_batches(self, batch_tokens: int) -> "Examiner":
         """The same with other batches: results differ by rounding only."""
@@ -91,7 +92,7 @@ class Examiner:
 
     @property
     def _draft_sampling(self) -> Sampling:
-        return engine_sampling(self.settings.convention, self.sampling, self.settings.draft_sampling)
+        return engine_sampling(self.drafts_as or self.settings.convention, self.sampling, self.settings.draft_sampling)
 
     def acceptance(self, draft: LoadedDraft, completions: Sequence[ScoredCompletion]) -> list[Floats]:
         """The acceptance of every token of every completion, lookahead included: by token, or by token and place, up to

@@ -1,7 +1,6 @@
 """Whether a head predicts more from its target's hidden states than from those of another text: a head of another target, or one
 that was trained on the states of other layers, loads and computes like any other."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -18,6 +17,7 @@ from pipeline.speculation.settings import Sampling
 from pipeline.speculation.teacher_forced import PaddedBatch
 
 ROWS, TOKENS, _PROMPT = 16, 32, 4
+_LEAST = 8  # texts that have tokens of the head
 _CONFIDENCE = 0.99  # one-sided, over the texts
 
 
@@ -35,9 +35,15 @@ def note_at_chance(draft: LoadedDraft, vocabulary: int) -> str | None:
     assert draft.states is not None
     batch = PaddedBatch(_texts(draft.states.target, vocabulary))
     features = draft.states.features(batch, draft.layers)
-    own_R, other_R = (_log_q(draft, batch, states) for states in (features, _of_the_next_text(features)))
-    gain_R = own_R - other_R
-    if gain_R.mean() > float(stdtrit(ROWS - 1, _CONFIDENCE) * gain_R.std(ddof=1)) / sqrt(ROWS):
+    both = [_log_q(draft, batch, states) for states in (features, _of_the_next_text(features))]
+    # Without the tokens that the head does not have, and texts of nothing else.
+    kept = [np.isfinite(one) & np.isfinite(other) for one, other in zip(*both, strict=True)]
+    own_R, other_R = (
+        np.array([log_q[inside].mean() for log_q, inside in zip(side, kept, strict=True) if inside.any()])
+        for side in both
+    )
+    gain_R, count = own_R - other_R, len(own_R)
+    if count < _LEAST or gain_R.mean() > float(stdtrit(count - 1, _CONFIDENCE) * gain_R.std(ddof=1)) / sqrt(count):
         return None
     return (
         f"the head is at chance: the mean log q of its first tokens is {own_R.mean():.2f} on texts of its target, and "
@@ -61,7 +67,6 @@ def _of_the_next_text(features: Features) -> Features:
     return {layer: states_BTH.roll(1, 0) for layer, states_BTH in features.items()}
 
 
-def _log_q(draft: LoadedDraft, batch: PaddedBatch, features: Features) -> NDArray[np.float64]:
-    """The mean over the tokens of each text, (R,), without those that the head does not have."""
-    found: Sequence[NDArray[np.float64]] = draft.examine(batch, Sampling(), 1, features).values
-    return np.array([values[np.isfinite(values[:, 0]), 0].mean() for values in found])
+def _log_q(draft: LoadedDraft, batch: PaddedBatch, features: Features) -> list[NDArray[np.float64]]:
+    """Of the tokens of each text, at the first place of a block."""
+    return [values[:, 0].astype(np.float64) for values in draft.examine(batch, Sampling(), 1, features).values]

@@ -76,15 +76,15 @@ def open_completions(directory: Path) -> Artifact:
     return artifact
 
 
-def conditions_of(completions: Artifact, settings: Settings) -> Conditions:
-    """The conditions of an examination; known before a model is loaded."""
+def conditions_of(completions: Artifact, settings: Settings, kind: Kind) -> Conditions:
+    """The conditions of an examination of a draft of this kind; known before a model is loaded."""
     return Conditions(
         completions=completions.key,
         completions_sha256=_content(completions),
         target=_made_by(completions).target,
         target_dtype=_made_by(completions).dtype,
         sampling=dict(completions.manifest.settings["sampling"]),
-        evaluate=_examined_by(settings.evaluate),
+        evaluate=_examined_by(settings.evaluate, kind),
         dtype=settings.dtype,
     )
 
@@ -117,7 +117,7 @@ def examine_on(completions: Artifact, draft: Path, settings: Settings) -> Examin
     before = trained_on_before(draft)
     return Examined(
         counts=counts,
-        conditions=conditions_of(completions, settings),
+        conditions=conditions_of(completions, settings, kind),
         hardware=hardware_class(device),
         digest=model_digest(draft),
         kind=kind.name,
@@ -142,7 +142,9 @@ def _content(completions: Artifact) -> str:
     return content_key({name: entry.sha256 for name, entry in completions.manifest.files.items()})
 
 
-def _examined_by(settings: EvaluateConfig) -> dict[str, Any]:
-    """The settings that decide the counts of a draft and their interval."""
+def _examined_by(settings: EvaluateConfig, kind: Kind) -> dict[str, Any]:
+    """The settings that decide the counts of a draft and their interval. The rate of a head is over the tokens that it drafts at
+    one length."""
     chosen = {"convention", "draft_sampling", "max_gamma", "confidence", "batch_tokens"}
+    chosen |= set() if kind.by_token else {"gamma"}
     return settings.model_dump(mode="json", include=chosen)

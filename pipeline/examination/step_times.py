@@ -67,7 +67,7 @@ def rounds_beside(steps: int) -> int:
 def turns_of(sets: CompletionSets, speed: SpeedConfig, max_gamma: int, pair: Pair) -> Turns:
     """Requests that begin in the middle of a stored completion, with all that is before it as context: the first examination
     prompts of the deployment's completions that leave room for the longest round."""
-    lengths = [length for length in _LENGTHS if length <= max_gamma]
+    lengths = sorted({*(length for length in _LENGTHS if length <= max_gamma), max_gamma})
     longest = max(lengths)
     least = max(longest, speed.tokens) + 1  # one round of each length is whole, and so is plain decoding
     rounds = [(_SETTLING + rounds_beside(speed.tokens)) * (length + 1) for length in lengths]

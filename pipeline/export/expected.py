@@ -57,7 +57,8 @@ def expected_counters(
             return None
         stored = read_completions(draft.completions, {"examination"}, sampling)
         with progress.track("export: examine", counted[sampling], "completions") as track:
-            return examine_as_served(loaded, stored, sampling, by, at, track.advance)
+            own = None if by is config.evaluate else _drafts_as(draft, facts)
+            return examine_as_served(loaded, stored, sampling, by, at, track.advance, own)
 
     found = examined(deployed)
     if found is None:
@@ -85,6 +86,12 @@ def expected_counters(
     )
 
 
+def _drafts_as(draft: Draft, facts: EngineFacts) -> str:
+    """The convention of an engine that samples the draft as this one does: at the temperature alone where it can sample heads."""
+    head = facts.heads.get(draft.kind.name)
+    return "vllm" if head is not None and head.samples else facts.convention
+
+
 def _other_drafting(drafting: Drafting, facts: EngineFacts) -> Drafting | None:
     """The way of drafting that the engine would have with another setting; None where there is no setting."""
     other: Drafting = "greedy" if drafting == "probabilistic" else "probabilistic"
@@ -105,9 +112,11 @@ def examine_as_served(
     settings: EvaluateConfig,
     gammas: Sequence[int],
     on_done: OnDone,
+    drafts_as: str | None = None,
 ) -> ServedFigures:
-    """Figures by draft length, of completions generated at `sampling`."""
-    examiner = Examiner(sampling, settings)
+    """Figures by draft length, of completions generated at `sampling`. `drafts_as`: the convention by which the draft is sampled,
+    where it is not that of the counts."""
+    examiner = Examiner(sampling, settings, drafts_as=drafts_as)
     counts: dict[int, LengthCounts] = {}
     prompts, tokens, accepted, examined = 0, 0, 0.0, 0.0
 

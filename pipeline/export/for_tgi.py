@@ -24,7 +24,10 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
     words += ["--dtype", dtype] if dtype in _DTYPES else []
     words += ["--num-shard", str(plan.tensor_parallel)] if plan.tensor_parallel > 1 else []
     words += ["--trust-remote-code"] if needs_code(plan.draft) else []
-    before = ['cd "$here" || exit 1']
+    before = list[str]()
+    if base == _LINK:  # before the directory is changed, to which a relative path would be taken
+        before.append('TARGET="$(cd "$TARGET" && pwd)" || exit 1')
+    before.append('cd "$here" || exit 1')
     if base == _LINK:
         before.append(f'[ -d {_LINK} ] && [ ! -L {_LINK} ] || ln -sfn "$TARGET" {_LINK} || exit 1')
     # Beside a local directory with heads TGI downloads no target.

@@ -11,6 +11,7 @@ from pipeline.export.target import target_name
 from pipeline.judgement.headline import interval
 
 _FRESH = 1_000
+_HEAD = "the head: weights and config; its tokenizer is the target's"
 _WHAT = {
     "draft": "the draft: weights, config, tokenizer",
     "draft.gguf": "the draft with its tokenizer, converted by llama.cpp's converter",
@@ -27,6 +28,7 @@ _WHAT = {
 def readme(plan: ExportPlan, expected: ExpectedCounters, names: Sequence[str]) -> str:
     """The page. `names`: the files and directories beside it."""
     draft, facts = plan.draft, plan.facts
+    what = _WHAT | ({"draft": _HEAD} if draft.kind.reads_states else {})
     target = draft.pair.facts["target"]
     pinned = f"revision {code(target['revision'])}" if target["revision"] else f"digest `{target['digest']}`"
     lines = [
@@ -37,7 +39,7 @@ def readme(plan: ExportPlan, expected: ExpectedCounters, names: Sequence[str]) -
         "",
         "| file | what it is |",
         "|---|---|",
-        *(f"| `{name}` | {_WHAT[name]} |" for name in sorted({*names, "README.md"})),
+        *(f"| `{name}` | {what[name]} |" for name in sorted({*names, "README.md"})),
         "",
         "## Serve",
         "",

@@ -32,8 +32,10 @@ _UNDO = (
 )
 _MOST_REASONS = 5
 _PROMOTED = "promoted"  # the result of a promotion
-# Rules about a gain in acceptance rate.
+# Rules about a gain in acceptance rate, in points; and in speed, in per cent, over a champion of another kind.
 OF_ACCEPTANCE = ("min_gain", "domain_margin", "segment_margin", "length_margin")
+_OF_SPEED = ("min_speed_gain", "domain_speed_margin")
+_TIMED = "power not known: the step times, which were measured, have an error of their own"
 _BASELINES = {"base": "the base draft", "champion": "the champion"}
 
 
@@ -122,6 +124,7 @@ def figures(decision: Decision) -> list[str]:
         )
         other = f"; {compared} {theirs.tokens_per_target_call[gamma].value:.2f}"
     lines = [acceptance, f"tokens per target call {interval(omega, 2)} with {gamma} draft tokens{other}"]
+    lines += [rule.text for rule in decision.rules if rule.name == "min_speed_gain"]
     if decision.speed is not None:
         names = side_names(decision)
         lines += [speed_line(decision.speed, names), *remarks(decision.speed, names)]
@@ -129,20 +132,22 @@ def figures(decision: Decision) -> list[str]:
 
 
 def power_lines(decision: BriefDecision) -> list[str]:
-    """What this examination could have proved, one line for each rule about acceptance."""
-    return [power_line(rule.name, rule.power) for rule in _about_acceptance(decision)]
+    """What this examination could have proved, one line for each rule about a gain."""
+    return [power_line(rule.name, rule.power) for rule in _about_gains(decision)]
 
 
 def power_summary(decision: BriefDecision) -> list[str]:
     """The line of the gain, and that of the margin that needs the most prompts, whatever part of the traffic it is of."""
-    gain = [rule for rule in _about_acceptance(decision) if rule.name == "min_gain"]
-    margins = [rule for rule in _about_acceptance(decision) if rule.name != "min_gain"]
+    gain = [rule for rule in _about_gains(decision) if rule.name.startswith("min_")]
+    margins = [rule for rule in _about_gains(decision) if not rule.name.startswith("min_")]
     hardest = [max(margins, key=_prompts_for_margin)] if margins else []
     return [power_line(rule.name, rule.power) for rule in (*gain, *hardest)]
 
 
-def _about_acceptance(decision: BriefDecision) -> list[RuleResult]:
-    return [rule for rule in decision.rules if rule.name.startswith(OF_ACCEPTANCE)]
+def _about_gains(decision: BriefDecision) -> list[RuleResult]:
+    """In speed where the kinds differ, where nothing else is compared."""
+    speed = [rule for rule in decision.rules if rule.name.startswith(_OF_SPEED)]
+    return speed or [rule for rule in decision.rules if rule.name.startswith(OF_ACCEPTANCE)]
 
 
 def _prompts_for_margin(rule: RuleResult) -> float:
@@ -151,12 +156,14 @@ def _prompts_for_margin(rule: RuleResult) -> float:
 
 
 def power_line(name: str, power: Power | None) -> str:
-    """In points: the true gains that pass and that are refused with 80% and 95%, and the prompts that a margin needs."""
+    """The true gains that pass and that are refused with 80% and 95%, and the prompts that a margin needs."""
+    of_speed = name.startswith(_OF_SPEED)
     if power is None:
-        return f"{name}: {NO_POWER}"
+        return f"{name}: {_TIMED if of_speed else NO_POWER}"
+    unit = "%" if of_speed else " points"
     passes, refused, over = power.passes, power.refused, counted(power.prompts, power.conversations)
     line = (
-        f"{name}: over {over} a true gain of {_gain(passes['0.8'])} points passes with 80% probability and "
+        f"{name}: over {over} a true gain of {_gain(passes['0.8'])}{unit} passes with 80% probability and "
         f"{_gain(passes['0.95'])} with 95%; {_gain(refused['0.95'])} or less is refused with 95%"
     )
     if power.equal_passes is None:

@@ -1,14 +1,14 @@
 """The speed of a candidate over a baseline that is another kind of draft. Pure.
 
 Acceptance rates of other kinds are of other tokens, and a round of a head takes another time than one of a model. What compares
-is the tokens per second of a request, at the deployed draft length:
+is the tokens per second of decoding a request, at the deployed draft length:
 
     gain = k L_c / L_b - 1,    k = t_b / t_c
 
-L: examined tokens per target call; t: seconds of a round, b with the baseline and c with the candidate. Prompts are paired, so
-the interval of L_c / L_b is that of L_c - (L_c / L_b) L_b, the first-order expansion of the ratio (delta method). k is either
-measured on this machine, each round against a step of plain decoding in the same turn, or taken from step times at `gate.load`.
-A measured k has bounds of its own, which combine with those of L_c / L_b as in `acceptance/step_times.py`.
+L: examined tokens per round, 1 + accepted / rounds; t: seconds of a round, b with the baseline and c with the candidate. Prompts
+are paired, so the interval of L_c / L_b is that of L_c - (L_c / L_b) L_b, the first-order expansion of the ratio (delta method).
+k is either measured on this machine, each round against a step of plain decoding in the same turn, or taken from step times at
+`gate.load`. A measured k has bounds of its own, which combine with those of L_c / L_b as in `acceptance/step_times.py`.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ import numpy as np
 
 from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.decoding_speed import DecodingSpeed, Measured
-from pipeline.acceptance.gains import Counts, tokens_per_call_ratio
+from pipeline.acceptance.gains import Counts, tokens_per_round_ratio
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.step_times import StepTimes
 from pipeline.acceptance.turns import of_turns
@@ -46,7 +46,7 @@ class RoundRatio:
 def speed_gain(draft: Counts, base: Counts, gamma: int, ratio: RoundRatio, confidence: float) -> Interval:
     """Interval of the gain in tokens per second, as a share of those with `base`, paired by prompt. UnderstudyError if the
     prompts differ."""
-    tokens = tokens_per_call_ratio(CountTable.of(draft), CountTable.of(base), gamma, confidence)
+    tokens = tokens_per_round_ratio(CountTable.of(draft), CountTable.of(base), gamma, confidence)
     value = ratio.value * tokens.value
     if tokens.low <= 0 or not np.isfinite(tokens.high):
         return Interval(value - 1, -inf, inf, tokens.prompts, conversations=tokens.conversations)
@@ -70,13 +70,18 @@ def measured_ratio(
         return NOT_KNOWN
     if (reason := speed.candidate.not_measurable or speed.baseline.not_measurable) is not None:
         return reason
+    ways = [times[side].target_passes for side in (CANDIDATE, BASELINE)]
+    if ways[0] is None or ways[0] != ways[1]:
+        return (
+            f"the target was computed in different ways ({ways[0] or 'unknown'}, {ways[1] or 'unknown'}), as beside a head on a "
+            "CPU: set gate.load, gate.profile and gate.champion_profile"
+        )
     found = dict[Side, Measured]()
     for side in (CANDIDATE, BASELINE):
         lengths = sorted(times[side].rounds)
-        if not lengths[0] <= gamma <= lengths[-1]:
-            return f"step times were measured up to {lengths[-1]} draft tokens, and evaluate.gamma is {gamma}"
+        length = min(gamma, lengths[-1])  # the longest that was timed is shorter where the draft proposes no more
         turns = zip(*(times[side].rounds[length] for length in lengths), strict=True)
-        rounds = [float(np.interp(gamma, lengths, seconds)) for seconds in turns]
+        rounds = [float(np.interp(length, lengths, seconds)) for seconds in turns]
         found[side] = of_turns([plain / one for plain, one in zip(times[side].plain, rounds, strict=True)], confidence)
     ours, theirs = found[CANDIDATE], found[BASELINE]
     if ours.low is None or ours.high is None or theirs.low is None or theirs.high is None:
@@ -97,9 +102,11 @@ def predicted_ratio(
         covered(baseline, of_baseline), baseline.step_costs, baseline.requests_per_second, cap, gamma
     ).speculative
     batch = cap if served is None else min(max(round(served.batch), 1), cap)
+    known = batch <= min(load.step_costs.max_requests for load in (candidate, baseline))
     ours, theirs = (
         float(load.step_costs.steps(cap, round(workload.context), gamma)[gamma, batch - 1])
         for load, workload in ((candidate, of_candidate), (baseline, of_baseline))
     )
     value = theirs / ours
-    return RoundRatio(value, value, value, f"predicted at the stated load, {batch} in a batch")
+    beyond = "" if known else ", more than was measured"
+    return RoundRatio(value, value, value, f"predicted at the stated load, {batch} in a batch{beyond}")

@@ -24,6 +24,7 @@ _SPEED = (
     "pair.target.dtype",
     "pair.draft.source",
     "pair.draft.layers",
+    "pair.draft.head",
     "generate.engine",
     "generate.batch",
     "generate.server.api",
@@ -36,6 +37,7 @@ _SPEED = (
     "distill.gradient_checkpointing",
     "distill.lora",
     "distill.on_policy.rounds",
+    "distill.unrolled_steps",
     "evaluate.batch_tokens",
 )
 
@@ -103,13 +105,14 @@ def _with_run(
 ) -> Measurements:
     """With what an earlier run has beside."""
     config, built = run_config(record), _built(store, record)
-    source, parameters, of_target = found.parameters_source, found.draft_parameters, found.target_parameters
-    same_draft = config.pair.draft.layers == planned.pair.draft.layers
+    source, parameters, target_size = found.parameters_source, found.draft_parameters, found.target_parameters
+    of_target = ("layers", "head")  # a draft that is made of the target has no digest of its own
+    same_draft = all(getattr(config.pair.draft, key) == getattr(planned.pair.draft, key) for key in of_target)
     if parameters is None and "pair" in built and same_draft and inputs.same_draft(record):
         figures, source = built["pair"].figures, f"those of run {record.id}"
-        parameters, of_target = figures.get("draft_parameters"), figures.get("target_parameters")
+        parameters, target_size = figures.get("draft_parameters"), figures.get("target_parameters")
     if "corpus" not in built:
-        return replace(found, draft_parameters=parameters, target_parameters=of_target, parameters_source=source)
+        return replace(found, draft_parameters=parameters, target_parameters=target_size, parameters_source=source)
     lengths = _lengths(record.id, config, built)
     jobs = _measured(record, built, work_of(config, _amounts(config, lengths, built)))
     better = {
@@ -126,7 +129,7 @@ def _with_run(
         differences={**found.differences, record.id: differences(config, planned)},
         lengths=known,
         draft_parameters=parameters,
-        target_parameters=of_target,
+        target_parameters=target_size,
         parameters_source=source,
     )
 

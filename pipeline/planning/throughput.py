@@ -69,7 +69,8 @@ def _by_flops(work: Work, config: Config, flops: float, draft: float, sizes: Siz
         trained = config.distill.unrolled_steps or sizes.kind.unrolled
         places = (trained if work.rate == "train" else config.evaluate.max_gamma) if sizes.kind.unrolled else 1
         per_token = per_token * (places or 1) + FORWARD * sizes.target
-        why += f" for each of {places} places, and {FORWARD} N D of the target"
+        each = f" for each of {places} places" if sizes.kind.unrolled else ""
+        why += f"{each}, and {FORWARD} N D of the target"
     return Throughput(per_second=flops / per_token, origin="FLOPs", why=why)
 
 

@@ -9,6 +9,7 @@ from pipeline.acceptance.profile_file import examined, read_examination
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.drafts.directory import trained_on_before
 from pipeline.drafts.head_config import kind_of
+from pipeline.drafts.kinds import KINDS
 from pipeline.errors import UsageError
 from pipeline.examination.on_completions import Settings, conditions_of, examine_on, open_completions
 from pipeline.generation.completion_files import text_ids
@@ -70,7 +71,8 @@ def _settings(operand: Operand) -> Settings | None:
 
 
 def _examined(operand: Operand, stored: Artifact, settings: Settings) -> Examined:
-    conditions = conditions_of(stored, settings)
+    kind = KINDS[operand.examined.kind] if isinstance(operand, Baseline) else kind_of(operand.directory)
+    conditions = conditions_of(stored, settings, kind)
     known = operand.examined if isinstance(operand, Baseline) else _of_run(operand)
     if known is not None and known.conditions == conditions:
         return known
@@ -99,7 +101,7 @@ def _of_run(draft: Draft) -> Examined | None:
     generated = find_built(draft.store, draft.record, "generate")
     return Examined(
         counts=examined(read_examination(draft.examination.path)).counts,
-        conditions=conditions_of(generated, own),
+        conditions=conditions_of(generated, own, kind_of(draft.directory)),
         hardware=draft.examination.manifest.environment.get("machine", ""),
         digest=draft.digest,
         kind=kind_of(draft.directory).name,

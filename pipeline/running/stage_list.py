@@ -27,10 +27,10 @@ class Stage(NamedTuple):
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("pair", 11, "resolve and check the models", resumable=True, completes_config=True, uses_device=True),
+    Stage("pair", 12, "resolve and check the models", resumable=True, completes_config=True, uses_device=True),
     Stage("corpus", 14, "read, clean and split the prompts"),
     Stage("generate", 11, "target completions and distributions", resumable=True, uses_device=True, in_parts=True),
-    Stage("distill", 8, "train the draft", resumable=True, uses_device=True),
+    Stage("distill", 9, "train the draft", resumable=True, uses_device=True),
     Stage("quantize", 4, "INT8, INT4 or FP8 variant of the draft", uses_device=True),
     Stage(
         "evaluate",
@@ -40,7 +40,7 @@ STAGES: tuple[Stage, ...] = (
         uses_device=True,
         in_parts=True,
     ),
-    Stage("speed", 3, "step times, plain and at each draft length, in turns", uses_device=True),
+    Stage("speed", 4, "step times, plain and at each draft length, in turns", uses_device=True),
     Stage("gate", 18, "apply the promotion rules", needs_registry=True),
     Stage("promote", 2, "register the draft and set the alias `champion`", cached=False, needs_registry=True),
 )

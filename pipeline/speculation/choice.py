@@ -105,6 +105,12 @@ def passes_of(models: Iterable[Any], vocabulary: int) -> str:
     return way if way in ("compiled", "graphs") else "eager"
 
 
+def target_passes(target: Any, vocabulary: int, are_recorded: bool) -> str:
+    """The same of a target, `are_recorded` where a draft reads its hidden states, of which compiled code keeps none."""
+    way = passes_of([target], vocabulary)
+    return "eager" if are_recorded and way == "compiled" else way
+
+
 @torch.inference_mode()
 def check_logits(model: Any, vocabulary: int) -> None:
     """UsageError if the model gives logits that are NaN or infinite, though its weights are numbers."""

@@ -113,7 +113,7 @@ def test_layers_that_are_not_stated_are_those_of_engines(tmp_path: Path) -> None
         ),
         (
             {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]},
-            r"reads hidden states \[1, 3, 5\] of a target with layers 0 to 4",
+            r"reads hidden states \[1, 3, 5\] of a target of 4 layers, which has states 0 to 4",
         ),
         ({"eagle_config": {"use_aux_hidden_state": False}}, r"a head of EAGLE-1 or 2, which is not supported"),
         ({"transformer_layer_config": None}, r"transformer_layer_config is missing"),

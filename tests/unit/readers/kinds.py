@@ -32,6 +32,7 @@ from pipeline.corpus.traffic import Traffic
 from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json, find_curve
 from pipeline.drafts.directory import TRAINED_ON, trained_on, trained_on_before
 from pipeline.drafts.head_config import kind_of, read_eagle3, read_medusa
+from pipeline.drafts.kinds import PLAIN
 from pipeline.errors import BrokenDraft
 from pipeline.examination.on_completions import Settings, conditions_of, open_completions
 from pipeline.examination.shard_worker import _shard_counts
@@ -131,7 +132,7 @@ def _read_artifact(place: Path) -> None:
     after_stage("corpus", CONFIG_READ, store.directory("generate", "k"))
     opened = open_completions(store.directory("generate", "k"))
     assert found is not None
-    conditions_of(opened, SETTINGS)
+    conditions_of(opened, SETTINGS, PLAIN)
 
 
 def _model(place: Path) -> None:
