@@ -75,6 +75,7 @@ ENTRIES = (
         "distillation",
         quality.training,
     ),
+    Entry("What do kinds of drafts give on one target?", ["heads", "gpu_kit"], "distillation", quality.kinds),
     Entry("How fast are completions generated?", ["distillation"], "distillation", speed.generation),
     Entry("What do INT8 and INT4 cost?", ["quickstart", "decoder_quantized"], "decoding", quality.quantized),
     Entry(

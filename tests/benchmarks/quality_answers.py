@@ -160,3 +160,42 @@ def served(results: Results) -> Answer:
         "a draft distilled from the same target loaded in the process, with sampled distributions; three seeds, "
         f"{figure['examination_prompts']} prompts, paired."
     )
+
+
+def kinds(results: Results) -> Answer:
+    figure = results.figure("heads")
+    rows, card = figure["drafts"], figure["card"]
+    best = {
+        name: max(
+            (row for row in rows if row["draft"] == name), key=lambda row: row["tokens_per_target_call"]["1"]["value"]
+        )
+        for name in dict.fromkeys(row["draft"] for row in rows)
+    }
+    calls = {
+        name: {one: found["value"] for one, found in row["tokens_per_target_call"].items()}
+        for name, row in best.items()
+    }
+    speedups = {
+        name: [
+            found["1"] * plain / (verify + drafted)
+            for plain, verify, drafted in zip(card["plain_ms"], card["verify_ms"], card["draft_ms"][name], strict=True)
+        ]
+        for name, found in calls.items()
+    }
+    slowest = {name: one["ratio"] for name, one in figure["examination"].items() if name != "plain, pre-trained"}
+    found = (
+        "Tokens per target call at temperature 1 (and 0): "
+        + "; ".join(f"{name} **{one['1']:.2f}** ({one['0']:.2f})" for name, one in calls.items())
+        + f". With the times of passes at the shapes of Llama-3.1-8B on one {card['card']}, they would decode "
+        + "; ".join(
+            f"{one[0]:.2f}, {one[1]:.2f} and {one[2]:.2f} times as fast ({name})" for name, one in speedups.items()
+        )
+        + f" as plain decoding at batch {', '.join(map(str, card['batches']))}; a head's pass is taken to last as long as its "
+        f"weights take to read. Examining a head at every draft length is {min(slowest.values()):.0f} times and more as fast as "
+        "decoding one."
+    )
+    found += missed("20 times was the aim.", min(slowest.values()) < 20)
+    return found, (
+        "each other: the quickstart's target, equal completions and steps, the better of Muon and AdamW for each, rates by "
+        f"trials, gamma 5, {rows[0]['prompts']} examination prompts, one seed."
+    )

@@ -24,6 +24,7 @@ from tests.benchmarks import (
     gpu_memory,
     gpu_waits,
     greedy,
+    heads,
     latency_models,
     latency_simulated,
     latency_sweep,
@@ -96,6 +97,7 @@ TOPICS = {
             "distillation_defaults": defaults,
             "segments": segments,
             "drift_learning": drift_learning,
+            "heads": heads,
         },
     ),
     "latency": Topic(
