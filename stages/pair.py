@@ -11,7 +11,14 @@ import torch
 from pipeline.config.pair import REFERENCE, TARGET
 from pipeline.corpus.template_clock import CALL
 from pipeline.distillation.trial_step import prove_training
-from pipeline.drafts.base_draft import check_earlier_target, draft_of_layers, fitting_draft
+from pipeline.drafts.base_draft import (
+    check_earlier_target,
+    draft_of_layers,
+    draft_of_other_vocabulary,
+    fitting_draft,
+    has_other_vocabulary,
+    require_no_head,
+)
 from pipeline.drafts.directory import trained_on_before
 from pipeline.drafts.eagle3 import Eagle3Draft
 from pipeline.drafts.head_config import kind_of, require_trainable
@@ -19,6 +26,7 @@ from pipeline.drafts.head_tensors import head_facts, serving_facts
 from pipeline.drafts.kinds import KINDS, Trait
 from pipeline.drafts.loading import load_head
 from pipeline.drafts.made_heads import new_head, save_head
+from pipeline.drafts.transplant import TransplantFacts, input_rows
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.examination.first_place import note_at_chance
 from pipeline.generation.completion_store import canonical
@@ -70,22 +78,32 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     target, paths = load_tokenizer(origins["target"], trusted), dict(origins)
     width = find_width(origins["target"], trusted)
     head, traits = None, list[Trait]()
+    rows, loud = None, list[str]()
     if kind.reads_states:
+        if settings.vocabulary == "target":
+            require_no_head(kind)
         head, notes, traits = _head(context, origins)
         paths["draft"] = head
     elif settings.layers is not None:
         paths["draft"] = context.out / "draft"
         notes = draft_of_layers(origins["target"], settings.layers, target, settings.draft, paths["draft"], trusted)
+    elif settings.vocabulary == "target" and has_other_vocabulary(
+        target, load_tokenizer(origins["draft"], trusted), width
+    ):
+        paths["draft"], notes = context.out / "draft", []
+        rows, loud = _transplant(context, origins, target, width)
     else:
         paths["draft"], notes = fitting_draft(
             origins["draft"], target, width, settings.draft, context.out / "draft", trusted
         )
+        if settings.vocabulary == "target":
+            notes.append("pair.draft.vocabulary = target changes nothing: the draft has the target's tokenizer")
     if "target_before" in paths:
         check_earlier_target(target, load_tokenizer(paths["target_before"], trusted), width)
     described = {role: _describe(context, role, path, origins[role], target) for role, path in paths.items()}
     check_sizes(described)
     lacking = check_widths(described, target)
-    ignored = [note for path in dict.fromkeys(origins.values()) for note in not_applied(path)]
+    ignored = [*loud, *(note for path in dict.fromkeys(origins.values()) for note in not_applied(path))]
     local = {role: path for role, path in paths.items() if not (role == "target" and settings.server) and path != head}
     found = {role: note_on_rope(load_config(path, trusted), f"pair.{role}") for role, path in local.items()}
     ropes = [note for note in found.values() if note is not None]
@@ -133,6 +151,8 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         facts["template_day"] = datetime.now(UTC).date().isoformat()
     if head is not None:
         facts["head"] = serving_facts(head, paths["target"], trusted) | {"traits": traits}
+    if rows is not None:
+        facts["transplant"] = rows.as_json()
     if settings.server:
         facts["served"] = dict(context.facts["target"])
     write_json(context.out / PAIR_FILE, facts)
@@ -232,6 +252,39 @@ def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> t
     if isinstance(loaded, Eagle3Draft) and loaded.has_own_embedding:
         traits.append("own_embedding")
     return path, notes, traits
+
+
+def _transplant(
+    context: StageContext[PairSettings], origins: Mapping[str, Path], tokenizer: Any, width: int | None
+) -> tuple[TransplantFacts, list[str]]:
+    """Make the base draft in the target's vocabulary, and say what its rows are."""
+    settings, trusted = context.settings, context.resources.trust_remote_code
+
+    def embedding() -> torch.Tensor | None:
+        if settings.server is not None:
+            return None
+        device, placed = choose_device(context.resources.device), context.resources.device_map("target")
+        return input_rows(load_model(origins["target"], settings.dtype("target"), device, trusted, placed))
+
+    stops = stop_token_ids(origins["target"], tokenizer)
+    facts, changed = draft_of_other_vocabulary(
+        origins["draft"],
+        tokenizer,
+        width,
+        settings.tokens,
+        stops,
+        embedding,
+        settings.draft,
+        context.out / "draft",
+        trusted,
+    )
+    loud = [facts.note()]
+    if changed:
+        loud.append(
+            f"the draft's own tokenizer loses {', '.join(changed)}: rows of tokens with them are not known to the draft, and a "
+            "longer training or another draft may be needed"
+        )
+    return facts, loud
 
 
 def _ask_servers(context: StageContext[PairSettings], vocabulary: int) -> dict[str, Any]:

@@ -174,6 +174,29 @@ class DraftSource(ModelSource):
         description="With source `target`: an untrained head on the target's hidden states, in place of layers.",
     )
 
+    vocabulary: Literal["own", "target"] = Field(
+        default="own",
+        description="own: the draft's tokenizer must be the target's. target: a draft with another tokenizer gets the target's, "
+        "with new rows in its embedding and output layer, and must be trained afterwards (docs/drafts.md).",
+    )
+    tokens: Mapping[str, str] = Field(
+        default={},
+        description="With vocabulary `target`: for special tokens of the target, by name, the text of the draft's that means the "
+        "same, such as `<|im_end|>: </s>`.",
+    )
+
+    @model_validator(mode="after")
+    def _new_rows_are_of_another_vocabulary(self) -> "DraftSource":
+        if self.vocabulary == "target" and self.source in (TARGET, REFERENCE):
+            raise ValueError(
+                f"a draft of source {self.source} has the target's vocabulary already; leave `vocabulary` out"
+            )
+        if self.tokens and self.vocabulary != "target":
+            raise ValueError("`tokens` needs `vocabulary: target`; without it the draft's tokenizer is the target's")
+        if empty := [token for token, text in self.tokens.items() if not text]:
+            raise ValueError(f"tokens.{empty[0]} is empty; write the draft's text for it, or remove it")
+        return self
+
     @model_validator(mode="after")
     def _made_of_the_target(self) -> "DraftSource":
         if self.layers is not None and self.head is not None:

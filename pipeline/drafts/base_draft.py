@@ -1,21 +1,25 @@
 """The base draft of a pair, and what its tokenizers must have in common. A draft is made here where the config asks for layers
-of the target, and where the target has gained tokens since the draft was made."""
+of the target, where the target has gained tokens since the draft was made, and where it is to have the target's tokenizer."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pipeline.drafts.directory import TRAINED_ON
-from pipeline.drafts.surgery import added_tokens, extend_vocabulary, prune_layers
+from pipeline.drafts.kinds import Kind
+from pipeline.drafts.shared_tokens import Vocabularies
+from pipeline.drafts.surgery import added_tokens, extend_vocabulary, gained_tokens, prune_layers
+from pipeline.drafts.transplant import TransplantFacts, transplant
 from pipeline.errors import UsageError
 from pipeline.models.derived import check_derived, computed
 from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.model_json import read_config
 from pipeline.models.saving import save_model, save_tokenizer
-from pipeline.models.tokenizers import check_same_family, legal_differences
+from pipeline.models.shape import find_width
+from pipeline.models.tokenizers import check_columns, check_same_family, columns_for, legal_differences
 
 _CPU = torch.device("cpu")
 
@@ -43,21 +47,15 @@ def fitting_draft(
     It is `given` itself, or a copy in `out` with rows for the tokens that the target has gained. UsageError for a quantized
     draft, or for one of another model family.
     """
-    if read_config(given).is_quantized:
-        raise UsageError(
-            f"pair.draft: {given} is quantized, so it cannot be trained; set a draft with float weights "
-            "(quantize makes the variants)"
-        )
+    _require_float_weights(given)
     own = load_tokenizer(given, trust_remote_code)
-    gained = added_tokens(tokenizer, own, width)
+    gained = lacking_rows(tokenizer, own, width)
     if not gained:
         return given, check_same_family(tokenizer, own, width)
     model = load_model(given, dtype, _CPU, trust_remote_code)
     before = computed(model)
     extend_vocabulary(model, gained)
-    out.mkdir(parents=True, exist_ok=True)
-    if (trained_on := given / TRAINED_ON).exists():
-        shutil.copyfile(trained_on, out / TRAINED_ON)
+    _copy_trained_on(given, out)
     save_model(model, out)
     save_tokenizer(tokenizer, out)
     what = f"pair.draft with rows for {len(gained)} more tokens"
@@ -67,6 +65,92 @@ def fitting_draft(
         "added, which the draft can use only after training",
         *legal_differences(tokenizer, own),
     ]
+
+
+def lacking_rows(target: Any, own: Any, width: int | None) -> list[int]:
+    """As `gained_tokens`; the UsageError for tokenizers of different families says what `pair.draft.vocabulary` would do."""
+    try:
+        return gained_tokens(target, own, width)
+    except UsageError as error:
+        try:
+            shared = Vocabularies(target, own, width, None).shared({}, ())
+        except UsageError:  # nothing is known of its bytes
+            raise error from None
+        found = len(shared.copied) + len(shared.special)
+        raise UsageError(
+            f"{error}, or set pair.draft.vocabulary to target: {found:,} of {shared.tokens:,} tokens are shared, the others get "
+            "new rows; it must be trained afterwards"
+        ) from None
+
+
+def has_other_vocabulary(target: Any, own: Any, width: int | None) -> bool:
+    """Whether a draft with the tokenizer `own` has to be given the target's."""
+    try:
+        gained_tokens(target, own, width)
+    except UsageError:
+        return True
+    return False
+
+
+def require_no_head(kind: Kind) -> None:
+    """UsageError for a head, where `pair.draft.vocabulary` is the target's."""
+    if kind.reads_states:
+        raise UsageError(
+            f"pair.draft.vocabulary = target: {kind.name} is a head on the target's hidden states, which has the target's "
+            "tokenizer; leave the key out"
+        )
+
+
+def draft_of_other_vocabulary(
+    given: Path,
+    tokenizer: Any,
+    width: int | None,
+    tokens: Mapping[str, str],
+    stops: Sequence[int],
+    embedding: Callable[[], torch.Tensor | None],
+    dtype: str,
+    out: Path,
+    trust_remote_code: bool,
+) -> tuple[TransplantFacts, list[str]]:
+    """Write the draft in `given`, which has another tokenizer, to `out` with the target's `tokenizer` and rows for its tokens.
+    Returns what became of the tokens, and what the draft's own tokenizer loses of a text.
+
+    `width`: as in `fitting_draft`; `tokens`: `pair.draft.tokens`; `stops`: the target's stop tokens; `embedding`: gives that of
+    the target (V, E), None if it is not at hand. UsageError for a draft whose tokens cannot be compared with the target's.
+    """
+    _require_float_weights(given)
+    own = load_tokenizer(given, trust_remote_code)
+    own_width = find_width(given, trust_remote_code)
+    assert own_width is not None  # a model directory
+    check_columns(own, own_width, "pair.draft")
+    vocabularies = Vocabularies(tokenizer, own, width, own_width)
+    shared = vocabularies.shared(tokens, stops)
+    model = load_model(given, dtype, _CPU, trust_remote_code)
+    columns = columns_for(tokenizer) if width is None else width
+    facts = transplant(model, vocabularies, shared, columns, embedding())
+    for config in (model.config, model.config.get_text_config()):
+        config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, list(stops) or None
+        config.pad_token_id = None  # the row of a padding token is not trained, and often it is the token of the end
+    model.generation_config.bos_token_id, model.generation_config.pad_token_id = tokenizer.bos_token_id, None
+    _copy_trained_on(given, out)
+    save_model(model, out, list(stops))
+    save_tokenizer(tokenizer, out)
+    check_derived(computed(model), out, dtype, _CPU, trust_remote_code, "pair.draft with the target's vocabulary")
+    return facts, vocabularies.changed_text()
+
+
+def _require_float_weights(given: Path) -> None:
+    if read_config(given).is_quantized:
+        raise UsageError(
+            f"pair.draft: {given} is quantized, so it cannot be trained; set a draft with float weights "
+            "(quantize makes the variants)"
+        )
+
+
+def _copy_trained_on(given: Path, out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    if (trained_on := given / TRAINED_ON).exists():
+        shutil.copyfile(trained_on, out / TRAINED_ON)
 
 
 def check_earlier_target(target: Any, before: Any, width: int | None) -> None:

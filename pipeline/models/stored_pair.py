@@ -42,6 +42,20 @@ class HeadFacts(TypedDict):
     traits: NotRequired[list[Trait]]  # what of it not every engine computes; of a pair of an earlier version not there
 
 
+@known_fields_only
+class RowsFacts(TypedDict):
+    """Of how many tokens of the target which rows of a draft are that had another tokenizer: see `drafts/transplant.py`."""
+
+    copied: Count
+    special: Count
+    mapped: Count
+    pieces: Count
+    mean: Count
+    padded: Count
+    map_error: Number | None
+    output_map_error: Number | None
+
+
 class PairFacts(TypedDict):
     """The content of `pair.json`."""
 
@@ -49,6 +63,7 @@ class PairFacts(TypedDict):
     draft: ModelFacts
     target_before: NotRequired[ModelFacts]
     head: NotRequired[HeadFacts]
+    transplant: NotRequired[RowsFacts]
     vocabulary: Count
     context: Count
     tokens: Count

@@ -20,6 +20,7 @@ from pipeline.distillation.settings import RoundSettings, TrainingSettings
 from pipeline.drafts.kinds import LOOKUP, PLAIN
 from pipeline.judgement.schema import ChampionVersion
 from pipeline.running.settings import (
+    TRANSPLANT,
     CorpusSettings,
     DistillSettings,
     EvaluateSettings,
@@ -133,6 +134,9 @@ def _pair(config: Config) -> Job:
         seed=None if pair.draft.head is None else config.seed,
         server=_server_needs(config) if pair.target.is_served else None,
         rope_factors=pair.rope_factors,
+        vocabulary=pair.draft.vocabulary,
+        tokens=pair.draft.tokens,
+        transplant=None if pair.draft.vocabulary == "own" else TRANSPLANT,
     )
     roles = [role for role in settings.roles if role != "draft" or not pair.draft.is_of_target]
     roles += ["tokenizer"] if pair.target.is_served else []

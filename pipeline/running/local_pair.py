@@ -29,29 +29,42 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
     if not local or not all((path / "config.json").is_file() for path in (target, draft)):
         return None
     # Imported here because the first import of torch takes seconds, and other pairs do without it.
+    from pipeline.drafts.base_draft import has_other_vocabulary, lacking_rows, require_no_head
     from pipeline.drafts.head_config import kind_of, require_trainable
     from pipeline.drafts.head_tensors import serving_facts
-    from pipeline.drafts.surgery import gained_tokens
+    from pipeline.drafts.shared_tokens import Vocabularies
     from pipeline.models.built import empty_model
     from pipeline.models.generation_config import sampling_defaults
     from pipeline.models.loading import load_tokenizer
     from pipeline.models.pair_facts import check_widths
     from pipeline.models.shape import read_shape
+    from pipeline.models.tokenizers import check_columns, stop_token_ids
     from pipeline.quantization.block_sizes import impossible_variants
 
     trusted = pair.trust_remote_code
     if pair.draft.head is not None:
         made = pair.draft.head
         return _with_head(target, {"kind": made.kind, "longest": made.longest, "traits": list(made.traits)}, trusted)
+    to_target = pair.draft.vocabulary == "target"
     if (kind := kind_of(draft)).reads_states:
+        if to_target:
+            require_no_head(kind)
         require_trainable(kind, draft)
         return _with_head(target, serving_facts(draft, target, trusted), trusted)
     tokenizer, own = load_tokenizer(target, trusted), load_tokenizer(draft, trusted)
     for path in (target, draft):
         empty_model(path, trusted)
     shapes = [read_shape(path, trusted) for path in (target, draft)]
-    extended = gained_tokens(tokenizer, own, shapes[0].logits_width)  # the pair stage adds rows for them to the draft
-    widths = [shape.logits_width for shape in shapes[: 1 if extended else 2]]
+    theirs, ours = (shape.logits_width for shape in shapes)
+    if other := to_target and has_other_vocabulary(tokenizer, own, theirs):
+        check_columns(own, ours, "pair.draft")
+        stops = stop_token_ids(target, tokenizer)
+        Vocabularies(tokenizer, own, theirs, ours).shared(
+            pair.draft.tokens, stops
+        )  # which raises what the pair stage would
+    # The pair stage adds rows to the draft, or makes them anew.
+    extended = bool(other or lacking_rows(tokenizer, own, theirs))
+    widths = [theirs] if extended else [theirs, ours]
     roles = zip(("target", "draft"), widths, strict=False)
     check_widths({role: {"logits_width": width} for role, width in roles}, tokenizer)
     return {

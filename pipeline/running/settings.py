@@ -5,8 +5,8 @@ uses beside them cannot decide that: `context.Resources`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -24,6 +24,8 @@ from pipeline.judgement.schema import ChampionVersion
 from pipeline.models.rope_choice import Factors
 from pipeline.running.tasks import Examination, GenerateTask, PromptsTask, QuantizeTask
 from pipeline.speculation.settings import GREEDY, Sampling
+
+TRANSPLANT = 1  # how `drafts/transplant.py` makes rows: raised with a change to it, so that they are made again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,11 @@ class PairSettings:
     head: HeadShape | None = None  # that is made for the target
     server: ServerNeeds | None = None  # None: the target is loaded here
     rope_factors: Factors | None = None  # of models with two sets; None: by their contexts
+    vocabulary: Literal["own", "target"] = (
+        "own"  # target: a draft with another tokenizer gets rows for the target's tokens
+    )
+    tokens: Mapping[str, str] = field(default_factory=dict)  # of the target, with the draft's text for them
+    transplant: int | None = None  # TRANSPLANT, where the vocabulary is the target's
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -464,6 +464,28 @@ def test_what_a_head_has_not_is_refused_with_the_config(small: Path, change: str
     assert said in _error(small, *head, *([change] if isinstance(change, str) else change))
 
 
+@pytest.mark.parametrize(
+    ("draft", "said"),
+    [
+        (
+            "{source: target, layers: 2, vocabulary: target}",
+            "a draft of source target has the target's vocabulary already",
+        ),
+        ("{source: target, head: {kind: medusa}, vocabulary: target}", "has the target's vocabulary already; leave"),
+        ("{source: reference, vocabulary: target}", "a draft of source reference has the target's vocabulary already"),
+        ("{source: ./d, tokens: {a: b}}", "`tokens` needs `vocabulary: target`"),
+        ("{source: ./d, vocabulary: target, tokens: {a: ''}}", "tokens.a is empty; write the draft's text for it"),
+        ("{source: ./d, vocabulary: draft}", "'own' or 'target'"),
+    ],
+)
+def test_only_a_model_of_its_own_gets_the_vocabulary_of_the_target(small: Path, draft: str, said: str) -> None:
+    """Other drafts have it. `tokens` is for nothing else."""
+    own = ("pair.target.source=./t", "corpus.sources=[{path: ./p}]")
+    assert said in _error(small, *own, f"pair.draft={draft}")
+    config = load_config(small, (*own, "pair.draft={source: ./d, vocabulary: target, tokens: {<x>: y}}"))
+    assert {"<x>": "y"} == config.pair.draft.tokens
+
+
 def test_a_model_has_no_places_to_unroll(small: Path) -> None:
     """A setting that nothing would read is refused."""
     layers = ("pair.target.source=./t", "pair.draft={source: target, layers: 2}", "corpus.sources=[{path: ./p}]")

@@ -66,6 +66,8 @@ KNOWN_BY: dict[str, str] = {
     "pair.draft.dtype": "pair distill quantize evaluate speed",
     "pair.draft.layers": "pair",
     "pair.draft.head": "pair",
+    "pair.draft.vocabulary": "pair",
+    "pair.draft.tokens": "pair",
     "pair.target_before.source": "",
     "pair.target_before.revision": "pair",
     "pair.target_before.dtype": "pair generate",
@@ -124,6 +126,8 @@ OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
         "pair.draft.dtype": "distill quantize evaluate speed",
         "pair.draft.layers": "",
         "pair.draft.head": "",
+        "pair.draft.vocabulary": "",
+        "pair.draft.tokens": "",
         "pair.rope_factors": "",  # its models have none
         "pair.target_before": "",  # it has its own
         "pair.reference": "pair",

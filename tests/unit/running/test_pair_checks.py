@@ -237,6 +237,26 @@ def test_a_local_model_with_fewer_columns_than_tokens_is_found_before_a_run(tmp_
         check_local_pair(_config(*pair, f"corpus.sources=[{{path: {tmp_path}/prompts.jsonl}}]"))
 
 
+def test_a_local_draft_with_another_tokenizer_is_checked_before_a_run(tmp_path: Path) -> None:
+    """As the pair stage does: refused with the key that makes it a draft, and with what its tokens are if they are not there."""
+    target, draft = _model(tmp_path / "target"), _model(tmp_path / "draft")
+    (draft / "tokenizer.json").write_text((draft / "tokenizer.json").read_text().replace('"w9"', '"x9"'))
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n')
+    pair = (f"pair={{target: {{source: {target}}}, draft: {{source: {draft}}}}}", "generate.distribution_tokens=8")
+    prompts, to_target = f"corpus.sources=[{{path: {tmp_path}/prompts.jsonl}}]", "pair.draft.vocabulary=target"
+
+    with pytest.raises(
+        UsageError, match=r"set pair\.draft\.vocabulary to target: 31 of 32 tokens are shared, the others"
+    ):
+        check_local_pair(_config(*pair, prompts))
+    with pytest.raises(
+        UsageError, match=r"pair\.draft\.tokens\.<x>: the target has no such token; correct or remove it"
+    ):
+        check_local_pair(_config(*pair, prompts, to_target, "pair.draft.tokens={<x>: w5}"))
+    config, _ = check_local_pair(_config(*pair, prompts, to_target, "pair.draft.tokens={w30: w5 w6}"))
+    assert {"w30": "w5 w6"} == config.pair.draft.tokens
+
+
 LOAD = "gate.load={requests_per_second: 1, max_batch: 4, context: 64}"
 
 

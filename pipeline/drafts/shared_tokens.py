@@ -1,0 +1,129 @@
+"""Which tokens of a target a draft with another tokenizer has too: by their bytes, by their role, or as the config says; and the
+draft's tokens for the bytes of the others. Knows no model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.errors import UsageError
+from pipeline.escaping.nearest import did_you_mean
+from pipeline.models.token_bytes import TokenBytes, changed_text, read_token_bytes
+from pipeline.models.tokenizers import columns_for
+
+_ROLES = ("eos_token_id", "bos_token_id", "unk_token_id", "pad_token_id")  # the first that a token has is its role
+
+
+@dataclass(frozen=True)
+class SharedTokens:
+    """Every id below the width of the target's logits is in exactly one of these."""
+
+    copied: Mapping[int, int]  # to the draft's token with equal bytes
+    special: Mapping[int, tuple[int, ...]]  # to the draft's tokens of its role, its name, or `pair.draft.tokens`
+    others: tuple[int, ...]
+    padded: tuple[int, ...]  # ids without a token
+
+    @property
+    def tokens(self) -> int:
+        return len(self.copied) + len(self.special) + len(self.others)
+
+
+class Vocabularies:
+    """The tokens of target and draft, by bytes. `width`, `own_width`: columns of their logits; None if they are not known."""
+
+    def __init__(self, target: Any, own: Any, width: int | None, own_width: int | None) -> None:
+        self._target, self._own = target, own
+        self._width = columns_for(target) if width is None else width
+        self._theirs = read_token_bytes(target, width, "pair.target")
+        self._ours = read_token_bytes(own, own_width, "pair.draft")
+        self._by_bytes = _by_bytes(self._ours)
+        # A text is split as in the middle of another: at its beginning, many tokenizers add a space.
+        self._before = self._split("\n")
+
+    def shared(self, tokens: Mapping[str, str], stops: Sequence[int]) -> SharedTokens:
+        """`tokens`: `pair.draft.tokens`; `stops`: the target's stop tokens, each of which has the role of EOS. UsageError for a
+        token that the target does not have, or a text that the draft has no tokens for."""
+        special = self._by_name() | self._by_role(stops) | self._by_config(tokens)
+        equal = {place: self._by_bytes[text] for place, text in self._theirs.ordinary.items() if text in self._by_bytes}
+        copied = {place: own for place, own in equal.items() if place not in special}
+        ids = {place for place in self._target.get_vocab().values() if place < self._width}
+        others = tuple(sorted(ids - copied.keys() - special.keys()))
+        padded = tuple(place for place in range(self._width) if place not in ids)
+        return SharedTokens(copied, special, others, padded)
+
+    def pieces(self, place: int) -> list[int]:
+        """The draft's tokens for the bytes of a token of the target. Empty for a special token, and where the draft has no token
+        for some byte."""
+        text = self._theirs.ordinary.get(place)
+        if text is None:
+            return []
+        try:
+            ids = self._split(f"\n{text.decode()}")
+        except UnicodeDecodeError:  # a part of a character
+            return self._longest(text)
+        if ids[: len(self._before)] == self._before:
+            ids = ids[len(self._before) :]
+            if b"".join(self._ours.ordinary.get(one, b"") for one in ids) == text:
+                return ids
+        return self._longest(text)  # of a text that the draft's tokenizer changes before it splits it
+
+    def changed_text(self) -> list[str]:
+        """What the draft's tokenizer loses of a text."""
+        return changed_text(self._own, self._ours)
+
+    def _split(self, text: str) -> list[int]:
+        return list(self._own(text, add_special_tokens=False)["input_ids"])
+
+    def _longest(self, text: bytes) -> list[int]:
+        """The longest token at each place, whatever the merges are; empty where there is none."""
+        found, at, longest = list[int](), 0, max(map(len, self._by_bytes), default=0)
+        while at < len(text):
+            ends = range(min(len(text), at + longest), at, -1)
+            end = next((end for end in ends if text[at:end] in self._by_bytes), None)
+            if end is None:
+                return []
+            found.append(self._by_bytes[text[at:end]])
+            at = end
+        return found
+
+    def _by_name(self) -> dict[int, tuple[int, ...]]:
+        """Special tokens of both with the same name."""
+        ours = {name: place for place, name in self._ours.special.items()}
+        return {place: (ours[name],) for place, name in self._theirs.special.items() if name in ours}
+
+    def _by_role(self, stops: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        found: dict[int, tuple[int, ...]] = {}
+        for role in _ROLES:
+            own = getattr(self._own, role)
+            theirs = {getattr(self._target, role), *(stops if role == _ROLES[0] else ())}
+            if own in self._ours.special:
+                found |= {place: (own,) for place in theirs if place in self._theirs.special and place not in found}
+        return found
+
+    def _by_config(self, tokens: Mapping[str, str]) -> dict[int, tuple[int, ...]]:
+        known, found = self._target.get_vocab(), dict[int, tuple[int, ...]]()
+        for token, text in tokens.items():
+            if (place := known.get(token)) is None or place >= self._width:
+                meant = did_you_mean(token, self._theirs.special.values())
+                raise UsageError(
+                    f"pair.draft.tokens.{token}: the target has no such token; correct or remove it{meant}"
+                )
+            ids = self._split(f"\n{text}")
+            ids = ids[len(self._before) :] if ids[: len(self._before)] == self._before else self._split(text)
+            if not ids or any(one not in self._ours.ordinary and one not in self._ours.special for one in ids):
+                raise UsageError(
+                    f"pair.draft.tokens.{token}: the draft's tokenizer has no tokens for {text!r}; give other text"
+                )
+            if self._own.unk_token_id in ids and text != self._own.unk_token:
+                raise UsageError(
+                    f"pair.draft.tokens.{token}: the draft's tokenizer does not know {text!r}; give other text"
+                )
+            found[place] = tuple(ids)
+        return found
+
+
+def _by_bytes(tokens: TokenBytes) -> dict[bytes, int]:
+    """Of tokens with equal bytes, that which the tokenizer uses: `g`, not `<0x67>`, which is for characters without a token."""
+    found: dict[bytes, int] = {}
+    for place in sorted(tokens.ordinary, key=lambda one: (one in tokens.fallback, one)):
+        found.setdefault(tokens.ordinary[place], place)
+    return found
