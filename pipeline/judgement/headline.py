@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.acceptance.schema import Figure, counted, unit_name
-from pipeline.judgement.rule_result import Power, RuleResult
+from pipeline.judgement.rule_result import OF_SPEED, Power, RuleResult
 from pipeline.judgement.schema import (
     ALREADY_CHAMPION,
     BASELINE,
@@ -32,10 +32,10 @@ _UNDO = (
 )
 _MOST_REASONS = 5
 _PROMOTED = "promoted"  # the result of a promotion
-# Rules about a gain in acceptance rate, in points; and in speed, in per cent, over a champion of another kind.
+# Rules about a gain in acceptance rate.
 OF_ACCEPTANCE = ("min_gain", "domain_margin", "segment_margin", "length_margin")
-_OF_SPEED = ("min_speed_gain", "domain_speed_margin")
-_TIMED = "power not known: the step times, which were measured, have an error of their own"
+_SPEED_NAMES = tuple(OF_SPEED.values())
+_NO_POWER_OF_SPEED = "power not known: too few prompts, or step times that are not known or have an error of their own"
 _BASELINES = {"base": "the base draft", "champion": "the champion"}
 
 
@@ -124,7 +124,7 @@ def figures(decision: Decision) -> list[str]:
         )
         other = f"; {compared} {theirs.tokens_per_target_call[gamma].value:.2f}"
     lines = [acceptance, f"tokens per target call {interval(omega, 2)} with {gamma} draft tokens{other}"]
-    lines += [rule.text for rule in decision.rules if rule.name == "min_speed_gain"]
+    lines += [rule.text for rule in decision.rules if rule.name == OF_SPEED["min_gain"]]
     if decision.speed is not None:
         names = side_names(decision)
         lines += [speed_line(decision.speed, names), *remarks(decision.speed, names)]
@@ -146,7 +146,7 @@ def power_summary(decision: BriefDecision) -> list[str]:
 
 def _about_gains(decision: BriefDecision) -> list[RuleResult]:
     """In speed where the kinds differ, where nothing else is compared."""
-    speed = [rule for rule in decision.rules if rule.name.startswith(_OF_SPEED)]
+    speed = [rule for rule in decision.rules if rule.name.startswith(_SPEED_NAMES)]
     return speed or [rule for rule in decision.rules if rule.name.startswith(OF_ACCEPTANCE)]
 
 
@@ -157,9 +157,9 @@ def _prompts_for_margin(rule: RuleResult) -> float:
 
 def power_line(name: str, power: Power | None) -> str:
     """The true gains that pass and that are refused with 80% and 95%, and the prompts that a margin needs."""
-    of_speed = name.startswith(_OF_SPEED)
+    of_speed = name.startswith(_SPEED_NAMES)
     if power is None:
-        return f"{name}: {_TIMED if of_speed else NO_POWER}"
+        return f"{name}: {_NO_POWER_OF_SPEED if of_speed else NO_POWER}"
     unit = "%" if of_speed else " points"
     passes, refused, over = power.passes, power.refused, counted(power.prompts, power.conversations)
     line = (

@@ -27,7 +27,7 @@ from pipeline.judgement.age import examination_age
 from pipeline.judgement.judged_segments import segment_shares
 from pipeline.judgement.power import power_of
 from pipeline.judgement.relative_speed import RoundRatio, speed_gain
-from pipeline.judgement.rule_result import FAIL, INCONCLUSIVE, PASS, RuleResult, RuleVerdict
+from pipeline.judgement.rule_result import FAIL, INCONCLUSIVE, OF_SPEED, PASS, RuleResult, RuleVerdict
 from pipeline.judgement.schema import CANDIDATE, Benefit, TargetSource
 from pipeline.latency.load.serving import LatencyAtLoad
 
@@ -128,7 +128,7 @@ class _Overall:
 
     def name(self, rule: str) -> str:
         """Of a rule that is about acceptance where acceptance rates compare."""
-        return rule if self.case.round_ratio is None else _OF_SPEED[rule]
+        return rule if self.case.round_ratio is None else OF_SPEED[rule]
 
     @property
     def unit(self) -> str:
@@ -149,9 +149,6 @@ class _Overall:
         if isinstance(ratio, str):
             raise ValueError(ratio)
         return speed_gain(candidate, baseline, self.gamma, ratio, self.confidence)
-
-
-_OF_SPEED = {"min_gain": "min_speed_gain", "domain_margin": "domain_speed_margin"}
 
 
 def _gain(overall: _Overall, policy: GateConfig) -> RuleResult:

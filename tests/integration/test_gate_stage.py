@@ -106,6 +106,12 @@ def test_a_champion_of_another_kind_is_beaten_by_speed(
     assert "over the champion, which is another kind of draft" in rule["text"]
     assert text in rule["text"]
 
+    TrainedOn(frozenset(), texts=frozenset(text_ids(inputs["completions"], {"examination"}).values())).write(
+        tmp_path / "champion"
+    )
+    outcome = gate.run(replace(context, settings=settings))  # no prompt is left: a refusal, whatever the step times are
+    assert "min_speed_gain (inconclusive)" in outcome.refused
+
 
 @pytest.mark.parametrize("side", ["examination_champion", "examination_unquantized"])
 def test_a_draft_that_cannot_be_examined_is_a_refusal_and_no_traceback(smoke: Smoke, tmp_path: Path, side: str) -> None:

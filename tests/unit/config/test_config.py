@@ -245,6 +245,13 @@ def test_local_paths_start_at_the_config_file(small: Path) -> None:
     config = load_config(small, ["pair.target.source=./t", "pair.draft.source=./d", "corpus.sources=[{path: p.jsonl}]"])
     base = small.parent.resolve()
     assert (str(base / "t"), str(base / "p.jsonl")) == (config.pair.target.source, config.corpus.sources[0].path)
+    timed = load_config(
+        small, ["gate.load={requests_per_second: 1}", "gate.profile=a.json", "gate.champion_profile=b.json"]
+    )
+    assert ({"unquantized": str(base / "a.json")}, str(base / "b.json")) == (
+        timed.gate.profile,
+        timed.gate.champion_profile,
+    )
 
 
 @pytest.mark.parametrize(

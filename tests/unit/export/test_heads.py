@@ -20,6 +20,7 @@ from pipeline.engines.heads import why_unserved
 from pipeline.errors import UsageError
 from pipeline.export import for_sglang, for_tensorrt, for_tgi
 from pipeline.export.checks import require_loadable
+from pipeline.export.expected import _drafts_as
 from pipeline.export.head_files import write_head
 from pipeline.export.lengths import DraftLengths
 from pipeline.export.plan import ExportPlan, plan_export
@@ -45,6 +46,23 @@ def saved_target(place: Path) -> Any:
     target.save_pretrained(place)
     tiny_tokenizer().save_pretrained(place)
     return target
+
+
+def test_sglang_samples_a_head_at_the_temperature_alone() -> None:
+    """By which its counters are predicted; of a model it does not."""
+    head, model = (cast(Any, SimpleNamespace(kind=kind)) for kind in (EAGLE3, KINDS["plain"]))
+    assert ("vllm", "user") == (_drafts_as(head, FACTS["sglang"]), _drafts_as(model, FACTS["sglang"]))
+    assert "vllm" == _drafts_as(model, FACTS["vllm"])
+
+
+def test_an_embedding_of_its_own_is_known_and_refused_where_engines_replace_it() -> None:
+    target = tiny_llama(hidden=32, layers=4, dtype=torch.float32)
+    draft = eagle3_draft(target)
+    assert not draft.has_own_embedding
+    draft.model.embed_tokens.weight.data[3] += 1
+    assert draft.has_own_embedding
+    assert "without embed_tokens.weight in its files" in str(why_unserved("sglang", "eagle3", ["own_embedding"]))
+    assert why_unserved("vllm", "eagle3", ["own_embedding"]) is None
 
 
 def head_plan(

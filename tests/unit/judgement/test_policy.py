@@ -594,6 +594,21 @@ def test_a_draft_of_another_kind_is_judged_by_its_speed(ratio: float, verdict: s
     assert all(rule.verdict == "inconclusive" and "another kind of draft" in rule.text for rule in lengths)
 
 
+def test_what_could_be_proved_of_a_speed_is_in_per_cent() -> None:
+    """Where the times are exact; measured ones have an error of their own."""
+    of_times = (RoundRatio(1.5, 1.5, 1.5, "predicted"), RoundRatio(1.5, 1.4, 1.6, "measured"))
+    same = [counted(f"chat-{n}", 60.0, domain="chat", calls=40.0 + n) for n in range(PROMPTS)]
+    exact, measured = (
+        _rules(_case(candidate=same, baseline=_counts({"chat": 0.6}, seed=2), prompt_lookup=None, round_ratio=ratio))
+        for ratio in of_times
+    )
+    rule = exact["min_speed_gain"]
+    assert rule.power is not None
+    assert "% passes with 80% probability" in power_line(rule.name, rule.power)
+    assert measured["min_speed_gain"].power is None
+    assert "error of their own" in power_line("min_speed_gain", None)
+
+
 def test_a_draft_of_another_kind_is_not_promoted_where_its_speed_is_not_known() -> None:
     case = _case(round_ratio="no step times; set something")
     assert {INCONCLUSIVE} == {rule.verdict for name, rule in _rules(case).items() if "speed" in name}
