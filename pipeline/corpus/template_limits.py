@@ -1,6 +1,6 @@
 """Limits of time and memory while a chat template runs. Strangers write templates: one may never end, or ask for all memory.
 
-They hold within this process, so a template costs what it cost before. docs/decisions.md says what they cannot stop.
+They hold within this process, so a template costs what it cost before. docs/decisions/corpus.md lists what they cannot stop.
 """
 
 import resource

@@ -36,7 +36,7 @@ FALSE_ALARM = 1e-4
 """The most probable false alarm: a right log is ever refused with at most this probability."""
 
 # Nats per token by which the mean of log p may differ. Noise of the weights that moves log p by 0.03 on average, the most that
-# the check of a 16-bit target's identity takes for rounding, moves its mean by 0.0019 (docs/decisions.md).
+# the check of a 16-bit target's identity takes for rounding, moves its mean by 0.0019 (docs/decisions/corpus.md).
 ROUNDING = 0.002
 CUT_OFF = 0.007  # where log p after cut-offs is known to 0.005 nats (`cut_offs.py`)
 TEXT = 0.03  # a text that was tokenised again: not always into the tokens that were sampled
