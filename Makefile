@@ -230,10 +230,11 @@ bench-scale: $(SCALE_VENV)/.installed  ## what a second Ray worker gives (five m
 bench-sweep: $(VENV)/.developed $(VLLM_VENV)/.installed  ## a sweep of vLLM's CPU build into tests/fixtures/vllm_sweep (an hour and a half); nothing else may run
 	VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" $(BIN)/python -m tests.benchmarks.vllm_sweep
 
-docs: $(VENV)/.developed  ## docs/configuration.md from the config models, engines.md from the engine facts, commands.md from the commands
+docs: $(VENV)/.developed  ## docs/configuration.md from the config models, engines.md from the engine facts, commands.md from the commands, modules.md from the modules
 	$(BIN)/python -m pipeline.report.configuration > docs/configuration.md
 	$(BIN)/python -m pipeline.report.engines > docs/engines.md
 	$(BIN)/python -m tests.commands_page > docs/commands.md
+	$(BIN)/python -m tests.modules_page > docs/modules.md
 
 lint: $(VENV)/.developed  ## ruff
 	$(BIN)/ruff check .

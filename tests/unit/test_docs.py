@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from pipeline.cli import AIMS, Named, app
 from pipeline.report.configuration import render
-from tests import commands_page
+from tests import commands_page, modules_page
 from tests.architectures import FAMILIES
 from tests.benchmarks import architectures
 from tests.benchmarks.figures import RESULTS
@@ -43,6 +43,11 @@ def test_every_architecture_that_was_tried_is_documented() -> None:
 def test_every_command_is_documented() -> None:
     """docs/commands.md is what `make docs` would write."""
     assert commands_page.page() == (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+
+
+def test_every_module_is_documented() -> None:
+    """docs/modules.md is what `make docs` would write."""
+    assert modules_page.page() == (ROOT / "docs" / "modules.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("named", [one for listed in AIMS.values() for one in listed], ids=commands_page.name_of)
