@@ -1,4 +1,4 @@
-"""BENCHMARKS.md: the figures that a user decides by, each with its peer, machine and command.
+"""BENCHMARKS.md: the figures that a user decides by, each with its peer; the others on the pages in docs/benchmarks/.
 
 Every number is computed from the JSON files, misses included: a sentence that begins with "Missed" is written where a figure
 is beyond its aim, and goes when it no longer is.
@@ -16,11 +16,10 @@ from tests.benchmarks.stored import Results
 
 _HEAD = """# Benchmarks
 
-What each figure is compared with, where it was measured and by which command. The complete tables are in
-[docs/benchmarks/](docs/benchmarks/). All pages are rendered from the JSON files in `tests/benchmarks/results/`
-(`python -m tests.benchmarks render`); `make bench` measures again. All machines had 2 cores and no GPU, models were small, and
-nothing else ran: ratios carry over to other machines better than absolute times. An aim that was not reached is marked
-**Missed**.
+The figures to decide by, and what each is compared with. [docs/benchmarks/](docs/benchmarks/) has the others, complete tables,
+and machine, versions and command of each. All pages are rendered from the JSON files in `tests/benchmarks/results/` by `python -m
+tests.benchmarks render`; `make bench` measures again. But for GPUs, machines had 2 cores, models were small, and nothing else
+ran: ratios carry over to other machines better than absolute times. An aim that was not reached is marked **Missed**.
 """
 
 _WIDTH = 128
@@ -36,30 +35,31 @@ class Entry:
 
 def page(results: Results) -> str:
     """The whole page."""
-    return "\n".join(line for part in ([_HEAD], *(_entry(one, results) for one in ENTRIES)) for line in part)
+    return "\n".join(line for part in ([_HEAD], *(_short(one, results) for one in DECISIVE)) for line in part)
 
 
-def _entry(entry: Entry, results: Results) -> Iterator[str]:
+def answers(topic: str, results: Results) -> Iterator[str]:
+    """Of a page in docs/benchmarks/: the answers that BENCHMARKS.md does not have."""
+    for entry in OTHERS:
+        if entry.topic == topic:
+            found, peer = entry.answer(results)
+            yield f"## {entry.question}\n"
+            yield _filled(found) + "\n"
+            yield _filled(f"Compared with {peer} Measured by {results.conditions(*entry.figures)}.") + "\n"
+
+
+def _short(entry: Entry, results: Results) -> Iterator[str]:
     found, peer = entry.answer(results)
     yield f"## {entry.question}\n"
-    yield _filled(found) + "\n"
-    yield _filled(f"- Compared with: {peer}")
-    yield (
-        _filled(
-            f"- Measured by {results.conditions(*entry.figures)}. Tables: [{entry.topic}.md](docs/benchmarks/{entry.topic}.md)"
-        )
-        + "\n"
-    )
+    yield _filled(found)
+    yield _filled(f"Compared with {peer} Tables: [{entry.topic}.md](docs/benchmarks/{entry.topic}.md)") + "\n"
 
 
 def _filled(text: str) -> str:
-    after = "  " if text.startswith("- ") else ""
-    return textwrap.fill(
-        " ".join(text.split()), _WIDTH, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
-    )
+    return textwrap.fill(" ".join(text.split()), _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-ENTRIES = (
+DECISIVE = (
     Entry("Does the examination agree with the engines' counters?", ["conformance"], "examination", quality.agreement),
     Entry(
         "How fast is the examination against decoding?",
@@ -67,7 +67,6 @@ ENTRIES = (
         "examination",
         speed.examination_speed,
     ),
-    Entry("Do the intervals cover what they say?", ["coverage"], "statistics", quality.coverage),
     Entry("How often is the regression check wrong?", ["power"], "statistics", quality.power),
     Entry(
         "Is distillation better than SFT or GKD in the same time?",
@@ -76,13 +75,19 @@ ENTRIES = (
         quality.training,
     ),
     Entry("What do kinds of drafts give on one target?", ["heads", "gpu_kit"], "distillation", quality.kinds),
-    Entry("How fast are completions generated?", ["distillation"], "distillation", speed.generation),
     Entry("What do INT8 and INT4 cost?", ["quickstart", "decoder_quantized"], "decoding", quality.quantized),
     Entry(
         "How fast is the decoder?", ["decoder_real", "decoder_small", "engines", "greedy"], "decoding", speed.decoder
     ),
     Entry("And on a GPU?", ["gpu_waits", "gpu_kit"], "gpu", speed.gpu),
     Entry("Is predicted latency right beyond the sweep?", ["latency_models"], "latency", speed.sweep),
+    Entry("How often does the watch see a drift where there is none?", ["watch_alarms"], "watch", quality.alarms),
+    Entry("What does a second process give in training?", ["training_processes"], "scale", scale.training),
+    Entry("How long does the quickstart take?", ["quickstart"], "quickstart", speed.quickstart),
+)
+OTHERS = (
+    Entry("Do the intervals cover what they say?", ["coverage"], "statistics", quality.coverage),
+    Entry("How fast are completions generated?", ["distillation"], "distillation", speed.generation),
     Entry("Is the closed form for latency under load right?", ["latency_simulated"], "latency", speed.formula),
     Entry(
         "What does generation by servers cost?",
@@ -91,13 +96,10 @@ ENTRIES = (
         speed.servers,
     ),
     Entry("Does a draft from a served target lose acceptance?", ["served_distillation"], "servers", quality.served),
-    Entry("How often does the watch see a drift where there is none?", ["watch_alarms"], "watch", quality.alarms),
     Entry("What does the watch cost?", ["watch_load"], "watch", speed.watching),
-    Entry("What does a second process give in training?", ["training_processes"], "scale", scale.training),
     Entry("What does a second Ray worker give?", ["spread"], "scale", scale.shards),
     Entry("Does memory grow with the completions?", ["completions_memory"], "scale", scale.completions_memory),
     Entry("How much memory does the gate take?", ["gate_memory"], "scale", scale.gate_memory),
-    Entry("How long does the quickstart take?", ["quickstart"], "quickstart", speed.quickstart),
     Entry("How long do commands take to start?", ["light_paths", "check"], "quickstart", speed.start),
     Entry("How long do the tests take?", ["suite"], "suite", speed.suite_of_tests),
 )

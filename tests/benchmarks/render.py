@@ -50,7 +50,7 @@ from tests.benchmarks import (
 from tests.benchmarks.distillation import defaults
 from tests.benchmarks.distillation import figure as distillation
 from tests.benchmarks.figures import ROOT
-from tests.benchmarks.page import page
+from tests.benchmarks.page import answers, page
 from tests.benchmarks.stored import Results
 
 FOLDER = Path("docs/benchmarks")
@@ -139,7 +139,7 @@ def pages() -> dict[Path, str]:
     results = Results()
     found = {Path("BENCHMARKS.md"): page(results)}
     for name, topic in TOPICS.items():
-        found[FOLDER / f"{name}.md"] = "\n".join(_topic(topic, results))
+        found[FOLDER / f"{name}.md"] = "\n".join(_topic(name, topic, results))
     return found
 
 
@@ -150,11 +150,12 @@ def render() -> None:
         (ROOT / path).write_text(text, encoding="utf-8")
 
 
-def _topic(topic: Topic, results: Results) -> Iterator[str]:
+def _topic(name: str, topic: Topic, results: Results) -> Iterator[str]:
     yield f"# Benchmarks: {topic.title}\n"
     yield "Rendered from `tests/benchmarks/results/`. The figures to decide by are in [BENCHMARKS.md](../../BENCHMARKS.md).\n"
-    for name, module in topic.figures.items():
-        if not results.has(name):
+    yield from answers(name, results)
+    for figure, module in topic.figures.items():
+        if not results.has(figure):
             continue
-        yield from module.section(results.figure(name))
-        yield f"\n{results.conditions(name)}, {results.versions(name)}.\n"
+        yield from module.section(results.figure(figure))
+        yield f"\n{results.conditions(figure)}, {results.versions(figure)}.\n"
