@@ -26,7 +26,7 @@ from pipeline.drafts.head_tensors import head_facts, serving_facts
 from pipeline.drafts.kinds import KINDS, Trait
 from pipeline.drafts.loading import load_head
 from pipeline.drafts.made_heads import new_head, save_head
-from pipeline.drafts.transplant import TransplantFacts, input_rows
+from pipeline.drafts.transplant import TransplantFacts
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.examination.first_place import note_at_chance
 from pipeline.generation.completion_store import canonical
@@ -42,6 +42,7 @@ from pipeline.models.pair_facts import check_sizes, check_widths, model_facts, s
 from pipeline.models.saving import save_tokenizer
 from pipeline.models.segmenter import chat_templates
 from pipeline.models.shape import find_width, read_shape
+from pipeline.models.stored_embedding import stored_embedding
 from pipeline.models.stored_pair import PAIR_FILE, read_pair
 from pipeline.models.tokenizers import never_emitted, other_template, stop_token_ids
 from pipeline.quantization.block_sizes import impossible_variants, no_variants
@@ -91,7 +92,8 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         target, load_tokenizer(origins["draft"], trusted), width
     ):
         paths["draft"], notes = context.out / "draft", []
-        rows, loud = _transplant(context, origins, target, width)
+        rows = _transplant(context, origins, target, width)
+        loud = [rows.note(), *rows.warnings()]
     else:
         paths["draft"], notes = fitting_draft(
             origins["draft"], target, width, settings.draft, context.out / "draft", trusted
@@ -256,35 +258,26 @@ def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> t
 
 def _transplant(
     context: StageContext[PairSettings], origins: Mapping[str, Path], tokenizer: Any, width: int | None
-) -> tuple[TransplantFacts, list[str]]:
-    """Make the base draft in the target's vocabulary, and say what its rows are."""
+) -> TransplantFacts:
+    """Make the base draft in the target's vocabulary."""
     settings, trusted = context.settings, context.resources.trust_remote_code
 
-    def embedding() -> torch.Tensor | None:
-        if settings.server is not None:
-            return None
-        device, placed = choose_device(context.resources.device), context.resources.device_map("target")
-        return input_rows(load_model(origins["target"], settings.dtype("target"), device, trusted, placed))
+    def embedding() -> torch.Tensor | str:
+        return (
+            "the target is on servers" if settings.server is not None else stored_embedding(origins["target"], trusted)
+        )
 
-    stops = stop_token_ids(origins["target"], tokenizer)
-    facts, changed = draft_of_other_vocabulary(
+    return draft_of_other_vocabulary(
         origins["draft"],
         tokenizer,
         width,
         settings.tokens,
-        stops,
+        stop_token_ids(origins["target"], tokenizer),
         embedding,
         settings.draft,
         context.out / "draft",
         trusted,
     )
-    loud = [facts.note()]
-    if changed:
-        loud.append(
-            f"the draft's own tokenizer loses {', '.join(changed)}: rows of tokens with them are not known to the draft, and a "
-            "longer training or another draft may be needed"
-        )
-    return facts, loud
 
 
 def _ask_servers(context: StageContext[PairSettings], vocabulary: int) -> dict[str, Any]:

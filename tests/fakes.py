@@ -1,5 +1,6 @@
 """Test doubles: models with an exactly known distribution, tiny random Llamas, and builders of stored rows."""
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -141,6 +142,15 @@ def largest_gap(model: Any, forward: Any, vocabulary: int) -> float:
             gap = max(gap, float((own_TV - logits_BTV[row]).abs().max()))
         fed = [at + stood + (row == 1) * (stood == 6) for row, at in enumerate(fed)]
     return gap
+
+
+def quantize_in_name(directory: Path) -> None:
+    """Let a saved model say that it is quantized, with one tensor of integers beside its floats."""
+    from safetensors.torch import load_file, save_file
+
+    file, config = directory / "model.safetensors", json.loads((directory / "config.json").read_text())
+    save_file(load_file(file) | {"model.layers.0.qweight": torch.ones(2, dtype=torch.int32)}, file, {"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
 
 
 def tiny_pair(seed: int, noise: float) -> tuple[Any, Any]:

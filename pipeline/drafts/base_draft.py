@@ -12,6 +12,7 @@ from pipeline.drafts.directory import TRAINED_ON
 from pipeline.drafts.kinds import Kind
 from pipeline.drafts.shared_tokens import Vocabularies
 from pipeline.drafts.surgery import added_tokens, extend_vocabulary, gained_tokens, prune_layers
+from pipeline.drafts.token_rows import write_token_rows
 from pipeline.drafts.transplant import TransplantFacts, transplant
 from pipeline.errors import UsageError
 from pipeline.models.derived import check_derived, computed
@@ -47,7 +48,7 @@ def fitting_draft(
     It is `given` itself, or a copy in `out` with rows for the tokens that the target has gained. UsageError for a quantized
     draft, or for one of another model family.
     """
-    _require_float_weights(given)
+    require_float_weights(given)
     own = load_tokenizer(given, trust_remote_code)
     gained = lacking_rows(tokenizer, own, width)
     if not gained:
@@ -67,8 +68,11 @@ def fitting_draft(
     ]
 
 
-def lacking_rows(target: Any, own: Any, width: int | None) -> list[int]:
-    """As `gained_tokens`; the UsageError for tokenizers of different families says what `pair.draft.vocabulary` would do."""
+def lacking_rows(
+    target: Any, own: Any, width: int | None, text: Callable[[], Mapping[int, int]] = dict[int, int]
+) -> list[int]:
+    """As `gained_tokens`; the UsageError for tokenizers of different families says what `pair.draft.vocabulary` would do. `text`:
+    gives how often prompts have each token."""
     try:
         return gained_tokens(target, own, width)
     except UsageError as error:
@@ -76,11 +80,7 @@ def lacking_rows(target: Any, own: Any, width: int | None) -> list[int]:
             shared = Vocabularies(target, own, width, None).shared({}, ())
         except UsageError:  # nothing is known of its bytes
             raise error from None
-        found = len(shared.copied) + len(shared.special)
-        raise UsageError(
-            f"{error}, or set pair.draft.vocabulary to target: {found:,} of {shared.tokens:,} tokens are shared, the others get "
-            "new rows; it must be trained afterwards"
-        ) from None
+        raise UsageError(f"{error}, or set pair.draft.vocabulary to target: {shared.in_words(text())}") from None
 
 
 def has_other_vocabulary(target: Any, own: Any, width: int | None) -> bool:
@@ -107,18 +107,18 @@ def draft_of_other_vocabulary(
     width: int | None,
     tokens: Mapping[str, str],
     stops: Sequence[int],
-    embedding: Callable[[], torch.Tensor | None],
+    embedding: Callable[[], torch.Tensor | str],
     dtype: str,
     out: Path,
     trust_remote_code: bool,
-) -> tuple[TransplantFacts, list[str]]:
-    """Write the draft in `given`, which has another tokenizer, to `out` with the target's `tokenizer` and rows for its tokens.
-    Returns what became of the tokens, and what the draft's own tokenizer loses of a text.
+) -> TransplantFacts:
+    """Write the draft in `given`, which has another tokenizer, to `out` with the target's `tokenizer` and rows for its tokens,
+    and beside `out` how each row was made. Returns what became of the tokens.
 
     `width`: as in `fitting_draft`; `tokens`: `pair.draft.tokens`; `stops`: the target's stop tokens; `embedding`: gives that of
-    the target (V, E), None if it is not at hand. UsageError for a draft whose tokens cannot be compared with the target's.
+    the target (V, E), or why it is not at hand. UsageError for a draft whose tokens cannot be compared with the target's.
     """
-    _require_float_weights(given)
+    require_float_weights(given)
     own = load_tokenizer(given, trust_remote_code)
     own_width = find_width(given, trust_remote_code)
     assert own_width is not None  # a model directory
@@ -127,19 +127,21 @@ def draft_of_other_vocabulary(
     shared = vocabularies.shared(tokens, stops)
     model = load_model(given, dtype, _CPU, trust_remote_code)
     columns = columns_for(tokenizer) if width is None else width
-    facts = transplant(model, vocabularies, shared, columns, embedding())
+    facts, made = transplant(model, vocabularies, shared, columns, embedding())
     for config in (model.config, model.config.get_text_config()):
         config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, list(stops) or None
         config.pad_token_id = None  # the row of a padding token is not trained, and often it is the token of the end
     model.generation_config.bos_token_id, model.generation_config.pad_token_id = tokenizer.bos_token_id, None
     _copy_trained_on(given, out)
+    write_token_rows(out.parent, made)
     save_model(model, out, list(stops))
     save_tokenizer(tokenizer, out)
     check_derived(computed(model), out, dtype, _CPU, trust_remote_code, "pair.draft with the target's vocabulary")
-    return facts, vocabularies.changed_text()
+    return facts
 
 
-def _require_float_weights(given: Path) -> None:
+def require_float_weights(given: Path) -> None:
+    """UsageError for a quantized draft."""
     if read_config(given).is_quantized:
         raise UsageError(
             f"pair.draft: {given} is quantized, so it cannot be trained; set a draft with float weights "

@@ -1,7 +1,7 @@
 """Which tokens of a target a draft with another tokenizer has too: by their bytes, by their role, or as the config says; and the
 draft's tokens for the bytes of the others. Knows no model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,15 @@ class SharedTokens:
     special: Mapping[int, tuple[int, ...]]  # to the draft's tokens of its role, its name, or `pair.draft.tokens`
     others: tuple[int, ...]
     padded: tuple[int, ...]  # ids without a token
+    unmatched: tuple[int, ...]  # of `others`, the special tokens: nothing says what they are in the draft's text
 
-    @property
-    def tokens(self) -> int:
-        return len(self.copied) + len(self.special) + len(self.others)
+    def in_words(self, text: Mapping[int, int]) -> str:
+        """How much of the target's vocabulary the draft has, for people. `text`: how often prompts have each token; empty where
+        none is at hand."""
+        found, total = self.copied.keys() | self.special.keys(), sum(text.values())
+        share = f", {sum(text.get(one, 0) for one in found) / total:.1%} of your prompts' text" if total else ""
+        count = len(found) + len(self.others)
+        return f"{len(found):,} of {count:,} tokens are shared{share}; it must be trained afterwards"
 
 
 class Vocabularies:
@@ -36,8 +41,9 @@ class Vocabularies:
         self._theirs = read_token_bytes(target, width, "pair.target")
         self._ours = read_token_bytes(own, own_width, "pair.draft")
         self._by_bytes = _by_bytes(self._ours)
-        # A text is split as in the middle of another: at its beginning, many tokenizers add a space.
-        self._before = self._split("\n")
+        # A text is split as in the middle of another: at its beginning, many tokenizers add a space. After a line break, white
+        # space may be one token with it, and after a letter the rest of a word.
+        self._before = {sign: self._split(sign) for sign in ("\n", "a")}
 
     def shared(self, tokens: Mapping[str, str], stops: Sequence[int]) -> SharedTokens:
         """`tokens`: `pair.draft.tokens`; `stops`: the target's stop tokens, each of which has the role of EOS. UsageError for a
@@ -48,7 +54,8 @@ class Vocabularies:
         ids = {place for place in self._target.get_vocab().values() if place < self._width}
         others = tuple(sorted(ids - copied.keys() - special.keys()))
         padded = tuple(place for place in range(self._width) if place not in ids)
-        return SharedTokens(copied, special, others, padded)
+        unmatched = tuple(place for place in others if place in self._theirs.special)
+        return SharedTokens(copied, special, others, padded, unmatched)
 
     def pieces(self, place: int) -> list[int]:
         """The draft's tokens for the bytes of a token of the target. Empty for a special token, and where the draft has no token
@@ -56,15 +63,34 @@ class Vocabularies:
         text = self._theirs.ordinary.get(place)
         if text is None:
             return []
-        try:
-            ids = self._split(f"\n{text.decode()}")
-        except UnicodeDecodeError:  # a part of a character
-            return self._longest(text)
-        if ids[: len(self._before)] == self._before:
-            ids = ids[len(self._before) :]
-            if b"".join(self._ours.ordinary.get(one, b"") for one in ids) == text:
-                return ids
-        return self._longest(text)  # of a text that the draft's tokenizer changes before it splits it
+        # The longest tokens of a text that the draft's tokenizer changes before it splits it, and of a part of a character.
+        return self._written(text) or self._longest(text)
+
+    def unwritten(self, places: Iterable[int]) -> tuple[int, ...]:
+        """Of some tokens of the target, the ordinary ones whose bytes the draft's tokenizer writes in no text, because it changes
+        them before it splits a text, or has no token for some byte."""
+        texts = ((place, self._theirs.ordinary.get(place)) for place in places)
+        return tuple(place for place, text in texts if text is not None and not self._can_write(text))
+
+    def names(self, places: Sequence[int]) -> list[str]:
+        """The target's tokens."""
+        return [str(token) for token in self._target.convert_ids_to_tokens(list(places))]
+
+    def _can_write(self, text: bytes) -> bool:
+        return bool(self._written(text)) or (not _is_text(text) and bool(self._longest(text)))
+
+    def _written(self, text: bytes) -> list[int]:
+        """What the draft's tokenizer makes of a text in the middle of another; empty where that has other bytes."""
+        if not _is_text(text):
+            return []
+        found = self._in_the_middle(text.decode())
+        return next((ids for ids in found if b"".join(self._ours.ordinary.get(one, b"") for one in ids) == text), [])
+
+    def _in_the_middle(self, text: str) -> Iterator[list[int]]:
+        for sign, before in self._before.items():
+            ids = self._split(sign + text)
+            if ids[: len(before)] == before:
+                yield ids[len(before) :]
 
     def changed_text(self) -> list[str]:
         """What the draft's tokenizer loses of a text."""
@@ -107,8 +133,7 @@ class Vocabularies:
                 raise UsageError(
                     f"pair.draft.tokens.{token}: the target has no such token; correct or remove it{meant}"
                 )
-            ids = self._split(f"\n{text}")
-            ids = ids[len(self._before) :] if ids[: len(self._before)] == self._before else self._split(text)
+            ids = next(self._in_the_middle(text), self._split(text))
             if not ids or any(one not in self._ours.ordinary and one not in self._ours.special for one in ids):
                 raise UsageError(
                     f"pair.draft.tokens.{token}: the draft's tokenizer has no tokens for {text!r}; give other text"
@@ -119,6 +144,15 @@ class Vocabularies:
                 )
             found[place] = tuple(ids)
         return found
+
+
+def _is_text(text: bytes) -> bool:
+    """Not so of a part of a character."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _by_bytes(tokens: TokenBytes) -> dict[bytes, int]:

@@ -2,13 +2,13 @@
 of the target. Does not train it.
 
 A row is copied where the draft has a token with equal bytes or of the same role. The others are computed by a linear map of the
-target's embedding, fitted by ridge regression on the copied tokens. Where the target's embedding is not at hand, or the map
-predicts copied rows no better than their mean does, they are the mean of the rows of the draft's own pieces of the token. A token
-without either has the mean of all rows, like the padding of the logits.
+target's embedding, fitted by ridge regression on the copied tokens. Where the target's embedding is not at hand, too few tokens
+are copied, or the map predicts their rows no better than their mean does, they are the mean of the rows of the draft's own pieces
+of the token. A token without either has the mean of all rows, like the padding of the logits.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,12 +16,16 @@ from typing import Any
 import torch
 
 from pipeline.drafts.shared_tokens import SharedTokens, Vocabularies
-from pipeline.models.placement import input_device
+from pipeline.drafts.token_rows import TokenRows
+from pipeline.errors import UsageError
 
 # A change to what rows are made of raises `TRANSPLANT` in running/settings.py, which is in the key of the pair.
 _RIDGE = 1.0  # of the mean variance of a column. A constant: chosen by leave-one-out, rows of unseen tokens are worse
-_ROWS = 8192  # read or solved at a time
+_ROWS = 8192  # solved at a time
 _USEFUL = 1.0  # leave-one-out error from which on a map says no more than the mean row
+_FEWEST = 100  # copied tokens: of fewer, the leave-one-out error is itself uncertain by a tenth
+_NAMED = 5
+_SAID = 0.001  # share of a text from which on it is said that the draft's tokenizer cannot write it
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,12 @@ class TransplantFacts:
     pieces: int  # the mean of the draft's own pieces
     mean: int  # the mean of all rows: nothing is known
     padded: int  # columns of the logits without a token
-    map_error: (
-        float | None
-    )  # leave-one-out, as a share of the rows' spread; None: no target's embedding, or nothing to fit
+    map_error: float | None  # leave-one-out, as a share of the rows' spread; None: nothing was fitted
     output_map_error: float | None  # of an untied output layer; None: there is none
+    no_map: str  # why no row is mapped; empty where some are, or all are copied
+    unwritten: int  # tokens whose bytes the draft's own tokenizer writes in no text
+    lost: list[str]  # what it changes in a text, such as capital letters
+    unmatched: list[str]  # special tokens of the target with no counterpart in the draft
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -57,55 +63,114 @@ class TransplantFacts:
             parts.append(f"{self.pieces:,} the mean of their pieces")
         if self.mean:
             parts.append(f"{self.mean:,} the mean of all rows")
-        return f"the draft has the target's tokenizer now: of {total:,} tokens, {', '.join(parts)}; it must be trained"
+        why = f"; no map, because {self.no_map}" if self.no_map else ""
+        return f"the draft has the target's tokenizer now: of {total:,} tokens, {', '.join(parts)}{why}; it must be trained"
+
+    def warnings(self) -> list[str]:
+        """What of the target the draft cannot know before it is trained."""
+        found = []
+        if self.lost or self.unwritten:
+            lost = f"loses {', '.join(self.lost)} of a text, and " if self.lost else ""
+            found.append(
+                f"the draft's own tokenizer {lost}writes {self.unwritten:,} of the target's tokens in no text: the draft does "
+                "not know them, and a longer training or another draft may be needed"
+            )
+        if self.unmatched:
+            found.append(unmatched_note(self.unmatched))
+        return found
 
 
-@torch.no_grad()
-def input_rows(model: Any) -> torch.Tensor:
-    """The embedding (V, H) of each token as the model computes it, in fp32 in host memory: so a table is read that is quantized,
-    scaled, or on another device."""
-    table, device = model.get_input_embeddings(), input_device(model)
-    parts = [torch.arange(at, min(at + _ROWS, table.num_embeddings)) for at in range(0, table.num_embeddings, _ROWS)]
-    return torch.cat([table(ids_V.to(device)).float().cpu() for ids_V in parts])
+def unmatched_note(names: Sequence[str]) -> str:
+    """A line about special tokens that have no counterpart in the draft."""
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return (
+        f"special tokens of the target without a counterpart in the draft: {', '.join(names[:_NAMED])}{more}; pair.draft.tokens "
+        "says what they are in the draft's text"
+    )
+
+
+def text_notes(vocabularies: Vocabularies, shared: SharedTokens, text: Mapping[int, int]) -> list[str]:
+    """How much the draft has of the target's vocabulary and of the prompts' text, before anything is made. `text`: how often
+    prompts have each token; empty where none is at hand."""
+    found, total = [shared.in_words(text)], sum(text.values())
+    others = [one for one in shared.others if text.get(one)]
+    if total and (share := sum(text[one] for one in vocabularies.unwritten(others)) / total) >= _SAID:
+        lost = f": it loses {', '.join(names)}" if (names := vocabularies.changed_text()) else ""
+        found.append(
+            f"the draft's own tokenizer cannot write {share:.1%} of your prompts' text{lost}; the draft does not know it"
+        )
+    if unmatched := [one for one in shared.unmatched if text.get(one)]:
+        found.append(unmatched_note(vocabularies.names(unmatched)))
+    return found
+
+
+def require_one_table(model: Any, whose: str) -> None:
+    """UsageError for a model, built or loaded, that has rows for tokens beside its embedding and output layer, as Gemma 3n has in
+    each layer: nothing would make them anew."""
+    embedding, text = model.get_input_embeddings(), model.config.get_text_config()
+    sizes = {embedding.num_embeddings, getattr(text, "vocab_size_per_layer_input", None)}
+    sizes -= {getattr(text, "max_position_embeddings", None)}  # a table of positions
+    for name, one in model.named_modules():
+        if isinstance(one, torch.nn.Embedding) and one is not embedding and one.num_embeddings in sizes:
+            raise UsageError(
+                f"{whose}: a {type(model).__name__} has rows for its tokens in {name} too, which cannot be made for another "
+                "tokenizer; choose another draft"
+            )
 
 
 @torch.no_grad()
 def transplant(
-    model: Any, vocabularies: Vocabularies, shared: SharedTokens, width: int, embedding_VE: torch.Tensor | None
-) -> TransplantFacts:
+    model: Any, vocabularies: Vocabularies, shared: SharedTokens, width: int, embedding: torch.Tensor | str
+) -> tuple[TransplantFacts, TokenRows]:
     """Give `model`, in place, rows for the target's tokens in an embedding and logits of `width` columns. Its tying is kept.
-    `embedding_VE`: the target's input embedding, None if it is not at hand."""
-    tables = [table.detach().double().cpu() for table in _tables(model)]
+    `embedding`: the target's input embedding (V, E), or why it is not at hand. UsageError as `require_one_table`."""
+    require_one_table(model, "pair.draft")
+    tables = [table.detach().double().cpu() for table in row_tables(model)]
     rows_VD = torch.cat(tables, 1)  # the columns of all: their rows are made of the same tokens
     new_VD = rows_VD.mean(0).expand(width, -1).clone()
-    others, errors, mapped, pieces = list(shared.others), list[float](), 0, 0
+    others, errors, made = list(shared.others), list[float](), TokenRows.of(width, shared, vocabularies)
     copied, own = list(shared.copied), list(shared.copied.values())
     new_VD[copied] = rows_VD[own]
     for place, meant in shared.special.items():
         new_VD[place] = rows_VD[list(meant)].mean(0)
-    if embedding_VE is not None and len(embedding_VE) > max([*others, *copied], default=0) and len(copied) > 1:
-        fitted = LinearMap(embedding_VE, copied, rows_VD[own])
+    no_map = _no_map(embedding, copied, others)
+    if not isinstance(embedding, str) and others and not no_map:
+        fitted = LinearMap(embedding, copied, rows_VD[own])
         errors = [fitted.error(part) for part in _columns(tables)]
         if all(error < _USEFUL for error in errors):  # NaN is no error that is small
-            new_VD[others], mapped = fitted.rows(embedding_VE, others), len(others)
-    if not mapped:
+            new_VD[others] = fitted.rows(embedding, others)
+            made.set(others, "mapped")
+        else:
+            no_map = f"its leave-one-out error is {max(errors):.0%} of the rows' spread"
+    if no_map:
         for place in others:
             if found := vocabularies.pieces(place):
                 new_VD[place] = rows_VD[found].mean(0)
-                pieces += 1
+                made.set([place], "pieces")
     model.resize_token_embeddings(width, mean_resizing=False)
-    for table, part in zip(_tables(model), _columns(tables), strict=True):
+    for table, part in zip(row_tables(model), _columns(tables), strict=True):
         table.copy_(new_VD[:, part])
-    return TransplantFacts(
-        copied=len(shared.copied),
-        special=len(shared.special),
-        mapped=mapped,
-        pieces=pieces,
-        mean=len(others) - mapped - pieces,
-        padded=len(shared.padded),
+    facts = TransplantFacts(
+        **made.counts(),
         map_error=_finite(errors, 0),
         output_map_error=_finite(errors, 1),
+        no_map=no_map,
+        unwritten=int(made.unwritten_V.sum()),
+        lost=vocabularies.changed_text(),
+        unmatched=vocabularies.names(shared.unmatched),
     )
+    return facts, made
+
+
+def _no_map(embedding: torch.Tensor | str, copied: Sequence[int], others: Sequence[int]) -> str:
+    """Why none is fitted; empty where one is, and where none is needed."""
+    if not others:
+        return ""
+    if isinstance(embedding, str):
+        return embedding
+    if len(embedding) <= max([*others, *copied]):
+        return f"the target's embedding has {len(embedding):,} rows only"
+    return "" if len(copied) >= _FEWEST else f"{len(copied)} tokens are copied, and it needs {_FEWEST}"
 
 
 def _finite(errors: Sequence[float], number: int) -> float | None:
@@ -150,7 +215,7 @@ class LinearMap:
             yield some, embedding_VE[list(places[some])].double() - self._mean_E
 
 
-def _tables(model: Any) -> list[torch.Tensor]:
+def row_tables(model: Any) -> list[torch.Tensor]:
     """What has a row for each token: the embedding, the weight of an output layer that is not tied to it, and its bias as one
     column."""
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()

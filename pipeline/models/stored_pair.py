@@ -54,6 +54,11 @@ class RowsFacts(TypedDict):
     padded: Count
     map_error: Number | None
     output_map_error: Number | None
+    # Of a pair of an earlier version not there:
+    no_map: NotRequired[Text]
+    unwritten: NotRequired[Count]
+    lost: NotRequired[list[Text]]
+    unmatched: NotRequired[list[Text]]
 
 
 class PairFacts(TypedDict):

@@ -73,6 +73,9 @@ class StoredTensors(dict[str, TensorEntry]):
         super().__init__(entries)
         self._files = files
 
+    def file(self, name: str) -> Path:
+        return self._files[name]
+
     def is_zero(self, name: str) -> bool:
         return not any(any(chunk) for chunk in tensor_bytes(self._files[name], self[name]))
 

@@ -25,6 +25,7 @@ _SPEED = (
     "pair.draft.source",
     "pair.draft.layers",
     "pair.draft.head",
+    "pair.draft.vocabulary",
     "generate.engine",
     "generate.batch",
     "generate.server.api",

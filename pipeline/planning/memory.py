@@ -22,6 +22,7 @@ from pipeline.models.training_memory import gib, training_bytes
 from pipeline.planning.assumptions import Assumption, amounts_of, longest_prompt
 from pipeline.planning.earlier_runs import Measurements
 from pipeline.planning.forecast import Forecast
+from pipeline.planning.new_rows import size_with_new_rows
 from pipeline.planning.same_inputs import draft_kind
 from pipeline.running.execution.devices import devices_of
 from pipeline.running.jobs import jobs_of
@@ -156,17 +157,20 @@ class _Stages:
         from pipeline.models.memory_plan import needed_memory, require_room
 
         try:
-            sizes = [needed_memory(self._paths[one.role], one.dtype, self._trusted, one.batch) for one in models]
+            needed = [needed_memory(self._paths[one.role], one.dtype, self._trusted, one.batch) for one in models]
+            rows = [self._bytes_of_new_rows(model) for model in models]
         except UnderstudyError as error:
             return StageMemory(stage=stage, bytes=None, what=str(error))
 
         def check(device: "torch.device", processes: int) -> None:
             for number, model in enumerate(models):
                 room = self._room(device, model.device_map).shared(processes, key)
+                room = room.beside(rows[number], "its new rows") if rows[number] else room
                 if number:
                     room = room.beside(sizes[0].bytes, f"the {models[0].role}")
                 require_room(self._paths[model.role], model.dtype, room, self._trusted, model.batch)
 
+        sizes = [replace(size, weights=size.weights + more) for size, more in zip(needed, rows, strict=True)]
         if models[0].batch is not None:
             what = sizes[0].text
         elif len(models) == 1:
@@ -195,7 +199,10 @@ class _Stages:
         if parameters is None:
             stated = "" if self._config.pair.is_reference else "; plan.draft_parameters states its size"
             return StageMemory(stage="distill", bytes=None, what=self._missing("draft") + stated)
-        count, optimizer = parameters, self._config.distill.optimizer
+        count, optimizer = (
+            parameters + self._new_rows if path is not None else parameters,
+            self._config.distill.optimizer,
+        )
         parts = processes if self._config.distill.shard else 1
 
         def check(device: "torch.device", sharing: int) -> None:
@@ -213,6 +220,21 @@ class _Stages:
             what=f"float32 weights, gradients and optimizer state of {count:,.0f} parameters{_each(processes)}{divided}",
             refused=wrong or self._refused(devices, check),
         )
+
+    @cached_property
+    def _new_rows(self) -> int:
+        """Parameters that the draft has more than its files, where it is given the target's vocabulary."""
+        size = size_with_new_rows(self._config)
+        if size is None or "draft" not in self._paths:
+            return 0
+        from pipeline.models.shape import measure_weights
+
+        return size.whole - measure_weights(self._paths["draft"], self._trusted).parameters
+
+    def _bytes_of_new_rows(self, model: _Model) -> int:
+        from pipeline.models.loading import dtype_bytes
+
+        return self._new_rows * dtype_bytes(model.dtype) if model.role == "draft" else 0
 
     def _refused(self, devices: Sequence[str], check: _Check) -> str:
         """By the first device on which it does not fit."""

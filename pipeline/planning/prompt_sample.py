@@ -2,8 +2,9 @@
 corpus stage's own first pass."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ class PromptSample:
     limit: int  # corpus.max_prompt_tokens
     share: float  # of rejected rows, at which a run stops
     is_context: bool  # whether the limit is all that the context leaves
+    tokens: Counter[int] = field(default_factory=Counter)  # how often the prompts have each
 
     @property
     def mean(self) -> float | None:
@@ -82,18 +84,19 @@ def sample_prompts(
     tokenizer. UsageError where no row is a prompt that a run would use, and there are no rows after the sample."""
     source = PromptSource.model_validate({"path": str(path), "limit": SAMPLED, **columns})
     config = CorpusConfig(sources=(source,), max_rejected_share=1.0, max_prompt_tokens=limit, chat_template=wanted)
-    renderer, found = Renderer(tokenizer, wanted, {}, vocabulary), _Lengths()
+    renderer, found = Renderer(tokenizer, wanted, {}, vocabulary), _Used()
     counts = read_sources(config, [path], renderer, found, Path(os.devnull), _Silent(terminal=False), is_sample=True)
     templated = renderer.has_template and wanted is not False
     share = CorpusConfig.model_fields["max_rejected_share"].default
-    return PromptSample(counts, found.lengths, templated, limit, share, is_context)
+    return PromptSample(counts, found.lengths, templated, limit, share, is_context, found.tokens)
 
 
-class _Lengths:
+class _Used:
     """Takes the place of the row buffer."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
+        self.tokens = Counter[int]()
 
     def add(
         self,
@@ -104,6 +107,8 @@ class _Lengths:
         answers: "Sequence[StoredAnswer | None]",
     ) -> None:
         self.lengths += map(len, tokens)
+        for ids in tokens:
+            self.tokens.update(ids)
 
 
 class _Silent(Progress):

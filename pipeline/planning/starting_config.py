@@ -18,13 +18,17 @@ from pipeline.config.generate import GenerateConfig
 from pipeline.config.pair import TARGET
 from pipeline.config.urls import HTTP, wrong_with
 from pipeline.corpus.rows import DEFAULT_DOMAIN
+from pipeline.drafts.base_draft import has_other_vocabulary, require_float_weights
 from pipeline.drafts.kinds import EAGLE3, MEDUSA, KindName
-from pipeline.drafts.surgery import gained_tokens
+from pipeline.drafts.shared_tokens import Vocabularies
+from pipeline.drafts.transplant import require_one_table, text_notes
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
+from pipeline.models.built import empty_model
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.shape import find_width
+from pipeline.models.tokenizers import stop_token_ids
 from pipeline.planning.log_columns import LogColumns
 from pipeline.planning.named_inputs import (
     Model,
@@ -86,9 +90,6 @@ def starting_config(
         draft = named_model(draft_name, "draft", trust_remote_code)
     require_two_models(target, draft, draft_name)
     require_smaller(target, draft)
-    if target.directory and draft.directory:
-        width = find_width(target.directory, trust_remote_code)
-        gained_tokens(_tokenizer(target), _tokenizer(draft), width)
     if target.chat_template is False and (chats := prompts.chats):
         raise UsageError(
             f"--prompts {prompts_path}: {chats:,} rows are chats, and the target's tokenizer has no chat template; "
@@ -110,6 +111,11 @@ def _tokenizer(model: Model) -> Any:
 
 def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     name = pair_name(target.served_name or target.source)
+    rendered, lengths = (
+        prompts.log.has_template(_tokenizer(target)) if target.directory else None,
+        _lengths(target, draft),
+    )
+    sample = _sample(target, prompts, lengths, rendered)
     yield "# A config to start from. Check it with `understudy run --dry-run`; docs/configuration.md explains every key."
     yield f"name: {_text(name)}"
     yield ""
@@ -127,6 +133,8 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
         if model.revision:
             when = "  # the commit that the hub had when this file was written" if model.asked else ""
             yield f"    revision: {_text(model.revision)}{when}"
+        if role == "draft":
+            yield from _vocabulary(target, model, sample)
         why = (
             "as it was saved" if model.directory else "not on this machine; float32 is faster on a CPU without bfloat16"
         )
@@ -146,11 +154,6 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     if target.url is not None or prompts.is_log:
         yield from prompts.log.lines()
     yield from _domains(prompts)
-    rendered, lengths = (
-        prompts.log.has_template(_tokenizer(target)) if target.directory else None,
-        _lengths(target, draft),
-    )
-    sample = _sample(target, prompts, lengths, rendered)
     yield from _rendering(target, lengths, rendered, sample)
     if target.url is not None:
         yield from _server(target)
@@ -176,6 +179,22 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield "promote:"
     yield f"  target_name: {_text(name)}  # the registered model is called NAME-draft"
     yield "  # Runs with this name share a champion: keep it for the target fine-tuned or moved; another target needs another."
+
+
+def _vocabulary(target: Model, draft: Model, sample: PromptSample | None) -> Iterator[str]:
+    """Of a draft with another tokenizer than the target's. UsageError for one that cannot be given the target's."""
+    if target.directory is None or draft.directory is None or draft.source == TARGET:
+        return
+    width, tokenizer, own = find_width(target.directory, target.trusted), _tokenizer(target), _tokenizer(draft)
+    if not has_other_vocabulary(tokenizer, own, width):
+        return
+    require_float_weights(draft.directory)
+    require_one_table(empty_model(draft.directory, draft.trusted), f"--draft {draft.source}")
+    vocabularies = Vocabularies(tokenizer, own, width, find_width(draft.directory, draft.trusted))
+    shared = vocabularies.shared({}, stop_token_ids(target.directory, tokenizer))
+    first, *more = text_notes(vocabularies, shared, sample.tokens if sample else {})
+    yield f"    vocabulary: target  # another tokenizer: {first}"
+    yield from (f"    # {note}" for note in more)
 
 
 def _served_target(model: Model) -> Iterator[str]:

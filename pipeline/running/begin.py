@@ -121,7 +121,7 @@ def _check_before_paying(
 ) -> None:
     """What the pair stage and the corpus stage would find, before a model is downloaded or trained. Where the pair is in the
     store, the corpus stage comes at once."""
-    resolved, _ = check_local_pair(config)
+    resolved, _ = check_local_pair(config, progress.warn)
     today = inputs["today"].digest if "today" in inputs else None
     require_prompts(resolved, progress, even_if_refused, date.fromisoformat(today) if today else None)
 

@@ -19,6 +19,7 @@ from pipeline.corpus.answers import LoggedAnswer
 from pipeline.corpus.hub_data import source_files
 from pipeline.corpus.rows import ParsedPrompt
 from pipeline.corpus.small_domains import DomainCounts
+from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress
 from pipeline.running import certain_refusals
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # both import pyarrow, which takes half a second; with the re
 
 _TOKENISED = 5_000  # rows; further ones only as long as none has a usable length
 _NOT_TOKENISED = ("", True)
+_SAMPLED = 1_000  # rows of a source, whose tokens are counted
 
 
 def survey_prompts(config: Config, progress: Progress, today: date | None = None) -> dict[str, int]:
@@ -60,6 +62,25 @@ def require_prompts(config: Config, progress: Progress, even_if_refused: bool, t
         certain_refusals.stop_or_warn(refusals, progress, go_on=False)
         for line in certain_refusals.near(config, prompts):
             progress.warn(line)
+
+
+def sampled_tokens(config: Config) -> Counter[int]:
+    """How often the first prompts of each source have each of the target's tokens; empty where none can be read here, which
+    `require_prompts` says."""
+    sources = [source.model_copy(update={"limit": _SAMPLED}) for source in config.corpus.sources]
+    corpus = config.corpus.model_copy(update={"sources": tuple(sources), "max_rejected_share": 1.0})
+    found = _Tokens()
+    try:
+        renderer = _local_renderer(config)
+        paths = [None if one.is_reference else source_files(number, one) for number, one in enumerate(sources)]
+        if renderer is not None:
+            from pipeline.corpus.first_pass import read_sources
+
+            quiet = _Quiet(terminal=False)
+            read_sources(corpus, paths, renderer, found, Path(os.devnull), quiet, is_sample=True)
+    except UnderstudyError:
+        return Counter()
+    return found.tokens
 
 
 def _local_renderer(config: Config) -> "Renderer | None":
@@ -114,6 +135,24 @@ class _Domains:
             texts[renamed.get(domain, domain)] |= found
             rows[renamed.get(domain, domain)] += self._rows[domain]
         return {domain: len(found) for domain, found in sorted(texts.items()) if rows[domain] >= least}
+
+
+class _Tokens:
+    """Takes the place of the row buffer: counts tokens."""
+
+    def __init__(self) -> None:
+        self.tokens = Counter[int]()
+
+    def add(
+        self,
+        source: int,
+        prompts: list[ParsedPrompt],
+        tokens: list[list[int]],
+        bare: list[list[int]],
+        answers: "Sequence[StoredAnswer | None]",
+    ) -> None:
+        for ids in tokens:
+            self.tokens.update(ids)
 
 
 class _Prefix:

@@ -25,7 +25,7 @@ from pipeline.models.rope_choice import Factors
 from pipeline.running.tasks import Examination, GenerateTask, PromptsTask, QuantizeTask
 from pipeline.speculation.settings import GREEDY, Sampling
 
-TRANSPLANT = 1  # how `drafts/transplant.py` makes rows: raised with a change to it, so that they are made again
+TRANSPLANT = 2  # how `drafts/transplant.py` makes rows: raised with a change to it, so that they are made again
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,10 @@
 """A draft with another tokenizer gets the target's: which tokens are the same, and what the rows of the others are."""
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,9 +15,11 @@ from transformers import PreTrainedTokenizerFast
 from pipeline.drafts.base_draft import draft_of_other_vocabulary, fitting_draft, has_other_vocabulary, require_no_head
 from pipeline.drafts.kinds import EAGLE3
 from pipeline.drafts.shared_tokens import SharedTokens, Vocabularies
-from pipeline.drafts.transplant import LinearMap, input_rows, transplant
-from pipeline.errors import UsageError
+from pipeline.drafts.token_rows import WAYS, read_token_rows
+from pipeline.drafts.transplant import LinearMap, require_one_table, text_notes, transplant
+from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.loading import load_model, load_tokenizer
+from pipeline.models.token_bytes import read_token_bytes
 from pipeline.models.tokenizers import columns_for
 from tests.fakes import family_model, saved_tiny_llama, tiny_tokenizer
 from tests.unit.models.test_token_bytes import byte_level, sentencepiece, word_piece
@@ -112,7 +114,7 @@ def test_rows_are_copied_and_the_others_mapped(tied: bool) -> None:
             if not tied:
                 model.lm_head.weight[to] = embedding_VE[place] @ head_ED
     before = model.model.embed_tokens.weight.detach().clone()
-    facts = transplant(model, vocabularies, shared, width, embedding_VE)
+    facts, _ = transplant(model, vocabularies, shared, width, embedding_VE)
     rows, head = model.model.embed_tokens.weight, model.lm_head.weight
     others = list(shared.others)
 
@@ -139,7 +141,9 @@ def test_without_a_map_rows_are_the_mean_of_pieces(embedding: str) -> None:
     vocabularies, shared = _shared(target, own)
     width = columns_for(target)
     noise_VE = torch.randn(width, 8, generator=torch.Generator().manual_seed(3))
-    facts = transplant(model, vocabularies, shared, width, None if embedding == "none" else noise_VE)
+    facts, _ = transplant(
+        model, vocabularies, shared, width, "the target is on servers" if embedding == "none" else noise_VE
+    )
     rows = model.model.embed_tokens.weight
     th = [own.convert_tokens_to_ids(f"<0x{byte:02X}>") for byte in b"th"]
 
@@ -147,6 +151,65 @@ def test_without_a_map_rows_are_the_mean_of_pieces(embedding: str) -> None:
     torch.testing.assert_close(before.mean(0), rows[target.convert_tokens_to_ids("<|user|>")])
     assert (0, 2, 1) == (facts.mapped, facts.pieces, facts.mean)
     assert (embedding == "none") == (facts.map_error is None)
+    assert facts.no_map in facts.note()
+    assert facts.no_map.startswith(
+        "the target is on servers" if embedding == "none" else "its leave-one-out error is 1"
+    )
+    assert (
+        "special tokens of the target without a counterpart in the draft: <|user|>; pair.draft.tokens"
+        in facts.warnings()[0]
+    )
+
+
+def test_few_copied_tokens_give_no_map() -> None:
+    """Nor does an embedding that lacks a row; the reason is said."""
+    target, own = byte_level(*WORDS), word_piece("the", "##ing", "a", "##b")
+    model = _draft(own, tie_word_embeddings=True)
+    vocabularies, shared = _shared(target, own)
+    width = columns_for(target)
+    facts, _ = transplant(model, vocabularies, shared, width, torch.randn(width, 4))
+
+    assert (0, "4 tokens are copied, and it needs 100") == (facts.mapped, facts.no_map)
+    assert {"capital letters", "line breaks"} < set(facts.lost)
+    assert "of a text, and writes" in facts.warnings()[0]
+    facts, _ = transplant(_draft(own), vocabularies, shared, width, torch.randn(width - 9, 4))
+    assert f"the target's embedding has {width - 9} rows only" == facts.no_map
+
+
+def test_how_much_of_a_text_is_shared_is_said() -> None:
+    """Tokens that the draft's own tokenizer cannot write, and role tokens without a counterpart, only where the text has them."""
+    target, own = byte_level(*WORDS, "\u0120T"), sentencepiece("\u2581the", "ing", "\u2581t", "\u2581")
+    own.backend_tokenizer.normalizer = normalizers.Lowercase()
+    target.add_special_tokens({"additional_special_tokens": ["<|user|>", "<|x|>"]})
+    vocabularies, shared = _shared(target, own)
+    the, capital, user = target.convert_tokens_to_ids(["\u0120the", "\u0120T", "<|user|>"])
+    first, *more = text_notes(vocabularies, shared, {the: 90, capital: 6, user: 4})
+
+    assert "259 of 264 tokens are shared, 90.0% of your prompts' text; it must be trained afterwards" == first
+    assert "cannot write 6.0% of your prompts' text: it loses capital letters" in more[0]
+    assert "without a counterpart in the draft: <|user|>; pair.draft.tokens says" in more[1]
+    assert 1 == len(text_notes(vocabularies, shared, {the: 1}))
+    assert ["259 of 264 tokens are shared; it must be trained afterwards"] == text_notes(vocabularies, shared, {})
+
+
+def test_white_space_is_written_wherever_it_stands() -> None:
+    """Byte-level tokenizers join it with a line break before it, which is no change of the text."""
+    target, own = byte_level("\u0120\u0120", "\u010a\u010a"), byte_level("ab")
+    vocabularies, shared = _shared(target, own)
+    assert {"\u0120\u0120", "\u010a\u010a"} == _names(target, shared.others)
+    assert () == vocabularies.unwritten(shared.others)
+
+
+def test_a_model_with_further_rows_for_tokens_is_refused() -> None:
+    """Gemma 3n has them in each layer; a table of positions is none."""
+    model = family_model("Llama", torch.float32, vocab_size=40)
+    model.model.embed_positions = torch.nn.Embedding(64, 24)
+    model.config.max_position_embeddings = 64
+    require_one_table(model, "pair.draft")
+    model.config.vocab_size_per_layer_input = 30
+    model.model.embed_tokens_per_layer = torch.nn.Embedding(30, 8)
+    with pytest.raises(UsageError, match=r"has rows for its tokens in model\.embed_tokens_per_layer too"):
+        require_one_table(model, "pair.draft")
 
 
 def test_the_error_of_a_map_is_that_of_maps_without_each_token() -> None:
@@ -174,7 +237,7 @@ def test_an_output_bias_has_rows_too() -> None:
     model.lm_head = torch.nn.Linear(24, columns_for(own))
     before = model.lm_head.bias.detach().clone()
     vocabularies, shared = _shared(target, own)
-    transplant(model, vocabularies, shared, columns_for(target), None)
+    transplant(model, vocabularies, shared, columns_for(target), "not at hand")
 
     assert all(before[to] == model.lm_head.bias[place] for place, to in shared.copied.items())
     assert columns_for(target) == len(model.lm_head.bias)
@@ -191,15 +254,15 @@ def test_what_is_written_is_a_draft_of_the_targets_vocabulary(tmp_path: Path) ->
     given, target = _saved(tmp_path / "given", sentencepiece("\u2581the", "ing")), byte_level(*WORDS)
     (given / "trained_on.json").write_text("{}")
     width, stops = columns_for(target) + 2, [target.eos_token_id, 5]
-    table_VE = input_rows(family_model("Llama", torch.float32, vocab_size=width))
+    table_VE = family_model("Llama", torch.float32, vocab_size=width).get_input_embeddings().weight.detach()
     for name in ("one", "two"):
-        facts, lost = draft_of_other_vocabulary(
+        facts = draft_of_other_vocabulary(
             given, target, width, {}, stops, lambda: table_VE, "float32", tmp_path / name, False
         )
     one, two = tmp_path / "one", tmp_path / "two"
     config = json.loads((one / "config.json").read_text())
 
-    assert ([], len(target)) == (lost, facts.copied + facts.special + facts.mapped + facts.pieces + facts.mean)
+    assert ([], len(target)) == (facts.lost, facts.copied + facts.special + facts.mapped + facts.pieces + facts.mean)
     assert (width, stops, None) == (config["vocab_size"], config["eos_token_id"], config["pad_token_id"])
     assert stops == json.loads((one / "generation_config.json").read_text())["eos_token_id"]
     assert target.get_vocab() == load_tokenizer(one).get_vocab()
@@ -208,6 +271,12 @@ def test_what_is_written_is_a_draft_of_the_targets_vocabulary(tmp_path: Path) ->
     assert "{}" == (one / "trained_on.json").read_text()
     assert width == load_model(one, "float32", CPU)(torch.tensor([[0]])).logits.shape[-1]
     assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+    rows = read_token_rows(tmp_path)
+    assert rows.counts() == {way: getattr(facts, way) for way in WAYS}
+    assert width == len(rows.unwritten_V)
+    (tmp_path / "token_rows.npy").write_bytes(b"no")
+    with pytest.raises(UnderstudyError, match=r"token_rows\.npy: missing or damaged"):
+        read_token_rows(tmp_path)
 
 
 def test_the_error_for_another_tokenizer_names_the_key(tmp_path: Path) -> None:
@@ -215,9 +284,7 @@ def test_the_error_for_another_tokenizer_names_the_key(tmp_path: Path) -> None:
     given, target = _saved(tmp_path / "given", sentencepiece("\u2581the", "ing")), byte_level(*WORDS)
     with pytest.raises(UsageError) as refused:
         fitting_draft(given, target, None, "float32", tmp_path / "out", False)
-    said = (
-        "set pair.draft.vocabulary to target: 259 of 261 tokens are shared, the others get new rows; it must be trained"
-    )
+    said = "set pair.draft.vocabulary to target: 259 of 261 tokens are shared; it must be trained afterwards"
     assert str(refused.value).startswith("draft and target have different tokenizers: token ")
     assert said in str(refused.value)
 
@@ -230,12 +297,10 @@ def test_what_has_the_targets_vocabulary_is_refused(tmp_path: Path) -> None:
     config = json.loads((given / "config.json").read_text())
     (given / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
     with pytest.raises(UsageError, match="is quantized, so it cannot be trained"):
-        draft_of_other_vocabulary(
-            given, tiny_tokenizer(40), 40, {}, [], lambda: None, "float32", tmp_path / "out", False
-        )
+        draft_of_other_vocabulary(given, tiny_tokenizer(40), 40, {}, [], lambda: "", "float32", tmp_path / "out", False)
 
 
-KINDS = ("byte level", "bpe with bytes", "unigram", "unigram nfkc", "unigram lower case", "word piece")
+KINDS = ("byte level", "bpe with bytes", "unigram", "unigram bytes", "unigram nfkc", "unigram lower case", "word piece")
 MARKS = tuple("():.,\u4e2d")
 PLAIN = "def the thing(x): return the\u00e9 \ufb01 \u4e2d A.B  c\n\tg"
 TEXTS = st.lists(st.text(alphabet=PLAIN, min_size=1, max_size=30), min_size=3, max_size=8)
@@ -261,9 +326,13 @@ def _trained(kind: str, texts: list[str], size: int) -> Any:
         trainer = trainers.BpeTrainer(vocab_size=300 + size, special_tokens=[*names, *single], show_progress=False)
     elif kind.startswith("unigram"):
         tokenizer = Tokenizer(models.Unigram())
-        if kind != "unigram":
+        if kind.endswith(("nfkc", "case")):
             tokenizer.normalizer = normalizers.NFKC() if kind.endswith("nfkc") else normalizers.Lowercase()
-        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        scheme = (
+            "never" if kind.endswith("bytes") else "always"
+        )  # whether a text begins with a space that it does not have
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+        tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme)
         trainer = trainers.UnigramTrainer(
             vocab_size=len(first) + 5 + size, special_tokens=names, unk_token="<unk>", initial_alphabet=first, show_progress=False
         )  # fmt: skip
@@ -276,6 +345,14 @@ def _trained(kind: str, texts: list[str], size: int) -> Any:
     spec = json.loads(tokenizer.to_str())
     if kind == "bpe with bytes":  # the trainer takes them for special tokens
         spec["added_tokens"] = [one for one in spec["added_tokens"] if one["content"] in names]
+        tokenizer = Tokenizer.from_str(json.dumps(spec))
+    if kind == "unigram bytes":  # the trainer knows of none
+        spec["model"]["byte_fallback"] = True
+        spec["model"]["vocab"] += [[f"<0x{byte:02X}>", -50.0] for byte in range(256)]
+        spec["decoder"] = {
+            "type": "Sequence",
+            "decoders": [{"type": "ByteFallback"}, spec["decoder"], {"type": "Fuse"}],
+        }
         tokenizer = Tokenizer.from_str(json.dumps(spec))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
 
@@ -305,6 +382,11 @@ def test_every_token_of_any_target_is_accounted_for(
     assert theirs == set(shared.special)
     assert ours == {one for ids in shared.special.values() for one in ids}
     assert not ours & set(shared.copied.values())
+    of_target, of_draft = (read_token_bytes(one, None, "") for one in (target, own))
+    twins = {text for place, text in of_draft.ordinary.items() if place not in of_draft.fallback}
+    for place, to in shared.copied.items():
+        assert of_target.ordinary[place] == of_draft.ordinary[to]
+        assert to not in of_draft.fallback or of_draft.ordinary[to] not in twins  # `g` goes before `<0x67>`
     for place, to in shared.copied.items():
         said, found = _text(target, place), _text(own, to)
         assert "\ufffd" in said + found or said == found, (
@@ -312,6 +394,8 @@ def test_every_token_of_any_target_is_accounted_for(
             own.convert_ids_to_tokens(to),
         )
     model = _draft(own, num_hidden_layers=1)
-    facts = transplant(model, copy.copy(vocabularies), shared, width, torch.randn(width, 4))
+    facts, made = transplant(model, vocabularies, shared, width, torch.randn(width, 4))
     assert len(target) == facts.copied + facts.special + facts.mapped + facts.pieces + facts.mean
+    assert set(shared.copied) == set(np.flatnonzero(made.way_V == WAYS.index("copied")).tolist())
+    assert set(np.flatnonzero(made.unwritten_V).tolist()) <= set(shared.others)
     assert bool(torch.isfinite(model.get_input_embeddings().weight).all())

@@ -265,3 +265,20 @@ def test_nothing_is_said_where_nothing_is_built(
     models: Path, cards: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert [] == lines(planned(models).of(["gate"]), capsys)
+
+
+def test_new_rows_count(models: Path, cards: list[int], tmp_path: Path) -> None:
+    """Of a draft that is given the vocabulary of a target with eight times as many columns: in the weights that are loaded, and
+    in what is trained."""
+    model = tiny_llama(3, vocabulary=4096, hidden=256, layers=4, dtype=torch.float32)
+    model.save_pretrained(tmp_path / "target")
+    (tmp_path / "draft").symlink_to(models / "draft")
+    before, after = (planned(tmp_path, f"pair.draft.vocabulary={name}") for name in ("own", "target"))
+    tables = 1 if model.config.tie_word_embeddings else 2
+    more = (4096 - 512) * 256 * tables
+
+    assert more * 2 == (stage(after, "evaluate").bytes or 0) - (stage(before, "evaluate").bytes or 0)
+    trained = measure_draft(models / "draft").parameters
+    assert training_bytes(trained + more, "adamw", 1) == stage(after, "distill").bytes
+    cards.append(round(training_bytes(trained, "adamw", 1)) + (1 << 20))
+    assert "distill" in refusals(planned(tmp_path, "pair.draft.vocabulary=target"))

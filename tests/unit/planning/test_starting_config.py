@@ -24,7 +24,7 @@ from pipeline.planning.starting_config import starting_config
 from pipeline.running.inputs import require_inputs, resolve_inputs
 from pipeline.running.pair_checks import apply_pair
 from pipeline.store.artifacts import Store
-from tests.fakes import tiny_llama, tiny_tokenizer
+from tests.fakes import quantize_in_name, tiny_llama, tiny_tokenizer
 from tests.standin_hub import standin_hub
 
 HUB = "org/name@" + "12345678e9" * 4  # a revision that YAML could take for a number
@@ -380,3 +380,20 @@ def test_the_longest_prompt_of_a_sample_is_said_to_be_so(tmp_path: Path, monkeyp
     prompts = _prompts(tmp_path / "p.jsonl", [{"prompt": "a " * (number + 1)} for number in range(3)])
     text = starting_config(str(_model(tmp_path / "target")), "target", prompts)
     assert re.search(r"longest_prompt_tokens: \d+  # of the first 2 rows: state more if later ones are longer\n", text)
+
+
+def test_a_draft_with_another_tokenizer_gets_the_targets(tmp_path: Path) -> None:
+    """With what is shared in a comment; one that is quantized cannot be trained."""
+    target, draft = _model(tmp_path / "target"), _model(tmp_path / "draft")
+    (draft / "tokenizer.json").write_text((draft / "tokenizer.json").read_text().replace('"w9"', '"x9"'))
+    prompts = _prompts(tmp_path / "prompts.jsonl", [{"prompt": f"w5 w9 w7 w{n}"} for n in range(10, 20)])
+    text = starting_config(str(target), str(draft), prompts)
+    said = "31 of 32 tokens are shared, 80.0% of your prompts' text; it must be trained afterwards"
+
+    assert f"    vocabulary: target  # another tokenizer: {said}\n" in text
+    assert "    # the draft's own tokenizer cannot write 20.0% of your prompts' text" in text
+    assert "target" == _loaded(tmp_path, text).pair.draft.vocabulary
+    assert "vocabulary" not in starting_config(str(target), SMALLER, prompts)
+    quantize_in_name(draft)
+    with pytest.raises(UsageError, match="is quantized, so it cannot be trained"):
+        starting_config(str(target), str(draft), prompts)

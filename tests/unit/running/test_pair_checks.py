@@ -16,7 +16,7 @@ from pipeline.running import pair_checks
 from pipeline.running.jobs import jobs_of
 from pipeline.running.local_pair import check_local_pair
 from pipeline.running.pair_checks import apply_pair
-from tests.fakes import tiny_llama, tiny_tokenizer
+from tests.fakes import quantize_in_name, tiny_llama, tiny_tokenizer
 
 SMOKE = Path(__file__).parents[3] / "configs" / "smoke.yaml"
 NARROW = "gate_proj has 64 inputs and 172 outputs, but int4 needs multiples of 64 and 32"
@@ -241,20 +241,30 @@ def test_a_local_draft_with_another_tokenizer_is_checked_before_a_run(tmp_path: 
     """As the pair stage does: refused with the key that makes it a draft, and with what its tokens are if they are not there."""
     target, draft = _model(tmp_path / "target"), _model(tmp_path / "draft")
     (draft / "tokenizer.json").write_text((draft / "tokenizer.json").read_text().replace('"w9"', '"x9"'))
-    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n')
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "w5 w9 w7 w8"}\n')
     pair = (f"pair={{target: {{source: {target}}}, draft: {{source: {draft}}}}}", "generate.distribution_tokens=8")
     prompts, to_target = f"corpus.sources=[{{path: {tmp_path}/prompts.jsonl}}]", "pair.draft.vocabulary=target"
 
     with pytest.raises(
-        UsageError, match=r"set pair\.draft\.vocabulary to target: 31 of 32 tokens are shared, the others"
+        UsageError, match=r"set pair\.draft\.vocabulary to target: 31 of 32 tokens are shared, 75.0% of your"
     ):
         check_local_pair(_config(*pair, prompts))
     with pytest.raises(
         UsageError, match=r"pair\.draft\.tokens\.<x>: the target has no such token; correct or remove it"
     ):
         check_local_pair(_config(*pair, prompts, to_target, "pair.draft.tokens={<x>: w5}"))
-    config, _ = check_local_pair(_config(*pair, prompts, to_target, "pair.draft.tokens={w30: w5 w6}"))
+    given, warned = _config(*pair, prompts, to_target, "pair.draft.tokens={w30: w5 w6}"), list[str]()
+    config, notes = check_local_pair(given)
     assert {"w30": "w5 w6"} == config.pair.draft.tokens
+    said = "pair.draft.vocabulary = target: 31 of 32 tokens are shared, 75.0% of your prompts' text; it must be trained"
+    assert any(note.startswith(said) for note in notes)
+    assert any("cannot write 25.0% of your prompts' text" in note for note in notes)
+    assert any("target: with rows for the 32 columns of the target's logits the draft has " in note for note in notes)
+    assert notes[: len(notes) - 3] == check_local_pair(given, warned.append)[1]
+    assert notes[-3:] == warned
+    quantize_in_name(draft)
+    with pytest.raises(UsageError, match="is quantized, so it cannot be trained"):
+        check_local_pair(given)
 
 
 LOAD = "gate.load={requests_per_second: 1, max_batch: 4, context: 64}"
