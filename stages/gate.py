@@ -15,6 +15,7 @@ from pipeline.config.quantize import UNQUANTIZED, Variant
 from pipeline.distillation.learning_curve import find_curve
 from pipeline.drafts.directory import seen_prompts
 from pipeline.drafts.kinds import KINDS
+from pipeline.drafts.token_rows import read_token_rows
 from pipeline.judgement.at_load import StatedLoad, latency, mean_seconds
 from pipeline.judgement.benefit import benefit_at_load
 from pipeline.judgement.choice import Contender, choose, chosen, not_made
@@ -29,9 +30,20 @@ from pipeline.judgement.evidence import (
     target_source,
 )
 from pipeline.judgement.measured_speed import measured_speed
+from pipeline.judgement.new_vocabulary import new_vocabulary
 from pipeline.judgement.policy import Case, apply_rules, not_examined
 from pipeline.judgement.relative_speed import RoundRatio, measured_ratio, predicted_ratio
-from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, REFUSE, Decision, Side, VariantFigures, brief
+from pipeline.judgement.schema import (
+    BASELINE,
+    CANDIDATE,
+    LOOKUP,
+    REFUSE,
+    Decision,
+    NewVocabulary,
+    Side,
+    VariantFigures,
+    brief,
+)
 from pipeline.judgement.speed import speed_warnings
 from pipeline.judgement.what_now import what_now
 from pipeline.latency.costs.step_costs import read_step_costs
@@ -42,6 +54,7 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.running.pair_checks import left_out_variants
 from pipeline.running.settings import GateSettings
 from pipeline.running.tasks import CHAMPION_PROFILE, draft_input, examination_input, profile_input
+from pipeline.speculation.settings import Sampling
 from pipeline.store.artifacts import age_in_days, read_manifest
 from pipeline.store.files import write_json
 
@@ -104,6 +117,7 @@ def run(context: StageContext[GateSettings]) -> Outcome:
         dropped_prompts=prompts - len(counts.get(CANDIDATE, ())),
         **vars(evidence),
         training=read_training(inputs["distilled"] / "training.json"),
+        new_vocabulary=_new_vocabulary(context, directories[CANDIDATE], pair),
         what_now=what_now(
             judgement.rules,
             times.get(CANDIDATE) if speed is not None and speed.candidate.speedup is not None else None,
@@ -246,6 +260,37 @@ def _with_latency(context: StageContext[GateSettings], variant: Variant, case: C
     )
 
 
+def _new_vocabulary(context: StageContext[GateSettings], candidate: Path, pair: Pair) -> NewVocabulary | None:
+    """None where the base draft has always had the target's tokenizer."""
+    facts = pair.facts.get("transplant")
+    if facts is None:
+        return None
+    from pipeline.examination.token_acceptance import read_token_acceptance
+    from pipeline.generation.completion_store import canonical
+    from pipeline.generation.stored_completions import StoredCompletions
+    from pipeline.models.loading import load_tokenizer
+
+    tokenizer = load_tokenizer(pair.tokenizer, context.resources.trust_remote_code)
+    names = facts.get("unmatched", [])
+    sampling = canonical(Sampling.from_config(context.settings.sampling))
+    completions = StoredCompletions.open(context.inputs["completions"], {"examination"}, sampling)
+    ids, sides = {item.id for item in completions}, (context.inputs["examination_base"], candidate)
+    profiles = [read_profile(side).headline for side in sides]
+    before, after = (
+        {} if profile is None else read_token_acceptance(side, ids)
+        for profile, side in zip(profiles, sides, strict=True)
+    )
+    return new_vocabulary(
+        facts,
+        read_token_rows(pair.directory),
+        dict(zip(tokenizer.convert_tokens_to_ids(names), names, strict=True)),
+        completions,
+        before,
+        after,
+        profiles[0].acceptance_rate if profiles[0] is not None else None,
+    )
+
+
 def _examples(
     context: StageContext[GateSettings], directories: Mapping[Side, Path], case: Case, pair: Pair
 ) -> dict[str, Any]:
@@ -255,7 +300,6 @@ def _examples(
     from pipeline.examination.examples import choose_examples, make_examples
     from pipeline.generation.completion_store import canonical, read_completions
     from pipeline.models.loading import load_tokenizer
-    from pipeline.speculation.settings import Sampling
 
     settings = context.settings
     sides: dict[str, Path] = {side: directories[side] for side in (CANDIDATE, BASELINE)}

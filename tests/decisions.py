@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured
-from pipeline.acceptance.schema import SamplingSettings
+from pipeline.acceptance.schema import Figure, SamplingSettings
 from pipeline.config.gate import GateConfig
 from pipeline.judgement.comparison import draft_figures, paired_gains
 from pipeline.judgement.decision import judge
@@ -16,7 +16,9 @@ from pipeline.judgement.schema import (
     LOOKUP,
     Decision,
     ModelSource,
+    NewVocabulary,
     Provenance,
+    RowsFigures,
     TargetSource,
     TrainingStep,
 )
@@ -53,6 +55,22 @@ TRAINING: list[dict[str, Any]] = [
         "dev_tokens_per_target_call": 2.2,
     },
 ]
+
+NEW_VOCABULARY = NewVocabulary(
+    rows={
+        "copied": RowsFigures(tokens=863, share=0.91, acceptance_before=0.42, acceptance_after=0.81),
+        "mapped": RowsFigures(tokens=160, share=0.09, acceptance_before=0.21, acceptance_after=0.74),
+    },
+    roles={
+        "<|end|>": {"answer": RowsFigures(tokens=1, share=0.001, acceptance_before=None, acceptance_after=None)},
+    },
+    unwritten=0.004,
+    lost=["capital letters"],
+    no_map="",
+    map_error=0.68,
+    output_map_error=0.7,
+    base=Figure(0.376, 0.36, 0.39, 60),
+)
 
 
 def make_decision(gain: float = 10.0, domain: str = "code", prompts: int = 50, **changes: Any) -> Decision:

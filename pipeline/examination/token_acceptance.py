@@ -1,6 +1,7 @@
 """`acceptance_by_token.arrow`: a_t of every token of the examined completions, from which examples are shown to reviewers.
 
-Half precision is enough to show a token; no figure is computed from this file.
+Half precision is enough to show a token, and for the acceptance by how rows of a new vocabulary were made; no other figure is
+computed from this file.
 """
 
 from collections.abc import Collection, Sequence

@@ -9,6 +9,7 @@ from pipeline.export.reload import reloading
 from pipeline.export.schema import FILE, ExpectedCounters
 from pipeline.export.target import target_name
 from pipeline.judgement.headline import interval
+from pipeline.registry.named import Draft
 
 _FRESH = 1_000
 _HEAD = "the head: weights and config; its tokenizer is the target's"
@@ -31,11 +32,14 @@ def readme(plan: ExportPlan, expected: ExpectedCounters, names: Sequence[str]) -
     what = _WHAT | ({"draft": _HEAD} if draft.kind.reads_states else {})
     target = draft.pair.facts["target"]
     pinned = f"revision {code(target['revision'])}" if target["revision"] else f"digest `{target['digest']}`"
+    licences = (_licence_of_draft(draft), target["license"] or "not stated")
     lines = [
         f"# {markdown(draft.label)}, for {facts.title}",
         "",
         f"A draft model for speculative decoding with {code(target['source'])} ({pinned}). The facts about {facts.title} are "
         f"those of version {facts.checked}.",
+        "",
+        f"Licences: of the draft {markdown(licences[0])}, of the target {markdown(licences[1])}.",
         "",
         "| file | what it is |",
         "|---|---|",
@@ -56,6 +60,11 @@ def readme(plan: ExportPlan, expected: ExpectedCounters, names: Sequence[str]) -
     if plan.notes:
         lines += ["", "## Warnings", "", *(f"- {markdown(note[0].upper() + note[1:])}." for note in plan.notes)]
     return "\n".join(lines) + "\n"
+
+
+def _licence_of_draft(draft: Draft) -> str:
+    """That of its base, unless the config states another."""
+    return draft.config.promote.license or draft.pair.facts["draft"]["license"] or "not stated"
 
 
 def _serving(plan: ExportPlan) -> list[str]:

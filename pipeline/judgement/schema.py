@@ -153,6 +153,30 @@ class TrainingStep:
     learning_rate: Number | None = None  # the peak rate that trials gave, in an entry of its own
 
 
+@stored
+class RowsFigures:
+    """Of tokens of the target whose rows in the base draft were made in one way."""
+
+    tokens: Count
+    share: Number  # of the text of the examination prompts and their completions
+    acceptance_before: Number | None  # of the tokens of completions, by the base draft; None where there are none
+    acceptance_after: Number | None  # by the candidate
+
+
+@stored
+class NewVocabulary:
+    """Of a base draft that had another tokenizer than the target: see `docs/drafts.md`."""
+
+    rows: dict[Text, RowsFigures]  # by how they were made
+    roles: dict[Text, dict[Text, RowsFigures]]  # of special tokens without a counterpart, by token and segment
+    unwritten: Number  # share of the text that the draft's own tokenizer cannot write
+    lost: list[Text]  # what it changes in a text
+    no_map: Text  # why no row is mapped; empty where some are
+    map_error: Number | None  # leave-one-out, as a share of the rows' spread
+    output_map_error: Number | None
+    base: Figure | None  # acceptance rate of the base draft; None where it cannot be examined
+
+
 @stored(kw_only=False)
 class ModelSource:
     """Where a model comes from."""
@@ -213,6 +237,7 @@ class Decision(BriefDecision):
     gains: Gains | None  # None where a side has no figures, and where the candidate is the champion
     benefit: Benefit | None
     training: list[TrainingStep] = field(default_factory=list)
+    new_vocabulary: NewVocabulary | None = None
     provenance: Provenance
 
 

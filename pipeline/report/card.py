@@ -12,6 +12,7 @@ from pipeline.drafts.kinds import KINDS, Kind
 from pipeline.errors import UnderstudyError
 from pipeline.escaping.markdown import code, markdown
 from pipeline.judgement.headline import headline, outcome, power_summary, undo
+from pipeline.judgement.new_vocabulary import HEADER, lines, table
 from pipeline.judgement.schema import CANDIDATE, FILE, Decision, DraftFigures
 
 DRAFT = "draft"  # the directory of the weights in a registered version
@@ -41,6 +42,7 @@ def card(facts: Mapping[str, Any]) -> str:
             _header(facts),
             _summary(facts),
             _acceptance(decision),
+            _vocabulary(decision),
             _decision(decision),
             _serving(decision),
             _limits(facts),
@@ -103,6 +105,7 @@ def _summary(facts: Mapping[str, Any]) -> str:
             f"| target | {_model(target)} |",
             f"| base draft | {_model(base)} |",
             f"| licence | {markdown(licence)} |",
+            f"| licence of the target | {markdown(target['license'] or 'not stated')} |",
             f"| training prompts | {int(facts['train_prompts']):,} |",
             f"| size | {draft.parameters:,} parameters, {draft.bytes / 1e6:,.1f} MB |",
             f"| memory to serve | {_memory(facts['serving'])} |",
@@ -161,6 +164,19 @@ def _acceptance(decision: Decision) -> str:
         first = "-" if begins is None else f"{begins.value:.3f}"
         lines.append(f"| {markdown(name)} | {part.share:.0%} | {rate.value:.3f} | {_bounds(rate, 3)} | {first} |")
     return "\n".join(lines)
+
+
+def _vocabulary(decision: Decision) -> str:
+    """Of a base draft that had another tokenizer; empty for others."""
+    found = decision.new_vocabulary
+    if found is None:
+        return ""
+    origin = "Rows that are mapped are computed from the target's embedding, so its licence holds for them too."
+    rows = ["| " + " | ".join(markdown(cell) for cell in cells) + " |" for cells in (HEADER, *table(found))]
+    rows.insert(1, "|---|---:|---:|---:|---:|")
+    said = [f"{markdown(line)}." for line in lines(decision)]
+    mapped = [origin] if "mapped" in found.rows else []
+    return "\n".join(["## The target's vocabulary", "", *said, *mapped, "", *rows])
 
 
 def _bounds(figure: Figure, digits: int) -> str:

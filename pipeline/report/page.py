@@ -26,6 +26,7 @@ from pipeline.judgement.headline import (
     side_names,
     undo,
 )
+from pipeline.judgement.new_vocabulary import HEADER, lines, table
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, Benefit, Decision, Side, TrainingStep
 from pipeline.judgement.speed import conditions, drafts, per_second, remarks, speedup_text, with_length
 from pipeline.report.charts import Charts
@@ -84,11 +85,14 @@ def _render(
     decision = _in_order(decision)
     benefit = decision.benefit
     promotion = run["promotion"] if run else None
-    lines = headline(decision, promotion)
+    shown = headline(decision, promotion)
     page = template.render(
-        title=f"{mark(decision, promotion)} {lines[0]}",
+        title=f"{mark(decision, promotion)} {shown[0]}",
         decision=decision,
-        lines=lines,
+        lines=shown,
+        about_rows=[_sentence(line) for line in lines(decision)],
+        rows_header=HEADER,
+        rows_table=table(decision.new_vocabulary) if decision.new_vocabulary else [],
         mark=mark(decision, promotion),
         names=names,
         gamma=decision.gamma,

@@ -41,8 +41,8 @@ STAGES: tuple[Stage, ...] = (
         in_parts=True,
     ),
     Stage("speed", 4, "step times, plain and at each draft length, in turns", uses_device=True),
-    Stage("gate", 18, "apply the promotion rules", needs_registry=True),
-    Stage("promote", 2, "register the draft and set the alias `champion`", cached=False, needs_registry=True),
+    Stage("gate", 19, "apply the promotion rules", needs_registry=True),
+    Stage("promote", 3, "register the draft and set the alias `champion`", cached=False, needs_registry=True),
 )
 
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)

@@ -117,13 +117,15 @@ def _draft(tmp_path: Path, own: Mapping[str, Any] = {}, **more: Any) -> Any:
     (tmp_path / "target").mkdir(exist_ok=True)
     if not is_served:
         (tmp_path / "target" / "config.json").write_text(json.dumps(config))
-    facts = {"target": {"source": "org/it's", "revision": "c" * 40, "digest": "d", "logits_width": 64}}
+    target_facts = {"source": "org/it's", "revision": "c" * 40, "digest": "d", "logits_width": 64, "license": "mit"}
+    facts = {"target": target_facts, "draft": {"license": "apache-2.0"}}
     pair = SimpleNamespace(path=lambda role: tmp_path / "target", dtype=lambda role: dtype, facts=facts)
     target = SimpleNamespace(is_hub=True, is_served=is_served, source="org/it's", revision="c" * 40)
     settings = SimpleNamespace(
         sampling=SamplingConfig(**more.pop("sampling", {})),
         pair=SimpleNamespace(target=target, trust_remote_code=more.pop("needs_code", False)),
         gate=SimpleNamespace(load=SimpleNamespace(max_batch=8)),
+        promote=SimpleNamespace(license=None),
     )
     found = {
         "directory": tmp_path,
@@ -292,8 +294,20 @@ def test_the_readme_names_counters_and_warnings(tmp_path: Path) -> None:
     assert "from `org/it's`, the name that the server of the completions uses" in " ".join(
         readme(plan, expected, []).split()
     )
-    for part in ("2.500 [2.400, 2.600]", "0.800, 0.700", counter, "mixture", "49548", "Not exact.", "`launch.sh` |"):
+    for part in (
+        "2.500 [2.400, 2.600]",
+        "0.800, 0.700",
+        counter,
+        "mixture",
+        "49548",
+        "Not exact.",
+        "`launch.sh` |",
+        LICENCES,
+    ):
         assert part in text
+
+
+LICENCES = "Licences: of the draft apache-2.0, of the target mit."
 
 
 @pytest.mark.parametrize("engine", get_args(ExportEngine))

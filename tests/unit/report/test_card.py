@@ -10,7 +10,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.judgement.rule_result import RuleResult
 from pipeline.judgement.schema import CANDIDATE, Decision
 from pipeline.report.card import card, examined, version_description
-from tests.decisions import make_decision
+from tests.decisions import NEW_VOCABULARY, make_decision
 from tests.profiles import CONDITIONS
 
 
@@ -38,7 +38,7 @@ def decision(draft_sampling: Drafting = "probabilistic", **changes: Any) -> Deci
 
 
 def facts() -> dict[str, Any]:
-    model = {"source": "org/big", "revision": "f" * 40, "digest": "d1", "parameters": 5_200_000}
+    model = {"source": "org/big", "revision": "f" * 40, "digest": "d1", "parameters": 5_200_000, "license": "m|t"}
     return {
         "name": "big-draft",
         "digest": "d2",
@@ -135,3 +135,15 @@ def test_a_head_is_served_as_what_it_is(kind: Any, drawn: str, sampled: bool) ->
     assert f"A head of kind {kind}" in text
     assert f"Draft tokens are {'chosen ' if drawn == 'greedily' else ''}{drawn}" in text
     assert "small language model" not in text
+
+
+def test_rows_of_another_tokenizer_are_on_the_card() -> None:
+    """With their share of the text, and the licences of both models."""
+    text = card({**facts(), "decision": decision(new_vocabulary=NEW_VOCABULARY)})
+
+    assert "| licence of the target | m\\|t |" in text
+    assert "| mapped from the target's embedding | 160 | 9.0% | 0.21 | 0.74 |" in text
+    assert "| &lt;\\|end\\|> in answer: no counterpart | 1 | 0.1% | none | none |" in text
+    assert "computed from the target's embedding, so its licence holds for them too" in text
+    assert "68% of the rows' spread, of the output layer 70%" in text
+    assert "The target's vocabulary" not in card(facts())

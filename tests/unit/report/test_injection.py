@@ -35,7 +35,7 @@ def _record() -> RunRecord:
 
 
 def _card_facts() -> dict[str, Any]:
-    model = {"source": BAD, "revision": BAD, "digest": "d1", "parameters": 5}
+    model = {"source": BAD, "revision": BAD, "digest": "d1", "parameters": 5, "license": BAD}
     return {
         **facts(),
         "decision": _decision(),

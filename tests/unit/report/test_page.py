@@ -24,7 +24,7 @@ from pipeline.judgement.schema import (
 from pipeline.report import page as page_module
 from pipeline.report.charts import Charts
 from pipeline.report.page import review_page
-from tests.decisions import make_decision, make_example_set
+from tests.decisions import NEW_VOCABULARY, make_decision, make_example_set
 
 CONFIG = {"name": "loop", "pair": {"target": {"source": "org/big"}}}
 
@@ -377,3 +377,13 @@ def test_a_head_has_no_completions_by_token_and_the_page_says_why() -> None:
     assert "Acceptance rate by position in the output." not in shown
     assert "Acceptance by position in the draft" in shown
     assert "No completions are shown by token" not in page_of(decision)
+
+
+def test_the_page_says_how_weak_a_base_with_another_tokenizer_was() -> None:
+    """And how its rows were made; nothing of other drafts."""
+    text = Outline(page_of(make_decision(new_vocabulary=NEW_VOCABULARY))).text
+
+    assert "Before training it had an acceptance rate of 0.376 [0.360, 0.390], beside " in text
+    assert "cannot write 0.4% of the examined text: it loses capital letters." in text
+    assert "<|end|> in answer: no counterpart" in text
+    assert "acceptance before training" not in Outline(page_of(make_decision())).text
