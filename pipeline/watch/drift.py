@@ -8,12 +8,12 @@ together at the least.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import log
+from math import ceil, log
 from typing import Literal
 
 from pipeline.config.watch import WatchConfig
-from pipeline.store.parsing import Moment, stored
-from pipeline.watch.e_detector import Detector, fresh, mean_increments, rate_increments, updated
+from pipeline.store.parsing import Amount, Flag, Moment, stored
+from pipeline.watch.e_detector import Detector, fresh, log_mean, mean_increments, rate_increments, updated
 from pipeline.watch.reference import BLOCK, HOUR, SLOTS, Reference, Sums, assumed, learned, with_look
 from pipeline.watch.share import Share
 
@@ -28,12 +28,23 @@ _CHARTS = 8  # looks and blocks, low and high, of two counts
 _BETWEEN = 0.5  # of a block's standard deviation: what the error of the level and its wandering may be
 _ENDED = log(100.0)  # evidence that a drift has ended
 _SMALLEST = 0.005  # share that a chart tests
+_FAR = log(100.0)  # evidence of one look that is worth a line; no alarm follows from it
+
+
+@stored
+class Outside:
+    """The last look alone is far from what is just no drift, and the test cannot alarm yet. `seconds`: to the alarm, if the looks
+    to come are like it; `as_burst`: because of `watch.burst_minutes`, and not of few draft tokens."""
+
+    side: Verdict
+    seconds: Amount
+    as_burst: Flag
 
 
 @stored
 class Drift:
     """What the test knows of a count. `hours`: until there is a reference. `since`: Unix seconds at which the verdict became
-    true."""
+    true. `outside`: of the last look."""
 
     reference: Reference | None = None
     hours: tuple[Sums, ...] = ()
@@ -43,6 +54,7 @@ class Drift:
     end: Detector
     verdict: Verdict = "steady"
     since: Moment = 0.0
+    outside: Outside | None = None
 
 
 def started(time: float) -> Drift:
@@ -109,17 +121,23 @@ def _charted(
     seconds: float,
     settings: WatchConfig,
 ) -> Drift:
-    looks, blocks = dict(drift.looks), dict(drift.blocks)
+    looks, blocks, outside = dict(drift.looks), dict(drift.blocks), None
     for name, side in SIDES.items():
         cap = _bound(settings, _LOOK) * min(1.0, seconds / (60 * settings.burst_minutes))
-        increments = [min(cap, one) for one in _of_look(share, reference, time, seconds, side, settings)]
+        found = _of_look(share, reference, time, seconds, side, settings)
+        increments = [min(cap, one) for one in found]
         looks[name] = updated(looks[name], increments, _weight(seconds), time - seconds)
+        if log_mean(found) >= _FAR:
+            missing = max(0.0, _bound(settings, _LOOK) - looks[name].log_evidence)
+            outside = Outside(
+                side=name, seconds=seconds * ceil(missing / max(increments)), as_burst=max(found) > max(increments)
+            )
         if closed is not None and reference.block is not None:
             increments = [
                 min(_bound(settings, BLOCK), one) for one in _of_block(closed, reference, side, settings.margin)
             ]
             blocks[name] = updated(blocks[name], increments, 1.0, closed.number * BLOCK)
-    return replace(drift, looks=looks, blocks=blocks)
+    return replace(drift, looks=looks, blocks=blocks, outside=outside)
 
 
 def _weight(seconds: float) -> float:
@@ -223,6 +241,7 @@ def _anew(drift: Drift, verdict: Verdict, since: float) -> Drift:
         end=fresh(1),
         verdict=verdict,
         since=since,
+        outside=None,
     )
 
 

@@ -37,14 +37,18 @@ class Detector:
     @property
     def log_evidence(self) -> float:
         """log of the mean of M over the components."""
-        most = max(one.log_evidence for one in self.components)
-        total = math.fsum(math.exp(one.log_evidence - most) for one in self.components)
-        return most + math.log(total / len(self.components))
+        return log_mean([one.log_evidence for one in self.components])
 
     @property
     def since(self) -> float:
         """When the change began, by the component with the most evidence."""
         return max(self.components, key=lambda one: one.log_evidence).since
+
+
+def log_mean(logs: Sequence[float]) -> float:
+    """log of the mean of numbers that are given by their logs."""
+    most = max(logs)
+    return most + math.log(math.fsum(math.exp(one - most) for one in logs) / len(logs))
 
 
 def fresh(sizes: int) -> Detector:

@@ -5,12 +5,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.config.watch import WatchConfig
-from pipeline.watch.drift import SIDES
+from pipeline.watch.drift import SIDES, Outside
 from pipeline.watch.findings import Findings
 from pipeline.watch.moved import moved
 from pipeline.watch.share import FIRST
 from pipeline.watch.state import Last, WatchState
 
+_DIRECTION = {"low": "below", "high": "above"}
 _USUAL_CAUSE = {
     "low": "the traffic or the target changed, another draft is served, or, if it is very low, the output is garbled; "
     "`understudy canary` tells which",
@@ -54,10 +55,9 @@ def _own_line(state: WatchState, settings: WatchConfig) -> str:
 
 
 def state_line(state: WatchState) -> str:
-    """`steady`, or the drift, when it began, what moved, and what is usual for it."""
+    """Whether there is a drift, when it began, what moved, and what is usual for it."""
     if not state.has_drift:
-        return "no drift"
-    direction = "below" if state.verdict == "low" else "above"
+        return "no drift" if state.outside is None else _outside_text(*state.outside)
     what = state.counts.drifting or "acceptance"
     found = moved(state.domains.get(state.shown or "", {}), SIDES[state.verdict]) if state.verdict in SIDES else None
     of = (
@@ -66,8 +66,16 @@ def state_line(state: WatchState) -> str:
         else f"; most in {found.domain} ({100 * found.change:+.1f} points, {100 * found.part:.0f}% of it)"
     )
     return (
-        f"drift: {what} is {direction} what it should be since about {clock(state.since)}{of} "
+        f"drift: {what} is {_DIRECTION[state.verdict]} what it should be since about {clock(state.since)}{of} "
         f"({_USUAL_CAUSE[state.verdict]})"
+    )
+
+
+def _outside_text(name: str, outside: Outside) -> str:
+    why = "until then it may be a burst of other traffic: watch.burst_minutes" if outside.as_burst else "too few drafts"
+    return (
+        f"no drift yet, but {name} is far {_DIRECTION[outside.side]} what it should be: an alarm in about "
+        f"{outside.seconds / 60:,.0f} minutes if it stays there ({why})"
     )
 
 
@@ -144,6 +152,7 @@ def figures(found: Findings) -> dict[str, Any]:
     return {
         "drift": state.verdict if state.has_drift else None,
         "since": clock(state.since),
+        "outside": None if state.outside is None else {"count": state.outside[0], **asdict(state.outside[1])},
         "draft": state.draft or None,
         "looks": state.looks,
         "watched": name,

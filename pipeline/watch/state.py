@@ -11,7 +11,7 @@ from pipeline.store.artifacts import Store
 from pipeline.store.parsing import Amount, Count, Moment, Text, format_of, stored
 from pipeline.store.state_files import StateFile
 from pipeline.watch.compared import Compared
-from pipeline.watch.drift import SIDES, Drift, started
+from pipeline.watch.drift import SIDES, Drift, Outside, started
 from pipeline.watch.moved import Recent
 from pipeline.watch.paying import Paying
 from pipeline.watch.reading import ReaderState
@@ -86,6 +86,13 @@ class WatchState:
         """The count to show where there is room for one: the one that drifts, else first tokens; None before the first look."""
         latest = [name for name, one in self.last.items() if one.time == self.looked_at]
         return self.counts.drifting or min(latest, key=lambda name: name != FIRST, default=None)
+
+    @property
+    def outside(self) -> tuple[str, Outside] | None:
+        """The count that is far from its prediction in the last look that had counts, without a drift yet."""
+        latest = {name for name, one in self.last.items() if one.time == self.looked_at}
+        found = [(name, one) for name, one in self.counts.outside.items() if name in latest]
+        return min(found, key=lambda one: one[1].seconds, default=None)
 
     def reference(self, name: str) -> Reference | None:
         """Of this count, once it is known."""

@@ -5,7 +5,7 @@ from dataclasses import field, replace
 
 from pipeline.config.watch import WatchConfig
 from pipeline.store.parsing import Amount, Moment, Text, stored
-from pipeline.watch.drift import Drift, Verdict, forgetting, looked, renewed, started
+from pipeline.watch.drift import Drift, Outside, Verdict, forgetting, looked, renewed, started
 from pipeline.watch.reference import HOUR
 from pipeline.watch.share import Share
 
@@ -38,6 +38,12 @@ class WatchedCounts:
     def verdict(self) -> Verdict:
         name = self.drifting
         return "steady" if name is None else self.by_name[name].drift.verdict
+
+    @property
+    def outside(self) -> Mapping[str, Outside]:
+        """By name of the count, while nothing drifts."""
+        found = {} if self.drifting else {name: one.drift.outside for name, one in self.by_name.items()}
+        return {name: outside for name, outside in found.items() if outside is not None}
 
     @property
     def since(self) -> float:

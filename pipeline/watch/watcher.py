@@ -93,9 +93,12 @@ def ended(state: WatchState, time: float) -> WatchState:
 
 
 def changes(before: WatchState, after: WatchState) -> Sequence[str]:
-    """What of the state has changed: `drift`, `paying`, `reference`."""
+    """What of the state has changed: `drift` (or a look that is far outside has come or gone), `paying`, `reference`."""
     found = []
-    if (before.verdict, before.since) != (after.verdict, after.since) and (before.has_drift or after.has_drift):
+    has_changed = (before.verdict, before.since) != (after.verdict, after.since) and (
+        before.has_drift or after.has_drift
+    )
+    if has_changed or (before.outside is None) != (after.outside is None):
         found.append("drift")
     if before.paying.pays != after.paying.pays:
         found.append("paying")

@@ -150,3 +150,28 @@ def test_nothing_is_learned_while_there_is_a_drift() -> None:
     share = Share(name=FIRST, trials=100.0, successes=20.0, predicted=0.7)
     found = looked(replace(started(0.0), verdict="low"), share, LOOK, LOOK, SETTINGS)
     assert () == found.hours
+
+
+@pytest.mark.parametrize(("burst_minutes", "drafts", "alarm"), [(60.0, 67.0, 12), (1.0, 50.0, 3)])
+def test_a_look_that_is_far_outside_says_when_there_is_an_alarm(
+    burst_minutes: float, drafts: float, alarm: int
+) -> None:
+    """First tokens at 0.07 in place of 0.531: the time that each look says is right within a look. What it waits for is the end
+    of a burst, or more drafts."""
+    settings, drift, said = WatchConfig(burst_minutes=burst_minutes), started(0.0), []
+    effect = 1.5 if burst_minutes == 60 else 2.0
+    look = Share(name=FIRST, trials=drafts, successes=0.07 * drafts, predicted=0.531, design_effect=effect)
+    while drift.verdict == "steady":
+        drift = looked(drift, look, (len(said) + 1) * LOOK, LOOK, settings)
+        said.append(drift.outside)
+    assert (alarm, None) == (len(said), said.pop())
+    found = [(one.side, one.as_burst, number + one.seconds / LOOK) for number, one in enumerate(said, 1) if one]
+    assert [("low", burst_minutes == 60)] * (alarm - 1) == [one[:2] for one in found]
+    assert all(abs(told - alarm) <= 1 for _, _, told in found)
+
+
+@pytest.mark.parametrize("share", [0.7, 0.61, 0.79])
+def test_a_look_within_what_is_normal_is_not_outside(share: float) -> None:
+    """Predicted 0.7: within the band and the margin, or a chance of a hundredth beyond."""
+    look = Share(name=FIRST, trials=100.0, successes=100 * share, predicted=0.7)
+    assert looked(started(0.0), look, LOOK, LOOK, WatchConfig()).outside is None

@@ -108,6 +108,23 @@ def test_a_drift_and_its_end_are_changes() -> None:
     assert (None, "low") == (figures(found_in(again))["drift"], figures(found_in(low))["drift"])
 
 
+def test_a_look_far_from_its_prediction_is_no_drift_yet() -> None:
+    """The line and `--json` say so; the verdict, and so exit code and notice, wait for the rule. A look as predicted ends it."""
+    settings = WatchConfig()
+    state = _looks(new_state(0.0), [0.1, 0.1], settings)
+    line, shown = status_line(found_in(state), settings), figures(found_in(state))
+    assert line.startswith(
+        "no drift yet, but acceptance of the first draft token is far below what it should be: an alarm in about"
+    )
+    assert "minutes if it stays there (until then it may be a burst of other traffic: watch.burst_minutes); " in line
+    assert "acceptance of the first draft token 0.100, predicted 0.800 (1,000 drafts)" in line
+    assert ("steady", None, []) == (state.verdict, shown["drift"], shown["drifts"])
+    assert (FIRST, "low", True) == tuple(shown["outside"][key] for key in ("count", "side", "as_burst"))
+    assert ["drift"] == list(changes(_looks(new_state(0.0), [0.8]), state))
+    as_predicted = _looks(state, [0.8], settings)
+    assert ("no drift", None) == (state_line(as_predicted), figures(found_in(as_predicted))["outside"])
+
+
 def test_another_draft_is_another_beginning() -> None:
     low = _looks(new_state(0.0), [0.4] * 8)
     other = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
