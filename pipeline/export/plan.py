@@ -7,7 +7,7 @@ from pipeline.config.evaluate import Drafting
 from pipeline.config.quantize import Variant
 from pipeline.drafts.head_config import longest_block
 from pipeline.engines.facts import FACTS, EngineFacts, ExportEngine
-from pipeline.engines.issues import schedule_issues
+from pipeline.engines.issues import cpu_sampling_issues, schedule_issues
 from pipeline.errors import UsageError
 from pipeline.export.attention import attention_options
 from pipeline.export.checks import NUMBERS, require_engine, require_loadable
@@ -47,6 +47,11 @@ class ExportPlan:
         """Whether the draft's files are read here as they are exported."""
         head = self.facts.heads.get(self.draft.kind.name)
         return self.converter is None and (head is None or head.layout == "stored")
+
+    @property
+    def cpu_issues(self) -> tuple[str, ...]:
+        """What who serves the draft on a CPU has to know."""
+        return cpu_sampling_issues(self.engine, self.draft.config.sampling.temperature)
 
     def comment(self, text: str) -> str:
         """Of the start script: `text`, and what is known of the draft's speed."""

@@ -79,6 +79,7 @@ def _serving(plan: ExportPlan) -> list[str]:
         "`launch.txt` has the lines." if plan.engine == "transformers" else "    ./launch.sh --port 8000",
         "",
         f"{drafting}. The expected figures hold for this setting only.",
+        *(line for issue in plan.cpu_issues for line in ("", f"On a CPU: {issue}.")),
     ]
     if plan.draft.config.pair.target.is_served and plan.engine != "transformers":
         found += [

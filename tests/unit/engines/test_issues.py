@@ -3,7 +3,7 @@
 from typing import get_args
 
 from pipeline.engines.facts import FACTS, ExportEngine
-from pipeline.engines.issues import schedule_issues
+from pipeline.engines.issues import cpu_sampling_issues, schedule_issues
 
 
 def test_those_of_a_schedule() -> None:
@@ -22,3 +22,11 @@ def test_every_issue_of_a_schedule_is_marked() -> None:
             one.number for one in facts.issues if "schedule" in one.effect or "change of the draft length" in one.effect
         ]
         assert len(schedule_issues(engine)) == len(named)
+
+
+def test_those_of_a_cpu_where_the_deployment_samples() -> None:
+    """None at temperature 0, and of other engines none is known."""
+    issue = (
+        "vLLM issue 55005: the CPU build does not sample from the target while it speculates at a temperature above 0"
+    )
+    assert [(issue,), (), ()] == [cpu_sampling_issues(*one) for one in (("vllm", 0.5), ("vllm", 0.0), ("sglang", 1.0))]

