@@ -162,8 +162,12 @@ def _bar(label: str, total: float, unit: str, done: float) -> Iterator[Track]:
     from rich.live import Live
 
     task = _OnTerminal(label, total, unit, done)
-    with Live(task, console=Console(stderr=True), refresh_per_second=10, transient=True):
+    live = Live(task, console=Console(stderr=True), refresh_per_second=10, transient=True)
+    try:  # no `with`: an interruption at its start would leave its thread and its stderr behind
+        live.start(refresh=True)
         yield task
+    finally:
+        live.stop()
 
 
 def fitted(words: Words, width: int) -> tuple[str, int, str]:

@@ -51,8 +51,9 @@ def _lasting(stream: TextIO | None, number: int, required: str) -> TextIO:
             return stream
     encoding = "utf-8" if stream is None else stream.encoding
     raw = _Raw(number, required)
-    # A character that the terminal's encoding lacks is shown as an escape.
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding=encoding, errors="backslashreplace", line_buffering=True)
+    # A character that the terminal's encoding lacks is shown as an escape. No BufferedWriter between, which has a lock: where a
+    # thread still writes when the process ends, Python would wait for it for ever, or abort.
+    return io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace", line_buffering=True)
 
 
 class _Raw(io.FileIO):
@@ -64,15 +65,18 @@ class _Raw(io.FileIO):
         self._required = required
 
     def write(self, data: "ReadableBuffer") -> int:
-        """As that of FileIO; it waits where the reader has made a pipe that does not block."""
+        """All of it; it waits where the reader has made a pipe that does not block."""
+        left = memoryview(data).cast("B")
         try:
-            while (written := super().write(data)) is None:
-                select.select([], [self.fileno()], [])
-            return written
+            while left:
+                if (written := super().write(left)) is None:
+                    select.select([], [self.fileno()], [])
+                else:
+                    left = left[written:]
         except OSError as error:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self.fileno())
             os.close(null)
             if self._required and error.errno not in _GONE:
                 raise OSError(error.errno, error.strerror, self._required) from None
-            return memoryview(data).nbytes
+        return memoryview(data).nbytes

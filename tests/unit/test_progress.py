@@ -5,10 +5,12 @@ import itertools
 import os
 import re
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
 import rich.console
+import rich.live
 from rich.console import Console
 
 from pipeline import progress
@@ -116,6 +118,25 @@ def test_a_terminal_draws_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
         track.advance(1, "loss 2")
         drawn = "".join(segment.text for segment in console.render(track))
     assert re.fullmatch(r"  train: [━╸╺]+ 1 of 4 steps, 0\.\d+ steps/s, \d+ s left, loss 2", drawn.rstrip())
+
+
+def test_an_interruption_at_the_start_of_a_bar_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread that draws, and standard error as it was: a thread that writes while the process ends makes Python abort."""
+    drawing, before = list[threading.Thread](), sys.stderr
+    console = Console(file=io.StringIO(), force_terminal=True)
+
+    class Interrupted(rich.live._RefreshThread):
+        def start(self) -> None:
+            super().start()
+            drawing.append(self)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(rich.live, "_RefreshThread", Interrupted)
+    monkeypatch.setattr(rich.console, "Console", lambda stderr: console)
+    with pytest.raises(KeyboardInterrupt), Progress(True).track("train", 4, "steps"):
+        pass
+    drawing[0].join(30)
+    assert (False, before) == (drawing[0].is_alive(), sys.stderr)
 
 
 def test_a_line_on_a_terminal_is_broken_between_words() -> None:
