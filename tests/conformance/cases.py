@@ -40,7 +40,7 @@ def exact_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
     sampling = GREEDY if greedy else Sampling()
     a = _acceptance(subject, texts, sampling, GREEDY, gamma)
     lengths_B = np.array([item.length for item in texts])
-    found = expected_rounds(_stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
+    found = expected_rounds(stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
     predicted = _counts(found.rounds_B.sum(), found.accepted_BG.sum(0))
     assert predicted == _whole(predicted), "a_t is 0 or 1, and yet the counts are not whole"
     seen = [[accepted + 1 for accepted in _rounds(steps)] for steps in call["steps"]]
@@ -62,7 +62,7 @@ def openvino_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
     texts = continue_texts(subject.target_model, own, gamma, GREEDY, subject.vocabulary, 0)
     a = _acceptance(subject, texts, GREEDY, GREEDY, gamma)
     lengths_B = np.array([item.length for item in texts])
-    found = expected_rounds(_stack(a, lengths_B, 0), lengths_B, gamma, OPENVINO)
+    found = expected_rounds(stack(a, lengths_B, 0), lengths_B, gamma, OPENVINO)
     rounds = [
         deterministic_rounds(a_T, item.length, gamma, OPENVINO, TOKENS) for a_T, item in zip(a, texts, strict=True)
     ]
@@ -171,7 +171,7 @@ def _moments(subject: Subject, own: Sequence[TokenizedText], gamma: int, call: C
         seed = call["seed"] * CONTINUATIONS + number
         longer = continue_texts(subject.target_model, own, gamma - 1, Sampling(), subject.vocabulary, seed)
         a = _sampled_acceptance(subject, longer, gamma)
-        moments = round_moments(_stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
+        moments = round_moments(stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
         found.append(tuple(_columns(moments, part) for part in ("mean", "variance")))
     return found
 
@@ -179,7 +179,8 @@ def _moments(subject: Subject, own: Sequence[TokenizedText], gamma: int, call: C
 def _columns(moments: RoundMoments, part: str) -> Floats:
     """Drafts, accepted, accepted by position: one column each, (B, 2 + gamma)."""
     counts = (moments.rounds, moments.accepted, moments.per_position)
-    return np.column_stack([getattr(count, part) for count in counts])
+    columns: Floats = np.column_stack([getattr(count, part) for count in counts])
+    return columns
 
 
 def _sampled_acceptance(subject: Subject, texts: Sequence[TokenizedText], gamma: int) -> list[Floats]:
@@ -212,7 +213,7 @@ def against_the_target(
     else:
         a = _sampled_acceptance(subject, target_texts, gamma)
     lengths_B = np.array([item.length for item in target_texts])
-    found = expected_rounds(_stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
+    found = expected_rounds(stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
     rounds_N = found.rounds_B.reshape(copies, -1).sum(0)
     accepted_N = found.accepted_BG.sum(1).reshape(copies, -1).sum(0)
     seen = [[_rounds(steps) for call in calls for steps in [call["steps"][number]]] for number in range(len(rounds_N))]
@@ -249,7 +250,8 @@ def _texts(subject: Subject, call: Call, past_the_end: bool) -> list[TokenizedTe
     ]
 
 
-def _stack(a: Sequence[Floats], lengths_B: np.ndarray, gamma: int) -> Floats:
+def stack(a: Sequence[Floats], lengths_B: np.ndarray, gamma: int) -> Floats:
+    """Of texts of different lengths, with nothing accepted past what is known."""
     width = int(lengths_B.max()) + gamma
     return np.stack([np.concatenate([a_T, np.zeros((width, *a_T.shape[1:]))])[:width] for a_T in a])
 

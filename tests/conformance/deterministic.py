@@ -50,7 +50,7 @@ def explain(
 
     Raises Unexplained if the first difference is not a near-tie. `a_T` must reach gamma tokens past the end.
     """
-    flipped_T, ties = a_T.copy(), []
+    flipped_T, ties = a_T.copy(), list[NearTie]()
     while (expected := deterministic_rounds(flipped_T, length, gamma, convention, limit)) != list(seen):
         pairs = list(zip(expected, seen, strict=False))
         first = next((number for number, (one, other) in enumerate(pairs) if one != other), None)

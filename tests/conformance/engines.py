@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ class Engine:
         return os.environ | ({"LD_PRELOAD": str(library)} if self.preload and library.exists() else {})
 
 
-def _common(target: Path, draft: Path | None, prompts: Sequence[Sequence[int]], max_tokens: int) -> dict[str, Any]:
+def _common(target: Path, draft: Path | None, prompts: Sequence[Iterable[int]], max_tokens: int) -> dict[str, Any]:
     """What the jobs of all engines hold, as JSON."""
     return {
         "target": str(target),
@@ -55,7 +55,7 @@ def _common(target: Path, draft: Path | None, prompts: Sequence[Sequence[int]], 
 def vllm_job(
     target: Path,
     draft: Path | None,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Iterable[int]],
     max_tokens: int,
     calls: Sequence[tuple[float, int]],
     *,
@@ -82,7 +82,7 @@ def vllm_job(
 def openvino_job(
     target: Path,
     draft: Path | None,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Iterable[int]],
     max_tokens: int,
     work: Path,
     *,

@@ -55,14 +55,16 @@ def export_champion(engine: str, out: Path, *arguments: str) -> Exported:
     return export_draft(f"{registered_name(run_config(record))}@champion", record, store, engine, out, *arguments)
 
 
-def export_draft(name: str, record: RunRecord, store: Store, engine: str, out: Path, *arguments: str) -> Exported:
-    """The same of a draft by its name, which that run trained."""
+def export_draft(
+    name: str, record: RunRecord, store: Store, engine: str, out: Path, *arguments: str, prompts: int = PROMPTS
+) -> Exported:
+    """The same of a draft by its name, which that run trained. `prompts`: of the examination, at most."""
     config, command = run_config(record), ["champion", "export", name, "--engine", engine, "--out", str(out)]
     subprocess.run(
         [sys.executable, "-m", "understudy_cli", *command, *arguments, "--store", str(store.root)], check=True
     )
     stored = read_completions(find_built(store, record, "generate").path, {"examination"}, GREEDY)
-    completions = sorted(stored, key=lambda item: item.id)[:PROMPTS]
+    completions = sorted(stored, key=lambda item: item.id)[:prompts]
     target = read_pair(find_built(store, record, "pair").path, model_places(config.pair)).path("target")
     return Exported(out, read_expected(out), config, completions, target)
 

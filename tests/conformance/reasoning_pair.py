@@ -50,7 +50,7 @@ def dialogue(number: int) -> tuple[list[dict[str, Any]], str]:
     call = {"name": "weather", "arguments": {"city": words["city"], "day": words["day"]}}
     if number % 3 == 1:
         return [asked], _written(thinking, f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>")
-    calling = {"role": "assistant", "content": "", "reasoning_content": thinking}
+    calling: dict[str, Any] = {"role": "assistant", "content": "", "reasoning_content": thinking}
     calling["tool_calls"] = [{"id": "c1", "type": "function", "function": call}]
     result = {
         "role": "tool",
@@ -86,7 +86,7 @@ def make(place: Path) -> None:
 
 def served_form(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """As a client sends them: arguments of tool calls are text."""
-    sent = json.loads(json.dumps(messages))
+    sent: list[dict[str, Any]] = json.loads(json.dumps(messages))
     for message in sent:
         for call in message.get("tool_calls", []):
             call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)

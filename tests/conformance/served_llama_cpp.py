@@ -62,7 +62,7 @@ class ServedLlamaCpp:
 
 
 @contextmanager
-def served(command: Sequence[str | Path], log: Path, **environment: str) -> Iterator[ServedLlamaCpp]:
+def served(command: Sequence[object], log: Path, **environment: str) -> Iterator[ServedLlamaCpp]:
     """The server that `command` starts, on a free port, with four slots; ended afterwards. AssertionError with the end of its log
     if it does not start."""
     port = free_port()
@@ -70,7 +70,7 @@ def served(command: Sequence[str | Path], log: Path, **environment: str) -> Iter
     more = ("--host", "127.0.0.1", "--port", str(port), "--parallel", "4", "--threads", "1")
     with log.open("w") as stream:
         process = subprocess.Popen(
-            [*command, *more],
+            [*map(str, command), *more],
             env=os.environ | environment,
             stdout=stream,
             stderr=subprocess.STDOUT,

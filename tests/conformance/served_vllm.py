@@ -34,17 +34,19 @@ class ServedVllm:
     url: str
     model: str
 
-    def complete(self, prompts: Sequence[Sequence[int]], max_tokens: int, at_once: int = 8) -> list[list[int]]:
-        """Greedy completions as token ids, in the order of the prompts."""
+    def complete(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int, temperature: float = 0.0, at_once: int = 8
+    ) -> list[list[int]]:
+        """Completions as token ids, in the order of the prompts."""
         with ThreadPoolExecutor(at_once) as pool:
-            return list(pool.map(lambda prompt: self._complete(prompt, max_tokens), prompts))
+            return list(pool.map(lambda prompt: self._complete(prompt, max_tokens, temperature), prompts))
 
-    def _complete(self, prompt: Sequence[int], max_tokens: int) -> list[int]:
+    def _complete(self, prompt: Sequence[int], max_tokens: int, temperature: float) -> list[int]:
         body = {
             "model": self.model,
             "prompt": [int(token) for token in prompt],
             "max_tokens": max_tokens,
-            "temperature": 0.0,
+            "temperature": temperature,
             "return_token_ids": True,
             "add_special_tokens": False,
         }
@@ -84,9 +86,11 @@ def difference(after: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str,
 
 
 @contextmanager
-def served(directory: Path, interpreter: Path, log: Path, *arguments: str) -> Iterator[ServedVllm]:
-    """The server that `launch.sh` of an export starts, on a free port; ended afterwards. AssertionError with the end of its log
-    if it does not start."""
+def served(
+    directory: Path, interpreter: Path, log: Path, *arguments: str, environment: Mapping[str, str] = {}
+) -> Iterator[ServedVllm]:
+    """The server that `launch.sh` of an export starts, on a free port; ended afterwards. `environment`: variables of it, beside
+    ours. AssertionError with the end of its log if it does not start."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -95,7 +99,7 @@ def served(directory: Path, interpreter: Path, log: Path, *arguments: str) -> It
     with log.open("w") as stream:
         process = subprocess.Popen(
             command,
-            env=os.environ | _ENVIRONMENT | {"PYTHON": str(interpreter)},
+            env=os.environ | _ENVIRONMENT | {"PYTHON": str(interpreter), **environment},
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -50,7 +50,7 @@ def lists_of(path: Path) -> dict[str, list[str]]:
     found = {}
     for one in ast.parse(path.read_text()).body:
         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and isinstance(one.value, ast.List):
-            found[one.targets[0].id] = [each.value for each in one.value.elts if isinstance(each, ast.Constant)]
+            found[one.targets[0].id] = [str(each.value) for each in one.value.elts if isinstance(each, ast.Constant)]
     return found
 
 

@@ -53,5 +53,5 @@ def read_subject(root: Path) -> Subject:
     stored = read_completions(pair.completions, {"examination"}, Sampling())
     prompts = [item.prompt for item in sorted(stored, key=lambda item: item.id)][:PROMPTS]
     assert len(prompts) == PROMPTS, f"{root}: {len(prompts)} examination prompts, and {PROMPTS} are needed"
-    paths = (path.resolve() for path in (pair.target, pair.draft, pair.tokenizer))
-    return Subject(pair.run, *paths, pair.vocabulary, pair.stop_tokens, prompts)
+    target, draft, tokenizer = (path.resolve() for path in (pair.target, pair.draft, pair.tokenizer))
+    return Subject(pair.run, target, draft, tokenizer, pair.vocabulary, pair.stop_tokens, prompts)

@@ -187,7 +187,7 @@ def largest_difference(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> 
     return max(relative(own[:end], other[:end]) for own, other, end in zip(ours, theirs, rows, strict=False))
 
 
-def by_case(cases: dict[str, dict[str, Any]]) -> Any:
+def by_case(cases: dict[str, dict[str, Any]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in cases.items()])
 
 
@@ -276,7 +276,7 @@ def test_a_training_has_their_loss_and_gradients(made: Eagle3Draft, theirs: Any,
     log_p_TV = made.states.target(text_T[None]).logits[0].log_softmax(-1)
     columns_N = torch.arange(prompt - 1, TOKENS - 1)
 
-    def loss_of(logits_nV: torch.Tensor, where: slice) -> torch.Tensor:
+    def loss_of(logits_nV: torch.Tensor, where: slice, counts_n: torch.Tensor) -> torch.Tensor:
         log_p_nV = log_p_TV[columns_N[where]]
         return functional.kl_div(logits_nV.log_softmax(-1), log_p_nV, reduction="none", log_target=True).sum(-1)
 
@@ -304,7 +304,7 @@ def test_a_training_computes_their_logits(made: Eagle3Draft, theirs: Any, text_T
     """Over the target's tokens, minus infinity for those that the head does not have."""
     recorded, kept = list[torch.Tensor](), made.model.targets_D
 
-    def loss_of(logits_nV: torch.Tensor, where: slice) -> torch.Tensor:
+    def loss_of(logits_nV: torch.Tensor, where: slice, counts_n: torch.Tensor) -> torch.Tensor:
         recorded.append(logits_nV.detach())
         return 0 * logits_nV.nan_to_num().sum(-1)
 
@@ -328,6 +328,7 @@ def test_a_window_moves_with_the_drafted_token(
     assert largest_difference(ours, found) > 1e-2
 
     forward, window, place = made.model.forward, made.model.windows[0], 0
+    assert window is not None
 
     def grown(ids_BT: torch.Tensor, hidden_BTH: torch.Tensor, positions_BT: torch.Tensor, masks: Any) -> torch.Tensor:
         nonlocal place

@@ -1,7 +1,9 @@
-"""EAGLE-3 and Medusa heads against vLLM's own counters at temperature 0: rounds, drafted and accepted tokens, by place.
+"""EAGLE-3 and Medusa heads against vLLM's own counters: rounds, drafted and accepted tokens, by place.
 
-The heads are random but for the target's embedding and output layer. That suffices: a head whose states, positions or keys were
-others would hit other tokens. No count has a chance in it.
+Random heads have the target's embedding and output layer. That suffices: a head whose states, positions or keys were others would
+hit other tokens. At temperature 0 no count has a chance in it. At temperature 1, with greedy drafting, the rounds of the engine's
+own texts have none either; tokens that are accepted past the end of a text have, and so has the text. Chance of a false alarm of
+the three cases there: accepted tokens within 3 standard errors, five places and two other figures within 4, so below 1 in 100.
 """
 
 import json
@@ -9,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +33,27 @@ from pipeline.models.loading import load_model
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.drafter import LoadedDraft
-from pipeline.speculation.settings import GREEDY
+from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.speculation.target_states import TargetStates
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import load_run
+from tests.conformance.cases import stack
 from tests.conformance.engines import Engine, vllm_job
-from tests.conformance.exported import Exported, divergences, export_draft
-from tests.conformance.served_vllm import difference, served
+from tests.conformance.exported import PROMPTS, Exported, divergences, export_draft
+from tests.conformance.served_vllm import ServedVllm, difference, served
 from tests.conformance.subject import Subject
 from tests.conformance.test_watch import at_temperature_0, look_at
+from tests.conformance.texts import continue_texts, log_p_test, token_statistics
+from tests.conformance.texts import text as text_of
+from tests.conformance.vllm_repair import write_plugin
 from tests.fakes import family_model, stored_completion, tiny_tokenizer
 from tests.heads import eagle3_draft, medusa_draft, write_eagle3, write_medusa
 
 GAMMAS = (1, 3, 5)
 TOKENS = 96
 VOCABULARY = 64
+SERVED = 100  # prompts at temperature 1, for which expected.json has an interval
+CONTINUATIONS = 16  # of each text, past its end
 Made = tuple[Path, LoadedDraft]
 
 
@@ -95,11 +103,16 @@ OTHERS: dict[str, tuple[str, Callable[[Any, Path], Made]]] = {
 @pytest.fixture(scope="module")
 def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random target of another family."""
-    out = tmp_path_factory.mktemp("qwen3")
+    out = tmp_path_factory.mktemp("qwen3") / "target"
     sizes = {"vocab_size": VOCABULARY, "hidden_size": 64, "head_dim": 32, "num_hidden_layers": 4}
     model = family_model("Qwen3", torch.float32, **sizes, max_position_embeddings=256)
+    model.lm_head.weight.data *= 20  # sharp: else a head hits few tokens at temperature 1
     model.save_pretrained(out)
     tiny_tokenizer(VOCABULARY).save_pretrained(out)
+    generator = np.random.default_rng(1)
+    words = [generator.integers(3, VOCABULARY, size) for size in generator.integers(8, 40, 400)]
+    rows = [{"prompt": " ".join(f"w{word}" for word in one)} for one in words]
+    (out.parent / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return out
 
 
@@ -160,20 +173,25 @@ def _compare(
     assert per_place[0] > 0
 
 
-@pytest.fixture(scope="module", params=["eagle3", "medusa"])
+@pytest.fixture(scope="module", params=["eagle3", "medusa", "qwen3, half of the vocabulary"])
 def exported_head(
-    request: pytest.FixtureRequest, subject: Subject, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, subject: Subject, qwen3: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Exported:
-    return _trained(subject.target, request.param, tmp_path_factory.mktemp(request.param))
+    """Trained by a run; from nothing, or a head of a Qwen3 layer with a part of the vocabulary trained further."""
+    place = tmp_path_factory.mktemp("exported")
+    if request.param in ("eagle3", "medusa"):
+        return _trained(subject.target, {"source": "target", "head": {"kind": request.param}}, place)
+    head, _ = _part_of_the_vocabulary(load_model(qwen3, "float32", torch.device("cpu")), place / "head")
+    return _trained(qwen3, {"source": str(head)}, place)
 
 
-def _trained(target: Path, kind: str, place: Path, **training: Any) -> Exported:
-    """A head of the target, trained from nothing by a run, in a few steps unless `training` says more, and exported by name."""
-    config = {
-        "name": kind,
+def config_of(target: Path, draft: dict[str, Any], **training: Any) -> dict[str, Any]:
+    """Of a run that trains a head of the target, in a few steps unless `training` says more."""
+    return {
+        "name": "head",
         "pair": {
             "target": {"source": str(target), "dtype": "float32"},
-            "draft": {"source": "target", "head": {"kind": kind}, "dtype": "float32"},
+            "draft": draft | {"dtype": "float32"},
         },
         "corpus": {
             "sources": [{"path": str(target.parent / "prompts.jsonl"), "limit": 400}],
@@ -181,35 +199,34 @@ def _trained(target: Path, kind: str, place: Path, **training: Any) -> Exported:
             "splits": {"train": 0.6, "dev": 0.1, "examination": 0.3},
         },
         "generate": {"max_new_tokens": 64, "lookahead": 4, "batch": 64},
-        "evaluate": {"max_gamma": 5, "speed": {"turns": 0}},
+        "evaluate": {"max_gamma": 5, "draft_sampling": "greedy", "speed": {"turns": 0}},
         "distill": {"max_steps": 60, "learning_rate": 4e-3} | training,
     }
-    (place / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+def _trained(target: Path, draft: dict[str, Any], place: Path, **training: Any) -> Exported:
+    """Such a head, exported by name."""
+    (place / "config.yaml").write_text(yaml.safe_dump(config_of(target, draft, **training)))
     words = ["run", str(place / "config.yaml"), "--run", "one", "--until", "evaluate", "--store", str(place / "store")]
     environment = os.environ | {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}
     subprocess.run([sys.executable, "-m", "understudy_cli", *words], check=True, env=environment)
     store = Store(place / "store")
     record = load_run(store, "one")
     assert record is not None
-    return export_draft("one", record, store, "vllm", place / "served", "--variant", "unquantized")
+    return export_draft("one", record, store, "vllm", place / "served", "--variant", "unquantized", prompts=SERVED)
 
 
 def test_an_exported_head_is_served_from_its_launch_file(exported_head: Exported, vllm: Engine, tmp_path: Path) -> None:
     """At temperature 0: the texts are the stored ones, and the counters what expected.json says of the same completions."""
-    exported = exported_head
-    target = load_model(exported.target, "float32", torch.device("cpu"))
-    kind = kind_of(exported.directory / "draft")
-    draft = load_head(kind, exported.directory / "draft", TargetStates(target), exported.completions[0].vocabulary)
+    exported = replace(exported_head, completions=exported_head.completions[:PROMPTS])
+    _, draft = _loaded(exported)
     settings = exported.config.evaluate.model_copy(update={"convention": "vllm", "max_gamma": exported.gamma})
     figures = examine_as_served(
         draft, exported.completions, GREEDY, settings, [exported.gamma], lambda done: None
     ).by_draft_length[exported.gamma]
     prompts = [item.prompt.tolist() for item in exported.completions]
     with served(exported.directory, vllm.interpreter, tmp_path / "log", "--no-enable-prefix-caching") as server:
-        server.complete(prompts[:1], exported.config.generate.max_new_tokens)  # a warm-up
-        before = server.counters(asdict(exported.expected.counters))
-        tokens = server.complete(prompts, exported.config.generate.max_new_tokens)
-        counted = difference(server.counters(asdict(exported.expected.counters)), before)
+        tokens, counted = _complete(server, exported, prompts)
     per_position = [round(rate * figures.drafts) for rate in figures.accepted_per_position]
     predicted = {
         "drafts": round(figures.drafts),
@@ -222,12 +239,74 @@ def test_an_exported_head_is_served_from_its_launch_file(exported_head: Exported
     assert predicted == counted
 
 
+def test_an_exported_head_at_temperature_1(exported_head: Exported, vllm: Engine, tmp_path: Path) -> None:
+    """Served from its launch file too, by vLLM with the repair, and greedy drafting: rounds are those of the engine's own texts.
+    Accepted tokens are within 3 standard errors, by place within 4; what is accepted past the end of a text depends on tokens
+    that the engine does not show. The texts are samples of the target, and the mean acceptance length is what expected.json says
+    of the stored ones."""
+    exported, gamma = exported_head, exported_head.gamma
+    target, draft = _loaded(exported)
+    prompts = [item.prompt for item in exported.completions]
+    log, path = tmp_path / "log", {"PYTHONPATH": str(write_plugin(tmp_path / "plugin"))}
+    with served(exported.directory, vllm.interpreter, log, "--no-enable-prefix-caching", environment=path) as server:
+        tokens, counted = _complete(server, exported, [prompt.tolist() for prompt in prompts], temperature=1.0)
+    own = [text_of(prompt, found, len(found)) for prompt, found in zip(prompts, tokens, strict=True)]
+    lengths_B, counts = np.array([item.length for item in own]), []
+    for seed in range(CONTINUATIONS):
+        longer = continue_texts(target, own, gamma - 1, Sampling(), exported.completions[0].vocabulary, seed)
+        found = examine({"head": draft}, longer, Sampling(), GREEDY, 8192, gamma)["head"]
+        assert not isinstance(found, BrokenDraft)
+        a_BTG = stack([one.at(gamma).astype(float) for one in found], lengths_B, gamma)
+        counts.append(expected_rounds(a_BTG, lengths_B, gamma, CONVENTIONS["vllm"]))
+    accepted_MBR = np.stack([np.column_stack([one.accepted_BG.sum(1), one.accepted_BG]) for one in counts])
+    predicted_R = accepted_MBR.mean(0).sum(0)
+    error_R = (accepted_MBR.var(0, ddof=1).sum(0) * (1 + 1 / CONTINUATIONS)) ** 0.5
+    difference_R = np.array([counted["accepted"], *counted["per_position"]]) - predicted_R
+    of_the_text = log_p_test(own, token_statistics(target, own))
+    figures = exported.expected.deployed.by_draft_length[gamma]
+    bounds, length = figures.fresh_prompts[SERVED], 1 + counted["accepted"] / counted["drafts"]
+    assert bounds.low is not None
+    assert bounds.high is not None
+    mean, error = figures.mean_acceptance_length.value, (bounds.high - bounds.low) / 2 / 1.96
+    shown = {
+        "rounds": [float(counts[0].rounds_B.sum()), counted["drafts"]],
+        "accepted": [predicted_R.tolist(), [counted["accepted"], *counted["per_position"]], error_R.tolist()],
+        "log p, expected, standard errors": of_the_text,
+        "mean acceptance length, expected.json, standard error": [length, mean, error],
+    }
+    print(json.dumps(shown))
+    assert "issue 55005" in log.read_text()
+    assert counts[0].rounds_B.sum() == counted["drafts"]
+    assert (np.abs(difference_R) <= np.array([3.0, *[4.0] * gamma]) * error_R + 1e-9).all()
+    assert abs(of_the_text[2]) < 4
+    assert abs(length - mean) < 4 * error
+
+
+def _loaded(exported: Exported) -> tuple[Any, LoadedDraft]:
+    """The target, and the head as it was exported."""
+    target, where = load_model(exported.target, "float32", torch.device("cpu")), exported.directory / "draft"
+    return target, load_head(kind_of(where), where, TargetStates(target), exported.completions[0].vocabulary)
+
+
+def _complete(
+    server: ServedVllm, exported: Exported, prompts: Sequence[Sequence[int]], temperature: float = 0.0
+) -> tuple[list[list[int]], dict[str, Any]]:
+    """Completions, and what was counted for them."""
+    limit, names = exported.config.generate.max_new_tokens, asdict(exported.expected.counters)
+    server.complete(prompts[:1], limit)  # a warm-up
+    before = server.counters(names)
+    tokens = server.complete(prompts, limit, temperature)
+    return tokens, difference(server.counters(names), before)
+
+
 def test_a_head_is_stale_after_a_fine_tuning_of_its_target(vllm: Engine, subject: Subject, tmp_path: Path) -> None:
     """No alarm while the target is served that it was trained for; then the fine-tuned one is, which has its hidden states in
     other places, and the watch finds it by the counters alone."""
     before = subject.target.parent / "target_before"
     training = {"max_steps": 200, "optimizer": "muon", "learning_rate": 1.6e-2}
-    exported = at_temperature_0(_trained(before, "eagle3", tmp_path, **training))
+    exported = at_temperature_0(
+        _trained(before, {"source": "target", "head": {"kind": "eagle3"}}, tmp_path, **training)
+    )
     served = {
         name: (target, exported.directory / "draft") for name, target in (("own", before), ("new", subject.target))
     }

@@ -47,8 +47,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def both(subject: Subject, server: Server, place: Path) -> None:
     """One run by the server and one in the process, up to the examination."""
-    for name, served in (("by-server", server), ("in-process", None)):
-        ended = run(place, name, config_of(subject, served and served.url), "--until", "evaluate")
+    for name, url in (("by-server", server.url), ("in-process", None)):
+        ended = run(place, name, config_of(subject, url), "--until", "evaluate")
         assert 0 == ended.returncode, ended.stderr
 
 

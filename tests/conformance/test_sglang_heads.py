@@ -36,7 +36,7 @@ def test_its_own_model_computes_the_exported_head(
     """Each tensor is loaded once, and none of its parameters is left but the embedding, which is the target's; logits and what a
     round drafts further from are ours, and so is the map of the vocabulary."""
     module, target = eagle3_module(sglang, monkeypatch), saved_target(tmp_path / "target")
-    flags = {name: True for name in options if name not in ("kept", "layers")}
+    flags: dict[str, Any] = {name: True for name in options if name not in ("kept", "layers")}
     head = write_eagle3(tmp_path / "head", draft := eagle3_draft(target, read=READ, **options), **flags)
     tensors, config = exported(head_plan(tmp_path, head, EAGLE3, "sglang"), tmp_path / "out")
     read = LlamaConfig(**config)
@@ -63,6 +63,7 @@ def test_its_own_model_computes_the_exported_head(
     torch.testing.assert_close(logits_TD, own_TD, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(recurrent_TH, own_TH[0], rtol=1e-4, atol=1e-5)
     if "kept" in options:
+        assert draft.model.targets_D is not None
         assert torch.equal(draft.model.targets_D, model.hot_token_id)
 
 

@@ -9,7 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -113,7 +113,7 @@ def test_log_p_of_a_completion_is_scaled_and_that_of_a_prompt_is_not(sglang: Pat
 @pytest.mark.parametrize("variant", list(FACTS["sglang"].loads))
 def test_the_start_command_is_one_of_its_own(sglang: Path, tmp_path: Path, variant: str) -> None:
     plan = example_plan(tmp_path, DraftLengths(4), engine="sglang", variant=variant)
-    check_options(sglang, for_sglang.files(plan, {})["launch.sh"])
+    check_options(sglang, for_sglang.files(plan, cast(Any, {}))["launch.sh"])
 
 
 def check_options(sglang: Path, script: str) -> None:

@@ -7,7 +7,7 @@ hand: TENSORRT_LLM_SOURCE=.../tensorrt_llm of a checkout.
 import ast
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -127,7 +127,7 @@ def test_the_start_command_is_one_of_its_own(tensorrt: Path, tmp_path: Path) -> 
     ]  # releases differ in where they are
     options = {one for path in files if path.is_file() for one in strings_of(path)}
     plan = example_plan(tmp_path, DraftLengths(3), engine="tensorrt-llm", needs_code=True)
-    script = for_tensorrt.files(plan, {})["launch.sh"]
+    script = for_tensorrt.files(plan, cast(Any, {}))["launch.sh"]
     words = shlex.split(script[script.index("exec") :].replace("\\\n", " "))
     written = {word for word in words if word.startswith("--")}
     assert {"--tp_size", "--max_batch_size", "--trust_remote_code"} < written

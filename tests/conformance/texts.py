@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.acceptance.examine import batches
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.settings import Sampling
+from pipeline.speculation.teacher_forced import batches
 
 BATCH_TOKENS = 8192
 
@@ -27,6 +27,7 @@ class TokenizedText:
     tokens: NDArray[np.int32]
     length: int
     log_p: NDArray[np.float32]
+    domain: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,20 @@ integer; the result lands in a copy and the sampler divides by memory that nobod
 speculation, and at temperature 0, nothing is repeated and all is well.
 """
 
+import shutil
+from pathlib import Path
 from typing import Any
+
+
+def write_plugin(out: Path) -> Path:
+    """A directory for `PYTHONPATH` with which a server of vLLM applies the repair: it loads plugins in each of its processes,
+    before the engine is built."""
+    about = out / "vllm_repair-0.dist-info"
+    about.mkdir(parents=True)
+    shutil.copy(__file__, out)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-repair\nVersion: 0\n")
+    (about / "entry_points.txt").write_text("[vllm.general_plugins]\nrepair = vllm_repair:apply\n")
+    return out
 
 
 def apply() -> None:
