@@ -52,14 +52,14 @@ def decide(seen: Seen) -> Decision:
             "alarm", "the target is not the one that the draft was examined with; the draft is not to blame: retrain it"
         )
     if seen.draft == "inconclusive" and not seen.waited:
-        return Decision("wait", "the engines may still load the champion, and the canary cannot tell")
+        return Decision("wait", "the engines may still load the champion, and the canary is inconclusive")
     if seen.production == "otherwise":
         return _not_as_exported(seen, "the engines do not choose draft tokens as the champion was exported")
     open_questions = "inconclusive" in (seen.target, seen.draft)
     if seen.production == "short":
         return _falls_short(seen, open_questions)
     if open_questions and seen.production != "as_predicted":
-        missing = Decision("unverified", "neither the canary nor production's counters say enough")
+        missing = Decision("unverified", "neither the canary nor production's counters are conclusive")
         return _or_wait(seen, missing) if seen.production == "too_few" else missing
     if seen.production == "too_few":
         return _or_wait(

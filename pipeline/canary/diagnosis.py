@@ -78,7 +78,7 @@ def _contradiction(found: TargetEvidence, scored: str) -> str:
     against = [one for one in clear if one.against]
     if against:
         said = _other_text(found, against, "the stored one above the emitted one")
-        return f"the engine does not emit what its own log p say: {said}; {scored}"
+        return f"the engine does not emit what its own log p imply: {said}; {scored}"
     if difference is None:
         return ""
     if none := _moved(found, _NO_LOG_P):
@@ -164,7 +164,7 @@ def about_draft(found: DraftEvidence) -> Answer:
     notes += (
         f"; {found.others} other answers had drafts of several lengths, and were not compared" if found.others else ""
     )
-    notes += "" if found.exported else "; no export says how many tokens it should draft at a time"
+    notes += "" if found.exported else "; no export states how many tokens it should draft at a time"
     at = f", {found.gamma:g} tokens at a time" if found.gamma is not None else ""
     return Answer(
         "as_examined",
@@ -182,7 +182,7 @@ def about_traffic(fallen: bool | None, target: Answer, draft: Answer, compares_d
     if not fallen:
         return Answer("as_examined", "production's counters did not fall")
     if target.is_bad or draft.is_bad:
-        return Answer("inconclusive", "production's counters fell, and the canary says another reason")
+        return Answer("inconclusive", "production's counters fell, and the canary found another reason")
     if not compares_draft:
         return Answer(
             "inconclusive", "production's counters fell, and whether the draft is the examined one is not known"

@@ -40,7 +40,7 @@ def compare(counts: Counts | None, expected: Expected | None, digest: str, margi
         why = f"the expected.json is of {expected.draft.label}, not of the champion; call `understudy champion settle CONFIG`"
         return Production(state="not_known", why=why)
     if counts is None or counts.drafts is None or counts.accepted is None:
-        return Production(state="not_known", why="the engines' counters do not say how many drafts were accepted")
+        return Production(state="not_known", why="the engines' counters do not include the number of accepted drafts")
     figures = expected.deployed.by_draft_length[expected.gamma]
     drafts, of_a_prompt = counts.drafts, figures.drafts / expected.deployed.prompts
     known = [prompts for prompts in sorted(figures.fresh_prompts) if drafts >= prompts * of_a_prompt]

@@ -71,7 +71,7 @@ def verify(config: Config, store: Store, progress: Progress, seconds: float) -> 
         production = _look(look, progress)
         decision = _decide(look, production)
         if decision.action == "reload":
-            progress.warn(f"verify: {decision.why}; it is told to reload again")
+            progress.warn(f"verify: {decision.why}; asking it to reload again")
             with handover(config, store, progress) as scope:
                 _require_champion(scope, asked.draft)
                 tell_again(scope)

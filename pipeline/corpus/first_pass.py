@@ -235,7 +235,7 @@ class _SourcePass:
         return (
             f"; {known.format(source=f'corpus.sources.{self.number}')}"
             if known
-            else "; mend the rows, or raise that share"
+            else "; fix the rows, or raise that share"
         )
 
     def warn(self, progress: Progress) -> None:

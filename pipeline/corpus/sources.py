@@ -189,7 +189,7 @@ def _present(found: Iterable[Path], name: str) -> list[Path]:
     items = sorted(found)
     if lost := next((item for item in items if item.is_symlink() and not item.exists()), None):
         raise UsageError(
-            f"{name}: {printable(str(lost))} is a link to a file that is not there; mend or delete the link"
+            f"{name}: {printable(str(lost))} is a link to a file that is not there; fix or delete the link"
         )
     return [item for item in items if item.is_file()]
 

@@ -296,7 +296,7 @@ FACTS: Mapping[str, EngineFacts] = {
             Issue(number=24051, effect="before the check of pull request 23838, other vocabularies gave wrong text"),
         ),
         notes=(
-            "While it speculates, at most 48 requests run at a time unless `--max-running-requests` says otherwise.",
+            "While it speculates, at most 48 requests run at a time unless `--max-running-requests` is set.",
             "`STANDALONE` is refused with data-parallel attention, and with LoRA adapters of the target.",
             "`/update_weights_from_disk` writes one path into target and draft.",
             "Of an EAGLE-3 head with the target's hidden size it replaces the embedding by the target's. "

@@ -164,12 +164,12 @@ def _call(program: Path, message: Message, seconds: float) -> None:
             f"notice: {program} did not end within {seconds:g} s; raise {message.section}.timeout_seconds, and {message.again}"
         ) from None
     except OSError as error:
-        raise UnderstudyError(f"notice: {program}: {error.strerror or error}; mend it, and {message.again}") from None
+        raise UnderstudyError(f"notice: {program}: {error.strerror or error}; fix it, and {message.again}") from None
     if ended.returncode:
         said = f"{ended.stdout}{ended.stderr}".strip() or "no output"
         raise UnderstudyError(
             f"notice: {program} ended with exit code {ended.returncode}: {said.splitlines()[-1]}; "
-            f"mend it, and {message.again}"
+            f"fix it, and {message.again}"
         )
 
 

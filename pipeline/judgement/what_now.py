@@ -106,6 +106,6 @@ def _for_rules(rules: Sequence[RuleResult], next_doubling: float | None) -> list
 
 def _training(next_doubling: float | None, needed: float) -> str:
     if next_doubling is None:
-        return "distill.learning_curve says what more completions would add"
+        return "distill.learning_curve measures what more completions would add"
     enough = "which is enough" if next_doubling >= needed else "which is not enough: train longer, or a larger draft"
     return f"twice as many completions would add about {100 * next_doubling:.1f} points, {enough}"

@@ -62,7 +62,7 @@ def _check_quantization(file: Path, config: ModelConfig, packed: bool) -> None:
         )
     if not packed and found.method in _PACKS:
         raise UsageError(
-            f"{file}: quantization_config says {found.method}, and all weights are floats: a model that was merged or "
+            f"{file}: quantization_config states {found.method}, but all weights are floats: a model that was merged or "
             "dequantized may keep the entry; remove it from config.json, or take the quantized weights"
         )
 

@@ -49,11 +49,9 @@ def commit_of(source: str, revision: str | None, kind: Literal["model", "data se
         raise UsageError(f"{source}: the hub has no revision {revision} of it") from None
     except (network, OSError, ValueError) as error:
         reason = masked(" ".join(str(error).split()))[:160]
-        raise UnderstudyError(
-            f"{source}: the hub does not say which commit it has ({reason}); {otherwise}{cached}"
-        ) from None
+        raise UnderstudyError(f"{source}: the hub does not report its commit ({reason}); {otherwise}{cached}") from None
     if not isinstance(found, str) or not _COMMIT.fullmatch(found):
-        raise UnderstudyError(f"{source}: the hub does not say which commit it has; {otherwise}{cached}")
+        raise UnderstudyError(f"{source}: the hub does not report its commit; {otherwise}{cached}")
     return found
 
 

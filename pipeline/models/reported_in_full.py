@@ -23,8 +23,8 @@ def reported_in_full() -> Iterator[set[str]]:
         own, found = getattr(PreTrainedModel, _SHORTENS, None), set[str]()
         if own is None:
             raise UnderstudyError(
-                f"transformers {version('transformers')} does not say which tensors it left out of a model; install one that is "
-                "known to (pip install transformers==5.23.0)"
+                f"transformers {version('transformers')} does not report which tensors it left out of a model; install one that "
+                "is known to (pip install transformers==5.23.0)"
             )
 
         def shorten(model: Any, info: Any, *others: Any, **named: Any) -> Any:

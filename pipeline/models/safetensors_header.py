@@ -65,7 +65,7 @@ def read_header(path: Path) -> Mapping[str, TensorEntry]:
         )
     end = max((entry.data_offsets[1] for entry in tensors.values()), default=0)
     if data != end:
-        what = "truncated" if data < end else "longer than its header says"
+        what = "truncated" if data < end else "longer than its header states"
         raise UnderstudyError(
             f"{path}: {what}: {data:,} bytes of tensors, and the header lists {end:,}; download the model again"
         )

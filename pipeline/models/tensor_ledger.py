@@ -288,7 +288,7 @@ def _saved_as(path: Path) -> str:
     config = CONFIG_FORMAT.find(path / CONFIG)
     for name in (config.architectures if config is not None else None) or ():
         if not name.endswith(_WRITES_TEXT):
-            return f" (config.json says that it is a {name}, which is no whole model that writes text)"
+            return f" (config.json declares a {name}, which is no whole model that writes text)"
     return ""
 
 

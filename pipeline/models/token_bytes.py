@@ -83,7 +83,7 @@ def _writing(spec: Mapping[str, Any], whose: str) -> Callable[[str], bytes | Non
     model, kinds = spec["model"], {part["type"] for part in _parts(spec)}
     if model.get("end_of_word_suffix") or (model["type"] == "BPE" and model.get("continuing_subword_prefix")):
         raise UsageError(
-            f"{whose}: its tokens say where words end, not which bytes they are ({model['type']} with "
+            f"{whose}: its tokens mark where words end, and have no bytes of their own ({model['type']} with "
             f"{model.get('end_of_word_suffix') or model['continuing_subword_prefix']!r}); choose another draft"
         )
     if "ByteLevel" in kinds:

@@ -108,7 +108,7 @@ class LogColumns:
             if column:
                 yield f"      answer_field: {column}"
             if unknown := self.without_reason[column]:
-                why = f"{unknown:,} of them do not say what ended them and are not used; stop: none was cut"
+                why = f"{unknown:,} of them do not state what ended them and are not used; stop: none was cut"
                 yield f"      finish_reason: null  # {why}"
         if self.times or self.answers:
             yield "      redact: false  # true: replace keys, e-mail addresses and long numbers before anything is stored"

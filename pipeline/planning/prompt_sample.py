@@ -67,7 +67,7 @@ class PromptSample:
         if self.counts.rejected > self.share * rows:
             yield (
                 f"{self.counts.rejected / rows:.0%} of the rows are rejected, more than corpus.max_rejected_share = "
-                f"{self.share:g}, so a run stops; mend them, or raise it"
+                f"{self.share:g}, so a run stops; fix them, or raise it"
             )
 
 

@@ -101,7 +101,7 @@ def registered_version(named: Registered, store: Store) -> tuple[Registry, Regis
     name, which = named.name, named.which or CHAMPION
     configs = _Names(store).configs
     if not configs:
-        raise UsageError(f"{name}@{which}: {store} has no run that says where the registry is; name another --store")
+        raise UsageError(f"{name}@{which}: {store} has no run that names the registry; name another --store")
     config = configs.get(name) or next(iter(configs.values()))
     require_registry(config, store)
     registry = Registry(name, tracking_location(config, store))

@@ -92,7 +92,7 @@ def _other_sampling(stated: Sequence[tuple[Mapping[str, float], int]], config: C
         )
     return [
         f"corpus: {total - right:,} of {total:,} recorded answers are not used, because they were sampled otherwise than "
-        f"`sampling` says: {listed}; the target answers these prompts again"
+        f"`sampling` states: {listed}; the target answers these prompts again"
     ]
 
 

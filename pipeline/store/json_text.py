@@ -94,7 +94,7 @@ class NotJson(ValueError):
 
 def parse_element(text: str, begin: int) -> tuple[Any, int]:
     """The JSON value that begins at a character of a foreign text, and the character after it. NotJson, or ValueError for one
-    that no further text can mend. `check_levels` is up to the caller."""
+    that no further text can fix. `check_levels` is up to the caller."""
     try:
         value, end = json.JSONDecoder().raw_decode(text, begin)
     except json.JSONDecodeError as error:

@@ -94,7 +94,7 @@ def _check_kind(text: str, engine: WatchedEngine) -> None:
         raise NotCounters("the page is cut off: its last line does not end")
     prefix = names.tokens[: names.tokens.index("_" if ":" not in names.tokens else ":") + 1]
     if prefix not in text and _plain(prefix) not in text:
-        raise NotCounters(f"no metrics of {title} are there; watch.engine says that it runs there ({names.needs})")
+        raise NotCounters(f"no metrics of {title} are there, which watch.engine names ({names.needs})")
 
 
 def _plain(name: str) -> str:

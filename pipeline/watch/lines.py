@@ -84,7 +84,10 @@ def paying_line(state: WatchState) -> str:
     speedup = state.paying.speedup or 1.0
     if state.paying.pays:
         return f"speculation pays again at this load (x{speedup:.2f})"
-    return f"speculation costs {100 * (1 / speedup - 1):.0f}% at this load (x{speedup:.2f}): switch it off, or shorten the drafts"
+    return (
+        f"speculation is {100 * (1 / speedup - 1):.0f}% slower than plain decoding at this load (x{speedup:.2f}); turn it off or "
+        "lower the draft length"
+    )
 
 
 def reference_line(state: WatchState, name: str) -> str:

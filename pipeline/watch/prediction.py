@@ -76,8 +76,8 @@ def check_countable(found: Served, settings: WatchConfig) -> None:
     is_counted = bool(names.draft_tokens or names.drafted_per_position)
     if settings.endpoints and not is_counted and found.expected is None and settings.draft_length is None:
         raise UsageError(
-            f"watch.draft_length: {FACTS[found.engine].title} does not count draft tokens, and there is no export that says the "
-            "draft length; set it to the draft tokens of a draft"
+            f"watch.draft_length: {FACTS[found.engine].title} does not count draft tokens, and there is no export that states "
+            "the draft length; set it to the draft tokens of a draft"
         )
 
 

@@ -184,7 +184,7 @@ def _few(waited: bool | None) -> str:
     if waited:
         return f"{said} and TTFT is long, so the server was full and the other requests waited; that number was used"
     return (
-        f"{said}, and TTFT is too short for requests that waited: fewer requests ran than the concurrency says, as with too few "
+        f"{said}, and TTFT is too short for requests that waited: fewer requests ran than the concurrency, as with too few "
         "prompts; that number was used"
     )
 

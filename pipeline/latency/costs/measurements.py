@@ -164,7 +164,7 @@ def _said_of_waiting(measured: Sequence[Measurement]) -> list[str]:
         return []
     return [
         f"from {least:g} requests on TTFT is more than half of the decoding time: if requests waited for a place in the batch "
-        "(max_num_seqs), their number says nothing of a step; remove these rows, or add a column of the running requests"
+        "(max_num_seqs), their number is not that of a step; remove these rows, or add a column of the running requests"
     ]
 
 

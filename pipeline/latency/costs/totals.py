@@ -34,7 +34,7 @@ def check_result(where: str, result: Mapping[str, Any], table: bool = False) -> 
         raise UsageError(f"{where}: no time per token: the answers were not streamed; run the benchmark with streaming")
     texts = count(result, "total_output_tokens_retokenized")
     counters = count(result, "spec_decode_num_drafts") + count(result, "spec_decode_accepted_tokens")
-    for other, what in ((texts, "its texts have"), (counters, "the server's counters say")):
+    for other, what in ((texts, "its texts have"), (counters, "the server's counters have")):
         if tokens and other > _SAME_TOKENS * tokens:
             raise UsageError(
                 f"{where}: {tokens:,.0f} output tokens, and {what} {other:,.0f}: the benchmark counted the chunks of streams, "
@@ -57,7 +57,7 @@ def check_failed(where: str, completed: float, failed: float, by: str = "") -> N
     if failed > _MOST_FAILED * (completed + failed):
         raise UsageError(
             f"{where}: {failed:,.0f} of {completed + failed:,.0f} requests failed{by}, so the times are not those of this load; "
-            "mend the test, or remove the result"
+            "fix the test, or remove the result"
         )
 
 

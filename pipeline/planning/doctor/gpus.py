@@ -107,7 +107,7 @@ def _driver() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return "nvidia-smi does not answer"
     said = (done.stdout or done.stderr).strip().partition("\n")[0][:120]
-    return f"driver {said}" if done.returncode == 0 else f"nvidia-smi says: {said}"
+    return f"driver {said}" if done.returncode == 0 else f"nvidia-smi: {said}"
 
 
 def _has_kernels(capability: tuple[int, int], built_for: tuple[str, ...]) -> bool:

@@ -15,7 +15,7 @@ from pipeline.canary.schema import Answer, DraftEvidence, TargetEvidence, Verdic
 from tests.unit.canary.evidence import FINE, divergence, of_draft, of_request, of_target, result
 
 CHANGED, OTHER = Answer("changed", "other weights"), Answer("not_as_examined", "another draft")
-TORN = Answer("contradictory", "not what its log p say")
+TORN = Answer("contradictory", "not what its log p imply")
 OPEN = Answer("inconclusive", "no counts")
 SPARSE: dict[str, Any] = {
     "log_p_tokens": 2000,
@@ -44,7 +44,7 @@ SPARSE: dict[str, Any] = {
         (
             of_target(log_p_difference=8.8e-7, equal=9, divergences=[divergence(1e-3, against=True)]),
             "contradictory",
-            "does not emit what its own log p say: 1 of 10 greedy completions",
+            "does not emit what its own log p imply: 1 of 10 greedy completions",
         ),
         (
             of_target(log_p_difference=0.5, divergences=[divergence(0.3, against=True)]),

@@ -246,7 +246,7 @@ def test_what_is_or_looks_like_a_file_is_one(tmp_path: Path, monkeypatch: pytest
         (
             OSError("no route"),
             UnderstudyError,
-            "^org/name: the hub does not say .*no route.*; .* give a local directory$",
+            "^org/name: the hub does not report .*no route.*; .* give a local directory$",
         ),
     ],
 )

@@ -254,7 +254,7 @@ def test_links_are_followed_or_named(tmp_path: Path) -> None:
     (source / "lost.jsonl").symlink_to(tmp_path / "nowhere.jsonl")
     for path in (source, source / "*.jsonl"):
         with pytest.raises(
-            UsageError, match=r"lost\.jsonl is a link to a file that is not there; mend or delete the link"
+            UsageError, match=r"lost\.jsonl is a link to a file that is not there; fix or delete the link"
         ):
             _read(path)
 

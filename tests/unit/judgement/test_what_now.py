@@ -88,7 +88,7 @@ def test_rules_that_did_not_pass(rule: RuleResult, said: list[str]) -> None:
 def test_the_learning_curve_says_whether_more_completions_suffice() -> None:
     short = [_rule(FAIL, -0.01, 0.001, 0.0)]
     ends = {
-        None: "; distill.learning_curve says what more completions would add",
+        None: "; distill.learning_curve measures what more completions would add",
         0.02: "; twice as many completions would add about 2.0 points, which is enough",
         0.005: "; twice as many completions would add about 0.5 points, which is not enough: train longer, or a larger draft",
     }

@@ -36,7 +36,7 @@ def test_a_name_gets_its_commit() -> None:
         ("org/none", None, "org/none: neither a directory here nor a model of the hub .*; check the name"),
         ("org/name", "v2", "org/name: the hub has no revision v2 of it"),
         ("org/gated", None, "org/gated: its owners give access .* HF_TOKEN"),
-        ("org/odd", None, "the hub does not say which commit it has; write org/odd@ and the commit's 40 hex digits"),
+        ("org/odd", None, "the hub does not report its commit; write org/odd@ and the commit's 40 hex digits"),
     ],
 )
 def test_what_the_hub_does_not_have_is_one_line(source: str, revision: str | None, complaint: str) -> None:

@@ -187,7 +187,7 @@ def test_a_transformers_that_does_not_say_what_it_left_out_is_refused(
 ) -> None:
     """What it left out could be a weight."""
     monkeypatch.delattr(PreTrainedModel, "_adjust_missing_and_unexpected_keys")
-    with pytest.raises(UnderstudyError, match="does not say which tensors it left out"):
+    with pytest.raises(UnderstudyError, match="does not report which tensors it left out"):
         load_model(model, "float32", CPU)
 
 
@@ -392,7 +392,7 @@ def test_what_is_no_whole_model_is_said(model: Path, saved_as: str) -> None:
     del found["model.norm.weight"]
     save_file(found | {"score.weight": torch.ones(1, 4)}, file, {"format": "pt"})
     _config(model, architectures=[saved_as])
-    with pytest.raises(UsageError, match=f"in no file.*says that it is a {saved_as}, which is no whole model"):
+    with pytest.raises(UsageError, match=f"in no file.*declares a {saved_as}, which is no whole model"):
         load_model(model, "float32", CPU)
 
 

@@ -91,7 +91,7 @@ def test_tokens_beyond_the_logits_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("tokenizer", "reason"),
     [
-        (_fast(Tokenizer(models.BPE({"a</w>": 0}, [], end_of_word_suffix="</w>"))), "its tokens say where words end"),
+        (_fast(Tokenizer(models.BPE({"a</w>": 0}, [], end_of_word_suffix="</w>"))), "its tokens mark where words end"),
         (object(), "its tokenizer is no tokenizer.json"),
     ],
     ids=["ends of words", "not fast"],

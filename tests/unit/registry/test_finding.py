@@ -220,9 +220,7 @@ def test_an_entry_without_a_champion_is_said(
 
 def test_a_store_without_runs_knows_no_registry(tmp_path: Path) -> None:
     """The registry is the one that its runs use."""
-    with pytest.raises(
-        UsageError, match=r"x-draft@champion: .* has no run that says where the registry is; name another"
-    ):
+    with pytest.raises(UsageError, match=r"x-draft@champion: .* has no run that names the registry; name another"):
         find_draft("x-draft", Store(tmp_path))
 
 

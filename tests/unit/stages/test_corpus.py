@@ -335,7 +335,7 @@ def test_too_many_rejects_stop_the_run(run: Run) -> None:
 
     assert str(caught.value).endswith(
         "prompts1.jsonl: line 9: empty prompt: 'prompt' is empty; 2 of 10 rows rejected "
-        "(20.0%), more than corpus.max_rejected_share = 0.1; mend the rows, or raise that share"
+        "(20.0%), more than corpus.max_rejected_share = 0.1; fix the rows, or raise that share"
     )
     outcome, _ = run([*_rows(30), *[{"prompt": "a " * 99}] * 20], max_prompt_tokens=80)
     assert (20, 0) == (outcome.figures["too_long"], outcome.figures["rejected"])

@@ -363,7 +363,7 @@ def test_paying_has_hysteresis() -> None:
     assert [True, False, True] == [pays[place] for place in (1, 60, 101)]
     assert 2 == sum(one != other for one, other in itertools.pairwise(pays))
     state = replace(new_state(0.0), paying=Paying(speedup=0.8, pays=False))
-    assert "speculation costs 25% at this load (x0.80)" in paying_line(state)
+    assert "speculation is 25% slower than plain decoding at this load (x0.80)" in paying_line(state)
     assert ["paying"] == list(changes(new_state(0.0), state))
 
 

@@ -60,7 +60,7 @@ def _write(tmp_path: Path, result: Any) -> Path:
         (_report(successful=30, errored=10, incomplete=4), "10 of 40 requests failed"),
         ({**_SOUND, "mean_tpot_ms": 0.0, "mean_itl_ms": 0.0}, "the answers were not streamed"),
         ({**_SOUND, "total_output_tokens": 330, "total_output_tokens_retokenized": 800}, "330 output tokens, and its texts have"),
-        ({**_DRAFTED, "total_output_tokens": 3240}, "3,240 output tokens, and the server's counters say 8,000"),
+        ({**_DRAFTED, "total_output_tokens": 3240}, "3,240 output tokens, and the server's counters have 8,000"),
     ],
 )  # fmt: skip
 def test_a_result_that_is_none_is_refused(tmp_path: Path, result: Any, message: str) -> None:
