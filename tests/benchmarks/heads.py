@@ -1,13 +1,14 @@
-"""`python -m tests.benchmarks heads`: kinds of drafts of the quickstart's target, on equal completions, each with the rate that
-`distill.learning_rate: auto` finds; what their tokens would buy at the shapes of Llama-3.1-8B on the card of gpu_kit.json; and
-the speed of examining a head against decoding with it. About half an hour on 2 cores; finished runs in the store stay.
+"""`python -m tests.benchmarks heads`: kinds of drafts of the quickstart's target and of the benchmarks' target, on equal
+completions, each with the rate that `distill.learning_rate: auto` finds; what their tokens would buy at the shapes of
+Llama-3.1-8B on the card of gpu_kit.json; and the speed of examining a head against decoding with it. About an hour on 2 cores;
+finished runs in the store stay.
 """
 
 import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -20,7 +21,8 @@ from tests.benchmarks.figures import RESULTS, ROOT, UNDERSTUDY, write
 STORE = Path(os.environ.get("UNDERSTUDY_BENCH_HEADS", ROOT / ".understudy-benchmarks-heads"))
 GAMMA, PROMPTS, REPEATS = 5, 32, 3
 _FEW, _TIMED = 10, 40  # steps
-_CONFIG = ROOT / "configs" / "quickstart.yaml"
+_QUICKSTART = ROOT / "configs" / "quickstart.yaml"
+_BENCHMARKS = Path(__file__).with_name("reference_pair.yaml")
 _PAIR, _BATCHES = "Llama-3.1-8B with Llama-3.2-1B", (1, 8, 32)
 _CONTEXT = 1024
 _BANDWIDTH = 3.35e12  # bytes per second of an H100 SXM (NVIDIA's data sheet)
@@ -32,38 +34,45 @@ _NOBODY = "http://127.0.0.1:1"  # no registry: the runs end before the gate
 
 
 def main() -> None:
-    pair = _quickstart_pair()
-    kinds: dict[str, dict[str, Any]] = {
-        "plain, pre-trained": {"source": str(pair / "draft")},
-        "EAGLE-3, from nothing": {"source": "target", "head": {"kind": "eagle3"}},
-        "Medusa, 5 places, from nothing": {"source": "target", "head": {"kind": "medusa"}},
-    }
-    found = [
-        {"draft": name, "optimizer": optimizer, **_trained(pair, name, draft, optimizer)}
-        for name, draft in kinds.items()
-        for optimizer in ("muon", "adamw")
-    ]
+    pair = _pair(_QUICKSTART, STORE)
+    found = list(_all_trained(pair, _QUICKSTART, STORE, ("muon", "adamw")))
     speed = {
         row["draft"]: _examination_speed(pair, Path(row["generated"]), Path(row["directory"]))
         for row in found
         if row["optimizer"] == "adamw"
     }
     for row in found:
-        del row["directory"], row["generated"]
-    write("heads", "python -m tests.benchmarks heads", {"drafts": found, "examination": speed, "card": _card()})
+        row["step_seconds"] = _step_seconds(STORE, row["config"])
+    second = STORE / "second"
+    other = list(_all_trained(_pair(_BENCHMARKS, second), _BENCHMARKS, second, ("muon",)))
+    for row in (*found, *other):
+        del row["directory"], row["generated"], row["config"]
+    figure = {"drafts": found, "second_pair": other, "examination": speed, "card": _card()}
+    write("heads", "python -m tests.benchmarks heads", figure)
 
 
-def _quickstart_pair() -> Path:
-    """The pair artifact of the quickstart."""
-    if not (found := sorted(STORE.glob("artifacts/pair-*/target_before"))):
-        command = [UNDERSTUDY, "run", str(_CONFIG), "--store", str(STORE), "--until", "pair"]
+def _pair(config: Path, store: Path) -> Path:
+    """The pair artifact of a config with a reference pair."""
+    if not (found := sorted(store.glob("artifacts/pair-*/target_before"))):
+        command = [UNDERSTUDY, "run", str(config), "--store", str(store), "--until", "pair"]
         subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"MLFLOW_TRACKING_URI": _NOBODY})
-        found = sorted(STORE.glob("artifacts/pair-*/target_before"))
+        found = sorted(store.glob("artifacts/pair-*/target_before"))
     return found[0].parent
 
 
-def _trained(pair: Path, name: str, draft: dict[str, Any], optimizer: str) -> dict[str, Any]:
-    config = yaml.safe_load(_CONFIG.read_text())
+def _all_trained(pair: Path, base: Path, store: Path, optimizers: Sequence[str]) -> Iterator[dict[str, Any]]:
+    kinds: dict[str, dict[str, Any]] = {
+        "plain, pre-trained": {"source": str(pair / "draft")},
+        "EAGLE-3, from nothing": {"source": "target", "head": {"kind": "eagle3"}},
+        "Medusa, 5 places, from nothing": {"source": "target", "head": {"kind": "medusa"}},
+    }
+    for name, draft in kinds.items():
+        for optimizer in optimizers:
+            yield {"draft": name, "optimizer": optimizer, **_trained(pair, base, store, name, draft, optimizer)}
+
+
+def _trained(pair: Path, base: Path, store: Path, name: str, draft: dict[str, Any], optimizer: str) -> dict[str, Any]:
+    config = yaml.safe_load(base.read_text())
     del config["pair"]["reference"]
     config["name"] = f"{name.partition(',')[0].lower()}-{optimizer}"
     config["pair"] = {
@@ -71,50 +80,54 @@ def _trained(pair: Path, name: str, draft: dict[str, Any], optimizer: str) -> di
         "draft": {**draft, "dtype": "float32"},
     }
     config["corpus"]["sources"] = [{"path": str(pair / "prompts.jsonl")}]
-    config["evaluate"] |= {"max_gamma": GAMMA, "speed": {"turns": 0}}
+    config["evaluate"] = config.get("evaluate", {}) | {"max_gamma": GAMMA, "speed": {"turns": 0}}
     config["distill"] |= {"optimizer": optimizer}
+    config["distill"].pop("learning_rate", None)  # by trials
     config["quantize"] = {"variants": []}
-    _run(config, "evaluate")
-    return _figures(config["name"]) | {"step_seconds": _step_seconds(config)}
+    _run(store, config, "evaluate")
+    return _figures(store, config["name"]) | {"config": config}
 
 
-def _run(config: dict[str, Any], until: str) -> None:
-    (file := STORE / f"{config['name']}.yaml").write_text(yaml.safe_dump(config))
-    command = [UNDERSTUDY, "run", str(file), "--store", str(STORE), "--until", until]
+def _run(store: Path, config: dict[str, Any], until: str) -> None:
+    (file := store / f"{config['name']}.yaml").write_text(yaml.safe_dump(config))
+    command = [UNDERSTUDY, "run", str(file), "--store", str(store), "--until", until]
     subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"MLFLOW_TRACKING_URI": _NOBODY})
 
 
-def _step_seconds(config: dict[str, Any]) -> float:
+def _step_seconds(store: Path, config: dict[str, Any]) -> float:
     """From two short trainings, between which lie so many steps and nothing else."""
     seconds = []
     for steps in (_FEW, _FEW + _TIMED):
         short = {"max_steps": steps, "learning_rate": 1e-3, "evaluate_every": 1000}
         named = {**config, "name": f"{config['name']}-{steps}", "distill": {**config["distill"], **short}}
-        _run(named, "distill")
-        seconds.append(_artifact(named["name"], "distill").manifest.seconds)
+        _run(store, named, "distill")
+        seconds.append(_artifact(store, named["name"], "distill").manifest.seconds)
     return float(seconds[1] - seconds[0]) / _TIMED
 
 
-def _artifact(name: str, job: str) -> Any:
+def _artifact(place: Path, name: str, job: str) -> Any:
     from pipeline.store.artifacts import Store
     from pipeline.store.runs import find_built, list_runs, load_run
 
-    store = Store(STORE)
+    store = Store(place)
     records = [record for run in list_runs(store) if (record := load_run(store, run)) is not None]
     return find_built(store, next(one for one in reversed(records) if one.name == name), job)
 
 
-def _figures(name: str) -> dict[str, Any]:
+def _figures(store: Path, name: str) -> dict[str, Any]:
     from pipeline.acceptance.schema import read_profile
     from pipeline.drafts.head_tensors import measure_draft
 
-    profile, distilled = read_profile(_artifact(name, "evaluate/candidate").path), _artifact(name, "distill")
+    profile, distilled = (
+        read_profile(_artifact(store, name, "evaluate/candidate").path),
+        _artifact(store, name, "distill"),
+    )
     assert profile.headline is not None
     assert profile.greedy is not None
     draft = distilled.path / "draft"
     return {
         "directory": str(draft),
-        "generated": str(_artifact(name, "generate").path),
+        "generated": str(_artifact(store, name, "generate").path),
         "tokens_per_target_call": {
             "1": _figure(profile.headline.tokens_per_target_call[GAMMA]),
             "0": _figure(profile.greedy.tokens_per_target_call[GAMMA]),
@@ -227,6 +240,20 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         yield (
             f"| {row['draft']} | {row['optimizer']} | {row['learning_rate']:.2g} | {row['parameters']:,} | {' | '.join(shown)} | "
             f"{row['step_seconds']:.2f} | {' | '.join(speedups)} |"
+        )
+    second = figure["second_pair"]
+    yield (
+        f"\nThe benchmarks' target (`reference_pair.yaml`), trained in the same way; {second[0]['prompts']} prompts.\n"
+    )
+    yield "| draft | optimizer | rate | parameters | tokens per target call, T=1 | T=0 |"
+    yield "|---|---|---|---|---|---|"
+    for row in second:
+        shown = [
+            f"{one['value']:.2f} [{one['low']:.2f}, {one['high']:.2f}]"
+            for one in (row["tokens_per_target_call"][temperature] for temperature in ("1", "0"))
+        ]
+        yield (
+            f"| {row['draft']} | {row['optimizer']} | {row['learning_rate']:.2g} | {row['parameters']:,} | {' | '.join(shown)} |"
         )
     yield "\n### Examining a kind against decoding with it\n"
     yield (
