@@ -8,14 +8,28 @@ _SHOWN = 0.005  # error of the tokens per step from which it is said
 
 
 @dataclass(frozen=True)
+class EdgeError:
+    """Mean absolute relative error of step times at the lightest and at the heaviest load, by the others, as a share."""
+
+    lighter: float
+    heavier: float
+
+    @property
+    def most(self) -> float:
+        return max(self.lighter, self.heavier)
+
+
+@dataclass(frozen=True)
 class StepAccuracy:
     """`left_out`: mean absolute relative error of fitted step times on left-out measurements, as a share; None if unknown.
     `fitted`: False for measured forward times, which have no such error. `tokens`: the same error of the tokens per step, where
-    these come from the measurements too; 0 if they do not."""
+    these come from the measurements too; 0 if they do not. `edge`: whether it is of a figure at or beyond the lightest or
+    heaviest load, and `left_out` that of a left-out load there."""
 
     left_out: float | None = None
     fitted: bool = True
     tokens: float = 0.0
+    edge: bool = False
 
     def with_tokens(self, error: float) -> "StepAccuracy":
         """Of figures that are computed from measured tokens per step too."""
@@ -37,6 +51,7 @@ class StepAccuracy:
         if not self.fitted:
             return "measured"
         steps = "unknown" if self.left_out is None else f"{self.left_out:.1%}"
+        steps += " (edge)" if self.edge else ""
         return steps + (f", tokens {self.tokens:.0%}" if self.tokens >= _SHOWN else "")
 
     @property
@@ -46,13 +61,15 @@ class StepAccuracy:
             return "step times measured"
         tokens = f", tokens per step {self.tokens:.1%} off" if self.tokens >= _SHOWN else ""
         if self.left_out is None:
-            return f"error of the step times unknown: too few points{tokens}"
-        return f"step times {self.left_out:.1%} off on left-out points{tokens}"
+            return f"error of the step times {'there ' if self.edge else ''}unknown: too few points{tokens}"
+        where = "at the edge, by the left-out outermost load" if self.edge else "on left-out points"
+        return f"step times {self.left_out:.1%} off {where}{tokens}"
 
     def json(self) -> dict[str, Any]:
         return {
             "step_times": "fitted" if self.fitted else "measured",
             "left_out_error": self.left_out,
+            "edge": self.edge,
             "tokens_per_step_error": self.tokens,
         }
 

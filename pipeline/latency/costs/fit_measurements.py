@@ -1,24 +1,26 @@
 """Fit step costs to the measurements of a server under load. Pure.
 
-Linear (`fit.py`) or piecewise linear (`piecewise.py`), of the steps with or without prefills (`prefills.py`): the model that
-predicts left-out measurements best.
+Linear (`fit.py`) or of another form (`piecewise.py`, chosen by `forms.py`), of the steps with or without prefills
+(`prefills.py`): what predicts left-out measurements best.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.errors import UsageError
+from pipeline.latency.costs.accuracy import EdgeError
 from pipeline.latency.costs.cells import measured_cells
 from pipeline.latency.costs.fit import Experts, columns, is_one_load
 from pipeline.latency.costs.fitted import FittedCosts, Floats, LeaveOneOut
+from pipeline.latency.costs.forms import MIN_POINTS, choose_form, edge_error, left_out
 from pipeline.latency.costs.measurements import MOST_GAMMA, Measurement
-from pipeline.latency.costs.piecewise import Choice, Piecewise, choose_model, left_out
+from pipeline.latency.costs.piecewise import Piecewise
 from pipeline.latency.costs.prefills import Treatment, prefills_of_others, treatments, unloaded_ttft
 from pipeline.latency.costs.repeats import point_numbers
 
-_MIN_POINTS = 6  # distinct (requests, gamma) points below which only the linear model is used
 # Left-out error up to which a preferred treatment of prefills is kept: ratio to the least, and difference.
 _AS_GOOD, _AS_GOOD_POINTS = 1.1, 0.001
 _PLAUSIBLE = {  # attributes of a measurement with the values that a server can have
@@ -64,6 +66,7 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
         max_gamma=int(gamma_R.max()),
         max_requests=max(high for _, high in measured_requests.values()),
         leave_one_out=errors,
+        edge=_edge(requests_R, gamma_R, treatment.seconds_R, experts, errors.chosen) if errors else None,
         plain=bool((gamma_R == 0).any()),
         min_requests=max(low for low, _ in measured_requests.values()),
         tokens_by_gamma=lengths,
@@ -174,15 +177,13 @@ def _chosen(
     errors, and its error on what it was fitted to."""
     seconds_R, prefills_R = treatment.seconds_R, treatment.prefill * treatment.prefills_R
     point_R = point_numbers(requests_R, gamma_R)
-    if point_R.max() + 1 < _MIN_POINTS or is_one_load(requests_R, gamma_R):
+    if point_R.max() + 1 < MIN_POINTS or is_one_load(requests_R, gamma_R):
         fitted_R = treatment.costs.step_seconds(requests_R, gamma_R)
         whole = float(np.abs((fitted_R - seconds_R) / (seconds_R + prefills_R)).mean())
         return None, None, whole
-    requests_P, gamma_P, seconds_P, prefills_P = (
-        np.bincount(point_R, one_R) / np.bincount(point_R) for one_R in (requests_R, gamma_R, seconds_R, prefills_R)
-    )
-    choice: Choice = choose_model(requests_P, gamma_P, seconds_P, experts)
-    # The linear costs are fitted to all repeats, a piecewise model to their means.
+    requests_P, gamma_P, seconds_P, prefills_P = _means(point_R, requests_R, gamma_R, seconds_R, prefills_R)
+    choice = choose_form(requests_P, gamma_P, seconds_P, experts)
+    # The linear costs are fitted to all repeats, another form to their means.
     linear_R = left_out(columns(requests_R, gamma_R, experts), seconds_R, 0.0, point_R)
     linear, chosen = (
         float((np.bincount(point_R, np.abs(one_R / seconds_R - 1)) / np.bincount(point_R)).mean())
@@ -190,3 +191,16 @@ def _chosen(
     )
     whole = float(np.abs((choice.chosen_R - seconds_P) / (seconds_P + prefills_P)).mean())
     return choice.piecewise, LeaveOneOut(linear, chosen), whole
+
+
+def _edge(
+    requests_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: Experts | None, inside: float
+) -> EdgeError | None:
+    """The error of the outermost loads, by the means of repeats."""
+    requests_P, gamma_P, seconds_P = _means(point_numbers(requests_R, gamma_R), requests_R, gamma_R, seconds_R)
+    return edge_error(requests_P, gamma_P, seconds_P, experts, inside)
+
+
+def _means(point_R: NDArray[np.int64], *values: Floats) -> list[Floats]:
+    """By point."""
+    return [np.bincount(point_R, one_R) / np.bincount(point_R) for one_R in values]

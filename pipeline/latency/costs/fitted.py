@@ -9,17 +9,17 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import TypeAdapter
 
 from pipeline.errors import UsageError
-from pipeline.latency.costs.accuracy import MEASURED, StepAccuracy
+from pipeline.latency.costs.accuracy import MEASURED, EdgeError, StepAccuracy
 from pipeline.latency.costs.cells import Cell
 from pipeline.latency.costs.fit import Coefficient, Experts, LinearCosts, is_one_load
 from pipeline.latency.costs.measurements import MOST_GAMMA, MOST_REQUESTS
-from pipeline.latency.costs.piecewise import Piecewise, Terms
+from pipeline.latency.costs.piecewise import Piecewise, Terms, above_share
 from pipeline.store.parsing import CountKey, Flag, Number, SmallWhole, Text, parse, stored
 
 Floats = NDArray[np.float64]
 
-KIND, SCHEMA = "fitted costs", 6
-_OLD = 5  # without cells and rises
+KIND, SCHEMA = "fitted costs", 7
+_OLD = (5, 6)  # without cells and rises; without the error at the edge and powers
 _MOST_TERMS = 200  # in a file
 _CHECKED = 50  # numbers of requests at which the step times of a file are looked at
 
@@ -42,6 +42,7 @@ class FittedCosts:
     max_gamma: int
     max_requests: int
     leave_one_out: LeaveOneOut | None  # None: too few points
+    edge: EdgeError | None = None  # None: too few points or loads, or a file of an older schema
     plain: bool = True  # whether plain decoding was measured, the baseline of a speedup
     min_requests: int = 1  # the lightest load at which every draft length was measured
     tokens_by_gamma: Mapping[int, float] = field(default_factory=dict)  # measured tokens per step; empty if unknown
@@ -60,14 +61,8 @@ class FittedCosts:
 
     def step_seconds(self, requests: ArrayLike, gamma: ArrayLike) -> Floats:
         """Seconds of a step without prefills; the arguments are broadcast. A step with fewer requests than were measured at every
-        draft length takes at least its share of the time of those: a straight line could go below."""
-        model, requests = self.piecewise or self.costs, np.asarray(requests, dtype=np.float64)
-        least = float(self.min_requests)
-        share = np.minimum(requests / least, 1.0)
-        seconds: Floats = np.maximum(
-            model.step_seconds(requests, gamma), share * model.step_seconds(np.maximum(requests, least), gamma)
-        )
-        return seconds
+        draft length takes at least its share of the time of those."""
+        return above_share((self.piecewise or self.costs).step_seconds, requests, gamma, float(self.min_requests))
 
     def steps(self, cap: int, context: int, gammas: int | None = None) -> Floats:
         """As `Profile.steps`; `context` is ignored, the measurements have one. n requests are in the batch of a closed loop whose
@@ -101,6 +96,22 @@ class FittedCosts:
         if self.load is not None:
             return MEASURED
         return StepAccuracy(self.leave_one_out.chosen if self.leave_one_out else None)
+
+    def accuracy_at(self, gamma: int, batch: float) -> StepAccuracy:
+        """Of a step at this batch size: the error at the edge from the heaviest load of the draft length on, and up to the
+        lightest unless that is one request, below which nothing is."""
+        inside = self.accuracy
+        low, high = self.measured_requests.get(gamma, (self.min_requests, self.max_requests))
+        if not inside.fitted or (batch < high and (low < batch or low == 1)):
+            return inside
+        if self.edge is None or inside.left_out is None:
+            return StepAccuracy(None, edge=True)
+        error = self.edge.heavier if batch >= high else self.edge.lighter
+        return StepAccuracy(max(error, inside.left_out), edge=True)
+
+    @property
+    def edge_error(self) -> float | None:
+        return self.edge.most if self.edge else None
 
     @property
     def first_steps(self) -> int:
@@ -140,6 +151,7 @@ class FittedCosts:
             "batch_share": {str(gamma): share for gamma, share in self.batch_share.items()},
             "plain": self.plain,
             "left_out": [self.leave_one_out.linear, self.leave_one_out.chosen] if self.leave_one_out else None,
+            "edge": list(astuple(self.edge)) if self.edge else None,
             "most_tokens_per_second": list(self.max_throughput) if self.max_throughput else None,
             "acceptance_known": self.acceptance_known,
             "cells": [list(astuple(one)) for one in self.cells],
@@ -169,6 +181,7 @@ class _PiecewisePart:
     drops: tuple[Number, ...]
     values: tuple[Number, ...]
     rises: tuple[Number, ...] = ()
+    powers: tuple[Number, ...] = ()
 
 
 @stored(kw_only=False)
@@ -194,6 +207,7 @@ class _File:
     most_tokens_per_second: tuple[Number, Number] | None
     acceptance_known: Flag = True
     cells: tuple[tuple[SmallWhole, Number, Number, Number, Number, Number | None], ...] = ()
+    edge: tuple[Number, Number] | None = None
 
 
 _FILE = TypeAdapter(_File)
@@ -201,7 +215,7 @@ _FILE = TypeAdapter(_File)
 
 def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
     """Inverse of `FittedCosts.json`. UsageError, naming `where`, for any other content."""
-    if not isinstance(raw, Mapping) or raw.get("schema") not in (_OLD, SCHEMA):
+    if not isinstance(raw, Mapping) or raw.get("schema") not in (*_OLD, SCHEMA):
         raise UsageError(f"{where}: not a costs file of schema {SCHEMA}; write one with `understudy latency fit`")
     try:
         file = parse(_FILE, raw)
@@ -234,6 +248,7 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
             max_throughput=file.most_tokens_per_second,
             cells=tuple(Cell(*one) for one in file.cells),
             acceptance_known=file.acceptance_known,
+            edge=None if file.edge is None else EdgeError(*file.edge),
         )
         _check_sound(found)
         return found
@@ -266,7 +281,10 @@ def _check_sound(found: FittedCosts) -> None:
     if found.output_tokens is not None and not 0 < found.output_tokens < np.inf:
         raise ValueError("output_tokens must be above 0")
     times = [found.prefill, found.first_token, found.tokens_error, *(found.max_throughput or ())]
-    times += [found.leave_one_out.linear, found.leave_one_out.chosen] if found.leave_one_out else []
+    times += [
+        *(astuple(found.leave_one_out) if found.leave_one_out else ()),
+        *(astuple(found.edge) if found.edge else ()),
+    ]
     requests_N = np.unique(np.geomspace(1, found.max_requests, _CHECKED).round())
     steps_GN = found.step_seconds(requests_N, np.arange(0 if found.plain else 1, found.max_gamma + 1)[:, None])
     if not (np.isfinite(steps_GN) & (steps_GN > 0)).all():
@@ -278,7 +296,7 @@ def _check_sound(found: FittedCosts) -> None:
 def _piecewise(found: _PiecewisePart | None, experts: Experts | None) -> Piecewise | None:
     if found is None:
         return None
-    lists = (found.breakpoints, found.draft_breakpoints, found.tiles, found.drops, found.rises)
+    lists = (found.breakpoints, found.draft_breakpoints, found.tiles, found.drops, found.rises, found.powers)
     if any(len(one) > _MOST_TERMS or any(value <= 0 for value in one) for one in lists):
         raise ValueError("a breakpoint is not above 0, or there are too many")
     if not min(found.least_tokens, found.least_requests) > 0:
@@ -291,5 +309,6 @@ def _piecewise(found: _PiecewisePart | None, experts: Experts | None) -> Piecewi
         found.tiles,
         found.drops,
         found.rises,
+        found.powers,
     )
     return Piecewise(terms, found.values, experts)

@@ -82,6 +82,15 @@ class Profile:
         """No fit: the times are interpolated between measured ones."""
         return MEASURED
 
+    def accuracy_at(self, gamma: int, batch: float) -> StepAccuracy:
+        """The same everywhere: `covers` says where nothing was measured."""
+        return MEASURED
+
+    @property
+    def edge_error(self) -> None:
+        """Forward times have none."""
+        return None
+
     @property
     def max_throughput(self) -> None:
         """Not known: no requests were measured."""

@@ -57,7 +57,19 @@ class StepCosts(Protocol):
         ...
 
     @property
-    def accuracy(self) -> StepAccuracy: ...
+    def accuracy(self) -> StepAccuracy:
+        """Of steps inside what was measured."""
+        ...
+
+    def accuracy_at(self, gamma: int, batch: float) -> StepAccuracy:
+        """Of a step of this draft length at this (mean) batch size, which may be at the edge of what was measured or beyond."""
+        ...
+
+    @property
+    def edge_error(self) -> float | None:
+        """The larger error of step times at the lightest and at the heaviest load, by the other loads; None if unknown, and for
+        forward times, which are measured."""
+        ...
 
     @property
     def max_throughput(self) -> tuple[float, float] | None:

@@ -121,7 +121,7 @@ def test_it_survives_its_file(step: Step) -> None:
 def test_a_file_that_holds_no_costs_is_one_line() -> None:
     """Naming it."""
     whole = fit_measurements(_sweep(_linear)).json()
-    with pytest.raises(UsageError, match=r"costs\.json: not a costs file of schema 6"):
+    with pytest.raises(UsageError, match=r"costs\.json: not a costs file of schema 7"):
         fitted_costs_from_json(whole | {"schema": 1}, "costs.json")
     with pytest.raises(UsageError, match=r"costs\.json: invalid costs file"):
         fitted_costs_from_json(whole | {"costs": {}}, "costs.json")

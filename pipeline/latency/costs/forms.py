@@ -1,0 +1,237 @@
+"""Which form the costs of a server have, and how far off it is inside and at the edge of what was measured. Pure.
+
+A form predicts measured points that are left out one by one, and loads that are left out one by one. Half of its error is that of
+points, half that of loads; the lightest and the heaviest load count as much as all loads together, because a capacity and a
+schedule ask for what is beyond them. Forms with bends and tiles are chosen first, by left-out points. Another one of them, or one
+with a power, takes its place only if it is better by more than a tenth, so that noise does not choose.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.latency.costs.accuracy import EdgeError
+from pipeline.latency.costs.fit import Experts, columns, is_one_load, least_squares
+from pipeline.latency.costs.piecewise import Piecewise, Terms, above_share
+from pipeline.latency.costs.repeats import point_numbers
+
+Floats = NDArray[np.float64]
+
+_SPACING = 4.0  # ratio of two breakpoints: wider misses real effects, narrower fits noise
+_TILES = (16.0, 64.0)  # tokens per tile: CPUs and GPUs
+_DROPS = tuple(2.0**power for power in range(3, 9))  # tokens beyond which another kernel may be used
+_MIN_BESIDE = 3  # points on each side of a drop
+_RIDGE = 1e-3  # ridge penalty: spreads a cost over terms that are nearly collinear
+_LEAVE_ONE_OUT, _FOLDS = 60, 20  # points up to which each is left out alone; groups for more
+_CLEARER = 0.5  # standard errors by which the left-out error must fall for more terms
+_LEAST_RISE = 0.25  # of the steps below it: less may be noise
+_CLEARER_RISE = 1.5  # the same for a rise, whose place is looked for
+_POWERS = (0.35, 0.5, 0.65, 0.8)  # exponents that are tried
+_BETTER = 0.9  # error / that of the form with bends, below which another one takes its place
+_USUAL_EDGE = 0.06  # error one load beyond what was measured: the median of 16 public sweeps
+_BEYOND_INSIDE = 1.5  # the same / the left-out error of points, there
+
+MIN_POINTS = 6  # distinct (requests, gamma) points below which only the linear model is used
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen model (None: linear), and what it and the linear one predict for each point from the others."""
+
+    piecewise: Piecewise | None
+    linear_R: Floats
+    chosen_R: Floats
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Measured steps at distinct points."""
+
+    batch_R: Floats
+    gamma_R: Floats
+    seconds_R: Floats
+    experts: Experts | None
+
+    def __getitem__(self, some_R: NDArray[np.bool_]) -> "_Steps":
+        return _Steps(self.batch_R[some_R], self.gamma_R[some_R], self.seconds_R[some_R], self.experts)
+
+    @property
+    def tokens_R(self) -> Floats:
+        return self.batch_R * (self.gamma_R + 1)
+
+    @property
+    def load_R(self) -> NDArray[np.int64]:
+        """The number of each point's load, from the lightest on."""
+        return point_numbers(self.batch_R, np.zeros(len(self.batch_R)))
+
+    @property
+    def plain_terms(self) -> Terms:
+        return Terms((), (), float(self.tokens_R.min()), float(self.batch_R.min()))
+
+    def columns(self, terms: Terms | None) -> Floats:
+        """Design matrix of a form (None: linear)."""
+        if terms is None:
+            return columns(self.batch_R, self.gamma_R, self.experts)
+        return terms.columns(self.batch_R, self.gamma_R, self.experts)
+
+    def fitted(self, terms: Terms) -> Piecewise:
+        """The form with its coefficients."""
+        return Piecewise(
+            terms, tuple(least_squares(self.columns(terms), self.seconds_R, _RIDGE).tolist()), self.experts
+        )
+
+    def predicted(self, terms: Terms | None, asked: "_Steps") -> Floats:
+        """Seconds of other steps by a form that is fitted to these. Terms begin at the least that these have."""
+        if terms is not None:
+            least = self.plain_terms
+            terms = replace(terms, least_tokens=least.least_tokens, least_requests=least.least_requests)
+        values_K = least_squares(self.columns(terms), self.seconds_R, _ridge(terms))
+        lightest = max(self.batch_R[self.gamma_R == gamma].min() for gamma in set(self.gamma_R.tolist()))
+        return above_share(
+            lambda batch, gamma: _Steps(batch, gamma, gamma, self.experts).columns(terms) @ values_K,
+            asked.batch_R,
+            asked.gamma_R,
+            lightest,
+        )
+
+    def left_out(self, terms: Terms | None) -> Floats:
+        """Each point by a fit to the others."""
+        return left_out(self.columns(terms), self.seconds_R, _ridge(terms), np.arange(len(self.seconds_R)))
+
+    def left_out_loads(self, terms: Terms | None) -> Iterator[float]:
+        """The error of each load by a fit to the others, from the lightest on."""
+        load_R = self.load_R
+        for load in range(load_R.max() + 1):
+            yield self[load_R == load].error(self[load_R != load].predicted(terms, self[load_R == load]))
+
+    def error(self, found_R: Floats) -> float:
+        """Mean absolute relative error."""
+        return float(np.abs(found_R / self.seconds_R - 1).mean())
+
+
+def choose_form(batch_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: Experts | None) -> Choice:
+    """Of R measured steps at distinct points, of at least two loads."""
+    steps = _Steps(batch_R, gamma_R, seconds_R, experts)
+    bent, others = _forms(steps)
+    best = bent
+    if steps.load_R.max() > 1:
+        errors = {terms: _error(steps, terms) for terms in (bent, *others)}
+        best = min(errors, key=lambda terms: errors[terms])
+        best = best if errors[best] < _BETTER * errors[bent] else bent
+    linear_R = steps.left_out(None)
+    if best is None:
+        return Choice(None, linear_R, linear_R)
+    return Choice(steps.fitted(best), linear_R, steps.left_out(best))
+
+
+def edge_error(
+    batch_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: Experts | None, inside: float
+) -> EdgeError | None:
+    """How far off these costs are beyond the lightest and the heaviest load. Each is left out and predicted by the form that the
+    others choose; `inside` is the left-out error of points. One load is too few for an error: of 16 public sweeps that of the
+    outermost known load was within a factor of 2 of the error of the next one at 44% of the ends, and its geometric mean with 1.5
+    times `inside` and the usual error at 75%. None if the other loads are one."""
+    steps = _Steps(batch_R, gamma_R, seconds_R, experts)
+    load_R, errors = steps.load_R, []
+    for load in (0, load_R.max()):
+        known, left = steps[load_R != load], steps[load_R == load]
+        if not len(known.batch_R) or is_one_load(known.batch_R, known.gamma_R):
+            return None
+        few = len(known.batch_R) < MIN_POINTS
+        form = None if few else choose_form(known.batch_R, known.gamma_R, known.seconds_R, experts).piecewise
+        error = left.error(known.predicted(form.terms if form else None, left))
+        errors.append(float(np.cbrt(error * _BEYOND_INSIDE * inside * _USUAL_EDGE)))
+    return EdgeError(*errors)
+
+
+def _error(steps: _Steps, terms: Terms | None) -> float:
+    loads = list(steps.left_out_loads(terms))
+    at_loads = (np.mean(loads) + np.mean([loads[0], loads[-1]])) / 2
+    return float(steps.error(steps.left_out(terms)) + at_loads) / 2
+
+
+def _forms(steps: _Steps) -> tuple[Terms | None, list[Terms | None]]:
+    """The form with bends and tiles that left-out points choose, and all that may take its place.
+
+    Steps of a few tokens are bound by memory bandwidth, so a bend near the fewest tokens is expected, although a sweep has few
+    points there: of one breakpoint or none, the lowest is taken whose left-out error is within a standard error of the least. A
+    form with more terms must lower the left-out error by more than half a standard error, one with a rise by more than one and
+    a half."""
+
+    def lower(one_R: Floats, other_R: Floats) -> tuple[float, float]:
+        """Mean by which the first left-out error is lower, and its standard error."""
+        gain_R = np.abs(other_R / steps.seconds_R - 1) - np.abs(one_R / steps.seconds_R - 1)
+        return float(gain_R.mean()), float(gain_R.std() / len(gain_R) ** 0.5)
+
+    single, larger = _bends(steps)
+    larger += _rise(steps, [steps.plain_terms, *single, larger[0]])
+    bent = [(terms, steps.left_out(terms)) for terms in (*single, None)]
+    least_R = min((one_R for _, one_R in bent), key=steps.error)
+    best, best_R = next(one for one in bent if (worse := lower(least_R, one[1]))[0] <= worse[1])
+    for terms in larger:
+        gain, error = lower(found_R := steps.left_out(terms), best_R)
+        if gain > max((_CLEARER_RISE if terms.rises else _CLEARER) * error, 1e-9):
+            best, best_R = terms, found_R
+    powers = [replace(steps.plain_terms, powers=(power,)) for power in _POWERS]
+    return best, [None, *single, *larger, *powers, *_rise(steps, powers)]
+
+
+def _bends(steps: _Steps) -> tuple[list[Terms], list[Terms]]:
+    """Those with one breakpoint, from the lowest on, and those with all of them. Small and noisy sweeps are predicted better
+    with one: all together have a dozen terms."""
+    tokens_R = steps.tokens_R
+    every = replace(
+        steps.plain_terms, breakpoints=_breakpoints(tokens_R), draft_breakpoints=_breakpoints(steps.batch_R)
+    )
+    drops = tuple(k for k in _DROPS if _enough_beside(tokens_R, k))
+    return (
+        [replace(every, breakpoints=(one,), draft_breakpoints=()) for one in every.breakpoints],
+        [every, replace(every, tiles=_TILES), *([replace(every, drops=drops)] if drops else [])],
+    )
+
+
+def _rise(steps: _Steps, bases: Sequence[Terms]) -> list[Terms]:
+    """Of one rise beyond a measured number of tokens with the terms of a base, that with the least error on the points
+    themselves. Empty if no number has enough points beside it, or no rise is large enough."""
+    tokens_R = steps.tokens_R
+    tried = [
+        replace(base, rises=(float(k),)) for base in bases for k in np.unique(tokens_R) if _enough_beside(tokens_R, k)
+    ]
+
+    def error(terms: Terms) -> float:
+        columns_RK = steps.columns(terms)
+        values_K = least_squares(columns_RK, steps.seconds_R, _RIDGE)
+        fitted_R, free = columns_RK @ values_K, max(1, len(tokens_R) - columns_RK.shape[1])
+        if values_K[-1] < _LEAST_RISE * float(np.median(fitted_R[tokens_R <= terms.rises[0]])):
+            return np.inf
+        return steps.error(fitted_R) * float(len(tokens_R) / free)  # more terms fit better by themselves
+
+    errors = {terms: error(terms) for terms in tried}
+    best = min(errors, key=lambda terms: errors[terms], default=None)
+    return [best] if best and np.isfinite(errors[best]) else []
+
+
+def left_out(columns_RK: Floats, seconds_R: Floats, ridge: float, point_R: NDArray[np.int64]) -> Floats:
+    """Predictions for each row by a fit to those of other points; for many points, to those of other groups of points."""
+    count = int(point_R.max()) + 1
+    group_P = np.arange(count) if count <= _LEAVE_ONE_OUT else np.random.default_rng(0).permutation(count) % _FOLDS
+    group_R, found_R = group_P[point_R], np.empty(len(seconds_R))
+    for group in range(int(group_P.max()) + 1):
+        left = group_R == group
+        found_R[left] = columns_RK[left] @ least_squares(columns_RK[~left], seconds_R[~left], ridge)
+    return found_R
+
+
+def _ridge(terms: Terms | None) -> float:
+    return 0.0 if terms is None else _RIDGE
+
+
+def _enough_beside(tokens_R: Floats, k: float) -> bool:
+    return bool(min((tokens_R <= k).sum(), (tokens_R > k).sum()) >= _MIN_BESIDE)
+
+
+def _breakpoints(values_R: Floats) -> tuple[float, ...]:
+    """Inside the measured range: beyond it nothing tells what is on the other side."""
+    return tuple(_SPACING**power for power in range(1, 32) if values_R.min() < _SPACING**power < values_R.max())
