@@ -60,11 +60,10 @@ def choose_lengths(draft: Draft, schedules: bool, given: int | None = None) -> D
 
 def _said_of_times(schedule: Schedule, where: str) -> list[str]:
     """How certain the draft lengths are, and which were not measured at such loads."""
-    (accuracy,) = {*schedule.accuracy_N}
-    said = []
-    if accuracy.fitted:
+    said, errors = [], list(dict.fromkeys(one.said for one in schedule.accuracy_N if one.fitted))
+    if errors:
         unknown = "; a speedup within that error is not certain" if schedule.uncertain_N.any() else ""
-        said.append(f"draft lengths by {where}: {accuracy.said}{unknown}")
+        said.append(f"draft lengths by {where}: {', '.join(errors)}{unknown}")
     guessed = [number for number, is_so in enumerate(schedule.measured_N, 1) if not is_so]
     if guessed:
         said.append(

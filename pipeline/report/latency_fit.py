@@ -25,6 +25,7 @@ def _model(found: FittedCosts) -> str:
     extra = [
         name
         for name, one in (
+            ("powers", terms and terms.powers),
             ("tiles", terms and terms.tiles),
             ("drops", terms and terms.drops),
             ("a rise", terms and terms.rises),
@@ -80,6 +81,11 @@ def print_costs(
     else:
         out.text(
             f"model used: linear, {error.linear:.1%} off on left-out points; a piecewise fit predicts them no better"
+        )
+    if found.edge:
+        out.text(
+            f"at the edge: {found.edge.lighter:.1%} off one load lighter, {found.edge.heavier:.1%} off one load heavier, "
+            "by the outermost loads when they are left out"
         )
     if worst is not None and abs(worst.error) > _LARGE_ERROR:
         out.text(f"check {worst.where}: its step is {worst.error:+.0%} off the fitted costs")

@@ -1,6 +1,7 @@
 """What `understudy latency predict` prints and plots: latency by load, with speculation and without."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pipeline.latency.load.schedule import batch_ranges
 from pipeline.report.console import Report
 
 _UNSTABLE, _EXTRAPOLATED = "unstable", "*"
+_WITHIN = 0.05  # of a simulated figure
 _ABOVE = 1.02  # capacity / largest measured throughput from which it is said (a prefill gives one of the tokens)
 _PARTS = ("queue", "admission", "prefill", "service", "batch", "busy")  # of a latency, in JSON
 
@@ -58,12 +60,12 @@ def print_prediction(
                 *(_cells(point.speculative, quantiles) if found.drafts else ()),
                 *(_simulated(point.simulated, quantiles) if simulated else ()),
                 *([speedup] if found.drafts else []),
-                found.accuracy.short + (_EXTRAPOLATED if point.extrapolated else ""),
+                point.accuracy.short + (_EXTRAPOLATED if point.extrapolated else ""),
             ]
         )
     out.table(_columns(quantiles, simulated, found.drafts), rows)
     if found.drafts:
-        out.text(f"draft length: {_lengths(lengths_N)} ({found.accuracy.said})")
+        out.text(f"draft length: {_lengths(lengths_N)}")
     else:
         out.text("plain decoding only: the costs have no measurement with a draft")
     speculation = f", {found.speculative_limit:.4g} with speculation" if found.drafts else ""
@@ -73,8 +75,12 @@ def print_prediction(
     if any(point.extrapolated for point in found.points):
         out.text(
             f"{_EXTRAPOLATED} a mean batch is above the largest that was measured with its draft length: times there are "
-            "extrapolated, and their error is unknown"
+            "extrapolated; the error is that of one load beyond, and further out it is larger"
         )
+    if any(point.accuracy.edge for point in found.points):
+        out.text("(edge): at or beyond the lightest or heaviest measured load, and the error there")
+    if simulated:
+        out.text(_said_of_simulation(found, quantiles))
     if any(point.plain is None or point.speculative is None for point in found.points):
         out.text(f"{_UNSTABLE}: the offered load exceeds the capacity, so the queue and the latency grow without bound")
     speedup_is = "Speedup: mean latency with plain decoding / mean latency with speculation. " if found.drafts else ""
@@ -85,9 +91,24 @@ def print_prediction(
 
 def _error_of_capacity(found: Prediction) -> str:
     """Beside a capacity, which is reached with a full batch."""
-    if found.extrapolated:
-        return "extrapolated: no batch as large was measured; error unknown"
-    return found.accuracy.said
+    beyond = "extrapolated: no batch as large was measured; at least: " if found.extrapolated else ""
+    return beyond + found.plain_accuracy.or_worse(found.accuracy).said
+
+
+def _said_of_simulation(found: Prediction, quantiles: Sequence[float]) -> str:
+    """What +- means, and how long a simulation an error of 5% needs, at the load that needs most."""
+    needed: dict[str, int] = {}
+    for point in found.points:
+        for name, quantile in (("the mean", None), *((quantile_name(one), one) for one in quantiles)):
+            if point.simulated and (count := point.simulated.requests_for(_WITHIN, quantile)):
+                needed[name] = max(needed.get(name, 0), count)
+    if not needed:
+        return "too few requests were simulated for a standard error; simulate 1,000 or more"
+    said = ", ".join(f"{count:,} for {name}" for name, count in needed.items())
+    return (
+        f"simulated: +- the standard error. To be within {_WITHIN:.0%} in 95 of 100 simulations, simulate (at the load "
+        f"that needs most): {said}"
+    )
 
 
 def above_measured(found: Prediction, tokens: float) -> list[str]:
@@ -105,9 +126,14 @@ def above_measured(found: Prediction, tokens: float) -> list[str]:
 
 def near_capacity(found: Prediction) -> list[str]:
     """Loads that exceed the capacity if the step times are as much too low as their error."""
-    said, plain = list[str](), found.accuracy.with_tokens(0.0)  # plain decoding has no tokens to accept
+    said = list[str]()
     for what, limit, accuracy, stable in (
-        ("plain decoding", found.plain_limit, plain, [point.rate for point in found.points if point.plain]),
+        (
+            "plain decoding",
+            found.plain_limit,
+            found.plain_accuracy,
+            [point.rate for point in found.points if point.plain],
+        ),
         (
             "speculation",
             found.speculative_limit,
@@ -131,7 +157,13 @@ def _cells(found: Latency | None, quantiles: Sequence[float]) -> list[str]:
 
 
 def _simulated(found: SimulatedLatency | None, quantiles: Sequence[float]) -> list[str]:
-    return ["-", *("-" for _ in quantiles)] if found is None else _seconds(found, quantiles)
+    if found is None:
+        return ["-", *("-" for _ in quantiles)]
+    errors = map(found.standard_error, (None, *quantiles))
+    return [
+        seconds + ("" if error is None else f" +-{error:.2g}")
+        for seconds, error in zip(_seconds(found, quantiles), errors, strict=True)
+    ]
 
 
 def _seconds(found: Latency | SimulatedLatency, quantiles: Sequence[float]) -> list[str]:
@@ -144,6 +176,9 @@ def prediction_json(found: Prediction, quantiles: Sequence[float]) -> dict[str, 
     def figures(one: Latency | SimulatedLatency) -> dict[str, float]:
         return {"mean": one.mean, **{quantile_name(quantile): one.quantile(quantile) for quantile in quantiles}}
 
+    def by_name(one: Callable[[float | None], float | None]) -> dict[str, float | None]:
+        return {"mean": one(None), **{quantile_name(quantile): one(quantile) for quantile in quantiles}}
+
     def parts(one: Latency) -> dict[str, float]:
         return {**figures(one), **{name: getattr(one, name) for name in _PARTS}}
 
@@ -151,12 +186,17 @@ def prediction_json(found: Prediction, quantiles: Sequence[float]) -> dict[str, 
         "points": [
             {
                 "rate": point.rate,
-                "accuracy": found.accuracy.json(),
+                "accuracy": point.accuracy.json(),
                 "extrapolated": point.extrapolated,
                 "plain": point.plain and parts(point.plain),
                 "speculative": point.speculative and parts(point.speculative),
                 "simulated": point.simulated
-                and {**figures(point.simulated), "requests": len(point.simulated.seconds_R)},
+                and {
+                    **figures(point.simulated),
+                    "requests": len(point.simulated.seconds_R),
+                    "standard_errors": by_name(point.simulated.standard_error),
+                    "requests_for_5_percent": by_name(partial(point.simulated.requests_for, _WITHIN)),
+                },
             }
             for point in found.points
         ],
@@ -165,7 +205,7 @@ def prediction_json(found: Prediction, quantiles: Sequence[float]) -> dict[str, 
         "plain_measured": found.plain_measured,
         "measured": found.measured,
         "extrapolated": found.extrapolated,
-        "accuracy": found.accuracy.json(),
+        "accuracy": found.plain_accuracy.or_worse(found.accuracy).json(),
     }
 
 

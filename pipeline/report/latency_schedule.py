@@ -41,7 +41,7 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
                 f"{found.lengths_N[first]}{_NOT_MEASURED if guessed else ''}",
                 _span(found.speedup_N[[first, last]], "{:.2f}"),
                 _span(found.break_even_N[[first, last]], "{:.2f}"),
-                found.accuracy_N[first].short,
+                ", ".join(dict.fromkeys(one.short for one in found.accuracy_N[first : last + 1])),
             ]
         )
     out.table([column for column in COLUMNS if several or column != "draft"], rows)
@@ -89,15 +89,32 @@ def said_of_accuracy(found: Schedule) -> list[str]:
     """What the errors of fitted step times mean for the choice."""
     if not any(one.fitted for one in found.accuracy_N):
         return []
-    if any(one.fitted and one.left_out is None for one in found.accuracy_N):
+    if any(draft.accuracy.fitted and draft.accuracy.left_out is None for draft in found.drafts):
         return [f"step times off by: unknown for fits of too few points, so no draft length is certain; {_MORE_POINTS}"]
     most = max(one.certain_speedup for one in found.accuracy_N)
     said = "step times off by: mean error on left-out points of `latency fit`"
+    said += ", and at the edge of the measured loads (edge)" if any(one.edge for one in found.accuracy_N) else ""
     if most >= _CERTAIN:
         upto = f"a speedup up to {most:.2f}" if np.isfinite(most) else "any speedup"
         said += f". With these errors at their worst, {upto} can be a slowdown"
     sizes = [_sizes(first, last) for first, last, is_so in batch_ranges(found.uncertain_N.astype(np.int64)) if is_so]
-    return [said + (f": so at batch size {', '.join(sizes)} a draft is not known to be faster" if sizes else "")]
+    return [
+        said + (f": so at batch size {', '.join(sizes)} a draft is not known to be faster" if sizes else ""),
+        *_said_of_open(found),
+    ]
+
+
+def _said_of_open(found: Schedule) -> list[str]:
+    """Where the error at the edge is larger than the difference of draft lengths."""
+    groups = [
+        (lengths, list(group)) for lengths, group in groupby(range(len(found.open_N)), key=found.open_N.__getitem__)
+    ]
+    return [
+        f"no choice at batch size {_sizes(group[0] + 1, group[-1] + 1)}: draft lengths {', '.join(map(str, lengths))} differ by "
+        "less than the error at the edge; measure heavier loads to choose"
+        for lengths, group in groups
+        if lengths
+    ]
 
 
 def _sizes(first: int, last: int) -> str:
@@ -128,6 +145,7 @@ def schedule_json(found: Schedule) -> dict[str, Any]:
             set(found.lengths_N.tolist()).intersection(*(draft.unmeasured for draft in found.drafts))
         ),
         "measured": found.measured_N,
+        "no_choice": [list(one) for one in found.open_N],
         "break_even_batch_size": largest_paying_batch(found.lengths_N),
         **({engine: written(found.lengths_N) for engine, written in FORMATS.items()} if len(found.drafts) == 1 else {}),
     }

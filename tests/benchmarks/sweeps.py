@@ -140,8 +140,8 @@ def _split(sweep: Sweep, is_known: Callable[[Cell], bool]) -> dict[str, Any]:
     """Fitted to the cells that are known, tested on the others."""
     points, known = sweep.points, sweep.known(is_known)
     asked = [one for cell, one in points.items() if not is_known(cell)]
-    fitted, true_R = fit_measurements(known), _tpot(asked)
-    ours_R, peer_R = predicted_tpot(fitted, asked), _peer(known, asked)
+    fitted, true_R = fit_measurements(known), tpot(asked)
+    ours_R, peer_R = predicted_tpot(fitted, asked), peer_tpot(known, asked)
     every = list(points.values())
     return {
         "mape": float(np.abs(ours_R / true_R - 1).mean()),
@@ -149,16 +149,18 @@ def _split(sweep: Sweep, is_known: Callable[[Cell], bool]) -> dict[str, Any]:
         "r2": _r2(ours_R, true_R),
         "peer_r2": _r2(peer_R, true_R),
         "regret": _regrets(points, predicted_tpot(fitted, every)),
-        "peer_regret": _regrets(points, _peer(known, every)),
+        "peer_regret": _regrets(points, peer_tpot(known, every)),
     }
 
 
-def _tpot(points: Sequence[Measurement]) -> Floats:
+def tpot(points: Sequence[Measurement]) -> Floats:
+    """As measured."""
     return np.array([one.step_seconds / one.tokens_per_step for one in points])
 
 
-def _peer(known: Sequence[Measurement], asked: Sequence[Measurement]) -> Floats:
-    values_K, _ = nnls(_peer_columns(known) / _tpot(known)[:, None], np.ones(len(known)))
+def peer_tpot(known: Sequence[Measurement], asked: Sequence[Measurement]) -> Floats:
+    """TPOT of other points by the line."""
+    values_K, _ = nnls(_peer_columns(known) / tpot(known)[:, None], np.ones(len(known)))
     found_R: Floats = _peer_columns(asked) @ values_K
     return found_R
 
@@ -176,12 +178,12 @@ def _r2(found_R: Floats, true_R: Floats) -> float:
 def _best(points: Turn, load: int) -> int:
     """The draft length with the least measured TPOT."""
     own = [one for cell, one in points.items() if cell[0] == load]
-    return own[int(_tpot(own).argmin())].gamma
+    return own[int(tpot(own).argmin())].gamma
 
 
 def _regrets(points: Turn, predicted_R: Floats) -> list[float]:
     """By load: measured TPOT at the draft length with the least predicted TPOT / the least measured TPOT - 1."""
-    true_R, load_R = _tpot(list(points.values())), np.array([load for load, _ in points])
+    true_R, load_R = tpot(list(points.values())), np.array([load for load, _ in points])
     return [
         float(true_R[own_R][predicted_R[own_R].argmin()] / true_R[own_R].min() - 1)
         for own_R in (load_R == load for load in sorted(set(load_R)))

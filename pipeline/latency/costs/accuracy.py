@@ -35,6 +35,12 @@ class StepAccuracy:
         """Of figures that are computed from measured tokens per step too."""
         return replace(self, tokens=error)
 
+    def or_worse(self, other: "StepAccuracy") -> "StepAccuracy":
+        """Of a figure that is computed from steps of both."""
+        return max(
+            self, other, key=lambda one: math.inf if one.fitted and one.left_out is None else one.left_out or 0.0
+        )
+
     @property
     def certain_speedup(self) -> float:
         """The least speedup that is above 1 if one step time is this much too high, the other this much too low, and the tokens
@@ -61,7 +67,12 @@ class StepAccuracy:
             return "step times measured"
         tokens = f", tokens per step {self.tokens:.1%} off" if self.tokens >= _SHOWN else ""
         if self.left_out is None:
-            return f"error of the step times {'there ' if self.edge else ''}unknown: too few points{tokens}"
+            why = (
+                "at the edge unknown: too few loads, or costs of an older version"
+                if self.edge
+                else "unknown: too few points"
+            )
+            return f"error of the step times {why}{tokens}"
         where = "at the edge, by the left-out outermost load" if self.edge else "on left-out points"
         return f"step times {self.left_out:.1%} off {where}{tokens}"
 

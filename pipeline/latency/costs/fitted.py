@@ -105,7 +105,7 @@ class FittedCosts:
         if not inside.fitted or (batch < high and (low < batch or low == 1)):
             return inside
         if self.edge is None or inside.left_out is None:
-            return StepAccuracy(None, edge=True)
+            return inside if low <= batch <= high else StepAccuracy(None, edge=True)
         error = self.edge.heavier if batch >= high else self.edge.lighter
         return StepAccuracy(max(error, inside.left_out), edge=True)
 

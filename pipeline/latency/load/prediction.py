@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from pipeline.latency.load.capacity import ServerCapacity
 from pipeline.latency.load.measured_losses import MeasuredLosses, measured_losses
 from pipeline.latency.load.queueing import Latency, latency
 from pipeline.latency.load.schedule import DraftOption, draft_lengths, request_seconds
-from pipeline.latency.load.simulation import Replica, simulate
+from pipeline.latency.load.simulation import COUNTED, Replica, simulate
 from pipeline.latency.load.workload import Workload, make_traces, server_capacity
 
 Floats = NDArray[np.float64]
@@ -22,13 +23,15 @@ Bools = NDArray[np.bool_]
 
 # Offered load / capacity with speculation, if no rates are given.
 DEFAULT_LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+_BATCHES, _LEAST_OF_BATCHES = 20, 10  # of a standard error, and requests in each
+_NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True, eq=False)
 class SimulatedLatency:
     """Request latency in seconds, arrival to last token, over the steady state of a simulation."""
 
-    seconds_R: Floats  # of each request
+    seconds_R: Floats  # of each request, in order of arrival
 
     @property
     def mean(self) -> float:
@@ -38,6 +41,22 @@ class SimulatedLatency:
         """ValueError unless 0 <= quantile <= 1."""
         return float(np.quantile(self.seconds_R, quantile))
 
+    def standard_error(self, quantile: float | None = None) -> float | None:
+        """Of the mean, or of a quantile, by batches of requests that follow each other: neighbours waited for the same others, so
+        they are not independent. None for too few requests."""
+        if len(self.seconds_R) < _LEAST_OF_BATCHES * _BATCHES:
+            return None
+        batches = np.array_split(self.seconds_R, _BATCHES)
+        found = [float(one.mean() if quantile is None else np.quantile(one, quantile)) for one in batches]
+        return float(np.std(found, ddof=1) / _BATCHES**0.5)
+
+    def requests_for(self, share: float, quantile: float | None = None) -> int | None:
+        """Requests to simulate so that the figure is off by less than this share in 95 of 100 simulations; None if unknown."""
+        error, value = self.standard_error(quantile), self.mean if quantile is None else self.quantile(quantile)
+        return (
+            None if error is None else ceil(len(self.seconds_R) / COUNTED * (_NORMAL_95 * error / (share * value)) ** 2)
+        )
+
 
 @dataclass(frozen=True)
 class LoadPoint:
@@ -46,6 +65,7 @@ class LoadPoint:
     rate: float  # requests per second over all replicas
     plain: Latency | None
     speculative: Latency | None
+    accuracy: StepAccuracy  # of the step times at its mean batches
     simulated: SimulatedLatency | None = None  # with speculation
     extrapolated: bool = False  # whether a mean batch is above the largest that was measured with its draft length
 
@@ -62,7 +82,8 @@ class Prediction:
     points: list[LoadPoint]
     plain_limit: float
     speculative_limit: float
-    accuracy: StepAccuracy  # of the step times from which all of it is computed
+    plain_accuracy: StepAccuracy  # of the step times of a full batch, which the capacity is computed from
+    accuracy: StepAccuracy  # the same with speculation
     plain_measured: float | None  # the largest throughput of the measurements, in requests per second; None if unknown
     measured: float | None  # the same with any draft length
     extrapolated: bool  # whether a full batch is above the largest that was measured with its draft length
@@ -81,6 +102,7 @@ def draft_option(name: str, workload: Workload, step_costs: StepCosts, cap: int)
         _losses(workload, step_costs, cap),
         step_costs.acceptance_known,
         step_costs.plain,
+        lambda gamma, batch: _accuracy_at(workload, step_costs, gamma, batch),
     )
 
 
@@ -104,12 +126,19 @@ def _uncertain(workload: Workload, step_costs: StepCosts, cap: int) -> Bools:
     [gamma, n - 1]. Nothing tells below the shortest measured one, where the acceptance is unknown, and of one load."""
     measured_G = np.array([step_costs.measured(gamma) for gamma in range(workload.max_gamma + 1)])
     seconds_GN = request_seconds(workload.rounds_G, step_costs.steps(cap, round(workload.context), workload.max_gamma))
-    accuracy = step_costs.accuracy.with_tokens(workload.tokens_error)
-    least = accuracy.certain_speedup if step_costs.acceptance_known and step_costs.load is None else np.inf
-    certain_GN = seconds_GN * least < seconds_GN[measured_G].min(0)
+    certain_GN = np.zeros_like(seconds_GN, dtype=np.bool_)
+    if step_costs.acceptance_known and step_costs.load is None:
+        longest = max(workload.max_gamma, 1)
+        least_N = [_accuracy_at(workload, step_costs, longest, n).certain_speedup for n in range(1, cap + 1)]
+        certain_GN = seconds_GN * least_N < seconds_GN[measured_G].min(0)
     certain_GN[: int(measured_G.argmax())] = False
     uncertain_GN: Bools = ~measured_G[:, None] & ~certain_GN
     return uncertain_GN
+
+
+def _accuracy_at(workload: Workload, step_costs: StepCosts, gamma: int, batch: float) -> StepAccuracy:
+    """Of a step of this workload; plain decoding has no tokens to accept."""
+    return step_costs.accuracy_at(gamma, batch).with_tokens(workload.tokens_error if gamma else 0.0)
 
 
 def _check_acceptance(workload: Workload, step_costs: StepCosts) -> None:
@@ -166,15 +195,20 @@ def predict(
             else None
         )
         without = _latency_at(rate / replicas, plain, workload, lengths_N * 0, step_costs.first_steps)
-        extrapolated = (without is not None and _beyond(step_costs, 0, without.batch)) or (
-            found is not None and _beyond(step_costs, _length_at(lengths_N, found.batch), found.batch)
-        )
-        points.append(LoadPoint(rate, without, found, simulation, extrapolated))
+        at = [(0, without.batch)] if without else []
+        at += [(_length_at(lengths_N, found.batch), found.batch)] if found else []
+        accuracy = step_costs.accuracy.with_tokens(workload.tokens_error)
+        for gamma, batch in at:
+            accuracy = accuracy.or_worse(step_costs.accuracy_at(gamma, batch).with_tokens(workload.tokens_error))
+        extrapolated = any(_beyond(step_costs, gamma, batch) for gamma, batch in at)
+        points.append(LoadPoint(rate, without, found, accuracy, simulation, extrapolated))
+    cap = len(lengths_N)
     return Prediction(
         points,
         plain.stability_limit * replicas,
         speculative_limit,
-        step_costs.accuracy.with_tokens(workload.tokens_error),
+        _accuracy_at(workload, step_costs, 0, cap),
+        step_costs.accuracy_at(int(lengths_N[-1]), cap).with_tokens(workload.tokens_error),
         *_measured(workload, step_costs, replicas),
         any(_beyond(step_costs, int(length), len(lengths_N)) for length in (0, lengths_N[-1])),
         workload.max_gamma > 0,

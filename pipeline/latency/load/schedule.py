@@ -6,7 +6,7 @@ step times and changes to and fro, and every change of length costs an engine so
 batch sizes, and gives up at most 1% at each batch size for it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -129,7 +129,7 @@ class DraftOption:
     name: str
     rounds_G: Floats
     step_GN: Floats
-    accuracy: StepAccuracy  # of `step_GN`
+    accuracy: StepAccuracy  # of `step_GN` inside what was measured
     unmeasured: frozenset[int] = frozenset()  # draft lengths whose times are interpolated
     ranges: Mapping[int, tuple[int, int]] = field(
         default_factory=dict
@@ -137,6 +137,14 @@ class DraftOption:
     losses: MeasuredLosses | None = None  # in the measurements of its costs, if they are of a server
     acceptance_known: bool = True  # False: there is no break-even
     plain: bool = True  # False: plain decoding was not measured, so there is neither a speedup nor a break-even
+    accuracy_at: Callable[[int, int], StepAccuracy] | None = (
+        None  # by draft length and batch size; None: the same everywhere
+    )
+
+    def accuracy_of(self, gamma: int, batch: int) -> StepAccuracy:
+        """Of a step of this draft length beside one of plain decoding."""
+        at = self.accuracy_at or (lambda *_: self.accuracy)
+        return at(gamma, batch).or_worse(at(0, batch)) if self.plain else at(gamma, batch)
 
     def measured(self, gamma: int, batch: int) -> bool:
         """Whether this draft length was measured at batch sizes around this one."""
@@ -155,6 +163,9 @@ class Schedule:
     break_even_N: Floats  # break-even acceptance rate of that draft, or of the first if none pays; NaN: unknown
     accuracy_N: list[StepAccuracy]  # of its step times
     measured_N: list[bool]  # whether this draft length was measured at such batch sizes
+    open_N: list[tuple[int, ...]] = field(
+        default_factory=list
+    )  # draft lengths that the error at the edge leaves open; none inside
     load: int | None = None  # the only batch size of which something is known
 
     def at_load(self, load: int) -> "Schedule":
@@ -168,6 +179,7 @@ class Schedule:
             speedup_N=np.where(elsewhere_N, np.nan, self.speedup_N),
             break_even_N=np.where(elsewhere_N, np.nan, self.break_even_N),
             measured_N=[bool(one) for one in ~elsewhere_N],
+            open_N=[()] * count,
             load=load,
         )
 
@@ -215,12 +227,32 @@ def make_schedule(drafts: Sequence[DraftOption]) -> Schedule:
             for draft in drafts
         ]
     )
+    accuracy_N = [
+        drafts[one].accuracy_of(int(gamma), batch)
+        for batch, (one, gamma) in enumerate(zip(first_N, lengths_N, strict=True), 1)
+    ]
     return Schedule(
         list(drafts),
         winner_N,
         lengths_N,
         speedup_DN[first_N, each_N],
         break_even_DN[first_N, each_N],
-        [drafts[one].accuracy for one in first_N],
+        accuracy_N,
         measured_N,
+        [_open(drafts[one], int(lengths_N[n]), n, accuracy_N[n]) for n, one in enumerate(first_N)],
     )
+
+
+def _open(draft: DraftOption, chosen: int, n: int, accuracy: StepAccuracy) -> tuple[int, ...]:
+    """Draft lengths that are slower than the chosen one by no more than the error at the edge, itself among them; empty inside
+    what was measured, and if there is no other."""
+    if not accuracy.edge:
+        return ()
+    seconds_G = request_seconds(draft.rounds_G, draft.step_GN)[:, n]
+    error = np.inf if accuracy.left_out is None else accuracy.left_out + accuracy.tokens
+    within_G = seconds_G <= seconds_G[chosen] * (1 + error)
+    within_G[sorted(draft.unmeasured)] = False
+    within_G[0] &= draft.plain
+    within_G[chosen] = True
+    found = tuple(np.flatnonzero(within_G).tolist())
+    return found if len(found) > 1 else ()

@@ -42,18 +42,23 @@ def _predicted(found: FittedCosts, workload: Workload) -> Prediction:
 
 
 def test_a_prediction_has_the_left_out_error_beside_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    """Costs that are half off printed the same as costs that are 0% off."""
+    """Costs that are half off printed the same as costs that are 0% off. A capacity is that of a full batch, the heaviest load."""
     found, workload = _fitted(0.8)
-    error = found.accuracy.short
+    edge = found.accuracy_at(3, 32)
     figures = prediction_json(_predicted(found, workload), [0.95])
     print_prediction(_predicted(found, workload), [0.95], LENGTHS_N, TOKENS, [])
     lines = capsys.readouterr().out.splitlines()
-    beside = [line for line in lines if line.startswith(("│", "capacity", "draft length"))]
+    rows, (capacity,) = ([line for line in lines if line.startswith(start)] for start in ("│", "capacity"))
 
     assert found.accuracy.left_out is not None
-    assert found.accuracy.left_out > 0.3
-    assert 4 == len(beside) == sum(error in line for line in beside)
-    assert [found.accuracy.left_out] * 3 == [one["accuracy"]["left_out_error"] for one in (figures, *figures["points"])]
+    assert edge.left_out is not None
+    assert edge.edge
+    assert 0.3 < found.accuracy.left_out <= edge.left_out
+    assert [True, True] == [found.accuracy.short in line for line in rows]
+    assert f"{edge.left_out:.1%} off at the edge" in capacity
+    assert [edge.left_out, *[found.accuracy.left_out] * 2] == [
+        one["accuracy"]["left_out_error"] for one in (figures, *figures["points"])
+    ]
     assert "0.0%" == _fitted(0.0)[0].accuracy.short
 
 
@@ -65,7 +70,7 @@ def test_a_schedule_has_the_left_out_error_beside_its_lengths(capsys: pytest.Cap
     print_schedule(found, said_of_accuracy(found))
     out = capsys.readouterr().out
 
-    error = {"step_times": "fitted", "left_out_error": 0.59, "tokens_per_step_error": 0.0}
+    error = {"step_times": "fitted", "left_out_error": 0.59, "edge": False, "tokens_per_step_error": 0.0}
     assert [error] * 2 == schedule_json(found)["accuracy"]
     assert 2 == sum("59.0%" in line for line in out.splitlines() if line.startswith("│"))
     assert "batch size 1 (batch cap: 2; step times 59.0% off on left-out points)" in " ".join(out.split())
@@ -110,7 +115,7 @@ def test_tokens_per_step_of_two_datasets_count_in_the_error(capsys: pytest.Captu
     # 1.6 or 3.4 tokens per step, of which the five others have a mean of 2.68 or 2.32
     assert pytest.approx((2.68 / 1.6 - 1 + 1 - 2.32 / 3.4) / 2) == found.tokens_error
     assert pytest.approx(0, abs=1e-9) == found.accuracy.left_out
-    assert 4 == sum("50%" in line or "49.6%" in line for line in lines)
+    assert 3 == sum("50%" in line or "49.6%" in line for line in lines)
     assert found == fitted_costs_from_json(json.loads(json.dumps(found.json())), "costs.json")
     assert 0.0 == _fitted(0.0)[0].tokens_error
     assert "tokens" not in StepAccuracy(0.1, tokens=0.004).said + StepAccuracy(0.1, tokens=0.004).short
@@ -124,14 +129,13 @@ def test_a_load_within_the_error_of_the_capacity_is_said() -> None:
 
     def unstable(left_out: float, tokens: float = 0.0) -> list[str]:
         at = predict(workload, found, LENGTHS_N, rates)
-        return [
-            line.split(" may")[0] for line in near_capacity(replace(at, accuracy=StepAccuracy(left_out, tokens=tokens)))
-        ]
+        plain, drafted = StepAccuracy(left_out), StepAccuracy(left_out, tokens=tokens)
+        return [line.split(" may")[0] for line in near_capacity(replace(at, plain_accuracy=plain, accuracy=drafted))]
 
     assert [] == unstable(0.01)
     assert ["note: plain decoding", "note: speculation"] == unstable(0.05)
     assert ["note: speculation"] == unstable(0.01, 0.05)
-    assert [] == near_capacity(replace(limits, accuracy=MEASURED))
+    assert [] == near_capacity(replace(limits, plain_accuracy=MEASURED, accuracy=MEASURED))
 
 
 def test_a_profile_and_too_few_points_have_no_error() -> None:

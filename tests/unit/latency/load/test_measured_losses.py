@@ -162,7 +162,7 @@ def test_a_step_may_take_longer_from_a_number_of_tokens_on() -> None:
 
 def test_the_costs_file_of_a_path_is_named(tmp_path: Path) -> None:
     """An unknown schema is refused."""
-    with pytest.raises(UsageError, match="not a costs file of schema 6"):
+    with pytest.raises(UsageError, match="not a costs file of schema 7"):
         fitted_costs_from_json(_fitted(_slow_at_8).json() | {"schema": 4}, str(tmp_path / "costs.json"))
 
 
@@ -185,7 +185,7 @@ def test_an_unmeasured_length_is_chosen_only_beyond_the_error(gain: float, chose
     step_GN = np.array([[9.0], [1.5], [2.0], [2.0 * gain], [2.4]])
     costs = SimpleNamespace(
         cells=(), load=None, plain=False, acceptance_known=True, max_gamma=4, measured=lambda gamma: gamma in (2, 4),
-        steps=lambda *_: step_GN, accuracy=StepAccuracy(0.01),
+        steps=lambda *_: step_GN, accuracy=StepAccuracy(0.01), accuracy_at=lambda *_: StepAccuracy(0.01),
     )  # fmt: skip
     workload = SimpleNamespace(rounds_G=np.ones(5), context=100.0, max_gamma=4, tokens_error=0.01, of_measurements=True)
 

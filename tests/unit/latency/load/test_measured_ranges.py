@@ -74,7 +74,7 @@ def test_a_length_outside_of_its_loads_is_marked(capsys: pytest.CaptureFixture[s
     assert [True] * 4 == make_schedule([DraftOption("draft", option.rounds_G, option.step_GN, MEASURED)]).measured_N
 
 
-def test_a_load_beyond_the_measured_ones_has_no_known_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_load_beyond_the_measured_ones_is_extrapolated(capsys: pytest.CaptureFixture[str]) -> None:
     """ "0.0% off" stood beside a capacity at 8 times the largest measured batch. Draft length 4 was measured at up to 8."""
     found = _fitted((0, (1, 8, 32, 128)), (2, (1, 8, 32, 128)), (4, (1, 8)))
     workload = measured_acceptance_workload(found.tokens_by_gamma, 100, 100, found.max_gamma)
@@ -86,7 +86,7 @@ def test_a_load_beyond_the_measured_ones_has_no_known_error(capsys: pytest.Captu
         print_prediction(at, [0.95], lengths_N, 100, [])
         figures = prediction_json(at, [0.95])
         out = " ".join(capsys.readouterr().out.split())
-        assert figures["extrapolated"] == ("(extrapolated: no batch as large was measured; error unknown)" in out)
+        assert figures["extrapolated"] == ("(extrapolated: no batch as large was measured; at least: step times" in out)
         assert figures["points"][0]["extrapolated"] == ("* a mean batch is above the largest" in out)
         return figures["extrapolated"], figures["points"][0]["extrapolated"]
 
