@@ -37,9 +37,7 @@ class StepAccuracy:
 
     def or_worse(self, other: "StepAccuracy") -> "StepAccuracy":
         """Of a figure that is computed from steps of both."""
-        return max(
-            self, other, key=lambda one: math.inf if one.fitted and one.left_out is None else one.left_out or 0.0
-        )
+        return max(self, other, key=lambda one: one.certain_speedup)
 
     @property
     def certain_speedup(self) -> float:

@@ -28,7 +28,7 @@ COSTS = fit_measurements(
     ("error", "cap", "expected"),
     [
         (0.01, 16, ["draft lengths by gate.profile.int8: step times 1.0% off on left-out points"]),
-        (0.6, 16, ["60.0% off on left-out points; a speedup within that error is not certain"]),
+        (0.6, 16, ["off at the edge, by the left-out outermost load; a speedup within that error is not certain"]),
         (
             0.01,
             20,
