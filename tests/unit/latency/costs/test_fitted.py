@@ -199,3 +199,17 @@ def test_fixed_costs_of_speculation_are_fitted() -> None:
     errors = [float(found.step_seconds(*place)) / _bookkeeping(*place) - 1 for place in places]
 
     assert np.abs(errors).mean() < 0.02
+
+
+def test_a_file_of_an_older_schema_is_read() -> None:
+    """Without the error at the edge, which is unknown then beyond the measured loads, and without powers."""
+    found = fit_measurements(_sweep(_saturating))
+    raw = found.json() | {"schema": 6}
+    del raw["edge"], raw["piecewise"]["powers"]
+    old = fitted_costs_from_json(raw, "costs.json")
+
+    assert found.edge is not None
+    assert old.edge_error is None
+    assert old.accuracy == old.accuracy_at(3, 32) == found.accuracy
+    assert old.accuracy_at(3, 33).left_out is None
+    assert replace(found, edge=None) == old

@@ -220,3 +220,29 @@ def test_how_far_a_capacity_may_be_above_what_was_measured(by: float, said: int)
     measured = replace(figures, plain_measured=figures.plain_limit / by, measured=figures.speculative_limit / by)
 
     assert said == len(above_measured(measured, TOKENS))
+
+
+def test_lengths_that_the_error_at_the_edge_leaves_open_are_no_choice() -> None:
+    """At batch size 2 length 2 is 5% slower than length 1, and plain decoding 40%; the error is 10%. Inside it is a choice."""
+    step_GN = np.array([[1.4, 1.4], [2.0, 2.0], [2.1, 2.1], [2.05, 2.05]])
+
+    def accuracy_at(gamma: int, batch: int) -> StepAccuracy:
+        return StepAccuracy(0.1, edge=True) if batch == 2 else StepAccuracy(0.01)
+
+    option = DraftOption(
+        "draft", np.array([1.0, 0.5, 0.5, 0.5]), step_GN, StepAccuracy(0.01), frozenset({3}), accuracy_at=accuracy_at
+    )
+    found = make_schedule([option])
+
+    assert [(), (1, 2)] == found.open_N
+    assert [[], [1, 2]] == schedule_json(found)["no_choice"]
+    assert said_of_accuracy(found)[1].startswith("no choice at batch size 2: draft lengths 1, 2 differ by less than")
+    assert [()] * 2 == make_schedule([replace(option, accuracy_at=None)]).open_N
+
+
+def test_of_two_steps_the_worse_one_counts() -> None:
+    """An unknown error is the worst, and tokens per step count."""
+    low, high, tokens, unknown = StepAccuracy(0.01), StepAccuracy(0.05), StepAccuracy(0.01, tokens=0.2), StepAccuracy()
+
+    assert [high, tokens, unknown] == [low.or_worse(high), high.or_worse(tokens), unknown.or_worse(tokens)]
+    assert low == MEASURED.or_worse(low)

@@ -9,7 +9,7 @@ from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.fitted import FittedCosts
 from pipeline.latency.costs.measurements import Measurement
-from pipeline.latency.load.prediction import DEFAULT_LOADS, chosen_lengths, predict
+from pipeline.latency.load.prediction import DEFAULT_LOADS, SimulatedLatency, chosen_lengths, predict
 from pipeline.latency.load.workload import Workload, constant_acceptance_workload
 
 WORKLOAD = constant_acceptance_workload(0.7, prompt_tokens=100, tokens=200, gammas=3)
@@ -132,3 +132,21 @@ def test_unequal_requests_have_a_larger_p95() -> None:
     assert unequal is not None
     assert pytest.approx(equal.mean, rel=0.02) == unequal.mean
     assert unequal.quantile(0.95) > 1.4 * equal.quantile(0.95)
+
+
+def test_a_simulation_says_how_far_it_is_off() -> None:
+    """Independent latencies have the standard error of their mean; if a hundred in a row are one, ten times that. Tolerance: 4
+    times the relative error of 20 batches (1 / sqrt(38)), chance of a false alarm below 1e-3; the seed is fixed."""
+    random = np.random.default_rng(0)
+    alone, groups = random.exponential(1.0, 20_000), np.repeat(random.exponential(1.0, 200), 100)
+
+    for seconds_R, error in ((alone, 20_000**-0.5), (groups, 200**-0.5)):
+        found = SimulatedLatency(seconds_R)
+        assert pytest.approx(error, rel=4 * 38**-0.5) == found.standard_error()
+        assert pytest.approx(
+            25_000 * (1.96 * found.standard_error() / 0.05 / found.mean) ** 2, abs=1
+        ) == found.requests_for(0.05)
+    p95 = SimulatedLatency(alone).standard_error(0.95)
+    assert pytest.approx((0.95 / 0.05 / 20_000) ** 0.5, rel=4 * 38**-0.5) == p95  # sqrt(q (1 - q) / n) / density
+    assert SimulatedLatency(alone[:100]).standard_error() is None
+    assert SimulatedLatency(alone[:100]).requests_for(0.05) is None
