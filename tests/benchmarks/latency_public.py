@@ -167,3 +167,59 @@ def _form(costs: FittedCosts) -> str:
         "rise": terms.rises,
     }
     return " and ".join(name for name, is_so in names.items() if is_so)
+
+
+def section(figure: dict[str, Any]) -> Iterator[str]:
+    """Its section of a page in docs/benchmarks/."""
+    yield "## Public sweeps of servers\n"
+    yield (
+        f"{len(figure['given'])} sweeps that the forms of the costs were chosen by, and {len(figure['found'])} that were "
+        "transcribed before the first fit and judged once, after everything was settled (`tests/fixtures/found_sweeps`). Inside: "
+        "chessboards, as below. Lighter, heavier: the lightest and the heaviest load, predicted from the others. In brackets the "
+        "line, in italics the error that the costs themselves print for it. Given up: measured time per token at the scheduled "
+        "draft length, relative to the fastest measured one; the worst load. MAPE of the time per token.\n"
+    )
+    yield "| sweep | points | form | inside | lighter | heavier | given up |"
+    yield "|---|---|---|---|---|---|---|"
+    for group in ("given", "found"):
+        for one in figure[group]:
+            name = one["name"] if group == "given" else f"{one['name']} (found)"
+            given_up = f"{max(one['given_up']):.1%}" if one["given_up"] else ""
+            yield (
+                f"| {name} | {one['points']} | {one['form']} | {_cell(one['inside'])} | {_cell(one['lighter'], 'lighter')} | "
+                f"{_cell(one['heavier'], 'heavier')} | {given_up} |"
+            )
+    yield "\nMedians, with the 90th percentile; aims in the first row. Printed: sweeps whose printed error is within a factor of 2:\n"
+    yield "| sweeps | inside | lighter | heavier | given up: mean, worst | printed inside | printed lighter | printed heavier |"
+    yield "|---|---|---|---|---|---|---|---|"
+    yield "| aim | 4.5% | 6%, 15% | 7%, 26% | 1%, 4% | 80% | 80% | 80% |"
+    for name, sweeps in (
+        ("given", figure["given"]),
+        ("found", figure["found"]),
+        ("all", figure["given"] + figure["found"]),
+    ):
+        yield f"| {name} | {' | '.join(_summary(sweeps))} |"
+
+
+def _cell(found: dict[str, Any] | None, side: str | None = None) -> str:
+    if found is None:
+        return ""
+    printed = f", *{found[side]:.1%}*" if side and found[side] is not None else ""
+    return f"**{found['error']:.1%}** ({found['line']:.1%}){printed}"
+
+
+def _summary(sweeps: list[dict[str, Any]]) -> Iterator[str]:
+    sides = ("inside", "lighter", "heavier")
+    for side in sides:
+        errors = [one[side]["error"] for one in sweeps if one[side]]
+        yield f"**{np.median(errors):.1%}**, {np.quantile(errors, 0.9):.1%}"
+    given_up = [one for sweep in sweeps for one in sweep["given_up"]]
+    yield f"**{np.mean(given_up):.1%}**, {max(given_up):.1%}"
+    ratios = {
+        side: [one[side][side] / one[side]["error"] for one in sweeps if one[side] and one[side][side]]
+        for side in sides[1:]
+    }
+    ratios["inside"] = [float(np.mean(one["inside_printed"])) for one in sweeps if one["inside_printed"]]
+    for side in sides:
+        within = [1 / _FACTOR <= one <= _FACTOR for one in ratios[side]]
+        yield f"**{np.mean(within):.0%}** of {len(within)}"

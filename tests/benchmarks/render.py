@@ -26,6 +26,7 @@ from tests.benchmarks import (
     greedy,
     heads,
     latency_models,
+    latency_public,
     latency_simulated,
     latency_sweep,
     light_paths,
@@ -105,6 +106,7 @@ TOPICS = {
         {
             "latency_sweep": latency_sweep,
             "latency_models": latency_models,
+            "latency_public": latency_public,
             "latency_simulated": latency_simulated,
         },
     ),
