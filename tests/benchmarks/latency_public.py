@@ -189,7 +189,7 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
                 f"| {name} | {one['points']} | {one['form']} | {_cell(one['inside'])} | {_cell(one['lighter'], 'lighter')} | "
                 f"{_cell(one['heavier'], 'heavier')} | {given_up} |"
             )
-    yield "\nMedians, with the 90th percentile; aims in the first row. Printed: sweeps whose printed error is within a factor of 2:\n"
+    yield "\nMedian and 90th percentile; aims in the first row. Printed: sweeps whose printed error is within a factor of 2:\n"
     yield "| sweeps | inside | lighter | heavier | given up: mean, worst | printed inside | printed lighter | printed heavier |"
     yield "|---|---|---|---|---|---|---|---|"
     yield "| aim | 4.5% | 6%, 15% | 7%, 26% | 1%, 4% | 80% | 80% | 80% |"

@@ -80,7 +80,7 @@ DECISIVE = (
         "How fast is the decoder?", ["decoder_real", "decoder_small", "engines", "greedy"], "decoding", speed.decoder
     ),
     Entry("And on a GPU?", ["gpu_waits", "gpu_kit"], "gpu", speed.gpu),
-    Entry("Is predicted latency right beyond the sweep?", ["latency_models"], "latency", speed.sweep),
+    Entry("Is predicted latency right beyond the sweep?", ["latency_models", "latency_public"], "latency", speed.sweep),
     Entry("How often does the watch see a drift where there is none?", ["watch_alarms"], "watch", quality.alarms),
     Entry("What does a second process give in training?", ["training_processes"], "scale", scale.training),
     Entry("How long does the quickstart take?", ["quickstart"], "quickstart", speed.quickstart),

@@ -1,6 +1,6 @@
 """Answers on BENCHMARKS.md to: how fast, how much memory, and how well is latency predicted."""
 
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from tests.benchmarks.answers import Answer, interval, missed
@@ -141,13 +141,18 @@ def sweep(results: Results) -> Answer:
     between, peer = (mean(half[name] for half in boards) for name in ("mape", "peer_mape"))
     worst = max(abs(one["predicted_p95"] / one["p95"] - 1) for one in found["rates"])
     loads = [one["load"] for one in found["rates"]]
+    public = results.figure("latency_public")
+    others = public["given"] + public["found"]
+    lighter, heavier = (median(one[side]["error"] for one in others if one[side]) for side in ("lighter", "heavier"))
     text = (
         "Step times of vLLM's CPU build one load beyond the measured ones are predicted with a MAPE of "
         f"**{engine['heavier']['mape']:.1%}** (heavier load) and **{engine['lighter']['mape']:.1%}** (lighter), between "
         f"measured points {between:.1%}; repeated measurements differ by {engine['repeat_error']:.1%}. p95 latency at "
         f"{min(loads):.0%} to {max(loads):.0%} of the highest request rate is off by at most **{worst:.1%}** (aim 15%). "
         f"The chosen draft length costs {mean(v for half in boards for v in half['regret']):.1%} over the best one on "
-        "average."
+        f"average. On {len(others)} public sweeps, {len(public['found'])} of them not seen before: **{heavier:.1%}** and "
+        f"**{lighter:.1%}** (medians), between measured points "
+        f"**{median(one['inside']['error'] for one in others if one['inside']):.1%}**."
     )
     return text, (
         f"a non-negative least squares fit of [1/E, k/E, B/E, kB/E]: {engine['heavier']['peer_mape']:.1%}, "
