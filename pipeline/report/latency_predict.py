@@ -65,7 +65,7 @@ def print_prediction(
         )
     out.table(_columns(quantiles, simulated, found.drafts), rows)
     if found.drafts:
-        out.text(f"draft length: {_lengths(lengths_N)}")
+        out.text(f"draft length: {_lengths(lengths_N)} ({found.inside.said})")
     else:
         out.text("plain decoding only: the costs have no measurement with a draft")
     speculation = f", {found.speculative_limit:.4g} with speculation" if found.drafts else ""

@@ -25,6 +25,7 @@ _DROPS = tuple(2.0**power for power in range(3, 9))  # tokens beyond which anoth
 _MIN_BESIDE = 3  # points on each side of a drop
 _RIDGE = 1e-3  # ridge penalty: spreads a cost over terms that are nearly collinear
 _LEAVE_ONE_OUT, _FOLDS = 60, 20  # points up to which each is left out alone; groups for more
+_LOADS = 12  # the same for loads
 _CLEARER = 0.5  # standard errors by which the left-out error must fall for more terms
 _LEAST_RISE = 0.25  # of the steps below it: less may be noise
 _CLEARER_RISE = 1.5  # the same for a rise, whose place is looked for
@@ -101,10 +102,14 @@ class _Steps:
         return left_out(self.columns(terms), self.seconds_R, _ridge(terms), np.arange(len(self.seconds_R)))
 
     def left_out_loads(self, terms: Terms | None) -> Iterator[float]:
-        """The error of each load by a fit to the others, from the lightest on."""
+        """The error of each load by a fit to the others, from the lightest on. Of many loads those between the outermost ones are
+        left out in groups."""
         load_R = self.load_R
-        for load in range(load_R.max() + 1):
-            yield self[load_R == load].error(self[load_R != load].predicted(terms, self[load_R == load]))
+        last = min(int(load_R.max()), _LOADS)
+        group_R = np.where(load_R == load_R.max(), last, np.where(load_R == 0, 0, 1 + (load_R - 1) % max(last - 1, 1)))
+        for group in range(last + 1):
+            left = self[group_R == group]
+            yield left.error(self[group_R != group].predicted(terms, left))
 
     def error(self, found_R: Floats) -> float:
         """Mean absolute relative error."""

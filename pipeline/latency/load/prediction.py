@@ -82,6 +82,7 @@ class Prediction:
     points: list[LoadPoint]
     plain_limit: float
     speculative_limit: float
+    inside: StepAccuracy  # of the step times inside what was measured
     plain_accuracy: StepAccuracy  # of the step times of a full batch, which the capacity is computed from
     accuracy: StepAccuracy  # the same with speculation
     plain_measured: float | None  # the largest throughput of the measurements, in requests per second; None if unknown
@@ -207,6 +208,7 @@ def predict(
         points,
         plain.stability_limit * replicas,
         speculative_limit,
+        step_costs.accuracy.with_tokens(workload.tokens_error),
         _accuracy_at(workload, step_costs, 0, cap),
         step_costs.accuracy_at(int(lengths_N[-1]), cap).with_tokens(workload.tokens_error),
         *_measured(workload, step_costs, replicas),

@@ -115,7 +115,7 @@ def test_tokens_per_step_of_two_datasets_count_in_the_error(capsys: pytest.Captu
     # 1.6 or 3.4 tokens per step, of which the five others have a mean of 2.68 or 2.32
     assert pytest.approx((2.68 / 1.6 - 1 + 1 - 2.32 / 3.4) / 2) == found.tokens_error
     assert pytest.approx(0, abs=1e-9) == found.accuracy.left_out
-    assert (2, 1) == (out.count("tokens 50%"), out.count("tokens per step 49.6% off"))
+    assert (2, 2) == (out.count("tokens 50%"), out.count("tokens per step 49.6% off"))
     assert found == fitted_costs_from_json(json.loads(json.dumps(found.json())), "costs.json")
     assert 0.0 == _fitted(0.0)[0].tokens_error
     assert "tokens" not in StepAccuracy(0.1, tokens=0.004).said + StepAccuracy(0.1, tokens=0.004).short
