@@ -151,7 +151,7 @@ def notes(step_costs: "StepCosts", workload: "Workload", cap: int) -> list[str]:
         )
     if lightest > 1:
         found.append(
-            f"note: nothing was measured below batch size {lightest}; times there are extrapolated linearly, so measure "
+            f"note: nothing was measured below batch size {lightest}; times there are extrapolated, so measure "
             "one request at a time too"
         )
     return found
