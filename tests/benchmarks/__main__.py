@@ -5,7 +5,15 @@ import sys
 from tests.benchmarks.render import FIGURES, render
 
 # Only when named: `make bench-distill`, `make bench-served`, `make bench-scale`.
-_NAMED = ("distillation", "distillation_defaults", "servers_overhead", "served_distillation", "spread", "heads")
+_NAMED = (
+    "distillation",
+    "distillation_defaults",
+    "servers_overhead",
+    "served_distillation",
+    "spread",
+    "heads",
+    "transplant",
+)
 
 unknown = [name for name in sys.argv[1:] if name not in {*FIGURES, "render"}]
 if unknown:

@@ -45,6 +45,7 @@ from tests.benchmarks import (
     threads,
     trace,
     training_processes,
+    transplant,
     watch_alarms,
     watch_load,
 )
@@ -99,6 +100,7 @@ TOPICS = {
             "segments": segments,
             "drift_learning": drift_learning,
             "heads": heads,
+            "transplant": transplant,
         },
     ),
     "latency": Topic(

@@ -1,0 +1,331 @@
+"""`python -m tests.benchmarks transplant`: drafts of the quickstart's target that were pre-trained with other tokenizers and have
+been given its own (`pair.draft.vocabulary`), before training and after, beside what else could be trained. About half an hour
+on 2 cores; finished runs in the store stay.
+"""
+
+import json
+import os
+import subprocess
+import sysconfig
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from tests.benchmarks.answers import missed
+from tests.benchmarks.figures import ROOT, UNDERSTUDY, write
+
+STORE = Path(os.environ.get("UNDERSTUDY_BENCH_TRANSPLANT", ROOT / ".understudy-benchmarks-transplant"))
+SEEDS, STEPS = (0, 1, 2), (50, 200)
+_RATE = 0.0312  # of 50 steps, before which there are no trials: what those of the quickstart's training find
+_CONFIG = ROOT / "configs" / "quickstart.yaml"
+_TEXT = 1_500_000  # characters that a tokenizer is trained on
+_AHEAD, _BEHIND = 0.20, {50: 0.06, 200: 0.02}  # aims
+_OWN, _SCRATCH, _LAYERS = "the target's tokenizer", "random weights", "one layer of the target"
+_SENTENCEPIECE = "BPE with a dummy prefix and `<0x67>`, 1,500 tokens, single digits"
+_BYTE_LEVEL = "byte-level BPE, 2,000 tokens, another split"
+_LOSSY = "BPE of NFKC and lower case, 1,500 tokens"
+_SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_WAYS = ("map", "pieces", "strings")
+_NOBODY = "http://127.0.0.1:1"  # no registry: the runs end before the gate
+
+
+def main() -> None:
+    arms = (_SENTENCEPIECE, _OWN, _SCRATCH, _BYTE_LEVEL, _LAYERS, _LOSSY)
+    trained = [
+        {"draft": name, "seed": seed, "steps": steps, **_trained(name, seed, steps)}
+        for seed in SEEDS
+        for steps in STEPS
+        for name in arms
+    ]
+    untrained = {name: _untrained(name) for name in (_SENTENCEPIECE, _BYTE_LEVEL, _LOSSY)}
+    write("transplant", "python -m tests.benchmarks transplant", {"untrained": untrained, "trained": trained})
+
+
+@cache
+def _pair() -> Path:
+    """The pair artifact of the quickstart."""
+    if not (found := sorted(STORE.glob("artifacts/pair-*/target_before"))):
+        command = [UNDERSTUDY, "run", str(_CONFIG), "--store", str(STORE), "--until", "pair"]
+        subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"MLFLOW_TRACKING_URI": _NOBODY})
+        found = sorted(STORE.glob("artifacts/pair-*/target_before"))
+    return found[0].parent
+
+
+def _trained(name: str, seed: int, steps: int) -> dict[str, Any]:
+    """Acceptance rates at temperature 1 before and after the quickstart's training with so many steps."""
+    config = yaml.safe_load(_CONFIG.read_text())
+    drafts: dict[str, Callable[[], dict[str, Any]]] = {
+        _OWN: lambda: {"source": str(_pretrained(name, seed))},
+        _SCRATCH: lambda: {"source": str(_pretrained(name, seed))},
+        _LAYERS: lambda: {"source": "target", "layers": 1},
+    }
+    draft = drafts.get(name, lambda: {"source": str(_pretrained(name, seed)), "vocabulary": "target"})()
+    config |= {"name": _name(name, seed, steps), "seed": seed, "quantize": {"variants": []}}
+    config["pair"] = {"target": {"source": str(_pair() / "target")}, "draft": draft}
+    config["corpus"]["sources"] = [{"path": str(_pair() / "prompts.jsonl")}]
+    config["evaluate"] |= {"speed": {"turns": 0}, "crosscheck_prompts": 0}
+    config["distill"] |= {"max_steps": steps} | ({"learning_rate": _RATE} if steps < STEPS[-1] else {})
+    if (job := _artifact(config["name"], "evaluate/candidate")) is None:
+        (file := STORE / f"{config['name']}.yaml").write_text(yaml.safe_dump(config))
+        command = [UNDERSTUDY, "run", str(file), "--store", str(STORE), "--until", "evaluate"]
+        subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"MLFLOW_TRACKING_URI": _NOBODY})
+        job = _artifact(config["name"], "evaluate/candidate")
+    distilled, base = _artifact(config["name"], "distill"), _artifact(config["name"], "evaluate/base")
+    return {
+        "before": _rate(base),
+        "after": _rate(job),
+        "prompts": _profile(job).headline.acceptance_rate.prompts,
+        "parameters": _profile(job).draft.parameters,
+        "learning_rate": distilled.figures.get("learning_rate", _RATE),
+    }
+
+
+def _profile(artifact: Any) -> Any:
+    from pipeline.acceptance.schema import read_profile
+
+    return read_profile(artifact.path)
+
+
+def _rate(artifact: Any) -> dict[str, float]:
+    found = _profile(artifact).headline.acceptance_rate
+    return {"value": found.value, "low": found.low, "high": found.high}
+
+
+def _artifact(name: str, job: str) -> Any:
+    """That of the latest run of this name; None if none has built it."""
+    from pipeline.errors import UnderstudyError
+    from pipeline.store.artifacts import Store
+    from pipeline.store.runs import find_built, list_runs, load_run
+
+    store = Store(STORE)
+    records = [record for run in list_runs(store) if (record := load_run(store, run)) is not None]
+    for one in reversed(records):
+        if one.name == name:
+            try:
+                return find_built(store, one, job)
+            except UnderstudyError:
+                return None
+    return None
+
+
+def _name(draft: str, seed: int, steps: int) -> str:
+    """Of a run."""
+    return f"{_slug(draft)}-{seed}-{steps}"
+
+
+def _slug(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in name.lower()).strip("-")[:24]
+
+
+def _recipe() -> Any:
+    from pipeline.config.loading import load_config
+
+    return load_config(_CONFIG, ()).pair.reference
+
+
+@cache
+def _documents() -> list[Any]:
+    """What target and base draft were trained on."""
+    from pipeline.reference.text import read_text
+
+    text = read_text(Path(sysconfig.get_path("stdlib")), _recipe().text_megabytes)
+    return [document for document in text.modules if not document.held_out]
+
+
+def _pretrained(name: str, seed: int) -> Path:
+    """A draft of the base draft's shape and training, with the tokenizer of that name; of random weights, not trained."""
+    import torch
+
+    from pipeline.models.saving import save_model
+    from pipeline.progress import Progress
+    from pipeline.reference import recipe as reference
+
+    directory = STORE / "drafts" / f"{_slug(name)}-{seed}"
+    if not (directory / "tokenizer.json").exists():
+        recipe, tokenizer = _recipe(), _tokenizer(name)
+        recipe = recipe.model_copy(update={"vocabulary": len(tokenizer)})
+        model, steps = reference.new_model(recipe.draft, recipe, tokenizer, seed + 1), recipe.draft.steps
+        if name != _SCRATCH:
+            tokens = reference._tokens(tokenizer, _documents())
+            training = reference.Training(_slug(name), tokens, steps, recipe.draft.learning_rate, seed + 1)
+            model = reference.train_model(model, training, recipe, torch.device("cpu"), Progress())
+        save_model(model, directory)
+        tokenizer.save_pretrained(directory)
+    return directory
+
+
+def _tokenizer(name: str) -> Any:
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    from pipeline.models.loading import load_tokenizer
+
+    if name in (_OWN, _SCRATCH):
+        return load_tokenizer(_pair() / "target", False)
+    alphabet: dict[str, Any] = {}
+    if name == _BYTE_LEVEL:
+        names, first, size = ["<|end|>", "</s>"], list[str](), 2000
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    else:
+        names, first, size = ["<unk>", "<s>", "</s>"], [f"<0x{byte:02X}>" for byte in range(256)], 1500
+        lossy = [normalizers.NFKC(), normalizers.Lowercase()] if name == _LOSSY else []
+        tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
+        tokenizer.normalizer = normalizers.Sequence(
+            [*lossy, normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+        )
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Split("\u2581", "merged_with_next")]
+        )
+        tokenizer.decoder = decoders.Sequence(
+            [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        )
+        alphabet = {"limit_alphabet": 200}
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*names, *first], show_progress=False, **alphabet)
+    tokenizer.train_from_iterator(_up_to(_TEXT), trainer)
+    spec = json.loads(tokenizer.to_str())  # the trainer has made bytes special tokens
+    spec["added_tokens"] = [one for one in spec["added_tokens"] if one["content"] in names]
+    roles = {"unk_token": "<unk>", "bos_token": "<s>"} if "<unk>" in names else {}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(spec)), eos_token="</s>", pad_token="</s>", **roles
+    )
+
+
+def _up_to(characters: int) -> Iterator[str]:
+    for document in _documents():
+        if characters <= 0:
+            return
+        yield document.text
+        characters -= len(document.text)
+
+
+def _untrained(name: str) -> dict[str, Any]:
+    """What three ways of making rows give without training: tokens with equal bytes copied, the others by the map or from
+    their pieces; and tokens with equal strings copied, the others the mean row. Of the first seed."""
+    import torch
+
+    from pipeline.drafts.shared_tokens import SharedTokens, Vocabularies
+    from pipeline.drafts.transplant import input_rows, transplant
+    from pipeline.models.loading import load_model, load_tokenizer
+    from pipeline.models.shape import find_width
+
+    class Unknown:
+        def pieces(self, place: int) -> list[int]:
+            return []
+
+    directory, device = _pretrained(name, SEEDS[0]), torch.device("cpu")
+    target = load_model(_pair() / "target", "float32", device)
+    tokenizers = [load_tokenizer(path, False) for path in (_pair() / "target", directory)]
+    width, end = target.config.vocab_size, tokenizers[0].eos_token_id
+    vocabularies = Vocabularies(*tokenizers, width, find_width(directory, False))
+    theirs, ours = (tokenizer.get_vocab() for tokenizer in tokenizers)
+    copied = {theirs[token]: ours[token] for token in theirs.keys() & ours.keys()}
+    others = tuple(sorted(set(range(width)) - copied.keys() - {end}))
+    by_bytes = vocabularies.shared({}, [end])
+    by_strings = SharedTokens(copied, {end: (tokenizers[1].eos_token_id,)}, others, ())
+    ways: dict[str, tuple[Any, ...]] = {
+        "map": (vocabularies, by_bytes, width, input_rows(target)),
+        "pieces": (vocabularies, by_bytes, width, None),
+        "strings": (Unknown(), by_strings, width, None),
+    }
+    found: dict[str, Any] = {"lost": vocabularies.changed_text()}
+    for way, arguments in ways.items():
+        model = load_model(directory, "float32", device)
+        found[way] = {"facts": transplant(model, *arguments).as_json(), "acceptance_rate": _examined(model)}
+    return found
+
+
+def _examined(model: Any) -> float:
+    """The acceptance rate at temperature 1 on the examination prompts of the first seed's runs."""
+    from pipeline.acceptance.examine import acceptance_probabilities
+    from pipeline.drafts.plain import PlainDraft
+    from pipeline.generation.completion_store import read_completions
+    from pipeline.speculation.settings import Sampling
+
+    generated = _artifact(_name(_OWN, SEEDS[0], STEPS[0]), "generate").path
+    items = list(read_completions(generated, {"examination"}, Sampling()))
+    draft = PlainDraft(model.eval(), items[0].vocabulary)
+    found = acceptance_probabilities(draft, items, Sampling(), Sampling(), 8192)
+    return float(sum(one.sum() for one in found) / sum(map(len, found)))
+
+
+def section(figure: dict[str, Any]) -> Iterator[str]:
+    """Its section of a page in docs/benchmarks/."""
+    trained = figure["trained"]
+    yield "## Drafts with another tokenizer\n"
+    yield (
+        "The quickstart's fine-tuned target; drafts of one shape, pre-trained on one text, given the target's tokenizer "
+        f"(`pair.draft.vocabulary: target`). Acceptance rates at temperature 1, {trained[0]['prompts']} examination prompts. "
+        "Before training, by what the rows of tokens are that the draft does not have; copied are those with equal bytes, in the "
+        "last column those with equal strings:\n"
+    )
+    yield "| draft | copied | map's leave-one-out error | the map | mean of pieces | equal strings, the others the mean row |"
+    yield "|---|---|---|---|---|---|"
+    for name, found in figure["untrained"].items():
+        facts = found["map"]["facts"]
+        error = "-" if facts["map_error"] is None else f"{facts['map_error']:.0%}"
+        rates = " | ".join(f"{found[way]['acceptance_rate']:.3f}" for way in _WAYS)
+        yield f"| {name} | {facts['copied']} | {error} | {rates} |"
+    for name, found in figure["untrained"].items():
+        if found["lost"]:
+            yield f"\n{name} loses of a text: {', '.join(found['lost'])}."
+    yield (
+        f"\nAfter the quickstart's training, and after {STEPS[0]} of its steps with a rate of {_RATE}; in parentheses the "
+        "difference from the draft with the target's tokenizer, the mean over the seeds that both have:\n"
+    )
+    yield "| draft | parameters | before | " + " | ".join(f"after {steps} steps | seeds" for steps in STEPS) + " |"
+    yield "|---|---|---|" + "---|---|" * len(STEPS)
+    for name in dict.fromkeys(row["draft"] for row in trained):
+        own = [row for row in trained if row["draft"] == name]
+        before = fmean(row["before"]["value"] for row in own)
+        cells = []
+        for steps in STEPS:
+            rates = _by_seed(trained, name, steps)
+            cells.append(
+                f"{fmean(rates.values()):.3f}{_behind(trained, name, steps)} | {len(rates)}" if rates else "- | 0"
+            )
+        yield f"| {name} | {own[0]['parameters']:,} | {before:.3f} | {' | '.join(cells)} |"
+    yield "\n" + " ".join(_aims(figure))
+
+
+def _by_seed(trained: list[dict[str, Any]], name: str, steps: int) -> dict[int, float]:
+    return {row["seed"]: row["after"]["value"] for row in trained if (row["draft"], row["steps"]) == (name, steps)}
+
+
+def _behind(trained: list[dict[str, Any]], name: str, steps: int) -> str:
+    return "" if name == _OWN else f" ({-_lead(trained, _OWN, name, steps):+.3f})"
+
+
+def _lead(trained: list[dict[str, Any]], first: str, second: str, steps: int) -> float:
+    """Of the first over the second, the mean over the seeds that both have."""
+    ahead, behind = (_by_seed(trained, name, steps) for name in (first, second))
+    return fmean(ahead[seed] - behind[seed] for seed in ahead.keys() & behind.keys())
+
+
+def _aims(figure: dict[str, Any]) -> Iterator[str]:
+    trained, foreign = figure["trained"], (_SENTENCEPIECE, _BYTE_LEVEL)
+    rates = [{way: figure["untrained"][name][way]["acceptance_rate"] for way in _WAYS} for name in foreign]
+    lead = min(found["map"] - max(found["pieces"], found["strings"]) for found in rates)
+    ahead = [_lead(trained, name, _SCRATCH, STEPS[0]) for name in foreign]
+    yield (
+        f"Of the first two tokenizers: without training the map is ahead of the other ways by {lead:.3f} or more, and after "
+        f"{STEPS[0]} steps drafts are ahead of random weights by {' and '.join(f'{one:.3f}' for one in ahead)}."
+        f"{missed(f'{_AHEAD:.2f} was the aim.', min(ahead) < _AHEAD)}{missed('the map was to be best.', lead <= 0)}"
+    )
+    for steps, most in _BEHIND.items():
+        behind = [_lead(trained, _OWN, name, steps) for name in foreign]
+        yield (
+            f"Behind the draft with the target's tokenizer after {steps} steps: {' and '.join(f'{one:.3f}' for one in behind)} "
+            f"(at most {most:.2f}).{missed(f'at most {most:.2f} was the aim.', max(behind) > most)}"
+        )
