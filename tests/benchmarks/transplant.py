@@ -233,7 +233,7 @@ def _untrained(name: str) -> dict[str, Any]:
     copied = {theirs[token]: ours[token] for token in theirs.keys() & ours.keys()}
     others = tuple(sorted(set(range(width)) - copied.keys() - {end}))
     by_bytes = vocabularies.shared({}, [end])
-    by_strings = SharedTokens(copied, {end: (tokenizers[1].eos_token_id,)}, others, ())
+    by_strings = SharedTokens(copied, {end: (tokenizers[1].eos_token_id,)}, others, (), ())
     ways: dict[str, tuple[Any, ...]] = {
         "map": (vocabularies, by_bytes, width, input_rows(target)),
         "pieces": (vocabularies, by_bytes, width, None),
