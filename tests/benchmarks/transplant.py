@@ -216,11 +216,11 @@ def _untrained(name: str) -> dict[str, Any]:
     import torch
 
     from pipeline.drafts.shared_tokens import SharedTokens, Vocabularies
-    from pipeline.drafts.transplant import input_rows, transplant
+    from pipeline.drafts.transplant import transplant
     from pipeline.models.loading import load_model, load_tokenizer
     from pipeline.models.shape import find_width
 
-    class Unknown:
+    class Unknown(Vocabularies):
         def pieces(self, place: int) -> list[int]:
             return []
 
@@ -235,14 +235,15 @@ def _untrained(name: str) -> dict[str, Any]:
     by_bytes = vocabularies.shared({}, [end])
     by_strings = SharedTokens(copied, {end: (tokenizers[1].eos_token_id,)}, others, (), ())
     ways: dict[str, tuple[Any, ...]] = {
-        "map": (vocabularies, by_bytes, width, input_rows(target)),
-        "pieces": (vocabularies, by_bytes, width, None),
-        "strings": (Unknown(), by_strings, width, None),
+        "map": (vocabularies, by_bytes, width, target.get_input_embeddings().weight.detach()),
+        "pieces": (vocabularies, by_bytes, width, "it is not used"),
+        "strings": (Unknown(*tokenizers, width, find_width(directory, False)), by_strings, width, "it is not used"),
     }
     found: dict[str, Any] = {"lost": vocabularies.changed_text()}
     for way, arguments in ways.items():
         model = load_model(directory, "float32", device)
-        found[way] = {"facts": transplant(model, *arguments).as_json(), "acceptance_rate": _examined(model)}
+        facts, _ = transplant(model, *arguments)
+        found[way] = {"facts": facts.as_json(), "acceptance_rate": _examined(model)}
     return found
 
 
