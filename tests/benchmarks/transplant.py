@@ -226,18 +226,18 @@ def _untrained(name: str) -> dict[str, Any]:
 
     directory, device = _pretrained(name, SEEDS[0]), torch.device("cpu")
     target = load_model(_pair() / "target", "float32", device)
-    tokenizers = [load_tokenizer(path, False) for path in (_pair() / "target", directory)]
-    width, end = target.config.vocab_size, tokenizers[0].eos_token_id
-    vocabularies = Vocabularies(*tokenizers, width, find_width(directory, False))
-    theirs, ours = (tokenizer.get_vocab() for tokenizer in tokenizers)
+    known, own = (load_tokenizer(path, False) for path in (_pair() / "target", directory))
+    width, end = target.config.vocab_size, known.eos_token_id
+    vocabularies = Vocabularies(known, own, width, find_width(directory, False))
+    theirs, ours = known.get_vocab(), own.get_vocab()
     copied = {theirs[token]: ours[token] for token in theirs.keys() & ours.keys()}
     others = tuple(sorted(set(range(width)) - copied.keys() - {end}))
     by_bytes = vocabularies.shared({}, [end])
-    by_strings = SharedTokens(copied, {end: (tokenizers[1].eos_token_id,)}, others, (), ())
+    by_strings = SharedTokens(copied, {end: (own.eos_token_id,)}, others, (), ())
     ways: dict[str, tuple[Any, ...]] = {
         "map": (vocabularies, by_bytes, width, target.get_input_embeddings().weight.detach()),
         "pieces": (vocabularies, by_bytes, width, "it is not used"),
-        "strings": (Unknown(*tokenizers, width, find_width(directory, False)), by_strings, width, "it is not used"),
+        "strings": (Unknown(known, own, width, find_width(directory, False)), by_strings, width, "it is not used"),
     }
     found: dict[str, Any] = {"lost": vocabularies.changed_text()}
     for way, arguments in ways.items():
@@ -293,9 +293,9 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         before = fmean(row["before"]["value"] for row in own)
         cells = []
         for steps in STEPS:
-            rates = _by_seed(trained, name, steps)
+            seeds = _by_seed(trained, name, steps)
             cells.append(
-                f"{fmean(rates.values()):.3f}{_behind(trained, name, steps)} | {len(rates)}" if rates else "- | 0"
+                f"{fmean(seeds.values()):.3f}{_behind(trained, name, steps)} | {len(seeds)}" if seeds else "- | 0"
             )
         yield f"| {name} | {own[0]['parameters']:,} | {before:.3f} | {' | '.join(cells)} |"
     yield "\n" + " ".join(_aims(figure))
