@@ -1,15 +1,17 @@
 """The laws of real, tiny models, for a stand-in server in the place of an engine that serves a pair."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pipeline.models.loading import load_model
-from tests.standin_server import Law
+from tests.standin_server import Law, Speculation
 
 
 def law_of(model_dir: Path, vocabulary: int, scale: float = 1.0) -> Law:
@@ -27,3 +29,14 @@ def law_of(model_dir: Path, vocabulary: int, scale: float = 1.0) -> Law:
         return found(tuple(prefix))
 
     return law
+
+
+@dataclass(frozen=True)
+class HeadSpeculation(Speculation):
+    """With a loaded head on the hidden states of its own target."""
+
+    draft: Any = None
+    head: Any = None
+
+    def choice(self, ids: Sequence[int], begun: int) -> int:
+        return int(self.head.logits_after(ids, begun).argmax())

@@ -90,15 +90,19 @@ class Speculation:
     gamma: int = 5
     by_request: bool = True
 
+    def choice(self, ids: Sequence[int], begun: int) -> int:
+        """The next draft token of a round that began when so many tokens were known."""
+        return int(self.draft(ids).argmax())
+
     def rounds(self, target: Law, prompt: Sequence[int], tokens: Sequence[int]) -> list[int]:
         """The accepted tokens of each round that makes the greedy completion `tokens`."""
         ids, end, found = [*prompt, *tokens[:1]], len(prompt) + len(tokens), list[int]()
         known = [*prompt, *tokens]
         while len(ids) < end:
-            accepted = 0
+            accepted, begun = 0, len(ids)
             while True:
                 own = known[len(ids)] if len(ids) < end else int(target(ids).argmax())
-                same = accepted < self.gamma and int(self.draft(ids).argmax()) == own
+                same = accepted < self.gamma and self.choice(ids, begun) == own
                 ids.append(own)
                 if not same:
                     break

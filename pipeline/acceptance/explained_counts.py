@@ -1,13 +1,14 @@
 """Whether an engine's counts of one request at temperature 0 are those of a draft, and which choices of the draft explain them.
 
-At temperature 0 draft token t is accepted if and only if the draft's argmax, given all tokens before, is the token that the
-engine emitted. So the counts follow from the draft and the emitted tokens alone, whatever the target is (Leviathan et al. 2023,
-section 2.3 with one-hot distributions). Two things are open, and are counted either way: tokens past the end, which the engine
-verified and did not return, and positions where two logits of the draft are as good as equal. numpy only.
+At temperature 0 a draft token is accepted if and only if the draft's argmax, given all tokens before, is the token that the
+engine emitted. So the counts follow from what the draft chooses on the emitted tokens (Leviathan et al. 2023, section 2.3 with
+one-hot distributions). Two things are open, and are counted either way: tokens past the end, which the engine verified and did
+not return, and choices where two logits of the draft are as good as equal. numpy only. Shapes: N emitted tokens, P places of a
+block.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,20 @@ _MOST_BEYOND = 8  # choices of a request that no near-tie explains; with more it
 
 @dataclass(frozen=True)
 class Drafted:
-    """What a draft does on the N tokens that an engine emitted."""
+    """What a draft does on the N tokens that an engine emitted: (N,) by token, or (N, P) where that depends on the start of the
+    round, and entry [s, j] is about token s + j."""
 
-    is_argmax_N: NDArray[np.bool_]  # whether its argmax, given all tokens before, is the token
-    margin_N: NDArray[np.float64]  # between the logit of the token and the largest other one, at least 0
-    largest_N: NDArray[np.float64]  # of the logits' absolute values
+    is_argmax: NDArray[np.bool_]  # whether its argmax, given all tokens before, is the token
+    is_tie: NDArray[np.bool_]  # whether its two best logits there may be ordered otherwise
+
+    @property
+    def tokens(self) -> int:
+        return len(self.is_argmax)
+
+    def at(self, start: int, place: int) -> tuple[bool, bool]:
+        """Of one place of a round, both."""
+        entry = start + place if self.is_argmax.ndim == 1 else (start, place)
+        return bool(self.is_argmax[entry]), bool(self.is_tie[entry])
 
 
 @dataclass(frozen=True)
@@ -63,19 +73,19 @@ class Explanation:
 _Key = tuple[int, int, int]  # drafts, draft tokens, accepted
 
 
-def explain(drafted: Drafted, rounds: Rounds, counted: Counts, is_tie_N: NDArray[np.bool_]) -> Explanation | None:
+def explain(drafted: Drafted, rounds: Rounds, counted: Counts) -> Explanation | None:
     """The explanation with the fewest choices beyond near-ties, then the fewest near-ties; empty where the counts are exactly
-    those of the draft. None where no few choices lead to them. A count that is None is not compared. `is_tie_N`: near-ties."""
-    found = [
-        one for key, one in _possible(drafted, rounds, is_tie_N, _MOST_BEYOND).items() if _is_counted(key, counted)
-    ]
+    those of the draft. None where no few choices lead to them. A count that is None is not compared."""
+    found = [one for key, one in _possible(drafted, rounds, _MOST_BEYOND).items() if _is_counted(key, counted)]
     return min(found, key=lambda one: one.cost, default=None)
 
 
-def counts_of(drafted: Drafted, rounds: Rounds, is_tie_N: NDArray[np.bool_] | None = None) -> tuple[Counts, Counts]:
-    """The least and the most that the engine may count with this draft: tokens past the end and near-ties are accepted or not."""
-    ties_N = np.zeros_like(drafted.is_argmax_N) if is_tie_N is None else is_tie_N
-    keys = np.array(list(_possible(drafted, rounds, ties_N, most=0)))
+def counts_of(drafted: Drafted, rounds: Rounds, ties: bool = False) -> tuple[Counts, Counts]:
+    """The least and the most that the engine may count with this draft: tokens past the end, and with `ties` near-ties, are
+    accepted or not."""
+    if not ties:
+        drafted = replace(drafted, is_tie=np.zeros_like(drafted.is_tie))
+    keys = np.array(list(_possible(drafted, rounds, most=0)))
     least, most = (
         Counts(drafts=float(drafts), draft_tokens=float(tokens), accepted=float(accepted))
         for drafts, tokens, accepted in (keys.min(0), keys.max(0))
@@ -88,13 +98,13 @@ def _is_counted(key: _Key, counted: Counts) -> bool:
     return all(one is None or one == own for one, own in zip(wanted, key, strict=True))
 
 
-def _possible(drafted: Drafted, rounds: Rounds, is_tie_N: NDArray[np.bool_], most: int) -> Mapping[_Key, Explanation]:
+def _possible(drafted: Drafted, rounds: Rounds, most: int) -> Mapping[_Key, Explanation]:
     """By counts that the engine may have, the best explanation of them; with at most so many choices beyond near-ties."""
-    length, ended = len(drafted.is_argmax_N), dict[_Key, Explanation]()
+    length, ended = drafted.tokens, dict[_Key, Explanation]()
     at: dict[int, dict[_Key, Explanation]] = {1: {(0, 0, 0): Explanation()}}
     for t in _positions(at, length):
         for (drafts, tokens, accepted), before in at.pop(t).items():
-            for count, taken, found in _rounds_from(t, drafted, rounds.drafted(t), is_tie_N, most, before):
+            for count, taken, found in _rounds_from(t, drafted, rounds.drafted(t), most, before):
                 key = (drafts + (count > 0), tokens + count, accepted + taken)
                 following = t + taken + 1
                 into = ended if following >= length else at.setdefault(following, {})
@@ -111,23 +121,22 @@ def _positions(at: Mapping[int, object], length: int) -> Iterator[int]:
 
 
 def _rounds_from(
-    t: int, drafted: Drafted, count: int, is_tie_N: NDArray[np.bool_], most: int, before: Explanation
+    t: int, drafted: Drafted, count: int, most: int, before: Explanation
 ) -> Iterator[tuple[int, int, Explanation]]:
     """Every round of `count` draft tokens that may start at token t: draft tokens, accepted tokens, and its explanation."""
     for taken in range(count):
-        rejected = _chosen(t + taken, False, drafted, is_tie_N, before)
+        rejected = _chosen(t, taken, False, drafted, before)
         if len(rejected.beyond) <= most:
             yield count, taken, rejected
-        before = _chosen(t + taken, True, drafted, is_tie_N, before)
+        before = _chosen(t, taken, True, drafted, before)
         if len(before.beyond) > most:
             return
     yield count, count, before
 
 
-def _chosen(
-    position: int, accepted: bool, drafted: Drafted, is_tie_N: NDArray[np.bool_], before: Explanation
-) -> Explanation:
-    """`before`, and the choice at `position`: whether the token is accepted there. Past the end both are free."""
-    if position >= len(drafted.is_argmax_N) or bool(drafted.is_argmax_N[position]) == accepted:
+def _chosen(start: int, place: int, accepted: bool, drafted: Drafted, before: Explanation) -> Explanation:
+    """`before`, and the choice at a place of a round: whether the token is accepted there. Past the end both are free."""
+    if start + place >= drafted.tokens:
         return before
-    return before.with_choice(position, bool(is_tie_N[position]))
+    is_argmax, is_tie = drafted.at(start, place)
+    return before if is_argmax == accepted else before.with_choice(start + place, is_tie)

@@ -15,7 +15,6 @@ where 1e-3 was the most that was seen, and by 1.5 nats otherwise, where as many 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.acceptance.explained_counts import Drafted
 from pipeline.config.pair import NumberFormat
 from pipeline.config.quantize import Variant
 from pipeline.servers.identity import most_rounding
@@ -36,13 +35,13 @@ def most_of_token(dtype: NumberFormat) -> float:
     return _TIMES_MEAN * most_rounding(dtype)
 
 
-def near_ties(drafted: Drafted, exact: bool) -> NDArray[np.bool_]:
-    """(N,): whether the draft's two best logits may be ordered otherwise."""
+def near_ties(margin: NDArray[np.float64], largest: NDArray[np.float64], exact: bool) -> NDArray[np.bool_]:
+    """Whether the draft's two best logits may be ordered otherwise: by how far they are apart, and the largest logit's value."""
     if exact:
-        return drafted.margin_N < _FLOAT32_TIE
-    spacing_N = 2.0 ** (np.floor(np.log2(np.maximum(drafted.largest_N, 1e-9))) - _SIGNIFICAND_BITS)
-    found_N: NDArray[np.bool_] = drafted.margin_N <= _SPACINGS * spacing_N
-    return found_N
+        return margin < _FLOAT32_TIE
+    spacing = 2.0 ** (np.floor(np.log2(np.maximum(largest, 1e-9))) - _SIGNIFICAND_BITS)
+    found: NDArray[np.bool_] = margin <= _SPACINGS * spacing
+    return found
 
 
 def is_exact(target: NumberFormat, draft: str, variant: Variant) -> bool:

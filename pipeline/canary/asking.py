@@ -19,14 +19,13 @@ from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.retries import retried
 from pipeline.servers.target import Asking, ServedModel
 from pipeline.speculation.settings import GREEDY
-from pipeline.watch.counts import Observation
+from pipeline.watch.increments import Increment
 
 # Where each token is a request of its own, so many are enough to tell the weights.
 _SEQUENCES, _TOKENS = 4, 16
 _MOST_OFF = 1e4  # nats: engines give -9999 or lower for what has no log p
 
 T = TypeVar("T")
-Look = Callable[[], Awaitable[Observation]]  # at the engine's counters: what was counted since the look before
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class Emitted:
 class Asked:
     """What one engine answered. `emitted`: in the order of the prompts. `off_N`: (N,), absolute difference of log p of each known
     token from its record, in nats, beyond the bound of the record; empty with `problem`. `text_tokens`: of the stored
-    completions, up to the first that was not emitted. `counters`: what the engine counted while the prompts were answered; None
-    where nobody looked."""
+    completions, up to the first that was not emitted. `counters`: what an engine that serves nothing else counted meanwhile, or
+    why that is not known; None where it serves others too."""
 
     model: ServedModel
     emitted: list[Emitted]
@@ -50,7 +49,7 @@ class Asked:
     problem: str
     divergences: list[Divergence]
     text_tokens: int
-    counters: Observation | None
+    counters: Increment | str | None = None
 
     @property
     def scored(self) -> int:
@@ -80,16 +79,11 @@ class Engine:
             return await retried(work)
 
 
-async def ask(
-    engine: Engine, model: ServedModel, examined: Examined, stop_tokens: Sequence[int], look: Look | None
-) -> Asked:
-    """Ask one engine. `look` reads its counters, where nobody else is served meanwhile. Raises as `Endpoint.post`."""
-    if look is not None:
-        await look()
+async def ask(engine: Engine, model: ServedModel, examined: Examined, stop_tokens: Sequence[int]) -> Asked:
+    """Ask one engine. Raises as `Endpoint.post`."""
     emitted = await asyncio.gather(
         *(_completion(engine, item.prompt.tolist(), examined.max_tokens, stop_tokens) for item in examined.completions)
     )
-    counters = await look() if look is not None else None
     problem, off_N = "", np.zeros(0)
     try:
         off_N = await _off(engine, _affordable(examined.known, engine.asking))
@@ -104,7 +98,6 @@ async def ask(
         problem=problem,
         divergences=divergences,
         text_tokens=sum(places.get(item.id, len(_stored(examined, item))) for item in examined.completions),
-        counters=counters,
     )
 
 

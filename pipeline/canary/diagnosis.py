@@ -1,13 +1,15 @@
 """Is it the target, the traffic, or the engine and its draft? A pure function of the evidence for each.
 
 Text that differs is evidence about the target or its arithmetic, never about the draft: the target alone decides what is emitted.
-The draft is judged by counts on the emitted tokens, whatever they are, so the two answers do not depend on each other.
+The draft is judged by counts on the emitted tokens, whatever they are, so the two answers do not depend on each other, but for a
+draft that reads the target's hidden states.
 The target is judged by two kinds of evidence, log p of known tokens and greedy text. Where they exclude each other, no target
 explains them: the engine is at fault, and the answer is "contradictory". Both are judged token by token: a target may have
 changed much at few tokens and nothing at all others, of which a mean says nothing.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from scipy.stats import binom
 
@@ -26,6 +28,7 @@ from pipeline.engines.counts import Counts
 from pipeline.servers.identity import is_rounding
 
 _LISTED = 3
+_OTHER_WEIGHTS = "; the engine drafts with other weights, or in another way"
 _WORST: tuple[Verdict, ...] = (*BAD, "inconclusive", "as_examined")
 # A change of the target that swaps two tokens moves log p of at least one of them by half of what they are then apart, or by less
 # where the rest of the distribution pays for it. Two assumptions, both wide: a quarter, and that tokens of the text are not moved
@@ -135,8 +138,28 @@ def _other_text(found: TargetEvidence, clear: Sequence[Divergence], what: str) -
     )
 
 
-def about_draft(found: DraftEvidence) -> Answer:
-    """Whether the engine's counts are those of the examined draft on the tokens that it emitted."""
+@dataclass(frozen=True)
+class Counters:
+    """Whether production's counters fell, as the watch says; None where it does not say it, and why."""
+
+    fell: bool | None
+    why: str = ""
+
+
+def about_draft(found: DraftEvidence, reads: Answer | None = None) -> Answer:
+    """Whether the engine's counts are those of the examined draft on the tokens that it emitted. `reads`: what is known of the
+    target, for a draft that reads its hidden states."""
+    answer = _about_counts(found)
+    if answer.verdict != "not_as_examined" or found.lengths or reads is None or reads.verdict == "as_examined":
+        return answer
+    other = "is not the one that was examined" if reads.verdict == "changed" else "may not be the one that was examined"
+    return Answer(
+        "inconclusive",
+        f"the draft reads hidden states of the target, which {other}; {answer.why.removesuffix(_OTHER_WEIGHTS)}",
+    )
+
+
+def _about_counts(found: DraftEvidence) -> Answer:
     if not found.lengths and (found.problem or not found.requests):
         return Answer("inconclusive", found.problem or "no answer has the two tokens that a draft needs")
     allowed = most_beyond(found.exact, found.positions)
@@ -154,8 +177,7 @@ def about_draft(found: DraftEvidence) -> Answer:
         what = f"counts of {len(wrong)} of {len(found.requests)} requests" if by_request else "engine's counters"
         return Answer(
             "not_as_examined",
-            f"the {what} are not those of the examined draft on the emitted tokens: {_shown(wrong)}; the engine drafts "
-            "with other weights, or in another way",
+            f"the {what} are not those of the examined draft on the emitted tokens: {_shown(wrong)}{_OTHER_WEIGHTS}",
         )
     notes = f"; {ties} of {found.near_ties} near-ties of the draft went the other way" if ties else ""
     notes += f"; {beyond} other choices, of at most {int(allowed)} that the number format explains" if beyond else ""
@@ -172,21 +194,14 @@ def about_draft(found: DraftEvidence) -> Answer:
     )
 
 
-def about_traffic(fallen: bool | None, target: Answer, draft: Answer, compares_draft: bool = True) -> Answer:
-    """Whether production's prompts are other than the examined ones: its counters fell, and the canary did not.
-
-    `fallen`: what the watch says of the counters; None where it says nothing.
-    """
-    if fallen is None:
-        return Answer("inconclusive", "no watch has counted in the last day whether production's counters fell")
-    if not fallen:
+def about_traffic(counters: Counters, target: Answer, draft: Answer) -> Answer:
+    """Whether production's prompts are other than the examined ones: its counters fell, and the canary did not."""
+    if counters.fell is None:
+        return Answer("inconclusive", counters.why)
+    if not counters.fell:
         return Answer("as_examined", "production's counters did not fall")
     if target.is_bad or draft.is_bad:
         return Answer("inconclusive", "production's counters fell, and the canary found another reason")
-    if not compares_draft:
-        return Answer(
-            "inconclusive", "production's counters fell, and whether the draft is the examined one is not known"
-        )
     if "inconclusive" in (target.verdict, draft.verdict):
         return Answer("inconclusive", "production's counters fell, and the canary could not judge target and draft")
     return Answer("changed", "production's counters fell, while target and draft are those that were examined")

@@ -3,21 +3,29 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
 
-from pipeline.canary.asking import Asked, Engine, Look, ask
-from pipeline.canary.diagnosis import about_draft, about_target, about_traffic, over_all
+from pipeline.canary.asking import Asked, Engine, ask
+from pipeline.canary.choices import ExaminedDraft
+from pipeline.canary.diagnosis import Counters, about_draft, about_target, about_traffic, over_all
+from pipeline.canary.drafted import draft_evidence
 from pipeline.canary.examined import Examined, examined_slice
 from pipeline.canary.lengths import Lengths, exported_lengths
-from pipeline.canary.schema import CANARY, LARGEST, CanaryResult, EndpointResult, TargetEvidence
+from pipeline.canary.schema import (
+    CANARY,
+    LARGEST,
+    CanaryResult,
+    DraftEvidence,
+    EndpointResult,
+    TargetEvidence,
+)
 from pipeline.config.root import Config
 from pipeline.config.server import Api, EndpointConfig, ServerConfig
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.export.schema import Expected
 from pipeline.progress import Progress
 from pipeline.registry.drafts import RegisteredDraft
-from pipeline.registry.named import Draft, version_draft
+from pipeline.registry.named import version_draft
 from pipeline.registry.registry import registry_for
 from pipeline.servers.endpoint import Endpoint, RequestRefused
 from pipeline.servers.engines import APIS, asking_of
@@ -25,13 +33,11 @@ from pipeline.servers.retries import TIMING, TRANSIENT, retried
 from pipeline.servers.target import read_model
 from pipeline.store.artifacts import Store
 from pipeline.store.times import utc_now
-from pipeline.watch.counts import Observation
+from pipeline.watch.lines import clock
+from pipeline.watch.own_requests import OwnRequests
 from pipeline.watch.prediction import served
-from pipeline.watch.reading import Reader
+from pipeline.watch.scraping import Scraper
 from pipeline.watch.state import all_states
-
-if TYPE_CHECKING:
-    from pipeline.canary.schema import DraftEvidence
 
 _SECTION = "watch"  # of the config, that names the engines
 _RECENT_SECONDS = 86_400.0  # in which the watch has counted, if its verdict is one of today
@@ -92,9 +98,19 @@ def watched_engine(config: Config) -> tuple[Api, Expected | None]:
     return found.engine, found.expected
 
 
-def ask_engines(asked: Question) -> Answers:
-    """The answers of every engine. One that does not answer is named; UsageError where the config is wrong for it."""
-    return asyncio.run(_ask_all(asked))
+def ask_engines(asked: Question, progress: Progress) -> Answers:
+    """The answers of every engine, which no look at the counters takes for traffic. One that does not answer is named; UsageError
+    where the config is wrong for it."""
+    watch, own = asked.config.watch, OwnRequests(asked.store, asked.draft.name)
+
+    def waiting(by: str) -> None:
+        progress.line(f"canary: {by}, looks at the engines' counters or asks them; waiting")
+
+    with own.asking(Scraper(watch, asked.api), asked.api, waiting) as growth:
+        found = asyncio.run(_ask_all(asked))
+    if not watch.canary.idle:
+        return found
+    return replace(found, asked={url: replace(one, counters=growth.by_url[url]) for url, one in found.asked.items()})
 
 
 async def _ask_all(asked: Question) -> Answers:
@@ -126,48 +142,20 @@ async def _ask_one(asked: Question, settings: ServerConfig, place: EndpointConfi
         model = await retried(lambda: read_model(endpoint, asked.config.watch.model, f"{_SECTION}.model"))
         asking = asking_of(asked.api, model.name, pair.vocabulary).waiting(TIMING)
         engine = Engine(endpoint, asking, settings.concurrency)
-        look = _look(asked, place) if asked.config.watch.canary.idle else None
-        return await ask(engine, model, asked.examined, pair.stop_tokens, look)
+        return await ask(engine, model, asked.examined, pair.stop_tokens)
     finally:
         await endpoint.close()
 
 
-def _look(asked: Question, place: EndpointConfig) -> Look:
-    """At the counters of one engine."""
-    reader = Reader(asked.config.watch.model_copy(update={"endpoints": (place,), "log": None}), asked.api)
-
-    async def look() -> Observation:
-        observation, _ = await asyncio.to_thread(reader.read, time.time())
-        return observation
-
-    return look
-
-
-def examined_draft(draft: Draft) -> Any:
-    """The draft as it was examined; None for one whose tokens are not compared. Raises as `load_plain`."""
-    from pipeline.drafts.loading import load_plain
-    from pipeline.models.devices import choose_device
-
-    if not draft.kind.by_token:
-        return None
-    config = draft.config
-    device, trusted = choose_device(config.device), config.pair.trust_remote_code
-    return load_plain(draft.pair, draft.directory, config.pair.draft.dtype, device, trusted).model
-
-
-def drafts_on(asked: Question, answers: Answers, model: Any) -> "dict[str, DraftEvidence]":
-    """By URL, what the draft `model` does on what the engine emitted, beside the engine's counts."""
-    from pipeline.canary.drafted import draft_evidence, not_compared
-
-    if model is None:
-        return dict.fromkeys(answers.asked, not_compared(asked.examined.draft))
+def drafts_on(asked: Question, answers: Answers, draft: ExaminedDraft) -> dict[str, DraftEvidence]:
+    """By URL, what the draft does on what the engine emitted, beside the engine's counts."""
     return {
-        url: draft_evidence(one, asked.examined, model, asked.api, asked.lengths) for url, one in answers.asked.items()
+        url: draft_evidence(one, asked.examined, draft, asked.api, asked.lengths) for url, one in answers.asked.items()
     }
 
 
-def judge(asked: Question, answers: Answers, drafts: "Mapping[str, DraftEvidence]", fell: bool | None) -> CanaryResult:
-    """The three answers. `fell`: what the watch says of production's counters."""
+def judge(asked: Question, answers: Answers, drafts: Mapping[str, DraftEvidence], counters: Counters) -> CanaryResult:
+    """The three answers. `counters`: what the watch says of production's."""
     endpoints = [_endpoint(asked, url, one, drafts[url]) for url, one in answers.asked.items()]
     target = over_all([(one.url, one.about_target) for one in endpoints])
     draft = over_all([(one.url, one.about_draft) for one in endpoints])
@@ -180,15 +168,14 @@ def judge(asked: Question, answers: Answers, drafts: "Mapping[str, DraftEvidence
         prompts=len(asked.examined.completions),
         max_tokens=asked.examined.max_tokens,
         target=target,
-        traffic=about_traffic(fell, target, draft, asked.examined.draft.kind.by_token),
+        traffic=about_traffic(counters, target, draft),
         draft=draft,
         endpoints=endpoints,
         unasked=dict(answers.unasked),
-        compares_draft=asked.examined.draft.kind.by_token,
     )
 
 
-def _endpoint(asked: Question, url: str, found: Asked, draft: "DraftEvidence") -> EndpointResult:
+def _endpoint(asked: Question, url: str, found: Asked, draft: DraftEvidence) -> EndpointResult:
     target = TargetEvidence(
         dtype=asked.examined.draft.config.pair.target.dtype,
         log_p_tokens=found.scored,
@@ -200,36 +187,46 @@ def _endpoint(asked: Question, url: str, found: Asked, draft: "DraftEvidence") -
         log_p_largest=sorted(found.off_N.tolist(), reverse=True)[:LARGEST],
         text_tokens=found.text_tokens,
     )
+    is_it = about_target(target)
     return EndpointResult(
         url=url,
         model=found.model.name,
         version=found.model.version,
         target=target,
         draft=draft,
-        about_target=about_target(target),
-        about_draft=about_draft(draft),
+        about_target=is_it,
+        about_draft=about_draft(draft, is_it if asked.examined.draft.kind.reads_states else None),
     )
 
 
-def fallen(store: Store, name: str) -> bool | None:
-    """Whether the watch says that the counters fell; None where it has counted nothing in the last day."""
-    recent = [
-        state
-        for state in all_states(store, name).values()
-        if state.looked_at is not None and time.time() - state.looked_at < _RECENT_SECONDS
-    ]
-    return any(state.verdict == "low" for state in recent) if recent else None
+def watched_counters(store: Store, name: str) -> Counters:
+    """What the watch says of production's counters: only of those that it counted in the last day."""
+    states, since = list(all_states(store, name).values()), time.time() - _RECENT_SECONDS
+    recent = [state for state in states if (state.looked_at or 0.0) > since]
+    if recent:
+        return Counters(any(state.verdict == "low" for state in recent))
+    looks = [state.reader.time for state in states if state.reader.time is not None]
+    if not looks:
+        return Counters(None, "the watch has not looked yet (`understudy watch`)")
+    if max(looks) <= since:
+        return Counters(None, f"the watch has not looked since {clock(max(looks))}")
+    why = (
+        "a first look has nothing to compare with" if max(state.looks for state in states) == 1 else "see its own lines"
+    )
+    return Counters(
+        None, f"the watch looked at {clock(max(looks))}, and has counted no drafts of production in the last day: {why}"
+    )
 
 
 def run_canary(config: Config, store: Store, progress: Progress) -> CanaryResult:
     """Ask, judge, and write the result to the store. UnderstudyError where no engine could be asked."""
     asked = question(config, store)
-    answers = ask_engines(asked)
+    answers = ask_engines(asked, progress)
     for problem in answers.unasked.values():
         progress.warn(f"canary: {problem}")
     if not answers.asked:
         raise UnderstudyError(f"canary: no engine could be asked: {'; '.join(list(answers.unasked.values())[:3])}")
-    drafts = drafts_on(asked, answers, examined_draft(asked.examined.draft))
-    result = judge(asked, answers, drafts, fallen(store, asked.draft.name))
+    drafts = drafts_on(asked, answers, ExaminedDraft(asked.examined.draft, progress, store, asked.draft.name))
+    result = judge(asked, answers, drafts, watched_counters(store, asked.draft.name))
     CANARY.write(store, result, result.name)
     return result

@@ -120,7 +120,6 @@ class CanaryResult:
     draft: Answer
     endpoints: list[EndpointResult]
     unasked: dict[Text, Text]
-    compares_draft: Flag = True  # whether what the draft does on an answer is known (`Kind.by_token`)
 
     @property
     def is_bad(self) -> bool:
@@ -129,9 +128,8 @@ class CanaryResult:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every engine was asked, and target and draft could be judged; a draft that is not compared is left out."""
-        judged = [self.target.verdict, *([self.draft.verdict] if self.compares_draft else [])]
-        return not self.unasked and "inconclusive" not in judged
+        """Whether every engine was asked, and target and draft could be judged."""
+        return not self.unasked and "inconclusive" not in (self.target.verdict, self.draft.verdict)
 
 
 CANARY = StateFile(format_of(CanaryResult), "canary/{}")

@@ -2,12 +2,12 @@
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from pipeline.canary.choices import ExaminedDraft
 from pipeline.canary.decision import Decision, Seen, decide
-from pipeline.canary.diagnosis import about_draft
+from pipeline.canary.diagnosis import Counters, about_draft
 from pipeline.canary.production import Production, compare
-from pipeline.canary.run import Answers, Question, ask_engines, drafts_on, examined_draft, judge, question
+from pipeline.canary.run import Answers, Question, ask_engines, drafts_on, judge, question
 from pipeline.canary.schema import CANARY, CanaryResult
 from pipeline.canary.verified import VERIFICATION, Verification
 from pipeline.config.root import Config
@@ -21,9 +21,11 @@ from pipeline.registry.named import version_draft
 from pipeline.registry.registry import registry_for
 from pipeline.store.artifacts import Store
 from pipeline.store.times import utc_now
+from pipeline.watch.own_requests import OwnRequests
 from pipeline.watch.reading import Reader
 
 _LOOKS = 20  # at production, and at engines that are starting, within the time to wait
+_NOT_THE_WATCH = Counters(None, "what the watch says is not asked: it may be of the draft before")
 _PATIENCE = 0.5  # share of that time after which an engine that serves other weights is told to reload again
 
 
@@ -32,7 +34,7 @@ class _Look:
     """The state of a verification between two looks."""
 
     asked: Question
-    model: Any
+    draft: ExaminedDraft
     seconds: float
     began: float = field(default_factory=time.monotonic)
     reloaded: bool = False
@@ -66,7 +68,8 @@ def verify(config: Config, store: Store, progress: Progress, seconds: float) -> 
     draft became champion meanwhile: nothing that was seen is of it.
     """
     asked = question(config, store)
-    look = _Look(asked=asked, model=examined_draft(asked.examined.draft), seconds=seconds)
+    draft = ExaminedDraft(asked.examined.draft, progress, store, asked.draft.name)
+    look = _Look(asked=asked, draft=draft, seconds=seconds)
     while True:
         production = _look(look, progress)
         decision = _decide(look, production)
@@ -87,7 +90,7 @@ def verify(config: Config, store: Store, progress: Progress, seconds: float) -> 
         with handover(config, store, progress) as scope:
             _require_champion(scope, asked.draft)
             decision = _rolled_back(scope, decision, production) if decision.action == "roll_back" else decision
-    fits = _fits(look) if look.canary.draft.verdict == "not_as_examined" else ""
+    fits = _fits(look, progress) if look.canary.draft.verdict == "not_as_examined" else ""
     found = Verification(
         time=utc_now(),
         name=asked.draft.name,
@@ -107,13 +110,14 @@ def _look(look: _Look, progress: Progress) -> Production:
     """Ask the engines, unless they were found right; then read what production has counted since."""
     asked, watch = look.asked, look.asked.config.watch
     if not look.is_settled:
-        look.answers = ask_engines(asked)
+        look.answers = ask_engines(asked, progress)
         for problem in sorted(set(look.answers.unasked.values()) - look.said):
             progress.warn(f"canary: {problem}")  # once: an engine that starts is asked many times
         look.said |= set(look.answers.unasked.values())
-        look.canary = judge(asked, look.answers, drafts_on(asked, look.answers, look.model), None)
+        look.canary = judge(asked, look.answers, drafts_on(asked, look.answers, look.draft), _NOT_THE_WATCH)
         CANARY.write(asked.store, look.canary, look.canary.name)
-        look.reader, look.counts = Reader(watch.model_copy(update={"log": None}), asked.api), None
+        own = OwnRequests(asked.store, asked.draft.name)
+        look.reader, look.counts = Reader(watch.model_copy(update={"log": None}), asked.api, own), None
         look.reader.read(time.time())  # the canary's own requests are before it
     elif look.reader is not None:
         observation, _ = look.reader.read(time.time())
@@ -169,7 +173,7 @@ def _rolled_back(scope: Handover, decision: Decision, production: Production) ->
     return decision
 
 
-def _fits(look: _Look) -> str:
+def _fits(look: _Look, progress: Progress) -> str:
     """The version that was champion before, if the counts of an engine that is wrong are those of its draft; else empty."""
     asked, answers, canary = look.asked, look.answers, look.canary
     assert answers is not None and canary is not None  # noqa: PT018  # asked
@@ -183,7 +187,7 @@ def _fits(look: _Look) -> str:
         draft = version_draft(asked.store, registry, registry.champion_at(version))
         # Its export may have had another draft length.
         other = replace(asked, examined=replace(asked.examined, draft=draft), expected=None)
-        found = drafts_on(other, some, examined_draft(draft))
+        found = drafts_on(other, some, ExaminedDraft(draft, progress))
     except UnderstudyError:  # its run is gone, or it is of another pair
         return ""
     return version if all(about_draft(one).verdict == "as_examined" for one in found.values()) else ""

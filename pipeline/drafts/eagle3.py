@@ -7,7 +7,7 @@ that was drafted before. The examination does for all starts at once what a roun
 and one more for each further place, in which row i attends to the true keys up to i and to the keys of its own round.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pipeline.drafts.drawing import draw_block
 from pipeline.drafts.eagle3_model import Eagle3Model, cached_pass
-from pipeline.drafts.examined_logits import examined, values_of
+from pipeline.drafts.examined_logits import Logits, examined, logits_by_place
 from pipeline.drafts.kinds import EAGLE3
 from pipeline.models.devices import upload
 from pipeline.speculation.batch import Batch
@@ -63,7 +63,15 @@ class Eagle3Draft:
     @torch.inference_mode()
     def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> Examined:
         """As `LoadedDraft.examine`: one pass over the text and one a further place, for all gammas."""
+        return examined(batch, self.logits_on(batch, gamma, features), gamma, gamma, sampling)
+
+    def logits_on(self, batch: PaddedBatch, places: int, features: Features | None) -> Iterator[Logits]:
+        """Of every round that could start at a token of the batch, the logits at each of so many places."""
         assert features is not None
+        return logits_by_place(self, batch, self._hidden_by_place(batch, places, features))
+
+    def _hidden_by_place(self, batch: PaddedBatch, places: int, features: Features) -> Iterator[torch.Tensor]:
+        """(B, S, H) of each place."""
         model, device = self.model, self.model.device
         ids_BT = upload(batch.ids_BT, device)
         starts_BS = upload(_first_rows(batch), device).unsqueeze(1) + torch.arange(batch.longest, device=device)
@@ -75,14 +83,12 @@ class Eagle3Draft:
             ids_BT[:, 1:], model.combine(features)[:, :-1], positions_BT, [attention] * len(model.layers)
         )
         hidden_BSH = hidden_BTH.gather(1, rows_BS.unsqueeze(-1).expand(-1, -1, hidden_BTH.shape[-1]))
-        by_place = []
-        for place in range(gamma):
+        for place in range(places):
             if place:
                 attention.place = place
                 token_BS = ids_BT.gather(1, (rows_BS + 1 + place).clamp(max=batch.width - 1))
                 hidden_BSH = model(token_BS, hidden_BSH, rows_BS + place, [attention] * len(model.layers))
-            by_place.append(values_of(self, batch, hidden_BSH, place, sampling))
-        return examined(batch, by_place, gamma, sampling)
+            yield hidden_BSH
 
     @torch.inference_mode()
     def logits_after(self, ids: Sequence[int], known: int) -> torch.Tensor:

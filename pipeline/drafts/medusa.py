@@ -5,7 +5,7 @@ one that the target has computed. Shapes as in `speculation/drafter.py`; H hidde
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from pipeline.drafts.drawing import draw_block
-from pipeline.drafts.examined_logits import examined, values_of
+from pipeline.drafts.examined_logits import Logits, examined, logits_by_place
 from pipeline.drafts.head_config import MedusaConfig
 from pipeline.drafts.head_tensors import check_tensors, read_tensors
 from pipeline.drafts.kinds import MEDUSA
@@ -108,14 +108,19 @@ class MedusaDraft:
     @torch.inference_mode()
     def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> Examined:
         """As `LoadedDraft.examine`: blocks have at most as many places as there are heads."""
+        places = min(gamma, self.longest)
+        return examined(batch, self.logits_on(batch, places, features), places, gamma, sampling)
+
+    def logits_on(self, batch: PaddedBatch, places: int, features: Features | None) -> Iterator[Logits]:
+        """Of every round that could start at a token of the batch, the logits at each of so many places, as far as there are
+        heads."""
         assert features is not None
-        device, places = self.model.device, min(gamma, self.longest)
+        device, places = self.model.device, min(places, self.longest)
         states_BTH = features[NORMED].to(device, self.model.dtype)
         before_B1 = upload([len(row.prompt) - 2 for row in batch.rows], device).unsqueeze(1)
         rows_BS = (before_B1 + torch.arange(batch.longest, device=device)).clamp(0, batch.width - 1)
         hidden_BSH = states_BTH.gather(1, rows_BS.unsqueeze(-1).expand(-1, -1, states_BTH.shape[-1]))
-        by_place = [values_of(self, batch, hidden_BSH, place, sampling) for place in range(places)]
-        return examined(batch, by_place, gamma, sampling)
+        return logits_by_place(self, batch, [hidden_BSH] * places)
 
     @torch.inference_mode()
     def logits_after(self, ids: Sequence[int], known: int) -> torch.Tensor:

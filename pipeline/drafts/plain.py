@@ -1,7 +1,7 @@
 """A plain draft: a smaller causal language model with the target's vocabulary. Shapes as in `speculation/drafter.py`; n tokens of
 completions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.drafts.drawing import draw_block
+from pipeline.drafts.examined_logits import Logits
 from pipeline.drafts.kinds import PLAIN
 from pipeline.errors import BrokenDraft
 from pipeline.models.placement import input_device
@@ -59,10 +60,14 @@ class PlainDraft:
                 "corpus.max_prompt_tokens or generate.max_new_tokens, or use a draft with a longer context"
             )
         found_N: Floats = np.empty(len(batch.tokens_N))
-        for part, logits_nV in self._passes.logits(batch, self.vocabulary):
-            tokens_n = batch.tokens_N[part].to(logits_nV.device)
+        for _, part, logits_nV, tokens_n in self.logits_on(batch, 1):
             found_N[part] = _is_best(logits_nV, tokens_n) if sampling.greedy else _log_q(logits_nV, tokens_n, sampling)
         return Examined(batch.by_row(found_N), hits=sampling.greedy)
+
+    def logits_on(self, batch: PaddedBatch, places: int, features: Features | None = None) -> Iterator[Logits]:
+        """The logits at each token of the batch, which are those of any round."""
+        for part, logits_nV in self._passes.logits(batch, self.vocabulary):
+            yield Logits(0, part, logits_nV, batch.tokens_N[part].to(logits_nV.device))
 
     @torch.inference_mode()
     def logits_after(self, ids: Sequence[int], known: int) -> torch.Tensor:

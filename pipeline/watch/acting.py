@@ -23,6 +23,7 @@ from pipeline.watch.drift_notice import drift_notice
 from pipeline.watch.findings import Findings
 from pipeline.watch.lines import clock, compared_text, paying_line, reference_line, state_line
 from pipeline.watch.log_counts import source_of
+from pipeline.watch.own_requests import OwnRequests
 from pipeline.watch.prediction import Served, check_countable, served
 from pipeline.watch.reading import Reader
 from pipeline.watch.share import short
@@ -56,7 +57,8 @@ class Watch:
         if self._reader is None:
             log, sources = self.config.watch.log, self.config.corpus.sources
             logged = None if log is None else source_of(Path(log), sources)
-            self._reader = Reader(self.config.watch, found.engine, before.own.reader, logged)
+            canaries = OwnRequests(self.store, self.name)
+            self._reader = Reader(self.config.watch, found.engine, canaries, before.own.reader, logged)
         observation, reader = self._reader.read(now)
         if self.store.is_locked(lock := lock_name(self.name)):  # replicas load another draft, one after another
             dropped = f"{self.name}: the champion is being changed ({self.store.holder(lock)}): this look is not tested"

@@ -33,22 +33,24 @@ class Left:
 @dataclass(frozen=True, kw_only=True)
 class Replica:
     """What the looks before have found at an endpoint. `seen`: when it last had counters, in Unix seconds. `engines`, `left`: by
-    rank."""
+    rank. `asked`: the number of the last canary that is left out (`own_requests.py`)."""
 
     seen: Number
     engines: Mapping[Text, Mapping[Text, Total]]
     left: Mapping[Text, tuple[Left, ...]] = field(default_factory=dict)
+    asked: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Increment:
     """`counts` since the look before; None where there is none to compare with. `after`: for the next look. `came`: the engines
-    of the page, by rank, that were not there before: they count from the next look on."""
+    of the page, by rank, that were not there before: they count from the next look on. `left_out`: canaries since then."""
 
     counts: Counts | None
     after: Replica
     problems: tuple[str, ...] = ()
     came: tuple[str, ...] = ()
+    left_out: int = 0
 
 
 class _Contradiction(Exception):

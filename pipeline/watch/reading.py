@@ -12,8 +12,9 @@ from pipeline.store.parsing import Number, Text
 from pipeline.watch.compared import watched
 from pipeline.watch.counts import Observation
 from pipeline.watch.followed_files import LogPositions, follow
-from pipeline.watch.increments import Replica, forget, increment
+from pipeline.watch.increments import Replica, forget
 from pipeline.watch.log_counts import LogCounts
+from pipeline.watch.own_requests import OwnRequests, of_traffic
 from pipeline.watch.scraping import Scraper
 
 _KEPT_SECONDS = 2 * 86_400.0  # after which a replica that shows no counters is forgotten
@@ -37,17 +38,19 @@ class Reader:
     Counts are those of the engines' counters; where no endpoints are configured, those of the log's rows, with the
     columns of `logged`.
 
-    UsageError when it is made: the environment variable of watch.key_variable is not set.
+    What engines counted while a canary asked them is left out. UsageError when it is made: the environment variable of
+    watch.key_variable is not set.
     """
 
     def __init__(
         self,
         settings: WatchConfig,
         engine: WatchedEngine,
+        own: OwnRequests,
         state: ReaderState | None = None,
         logged: PromptSource | None = None,
     ) -> None:
-        self._scraper, self._settings, self._logged = Scraper(settings, engine), settings, logged
+        self._scraper, self._settings, self._own, self._logged = Scraper(settings, engine), settings, own, logged
         self._engine, self._watched = engine, watched(engine, settings)
         state = state or ReaderState()
         self._state = state if state.watched == self._watched else replace(state, replicas={})
@@ -80,13 +83,18 @@ class Reader:
     ) -> tuple[Counts | None, float | None, Mapping[str, Replica]]:
         """The counts and the requests in decode on an engine, over all replicas that answer. One that came after the first look
         is noted: its counts so far are of no known time."""
-        replicas, found, running = dict(self._state.replicas), list[Counts](), list[float]()
-        for scrape in self._scraper.scrape():
+        replicas, found, running, left_out = dict(self._state.replicas), list[Counts](), list[float](), 0
+        if not self._settings.endpoints:
+            return None, None, replicas
+        with self._own.apart() as askings:
+            scraped = self._scraper.scrape()
+        for scrape in scraped:
             if scrape.page is None:
                 problems.append(scrape.problem)
                 continue
             is_known = scrape.url in replicas
-            one = increment(scrape.page, replicas.get(scrape.url), self._engine, now)
+            one = of_traffic(scrape.page, replicas.get(scrape.url), scrape.url, askings, self._engine, now)
+            left_out = max(left_out, one.left_out)
             replicas[scrape.url] = one.after
             problems += [f"{scrape.url}: {problem}" for problem in one.problems]
             if self._state.time is not None:
@@ -95,6 +103,9 @@ class Reader:
                 notes += [f"{name} came since the look before; it is counted from now on" for name in who]
             found += [] if one.counts is None else [one.counts]
             running += [] if scrape.page.running is None else [scrape.page.running]
+        if left_out:
+            canaries = "a canary" if left_out == 1 else f"{left_out} canaries"
+            notes.append(f"what the engines counted while {canaries} asked them is left out")
         average = sum(running) / len(running) if running else None
         return _sum(found), average, forget(replicas, now, _KEPT_SECONDS, _MOST_REPLICAS)
 

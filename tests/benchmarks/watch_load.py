@@ -150,6 +150,8 @@ def _read(url: str, looks: int) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
     from pipeline.config.watch import WatchConfig
+    from pipeline.store.artifacts import Store
+    from pipeline.watch.own_requests import OwnRequests
     from pipeline.watch.reading import Reader, ReaderState
 
     form = TypeAdapter(ReaderState)
@@ -158,6 +160,7 @@ def _read(url: str, looks: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         log = Path(place) / "requests.jsonl"
         log.write_text("")
+        own = OwnRequests(Store(Path(place) / "store"), "draft")
         endpoints = [f"{url}/{number}" for number in range(REPLICAS)]
         settings = WatchConfig.model_validate({"endpoints": endpoints, "timeout_seconds": 60.0, "log": str(log)})
         stored, began = form.dump_json(ReaderState()), 0.0
@@ -165,7 +168,7 @@ def _read(url: str, looks: int) -> dict[str, Any]:
             urllib.request.urlopen(f"{url}/advance").read()
             _write_log(log, row, look)
             before = time.process_time()
-            observation, state = Reader(settings, "vllm", form.validate_json(stored)).read(_BEGAN + SECONDS * look)
+            observation, state = Reader(settings, "vllm", own, form.validate_json(stored)).read(_BEGAN + SECONDS * look)
             stored = form.dump_json(state)
             began += time.process_time() - before
             problems += len(observation.problems)

@@ -18,16 +18,19 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
+from pipeline.canary.choices import Emission, ExaminedDraft
+from pipeline.canary.diagnosis import Counters
 from pipeline.canary.examined import Examined, examined_slice
-from pipeline.canary.run import Question, ask_engines, drafts_on, examined_draft, judge, question
+from pipeline.canary.run import Question, ask_engines, drafts_on, judge, question
 from pipeline.canary.schema import CanaryResult, Verdict
 from pipeline.config.root import Config
 from pipeline.config.stored import run_config
 from pipeline.config.watch import WatchConfig
 from pipeline.engines.counts import Counts
-from pipeline.examination.argmax import argmax_on
+from pipeline.progress import Progress
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import find_built, read_runs
+from pipeline.watch.own_requests import OwnRequests
 from pipeline.watch.reading import Reader
 from tests.conformance.engines import Engine
 from tests.conformance.exported import export_champion
@@ -91,8 +94,9 @@ def site(vllm: Engine, tmp_path_factory: pytest.TempPathFactory) -> Site:
     asked = question(Config.model_validate(config | {"watch": _WATCHED}), store)
     draft = asked.examined.draft
     every = examined_slice(draft, 10_000, 10_000).completions
-    drafted = argmax_on(examined_draft(draft), every, draft.pair.vocabulary, 8192)
-    order = sorted(range(len(every)), key=lambda number: -drafted[number].is_argmax_N.mean())
+    texts = [Emission(item.prompt, item.tokens, item.domain) for item in every]
+    drafted = ExaminedDraft(draft, Progress()).on(texts, 1)
+    order = sorted(range(len(every)), key=lambda number: -drafted[number].is_argmax.mean())
     prompts = [every[number].prompt for number in order]
     return Site(root, config, pair, draft.directory, asked.lengths.values[-1], prompts, vllm.interpreter)
 
@@ -118,11 +122,11 @@ def _some(every: Examined, rng: random.Random) -> Examined:
 def _verdicts(site: Site, url: str, seed: int, fallen: bool) -> list[tuple[Verdict, Verdict, Verdict]]:
     """What each canary says of target, traffic and draft."""
     found = list[CanaryResult]()
-    model = None
+    draft = None
     for asked in _questions(site, url, seed):
-        answers = ask_engines(asked)
-        model = model or examined_draft(asked.examined.draft)
-        found.append(judge(asked, answers, drafts_on(asked, answers, model), fallen))
+        answers = ask_engines(asked, Progress())
+        draft = draft or ExaminedDraft(asked.examined.draft, Progress())
+        found.append(judge(asked, answers, drafts_on(asked, answers, draft), Counters(fallen)))
     said = [(one.target.verdict, one.traffic.verdict, one.draft.verdict) for one in found]
     print(f"seed {seed}, fallen {fallen}: {Counter(said)}")
     print(f"  target: {found[0].target.why}\n  traffic: {found[0].traffic.why}\n  draft: {found[0].draft.why}")
@@ -198,14 +202,15 @@ def _falls(site: Site, url: str, seed: int) -> bool:
     usual = random.Random(seed).sample(every, _TRAFFIC)
     other = random.Random(seed).sample(every[-len(every) // 3 :], _TRAFFIC)
     limit = site.config["generate"]["max_new_tokens"]
-    rates = [_rate(url, prompts, limit) for prompts in (usual, other)]
+    rates = [_rate(site, url, prompts, limit) for prompts in (usual, other)]
     print(f"acceptance of examination prompts {rates[0]:.3f}, of other ones {rates[1]:.3f}")
     return rates[1] < rates[0] - _MARGIN
 
 
-def _rate(url: str, prompts: Sequence[Sequence[int]], limit: int) -> float:
+def _rate(site: Site, url: str, prompts: Sequence[Sequence[int]], limit: int) -> float:
     """The examined acceptance rate that the engine counts for these prompts."""
-    reader = Reader(WatchConfig.model_validate({"endpoints": [url], "engine": "vllm"}), "vllm")
+    own = OwnRequests(site.store, "nobody")
+    reader = Reader(WatchConfig.model_validate({"endpoints": [url], "engine": "vllm"}), "vllm", own)
     reader.read(time.time())
     ServedVllm(url, "target").complete(prompts, limit, at_once=4)
     time.sleep(0.1)

@@ -8,6 +8,7 @@ the three cases there: accepted tokens within 3 standard errors, five places and
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -20,9 +21,11 @@ import pytest
 import torch
 import yaml
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 
 from pipeline.acceptance.examine import examine
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
+from pipeline.config.loading import load_config
 from pipeline.drafts.eagle3 import Eagle3Draft
 from pipeline.drafts.head_config import kind_of
 from pipeline.drafts.loading import load_head
@@ -30,6 +33,7 @@ from pipeline.drafts.made_heads import save_head
 from pipeline.errors import BrokenDraft
 from pipeline.export.expected import examine_as_served
 from pipeline.models.loading import load_model
+from pipeline.registry.registry import registered_name
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.drafter import LoadedDraft
@@ -37,10 +41,13 @@ from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.speculation.target_states import TargetStates
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import load_run
+from pipeline.watch.own_requests import OwnRequests
+from pipeline.watch.reading import Reader
 from tests.conformance.cases import stack
 from tests.conformance.engines import Engine, vllm_job
 from tests.conformance.exported import PROMPTS, Exported, divergences, export_draft
 from tests.conformance.served_vllm import ServedVllm, difference, served
+from tests.conformance.servers import Server
 from tests.conformance.subject import Subject
 from tests.conformance.test_watch import at_temperature_0, look_at
 from tests.conformance.texts import continue_texts, log_p_test, token_statistics
@@ -48,6 +55,7 @@ from tests.conformance.texts import text as text_of
 from tests.conformance.vllm_repair import write_plugin
 from tests.fakes import family_model, stored_completion, tiny_tokenizer
 from tests.heads import eagle3_draft, medusa_draft, write_eagle3, write_medusa
+from tests.integration.in_process import call
 
 GAMMAS = (1, 3, 5)
 TOKENS = 96
@@ -185,6 +193,18 @@ def exported_head(
     return _trained(qwen3, {"source": str(head)}, place)
 
 
+# With few prompts and steps most rules are inconclusive.
+_LENIENT = {
+    "min_prompts_per_domain": 8,
+    "beats_prompt_lookup": False,
+    "min_speedup": 0,
+    "min_gain": 0,
+    "domain_margin": 0.5,
+    "segment_margin": None,
+    "length_margin": None,
+}
+
+
 def config_of(target: Path, draft: dict[str, Any], **training: Any) -> dict[str, Any]:
     """Of a run that trains a head of the target, in a few steps unless `training` says more."""
     return {
@@ -201,14 +221,16 @@ def config_of(target: Path, draft: dict[str, Any], **training: Any) -> dict[str,
         "generate": {"max_new_tokens": 64, "lookahead": 4, "batch": 64},
         "evaluate": {"max_gamma": 5, "draft_sampling": "greedy", "speed": {"turns": 0}},
         "distill": {"max_steps": 60, "learning_rate": 4e-3} | training,
+        "gate": _LENIENT,
     }
 
 
-def _trained(target: Path, draft: dict[str, Any], place: Path, **training: Any) -> Exported:
-    """Such a head, exported by name."""
+def _trained(target: Path, draft: dict[str, Any], place: Path, promoted: bool = False, **training: Any) -> Exported:
+    """Such a head, exported by name. `promoted`: it is champion in the store's own registry."""
     (place / "config.yaml").write_text(yaml.safe_dump(config_of(target, draft, **training)))
-    words = ["run", str(place / "config.yaml"), "--run", "one", "--until", "evaluate", "--store", str(place / "store")]
-    environment = os.environ | {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}
+    words = ["run", str(place / "config.yaml"), "--run", "one", "--store", str(place / "store")]
+    words += [] if promoted else ["--until", "evaluate"]
+    environment = os.environ | ({} if promoted else {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"})
     subprocess.run([sys.executable, "-m", "understudy_cli", *words], check=True, env=environment)
     store = Store(place / "store")
     record = load_run(store, "one")
@@ -315,3 +337,69 @@ def test_a_head_is_stale_after_a_fine_tuning_of_its_target(vllm: Engine, subject
     print(f"predicted {state.last}, counted {found.rates}, {tokens:.0f} draft tokens to the alarm")
     assert ("low", 39) == (state.verdict, len(found.counts["own"]))
     assert found.rates["new"] < found.rates["own"]
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+def test_the_canary_tells_a_stale_head(vllm: Engine, subject: Subject, tmp_path: Path, kind: str) -> None:
+    """By the counts of each answer and by the counters alone; the counts of the champion are equal to the unit. The watch has
+    none of the canary's requests among those of traffic, and all of these."""
+    exported = _trained(subject.target, {"source": "target", "head": {"kind": kind}}, tmp_path, promoted=True)
+    stale = tmp_path / "stale"
+    shutil.copytree(exported.directory / "draft", stale)
+    tensors = load_file(stale / "model.safetensors")
+    for name in tensors:
+        if name.endswith(("fc.weight", "0.0.linear.weight", "blocks.0.layers.0.weight")):
+            tensors[name] += tensors[name].std() * torch.randn(tensors[name].shape, generator=torch.manual_seed(0))
+    save_file(tensors, stale / "model.safetensors", metadata={"format": "pt"})
+    for draft, code, verdict in ((exported.directory / "draft", 0, "as_examined"), (stale, 3, "not_as_examined")):
+        settings = {"method": kind, "model": str(draft), "num_speculative_tokens": exported.gamma}
+        arguments = ("--speculative-config", json.dumps(settings), "--no-enable-prefix-caching")
+        for more, idle in ((("--per-request-spec-decode-metrics", "summary"), False), ((), True)):
+            server = Server(vllm.interpreter, exported.target, (*arguments, *more), tmp_path / "log").start()
+            try:
+                found = _canary(exported, server.url, tmp_path, idle)
+                assert (code, verdict, "as_examined") == (found[0], *(one["verdict"] for one in found[1:]))
+                if not idle:
+                    _check_traffic(exported, server.url, tmp_path)
+            finally:
+                server.stop()
+
+
+def _watched(exported: Exported, url: str, place: Path, idle: bool) -> Path:
+    watch = {
+        "endpoints": [url],
+        "engine": "vllm",
+        "expected": str(exported.directory),
+        "canary": {"prompts": 8, "idle": idle},
+    }
+    path = place / "watched.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load((place / "config.yaml").read_text()) | {"watch": watch}))
+    return path
+
+
+def _canary(exported: Exported, url: str, place: Path, idle: bool) -> tuple[int, Any, Any]:
+    """The exit code, and the answers about the draft and the target."""
+    words = ["canary", str(_watched(exported, url, place, idle)), "--store", str(place / "store"), "--json"]
+    ended, out, err = call(words, place, dict(os.environ))
+    print(out, err)
+    found = json.loads(out)
+    if found["draft"]["verdict"] == "as_examined":
+        for one in found["endpoints"][0]["draft"]["requests"]:
+            assert (one["ties"], one["beyond"]) == ([], [])
+    return ended, found["draft"], found["target"]
+
+
+def _check_traffic(exported: Exported, url: str, place: Path) -> None:
+    config, store = load_config(_watched(exported, url, place, idle=False)), Store(place / "store")
+    reader = Reader(config.watch, "vllm", OwnRequests(store, registered_name(config)))
+    reader.read(1.0)
+    prompts, engine = [item.prompt.tolist() for item in exported.completions[:8]], ServedVllm(url, "target")
+    names, counted = asdict(exported.expected.counters), 0
+    for _ in range(2):
+        before = engine.counters(names)
+        engine.complete(prompts, 16)
+        counted += difference(engine.counters(names), before)["drafts"]
+        _canary(exported, url, place, idle=False)
+    observation, _ = reader.read(2.0)
+    assert observation.counts is not None
+    assert (counted, ()) == (observation.counts.drafts, observation.problems)

@@ -9,10 +9,26 @@ import pytest
 import torch
 import yaml
 
+from pipeline.drafts.kinds import KINDS
+from pipeline.drafts.loading import load_head
 from pipeline.export.schema import read_expected
 from pipeline.models.loading import load_model
+from pipeline.speculation.target_states import TargetStates
 from tests.heads import eagle3_draft, medusa_draft, write_eagle3, write_medusa
 from tests.integration.conftest import NOBODY, RUN, SMOKE, Place, Smoke
+from tests.standin_pair import HeadSpeculation, law_of
+from tests.standin_server import StandIn, running
+
+VOCABULARY = 512
+LENIENT = {
+    "min_prompts_per_domain": 8,
+    "beats_prompt_lookup": False,
+    "min_speedup": 0,
+    "min_gain": 0.0,
+    "domain_margin": 0.5,
+    "segment_margin": None,
+    "length_margin": None,
+}
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +158,7 @@ def test_a_run_trains_and_judges_a_head(
     assert (2, 1) == (ended.code, ended.err.count("\n")), ended.err
     assert f"a draft of kind {kind} is not exported for {refusing}" in ended.err
 
+    _the_canary_judges(place, config, kind)
     trained = tmp_path / "trained"
     shutil.copytree(place.artifact("distill", "one") / "draft", trained)
     further = head_config(smoke, tmp_path, {"source": str(trained), "dtype": "float32"})
@@ -150,6 +167,35 @@ def test_a_run_trains_and_judges_a_head(
     log = json.loads((place.artifact("distill", "two") / "training.json").read_text())
     first = next(entry for entry in log if "dev_acceptance_rate" in entry)
     assert first["dev_acceptance_rate"] > rates["base"]
+
+
+def _the_canary_judges(place: Place, config: Path, kind: str) -> None:
+    """The head becomes champion; an engine that serves it is as examined, without the target where the answers were seen before,
+    and one that serves the untrained head is not."""
+    changed = yaml.safe_load(config.read_text()) | {"gate": LENIENT}
+    config.write_text(yaml.safe_dump(changed))
+    ended = place.understudy("run", config, "--run", "one")
+    assert 0 == ended.code, ended.err
+    pair, stops = place.artifact("pair", "one"), json.loads((place.artifact("pair", "one") / "pair.json").read_text())
+    target = load_model(Path(changed["pair"]["target"]["source"]), "float32", torch.device("cpu"))
+    law = law_of(Path(changed["pair"]["target"]["source"]), VOCABULARY)
+    loaded = []
+    for draft, code in (
+        (place.artifact("distill", "one") / "draft", 0),
+        (place.artifact("distill", "one") / "draft", 0),
+        (pair / "draft", 3),
+    ):
+        head = load_head(KINDS[kind], draft, TargetStates(target), VOCABULARY)
+        server = StandIn(eos=stops["stop_tokens"][0], law=law, speculation=HeadSpeculation(head=head))
+        with running(server):
+            watch = {"endpoints": [server.url], "engine": "vllm", "canary": {"prompts": 4, "max_tokens": 12}}
+            config.write_text(yaml.safe_dump(changed | {"watch": watch}))
+            ended = place.understudy("canary", config)
+        verdict = "as examined" if code == 0 else "NOT AS EXAMINED"
+        assert (code, True) == (ended.code, f"draft    {verdict}" in ended.out), ended.err + ended.out
+        loaded.append("so the target is loaded here" in ended.err)
+    assert [True, False, False] == loaded
+    config.write_text(yaml.safe_dump(changed))
 
 
 @pytest.mark.parametrize(

@@ -6,24 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from pipeline.acceptance.explained_counts import Drafted, Explanation, Rounds, counts_of, explain
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
 from pipeline.engines.counts import Counts
 
-Bools = NDArray[np.bool_]
 
-
-def drafted(choices: str | Sequence[bool]) -> Drafted:
-    """`x`: the argmax is the token."""
-    ones_N = np.ones(len(choices))
-    return Drafted(np.array([one in ("x", True) for one in choices]), ones_N, ones_N)
-
-
-def ties(count: int, *near: int) -> Bools:
-    """Near-ties at these positions."""
-    return np.isin(np.arange(count), near)
+def drafted(choices: str | Sequence[bool], *ties: int) -> Drafted:
+    """`x`: the argmax is the token. `ties`: near-ties at these positions."""
+    is_argmax_N = np.array([one in ("x", True) for one in choices])
+    return Drafted(is_argmax_N, np.isin(np.arange(len(choices)), ties))
 
 
 def simulated(choices: list[bool], past: list[bool], gamma: int, limit: int | None) -> Counts:
@@ -49,7 +41,7 @@ def test_the_counts_of_the_draft_itself_need_no_explanation(data: st.DataObject)
     counted = simulated(choices, past, gamma, limit)
     found = drafted(choices)
     rounds = Rounds(gamma, limit)
-    assert Explanation() == explain(found, rounds, counted, ties(len(choices)))
+    assert Explanation() == explain(found, rounds, counted)
     least, most = counts_of(found, rounds)
     for name in ("drafts", "draft_tokens", "accepted"):
         assert getattr(least, name) <= getattr(counted, name) <= getattr(most, name)
@@ -72,18 +64,18 @@ def test_the_rounds_are_those_of_the_examination(choices: list[bool], gamma: int
 def test_a_near_tie_explains_other_counts() -> None:
     """The draft could have chosen the emitted token at position 2: then both rounds have two accepted tokens."""
     counted = Counts(drafts=2, draft_tokens=4, accepted=4)
-    assert Explanation(ties=(2,)) == explain(drafted("xx.xx"), Rounds(2), counted, ties(5, 2))
+    assert Explanation(ties=(2,)) == explain(drafted("xx.xx", 2), Rounds(2), counted)
 
 
 def test_choices_beyond_ties_are_listed_and_as_few_as_can_be() -> None:
     """Without a near-tie, another draft is needed."""
-    found = explain(drafted("xx.xx"), Rounds(2), Counts(drafts=2, draft_tokens=4, accepted=4), ties(5))
+    found = explain(drafted("xx.xx"), Rounds(2), Counts(drafts=2, draft_tokens=4, accepted=4))
     assert Explanation(beyond=(2,)) == found
 
 
 def test_impossible_counts_have_no_explanation() -> None:
     """Six tokens cannot come from one round of two."""
-    assert explain(drafted("xxxxxx"), Rounds(2), Counts(drafts=1, draft_tokens=2, accepted=2), ties(6)) is None
+    assert explain(drafted("xxxxxx"), Rounds(2), Counts(drafts=1, draft_tokens=2, accepted=2)) is None
 
 
 @pytest.mark.parametrize(
@@ -96,7 +88,7 @@ def test_impossible_counts_have_no_explanation() -> None:
 )
 def test_counts_that_an_engine_does_not_give_are_not_compared(counted: Counts, same: bool) -> None:
     """llama.cpp gives no number of drafts, and drafts no further than the request may go."""
-    found = explain(drafted("xxx.xx"), Rounds(3, limit=6), counted, ties(6))
+    found = explain(drafted("xxx.xx"), Rounds(3, limit=6), counted)
     assert same == (found == Explanation())
 
 
@@ -109,5 +101,27 @@ def test_near_ties_widen_what_may_be_counted() -> None:
     """Of counters, where no request is told from another."""
     least, most = counts_of(drafted("x..x"), Rounds(2))
     assert (3, 3) == (least.drafts, most.drafts)
-    least, most = counts_of(drafted("x..x"), Rounds(2), ties(4, 1, 2))
+    least, most = counts_of(drafted("x..x", 1, 2), Rounds(2), ties=True)
     assert (1, 3, 3) == (least.drafts, most.drafts, most.accepted)
+
+
+@given(st.data())
+def test_choices_may_depend_on_the_start_of_the_round(data: st.DataObject) -> None:
+    """A head's counts are those of `expected_rounds` on a[start, place], with nothing accepted past the end; a plain draft's are
+    the same in either form."""
+    length, gamma = data.draw(st.integers(2, 16)), data.draw(st.integers(1, 4))
+    hits_NP = np.array(
+        data.draw(st.lists(st.lists(st.booleans(), min_size=gamma, max_size=gamma), min_size=length, max_size=length))
+    )
+    found = Drafted(hits_NP, np.zeros_like(hits_NP))
+    least, _ = counts_of(found, Rounds(gamma))
+    by_token_TP = np.zeros((length + gamma, gamma))
+    for start, place in np.ndindex(length, gamma):
+        by_token_TP[start + place, place] = float(hits_NP[start, place] and start + place < length)
+    expected = expected_rounds(by_token_TP[None], np.array([length]), gamma, CONVENTIONS["vllm"])
+    assert (least.drafts, least.accepted) == (expected.rounds_B[0], expected.accepted_BG.sum())
+    assert Explanation() == explain(found, Rounds(gamma), least)
+    choices = hits_NP[:, 0]
+    same_NP = np.array([[choices[min(start + place, length - 1)] for place in range(gamma)] for start in range(length)])
+    by_start = Drafted(same_NP, np.zeros_like(same_NP))
+    assert counts_of(by_start, Rounds(gamma)) == counts_of(drafted(choices.tolist()), Rounds(gamma))

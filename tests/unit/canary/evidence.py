@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pipeline.canary.choices import KeptAnswer, KeptChoices
 from pipeline.canary.production import Production
 from pipeline.canary.schema import (
     LARGEST,
@@ -17,6 +18,11 @@ from pipeline.canary.verified import Verification
 from pipeline.engines.counts import Counts
 
 FINE = Answer("as_examined", "as it was")
+
+
+KEPT_CHOICES = KeptChoices(
+    digest="d", run="one", places=3, answers={"key": KeptAnswer(tokens=4, argmax="fff0", ties="0010")}
+)
 
 
 def divergence(gap: float | None, against: bool = False) -> Divergence:

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.canary.asking import Asked, Engine, Look, ask
+from pipeline.canary.asking import Asked, Engine, ask
 from pipeline.canary.examined import Examined, Known
 from pipeline.config.server import Api
-from pipeline.engines.counts import Counts
 from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.engines import asking_of
 from pipeline.servers.target import ServedModel
-from pipeline.watch.counts import Observation
 from tests.served import config_of, greedy
 from tests.standin_llama import StandInLlama
 from tests.standin_server import EOS, VOCABULARY, Speculation, StandIn, log_p_of, running
@@ -46,14 +44,14 @@ def _known(prompt: list[int], tokens: list[int]) -> Known:
     return Known(ids, len(prompt), np.array(log_p), np.zeros(len(log_p)))
 
 
-def asked(server: StandIn, wanted: Examined, api: Api = "vllm", look: Look | None = None) -> Asked:
+def asked(server: StandIn, wanted: Examined, api: Api = "vllm") -> Asked:
     async def one() -> Asked:
         settings = config_of(server)
         endpoint = Endpoint(settings.endpoints[0], settings)
         await endpoint.open()
         try:
             engine = Engine(endpoint, asking_of(api, server.model, VOCABULARY), 2)
-            return await ask(engine, ServedModel("target", "/t", None, None), wanted, [EOS], look)
+            return await ask(engine, ServedModel("target", "/t", None, None), wanted, [EOS])
         finally:
             await endpoint.close()
 
@@ -148,17 +146,3 @@ def test_other_engines(server: StandIn, api: Api) -> None:
     assert found.difference == pytest.approx(0.0, abs=1e-6)
     sequences = 4 if api == "llama.cpp" else 6
     assert found.scored == sum(len(one.log_p_N) for one in examined(sequences).known)
-
-
-def test_counters_are_read_before_and_after_the_completions() -> None:
-    """Scoring is not in between."""
-    looks = list[int]()
-
-    async def look() -> Observation:
-        looks.append(len(server.requests))
-        return Observation(time=0.0, seconds=None, counts=Counts(drafts=float(len(looks))))
-
-    with running(StandIn()) as server:
-        found = asked(server, examined(), look=look)
-    assert found.counters is not None
-    assert ([0, 3], Counts(drafts=2.0)) == (looks, found.counters.counts)

@@ -1,15 +1,13 @@
 """Which evidence says what: the target, the traffic, or the engine and its draft."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.acceptance.explained_counts import Drafted
 from pipeline.canary.arithmetic import is_exact, most_beyond, near_tie, near_ties
-from pipeline.canary.diagnosis import about_draft, about_target, about_traffic, over_all
+from pipeline.canary.diagnosis import Counters, about_draft, about_target, about_traffic, over_all
 from pipeline.canary.report import summary
 from pipeline.canary.schema import Answer, DraftEvidence, TargetEvidence, Verdict
 from tests.unit.canary.evidence import FINE, divergence, of_draft, of_request, of_target, result
@@ -221,7 +219,26 @@ def test_the_draft(found: DraftEvidence, verdict: Verdict, said: str) -> None:
 )
 def test_the_traffic(fallen: bool | None, target: Answer, draft: Answer, verdict: Verdict) -> None:
     """It changed only where the counters fell and the canary finds nothing else."""
-    assert verdict == about_traffic(fallen, target, draft).verdict
+    found = about_traffic(Counters(fallen, "nobody looked"), target, draft)
+    assert (verdict, fallen is None) == (found.verdict, found.why == "nobody looked")
+
+
+@pytest.mark.parametrize(
+    ("target", "changes", "verdict", "said"),
+    [
+        (FINE, {}, "not_as_examined", "the engine drafts with other weights"),
+        (CHANGED, {}, "inconclusive", "which is not the one that was examined; the counts of 1 of 1 requests are not"),
+        (OPEN, {}, "inconclusive", "which may not be the one that was examined; the counts"),
+        (TORN, {}, "inconclusive", "which may not be the one"),
+        (CHANGED, {"gamma": 3, "exported": [5], "lengths": "it drafts 3"}, "not_as_examined", "it drafts 3"),
+    ],
+)
+def test_a_head_on_another_target(target: Answer, changes: dict[str, Any], verdict: Verdict, said: str) -> None:
+    """Its counts follow from the target's hidden states too: with another target they say nothing of the head's own weights. A
+    wrong draft length is one with any target."""
+    found = about_draft(of_draft(of_request(None), **changes), target)
+    assert (verdict, True) == (found.verdict, said in found.why), found.why
+    assert "as_examined" == about_draft(of_draft(of_request([])), target).verdict
 
 
 def test_the_worst_engine_decides() -> None:
@@ -237,10 +254,12 @@ def test_the_worst_engine_decides() -> None:
 def test_what_arithmetic_may_explain() -> None:
     """In float32 only ties; elsewhere one choice in 500, and one."""
     assert (2e-5, 0.25) == (near_tie(exact=True), near_tie(exact=False))
-    logits = Drafted(np.ones(3, bool), np.array([0.12, 0.13, 1e-5]), np.array([9.0, 9.0, 9.0]))
-    assert [True, False, True] == near_ties(logits, exact=False).tolist()  # two spacings of bfloat16 at 8 to 16
-    assert [False, False, True] == near_ties(logits, exact=True).tolist()
-    assert [True, True] == near_ties(replace(logits, largest_N=np.array([17.0] * 3)), exact=False).tolist()[:2]
+    margin, largest = np.array([0.12, 0.13, 1e-5]), np.array([9.0, 9.0, 9.0])
+    assert [True, False, True] == near_ties(
+        margin, largest, exact=False
+    ).tolist()  # two spacings of bfloat16 at 8 to 16
+    assert [False, False, True] == near_ties(margin, largest, exact=True).tolist()
+    assert [True, True] == near_ties(margin, largest + 8.0, exact=False).tolist()[:2]
     assert (0, 3) == (most_beyond(exact=True, positions=1000), most_beyond(exact=False, positions=1000))
     assert is_exact("float32", "float32", "unquantized")
     assert not any(
@@ -262,7 +281,6 @@ def test_what_arithmetic_may_explain() -> None:
         ({"traffic": OPEN}, False, True, ""),
         ({"draft": OTHER}, True, True, "canary: engine or draft not as examined"),
         ({"draft": OPEN}, False, False, "canary: not answered: engine or draft"),
-        ({"draft": OPEN, "compares_draft": False}, False, True, ""),
         ({"unasked": {"http://two": "down"}}, False, False, "canary: not answered: 1 engines not asked"),
     ],
 )

@@ -18,6 +18,7 @@ from pipeline.acceptance.profile_file import read_examination, write_profile
 from pipeline.acceptance.schema import FILE as EXAMINATION_FILE
 from pipeline.acceptance.schema import read_profile
 from pipeline.acceptance.step_times import StepTimes, find_step_times
+from pipeline.canary.choices import KEPT
 from pipeline.canary.schema import CANARY
 from pipeline.canary.verified import VERIFICATION
 from pipeline.commands.check import _read as read_check_baseline
@@ -67,6 +68,7 @@ from pipeline.store.row_files import RowFile
 from pipeline.store.runs import list_runs, require_run
 from pipeline.watch.followed_files import LogPositions, follow
 from pipeline.watch.log_counts import LogCounts
+from pipeline.watch.own_requests import ASKINGS
 from pipeline.watch.state import STATE
 from tests.decisions import TRAINING, make_decision, make_example_set
 from tests.exports import make_export
@@ -74,12 +76,12 @@ from tests.fakes import tiny_tokenizer
 from tests.pairs import pair_facts
 from tests.profiles import make_profile, profile_json
 from tests.strategies import parquet_file, yaml_text
+from tests.unit.canary.evidence import KEPT_CHOICES, verification
 from tests.unit.canary.evidence import result as canary_result
-from tests.unit.canary.evidence import verification
 from tests.unit.latency.costs.test_latency_profile import PROFILE
 from tests.unit.latency.load.test_workload import BASELINE, COUNTS
 from tests.unit.test_fuzz import CONFIG, MANIFEST_CONTENT, RECORD, ROWS, VLLM
-from tests.unit.watch.expectations import watched_state
+from tests.unit.watch.expectations import ASKED, watched_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,6 +383,14 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="result of a canary", file="store/canary/x.json", valid=_json(asdict(canary_result())),
         read=lambda place: CANARY.find(_store(place), "x"), covers=("pipeline/canary/schema:CanaryResult",),
+    ),
+    Kind(
+        name="kept choices of a head", file="store/choices/x.json", valid=_json(asdict(KEPT_CHOICES)),
+        read=lambda place: KEPT.find(_store(place), "x"), covers=("pipeline/canary/choices:KeptChoices",),
+    ),
+    Kind(
+        name="record of canaries", file="store/askings/x.json", valid=_json(asdict(ASKED)),
+        read=lambda place: ASKINGS.find(_store(place), "x"), covers=("pipeline/watch/own_requests:Askings",),
     ),
     Kind(
         name="result of a verification", file="store/verified/x.json", valid=_json(asdict(verification())),

@@ -15,14 +15,24 @@ from pipeline.judgement.schema import TargetSource
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.watch.compared import Compared
 from pipeline.watch.drift import looked, started
+from pipeline.watch.exposition import Total
 from pipeline.watch.findings import Findings
 from pipeline.watch.moved import remembered
+from pipeline.watch.own_requests import Asking, Askings
 from pipeline.watch.paying import Paying
 from pipeline.watch.reference import SLOTS, Reference, with_look
 from pipeline.watch.share import FIRST, Share
 from pipeline.watch.state import Last, WatchState, new_state
 from pipeline.watch.watched_counts import Watched, WatchedCounts
 from pipeline.watch.window import Window
+
+_TOTALS = {"drafts": Total(value=10.0, created=1.7e9), "accepted": Total(value=7.0)}
+ASKED = Askings(
+    askings=(
+        Asking(number=1, previous=0, before={"http://one:8000": {"0": _TOTALS}}, after={}),
+        Asking(number=2, previous=1, before={"http://one:8000": {"0": _TOTALS}}, after={"http://one:8000": None}),
+    )
+)
 
 
 def expected_at(first: float, accepted: float, gamma: int, digest: str = "d") -> Expected:

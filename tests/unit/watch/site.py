@@ -65,7 +65,7 @@ class Site:
         self.lines.clear()
         return made
 
-    def reader(self, settings: object, engine: str, state: ReaderState, logged: object) -> "Site":
+    def reader(self, settings: object, engine: str, own: object, state: ReaderState, logged: object) -> "Site":
         self.began_with.append(state)
         return self
 

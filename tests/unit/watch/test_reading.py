@@ -11,7 +11,9 @@ from pydantic import TypeAdapter
 
 from pipeline.config.watch import WatchConfig
 from pipeline.engines.counts import Counts
+from pipeline.store.artifacts import Store
 from pipeline.store.json_text import parse_json
+from pipeline.watch.own_requests import OwnRequests
 from pipeline.watch.reading import Reader, ReaderState
 from tests.standin_metrics import Answer, CountingEngine, showing
 
@@ -22,9 +24,9 @@ STATE = TypeAdapter(ReaderState)
 class Fleet:
     """Replicas that can be down."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, place: Path) -> None:
         self.engines = [CountingEngine("vllm", running=float(number)) for number in range(count)]
-        self.down = set[int]()
+        self.down, self.own = set[int](), OwnRequests(Store(place), "draft")
         self.urls = list[str]()
 
     @contextmanager
@@ -41,12 +43,12 @@ class Fleet:
 
     def reader(self, state: ReaderState | None = None, **settings: Any) -> Reader:
         config = WatchConfig.model_validate({"endpoints": self.urls, "timeout_seconds": 5.0} | settings)
-        return Reader(config, "vllm", state)
+        return Reader(config, "vllm", self.own, state)
 
 
-def test_looks_add_up_over_replicas() -> None:
+def test_looks_add_up_over_replicas(tmp_path: Path) -> None:
     """The first has no counts; one that is down counts when it is back, and meanwhile is a problem."""
-    with Fleet(3).served() as fleet:
+    with Fleet(3, tmp_path).served() as fleet:
         reader = fleet.reader()
         first, _ = reader.read(NOW)
         assert (None, None, 1.0, ()) == (first.counts, first.seconds, first.running, first.problems)
@@ -64,9 +66,9 @@ def test_looks_add_up_over_replicas() -> None:
         assert (None, None, 3) == (last.counts, last.running, len(last.problems))
 
 
-def test_the_state_goes_through_json() -> None:
+def test_the_state_goes_through_json(tmp_path: Path) -> None:
     """A reader that is made of the stored state goes on where the other was; replicas without counters are forgotten."""
-    with Fleet(2).served() as fleet:
+    with Fleet(2, tmp_path).served() as fleet:
         _, state = fleet.reader().read(NOW)
         text = STATE.dump_json(state)
         assert state == STATE.validate_python(parse_json(text))
@@ -80,9 +82,9 @@ def test_the_state_goes_through_json() -> None:
         assert Counts(**dict.fromkeys(asdict(Counts()), 0.0)) == found.counts
 
 
-def test_another_model_begins_anew() -> None:
+def test_another_model_begins_anew(tmp_path: Path) -> None:
     """Its counters are not compared with those of the model before."""
-    with Fleet(1).served() as fleet:
+    with Fleet(1, tmp_path).served() as fleet:
         _, state = fleet.reader(model="target").read(NOW)
         fleet.engines = [CountingEngine("vllm", model="other")]
         fleet.engines[0].decode(10, (7, 5, 2))
@@ -90,9 +92,9 @@ def test_another_model_begins_anew() -> None:
     assert (None, ()) == (found.counts, found.problems)
 
 
-def test_a_clock_that_goes_back() -> None:
+def test_a_clock_that_goes_back(tmp_path: Path) -> None:
     """No time has passed by it, and the counts are counted."""
-    with Fleet(1).served() as fleet:
+    with Fleet(1, tmp_path).served() as fleet:
         reader = fleet.reader()
         reader.read(NOW)
         decoded = fleet.engines[0].decode(10, (7, 5, 2))
@@ -122,8 +124,8 @@ def test_a_log_alone_and_beside_counters(tmp_path: Path) -> None:
     """Its rows are counted by domain; without endpoints their sum is what was counted."""
     log = tmp_path / "requests.jsonl"
     log.write_text(_row())
-    with Fleet(1).served() as fleet:
-        both, alone = fleet.reader(log=str(log)), Reader(WatchConfig(log=str(log)), "vllm")
+    with Fleet(1, tmp_path).served() as fleet:
+        both, alone = fleet.reader(log=str(log)), Reader(WatchConfig(log=str(log)), "vllm", fleet.own)
         first = [reader.read(NOW)[0] for reader in (both, alone)]
         assert [None, None] == [one.counts for one in first]
         assert all(() == one.problems for one in first)
@@ -139,9 +141,9 @@ def test_a_log_alone_and_beside_counters(tmp_path: Path) -> None:
         assert (None, {}) == ((again := alone.read(NOW + 600)[0]).counts, again.by_domain)
 
 
-def test_a_replica_that_came_later_is_named() -> None:
+def test_a_replica_that_came_later_is_named(tmp_path: Path) -> None:
     """It counts from the look after; at the first look all are new, and none is named. One that was down is known."""
-    with Fleet(3).served() as fleet:
+    with Fleet(3, tmp_path).served() as fleet:
         fleet.down = {2}
         reader, seen = fleet.reader(), list[tuple[str, ...]]()
         for look in range(4):

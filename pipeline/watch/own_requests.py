@@ -1,0 +1,138 @@
+"""What engines counted while a canary asked them: no traffic, so the watch leaves it out.
+
+A canary's requests cannot be told from others in a counter. So it writes down the counters before its first request and after its
+last, and a look at the counters adds up what was counted up to the first and from the second on. Other requests that an engine
+served meanwhile are left out with the canary's. Looks and canaries of a store exclude each other by a lock.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from pipeline.engines.counts import Counts
+from pipeline.engines.facts import WatchedEngine
+from pipeline.store.artifacts import Store
+from pipeline.store.parsing import Count, Text, format_of, stored
+from pipeline.store.state_files import StateFile
+from pipeline.watch.exposition import Page, Total
+from pipeline.watch.increments import Increment, Replica, increment
+from pipeline.watch.scraping import Scrape, Scraper
+
+_MOST_KEPT = 100  # of the latest; a look that has missed more leaves out what was counted since the look before
+
+_Counters = Mapping[
+    Text, Mapping[Text, Mapping[Text, Total]] | None
+]  # by URL and rank; None where they could not be read
+
+
+@stored
+class Asking:
+    """One canary. `number`: grows with each. `previous`: the number of the one before. `after`: empty where it was killed."""
+
+    number: Count
+    previous: Count
+    before: _Counters
+    after: _Counters
+
+
+@stored(
+    name="record of canaries", schema=1, remedy="delete it; the watch then counts a canary's requests as traffic once"
+)
+class Askings:
+    """The latest, ascending."""
+
+    askings: tuple[Asking, ...] = ()
+
+
+ASKINGS = StateFile(format_of(Askings), "askings/{}")
+
+
+@dataclass
+class Growth:
+    """Filled when the canary has asked: by URL, what its engine counted meanwhile, or why that is not known."""
+
+    by_url: dict[str, Increment | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OwnRequests:
+    """The canaries that ask the engines of a registered name."""
+
+    store: Store
+    name: str
+
+    @contextmanager
+    def apart(self) -> Iterator[Sequence[Asking]]:
+        """No canary asks while counters are read; what those before counted."""
+        with self.store.lock(self._lock, shared=True):
+            yield (ASKINGS.find(self.store, self.name) or Askings()).askings
+
+    @contextmanager
+    def asking(self, scraper: Scraper, engine: WatchedEngine, on_wait: Callable[[str], None]) -> Iterator[Growth]:
+        """Send requests inside; everything that the engines count meanwhile is left out of traffic."""
+        self.store.create()
+        with self.store.lock(self._lock, on_wait):
+            known, growth = (ASKINGS.find(self.store, self.name) or Askings()).askings, Growth()
+            previous, scraped = known[-1].number if known else 0, scraper.scrape()
+            own = Asking(
+                number=max(previous + 1, int(time.time())), previous=previous, before=_counters(scraped), after={}
+            )
+            self._write((*known, own))
+            try:
+                yield growth
+            finally:
+                again = scraper.scrape()
+                self._write((*known, replace(own, after=_counters(again))))
+                growth.by_url |= {
+                    one.url: _growth(one, other, engine) for one, other in zip(scraped, again, strict=True)
+                }
+
+    @property
+    def _lock(self) -> str:
+        return f"asking-{self.name}"
+
+    def _write(self, askings: tuple[Asking, ...]) -> None:
+        ASKINGS.write(self.store, Askings(askings=askings[-_MOST_KEPT:]), self.name)
+
+
+def of_traffic(
+    page: Page, past: Replica | None, url: str, askings: Sequence[Asking], engine: WatchedEngine, now: float
+) -> Increment:
+    """As `increment`, without what was counted while canaries asked. What lies between counters that are not known is left out,
+    and said."""
+    latest = askings[-1].number if askings else 0
+    due = [] if past is None else [one for one in askings if one.number > past.asked and url in one.before]
+    found, counts, problems = None, list[Counts](), list[str]()
+    start = None if past is None or (due and askings[0].previous > past.asked) else past.engines
+    for end, following in [*((one.before[url], one.after.get(url)) for one in due), (page.engines, None)]:
+        if end is not None:
+            begun = past if found is None else found.after
+            since = None if begun is None or start is None else replace(begun, engines=start)
+            found = increment(page if end is page.engines else Page(engines=end), since, engine, now)
+            counts += [] if found.counts is None else [found.counts]
+            problems += found.problems
+        if past is not None and (start is None or end is None):
+            problems.append(
+                "its counters before or after a canary are not known: what it counted meanwhile is left out"
+            )
+        start = following
+    assert found is not None  # the page's
+    known = {} if past is None else past.engines
+    return Increment(
+        counts=sum(counts[1:], counts[0]) if counts else None,
+        after=replace(found.after, asked=latest),
+        problems=tuple(dict.fromkeys(problems)),
+        came=tuple(rank for rank in page.engines if rank not in known),
+        left_out=len(due),
+    )
+
+
+def _counters(scraped: Sequence[Scrape]) -> _Counters:
+    return {one.url: None if one.page is None else one.page.engines for one in scraped}
+
+
+def _growth(before: Scrape, after: Scrape, engine: WatchedEngine) -> Increment | str:
+    if before.page is None or after.page is None:
+        return before.problem or after.problem
+    return increment(after.page, increment(before.page, None, engine, 0.0).after, engine, 0.0)
