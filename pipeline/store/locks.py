@@ -24,6 +24,14 @@ _POLL_SECONDS = 0.2
 _MOST = 200  # characters of a holder
 
 
+class NotFree(UnderstudyError):
+    """A lock was not free in time. `holder`: who has it, in words."""
+
+    def __init__(self, said: str, holder: str) -> None:
+        super().__init__(said)
+        self.holder = holder
+
+
 class Locks:
     """The locks of a store, by name: files in `folder`."""
 
@@ -39,7 +47,7 @@ class Locks:
         wait_seconds: float = WAIT_SECONDS,
     ) -> Iterator[None]:
         """Hold the lock `name`. `on_wait` is called once, with `holder`, if another process has it. A shared lock excludes only
-        those that are not. UnderstudyError where it is not free within `wait_seconds`."""
+        those that are not. NotFree where it is not free within `wait_seconds`."""
         how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         with self._opened(name) as stream:
             if not self._taken(stream, how):
@@ -82,9 +90,11 @@ class Locks:
         ends = time.monotonic() + seconds
         while not self._taken(stream, how):
             if time.monotonic() > ends:
-                raise UnderstudyError(
-                    f"{self._folder / name}: not free within {seconds / 60:g} minutes; held by {self.holder(name)}: see what "
-                    "that process waits for, and call again"
+                holder = self.holder(name)
+                raise NotFree(
+                    f"{self._folder / name}: not free within {seconds / 60:g} minutes; held by {holder}: see what that process "
+                    "waits for, and call again",
+                    holder,
                 )
             time.sleep(_POLL_SECONDS)
 

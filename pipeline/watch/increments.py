@@ -33,12 +33,12 @@ class Left:
 @dataclass(frozen=True, kw_only=True)
 class Replica:
     """What the looks before have found at an endpoint. `seen`: when it last had counters, in Unix seconds. `engines`, `left`: by
-    rank. `asked`: the number of the last canary that is left out (`own_requests.py`)."""
+    rank. `asked`: the number of the last canary that is left out (`own_requests.py`); None in a state of an earlier version."""
 
     seen: Number
     engines: Mapping[Text, Mapping[Text, Total]]
     left: Mapping[Text, tuple[Left, ...]] = field(default_factory=dict)
-    asked: Count = 0
+    asked: Count | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 A canary's requests cannot be told from others in a counter. So it writes down the counters before its first request and after its
 last, and a look at the counters adds up what was counted up to the first and from the second on. Other requests that an engine
-served meanwhile are left out with the canary's. Looks and canaries of a store exclude each other by a lock.
+served meanwhile are left out with the canary's. Looks and canaries of a store exclude each other by a lock: a canary waits for a
+look, which takes seconds, and a look that finds a canary asking leaves everything to the next.
 """
 
 import time
@@ -19,7 +20,9 @@ from pipeline.watch.exposition import Page, Total
 from pipeline.watch.increments import Increment, Replica, increment
 from pipeline.watch.scraping import Scrape, Scraper
 
-_MOST_KEPT = 100  # of the latest; a look that has missed more leaves out what was counted since the look before
+# Of the latest canaries, and of the engines whose counters they read; a look that has missed more leaves out what was counted
+# since the look before.
+_MOST_KEPT, _MOST_READ = 100, 2000
 
 _Counters = Mapping[
     Text, Mapping[Text, Mapping[Text, Total]] | None
@@ -64,8 +67,8 @@ class OwnRequests:
 
     @contextmanager
     def apart(self) -> Iterator[Sequence[Asking]]:
-        """No canary asks while counters are read; what those before counted."""
-        with self.store.lock(self._lock, shared=True):
+        """No canary asks while counters are read; what those before counted. NotFree where one is asking."""
+        with self.store.lock(self._lock, shared=True, wait_seconds=0.0):
             yield (ASKINGS.find(self.store, self.name) or Askings()).askings
 
     @contextmanager
@@ -93,7 +96,9 @@ class OwnRequests:
         return f"asking-{self.name}"
 
     def _write(self, askings: tuple[Asking, ...]) -> None:
-        ASKINGS.write(self.store, Askings(askings=askings[-_MOST_KEPT:]), self.name)
+        read = max(1, sum(len(ranks or ()) for ranks in askings[-1].before.values()))
+        most = max(1, min(_MOST_KEPT, _MOST_READ // read))
+        ASKINGS.write(self.store, Askings(askings=askings[-most:]), self.name)
 
 
 def of_traffic(
@@ -102,9 +107,11 @@ def of_traffic(
     """As `increment`, without what was counted while canaries asked. What lies between counters that are not known is left out,
     and said."""
     latest = askings[-1].number if askings else 0
-    due = [] if past is None else [one for one in askings if one.number > past.asked and url in one.before]
+    # The numbers are times too, which tell of a look by an earlier version.
+    asked = 0 if past is None else int(past.seen) if past.asked is None else past.asked
+    due = [] if past is None else [one for one in askings if one.number > asked and url in one.before]
     found, counts, problems = None, list[Counts](), list[str]()
-    start = None if past is None or (due and askings[0].previous > past.asked) else past.engines
+    start = None if past is None or (due and askings[0].previous > asked) else past.engines
     for end, following in [*((one.before[url], one.after.get(url)) for one in due), (page.engines, None)]:
         if end is not None:
             begun = past if found is None else found.after
@@ -135,4 +142,5 @@ def _counters(scraped: Sequence[Scrape]) -> _Counters:
 def _growth(before: Scrape, after: Scrape, engine: WatchedEngine) -> Increment | str:
     if before.page is None or after.page is None:
         return before.problem or after.problem
-    return increment(after.page, increment(before.page, None, engine, 0.0).after, engine, 0.0)
+    found = increment(after.page, increment(before.page, None, engine, 0.0).after, engine, 0.0)
+    return f"{after.url}: its counters began again meanwhile" if found.after.left else found

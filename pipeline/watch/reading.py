@@ -8,6 +8,7 @@ from pipeline.config.corpus import PromptSource
 from pipeline.config.watch import WatchConfig
 from pipeline.engines.counts import Counts
 from pipeline.engines.facts import FACTS, WatchedEngine
+from pipeline.store.locks import NotFree
 from pipeline.store.parsing import Number, Text
 from pipeline.watch.compared import watched
 from pipeline.watch.counts import Observation
@@ -38,8 +39,8 @@ class Reader:
     Counts are those of the engines' counters; where no endpoints are configured, those of the log's rows, with the
     columns of `logged`.
 
-    What engines counted while a canary asked them is left out. UsageError when it is made: the environment variable of
-    watch.key_variable is not set.
+    What engines counted while a canary asked them is left out; while one asks, nothing is read, and the next look counts since
+    the last that did. UsageError when it is made: the environment variable of watch.key_variable is not set.
     """
 
     def __init__(
@@ -57,6 +58,15 @@ class Reader:
 
     def read(self, now: float) -> tuple[Observation, ReaderState]:
         """What was counted since the look before. `now`: Unix seconds. The state is to be stored; this reader goes on from it."""
+        try:
+            return self._read(now)
+        except NotFree as canary:
+            note = (
+                f"a canary is asking the engines ({canary.holder}): this look reads nothing; the next counts for both"
+            )
+            return Observation(time=now, seconds=None, counts=None, notes=(note,)), self._state
+
+    def _read(self, now: float) -> tuple[Observation, ReaderState]:
         problems, notes = list[str](), list[str]()
         seconds = None if self._state.time is None else now - self._state.time
         if seconds is not None and seconds <= 0:

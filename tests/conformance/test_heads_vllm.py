@@ -351,11 +351,12 @@ def test_the_canary_tells_a_stale_head(vllm: Engine, subject: Subject, tmp_path:
         if name.endswith(("fc.weight", "0.0.linear.weight", "blocks.0.layers.0.weight")):
             tensors[name] += tensors[name].std() * torch.randn(tensors[name].shape, generator=torch.manual_seed(0))
     save_file(tensors, stale / "model.safetensors", metadata={"format": "pt"})
-    for draft, code, verdict in ((exported.directory / "draft", 0, "as_examined"), (stale, 3, "not_as_examined")):
-        settings = {"method": kind, "model": str(draft), "num_speculative_tokens": exported.gamma}
-        arguments = ("--speculative-config", json.dumps(settings), "--no-enable-prefix-caching")
-        for more, idle in ((("--per-request-spec-decode-metrics", "summary"), False), ((), True)):
-            server = Server(vllm.interpreter, exported.target, (*arguments, *more), tmp_path / "log").start()
+    own = exported.directory / "draft"
+    for more, idle in ((("--per-request-spec-decode-metrics", "summary"), False), ((), True)):
+        for draft, code, verdict in ((own, 0, "as_examined"), (stale, 3, "not_as_examined")):
+            settings = {"method": kind, "model": str(draft), "num_speculative_tokens": exported.gamma}
+            arguments = ("--speculative-config", json.dumps(settings), "--no-enable-prefix-caching", *more)
+            server = Server(vllm.interpreter, exported.target, arguments, tmp_path / "log").start()
             try:
                 found = _canary(exported, server.url, tmp_path, idle)
                 assert (code, verdict, "as_examined") == (found[0], *(one["verdict"] for one in found[1:]))

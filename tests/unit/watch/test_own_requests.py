@@ -1,8 +1,11 @@
 """What engines count while a canary asks them is no traffic, whatever else happens between two looks."""
 
+import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,19 +141,95 @@ def test_more_canaries_than_are_remembered(site: Site, monkeypatch: pytest.Monke
     assert (between + last, 1) == (seen.counts, len(seen.problems))
 
 
-def test_looks_and_canaries_wait_for_each_other(site: Site) -> None:
-    """A look in the middle would have a part of the canary's requests in it."""
-    reader, found = site.reader(), list[Any]()
+def test_a_look_while_a_canary_asks_is_left_to_the_next(site: Site) -> None:
+    """It would have a part of the canary's requests in it. It reads nothing, at once, and is no problem, which would be an error
+    of `--once`; the next counts the traffic of both, in the time of both."""
+    reader = site.reader()
     site.read(reader)
-    look = threading.Thread(target=lambda: found.append(site.read(reader)))
+    before = site.engine.decode(10, TRAFFIC)
     with site.asking():
         site.engine.decode(16, CANARY)
-        look.start()
-        look.join(0.5)
-        assert [] == found
+        seen = site.read(reader)
         site.engine.decode(16, CANARY)
-    look.join()
-    assert 0 == found[0].counts.drafts
+    assert (None, None, ()) == (seen.counts, seen.seconds, seen.problems)
+    (note,) = seen.notes
+    assert f"a canary is asking the engines (process {os.getpid()} on" in note
+    after = site.engine.decode(11, TRAFFIC)
+    seen = site.read(reader)
+    assert (before + after, 600.0, (LEFT_OUT,)) == (seen.counts, seen.seconds, seen.notes)
+
+
+def test_a_canary_waits_for_a_look_and_for_another_canary(site: Site) -> None:
+    """And says for what. Each has its own readings."""
+    said = list[str]()
+
+    def ask() -> None:
+        with site.own.asking(Scraper(site.settings, "vllm"), "vllm", said.append):
+            site.engine.decode(32, CANARY)
+
+    second = threading.Thread(target=ask)
+    with site.own.apart():
+        second.start()
+        second.join(0.5)
+        assert second.is_alive()
+    second.join()
+    third = threading.Thread(target=ask)
+    with site.asking():
+        third.start()
+        third.join(0.5)
+        assert third.is_alive()
+    third.join()
+    known = ASKINGS.find(site.own.store, NAME)
+    assert known is not None
+    numbers = [one.number for one in known.askings]
+    assert [0, *numbers[:-1]] == [one.previous for one in known.askings]
+    assert (3, 3, ["another process", f"process {os.getpid()}"]) == (
+        len(set(numbers)),
+        len([one for one in known.askings if one.after]),
+        [one.split(" on ")[0] for one in said],
+    )
+
+
+def test_an_engine_that_begins_again_while_a_canary_asks(site: Site) -> None:
+    """What it counted of the canary is not known; the traffic before and after is."""
+    reader = site.reader()
+    site.engine.decode(50, TRAFFIC)
+    site.read(reader)
+    before = site.engine.decode(10, TRAFFIC)
+    with site.asking() as growth:
+        site.engine.decode(16, CANARY)
+        site.engine = CountingEngine("vllm")
+        site.engine.decode(16, CANARY)
+    assert ["its counters began again meanwhile" in str(one) for one in growth.by_url.values()] == [True]
+    after = site.engine.decode(11, TRAFFIC)
+    seen = site.read(reader)
+    assert (before + after, ()) == (seen.counts, seen.problems)
+
+
+def test_a_look_of_an_earlier_version_knows_no_canaries(site: Site) -> None:
+    """Those before it are told by their time: taken for later ones, their counters would be those of an engine that began
+    again."""
+    with site.asking():
+        site.engine.decode(32, CANARY)
+    site.engine.decode(10, TRAFFIC)
+    reader, now = site.reader(), time.time() + 1
+    _, state = reader.read(now)
+    state = replace(state, replicas={url: replace(one, asked=None) for url, one in state.replicas.items()})
+    traffic = site.engine.decode(11, TRAFFIC)
+    seen, _ = Reader(site.settings, "vllm", site.own, state).read(now + 300)
+    assert (traffic, ()) == (seen.counts, seen.notes)
+
+
+def test_the_record_is_small_whatever_the_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many engines fewer canaries are remembered, and one always."""
+    monkeypatch.setattr(module, "_MOST_READ", 10)
+    own = OwnRequests(Store(tmp_path), NAME)
+    for engines, kept in ((1, 10), (4, 2), (11, 1)):
+        counters = {f"u{number}": {"0": totals(1, 1.0)} for number in range(engines)}
+        own._write(tuple(Asking(number=one, previous=0, before=counters, after=counters) for one in range(1, 101)))
+        known = ASKINGS.find(own.store, NAME)
+        assert known is not None
+        assert [*range(101 - kept, 101)] == [one.number for one in known.askings]
 
 
 def totals(drafts: int, began: float) -> Totals:
