@@ -103,6 +103,7 @@ def head_config(smoke: Smoke, tmp_path: Path, draft: dict[str, Any]) -> Path:
     config["corpus"] |= {"splits": {"train": 0.4, "dev": 0.3, "examination": 0.3}}
     config["distill"] |= {"max_steps": 10, "learning_rate": 5e-3}
     config["evaluate"] = {**config.get("evaluate", {}), "speed": {"turns": 0}}
+    config["gate"] = LENIENT
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     return tmp_path / "config.yaml"
 
@@ -172,30 +173,25 @@ def test_a_run_trains_and_judges_a_head(
 def _the_canary_judges(place: Place, config: Path, kind: str) -> None:
     """The head becomes champion; an engine that serves it is as examined, without the target where the answers were seen before,
     and one that serves the untrained head is not."""
-    changed = yaml.safe_load(config.read_text()) | {"gate": LENIENT}
-    config.write_text(yaml.safe_dump(changed))
     ended = place.understudy("run", config, "--run", "one")
     assert 0 == ended.code, ended.err
-    pair, stops = place.artifact("pair", "one"), json.loads((place.artifact("pair", "one") / "pair.json").read_text())
-    target = load_model(Path(changed["pair"]["target"]["source"]), "float32", torch.device("cpu"))
-    law = law_of(Path(changed["pair"]["target"]["source"]), VOCABULARY)
+    pair, trained = place.artifact("pair", "one"), place.artifact("distill", "one") / "draft"
+    stops = json.loads((pair / "pair.json").read_text())["stop_tokens"]
+    settings = yaml.safe_load(config.read_text())
+    where = Path(settings["pair"]["target"]["source"])
+    target, law = load_model(where, "float32", torch.device("cpu")), law_of(where, VOCABULARY)
     loaded = []
-    for draft, code in (
-        (place.artifact("distill", "one") / "draft", 0),
-        (place.artifact("distill", "one") / "draft", 0),
-        (pair / "draft", 3),
-    ):
+    for draft, code in ((trained, 0), (trained, 0), (pair / "draft", 3)):
         head = load_head(KINDS[kind], draft, TargetStates(target), VOCABULARY)
-        server = StandIn(eos=stops["stop_tokens"][0], law=law, speculation=HeadSpeculation(head=head))
+        server = StandIn(eos=stops[0], law=law, speculation=HeadSpeculation(head=head))
         with running(server):
             watch = {"endpoints": [server.url], "engine": "vllm", "canary": {"prompts": 4, "max_tokens": 12}}
-            config.write_text(yaml.safe_dump(changed | {"watch": watch}))
+            config.write_text(yaml.safe_dump(settings | {"watch": watch}))
             ended = place.understudy("canary", config)
         verdict = "as examined" if code == 0 else "NOT AS EXAMINED"
         assert (code, True) == (ended.code, f"draft    {verdict}" in ended.out), ended.err + ended.out
         loaded.append("so the target is loaded here" in ended.err)
     assert [True, False, False] == loaded
-    config.write_text(yaml.safe_dump(changed))
 
 
 @pytest.mark.parametrize(
