@@ -193,7 +193,7 @@ def test_a_text_of_another_target_than_log_p_contradicts(share: float, size: flo
             "as_examined",
             "2 other answers had drafts of several lengths",
         ),
-        (of_draft(of_request([])), "as_examined", "no export says how many tokens"),
+        (of_draft(of_request([])), "as_examined", "no export states how many tokens"),
         (of_draft(), "inconclusive", "no answer has the two tokens"),
         (of_draft(problem="start it with --counts", source="nothing"), "inconclusive", "start it with --counts"),
     ],

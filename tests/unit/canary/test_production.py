@@ -46,8 +46,8 @@ def counts(drafts: float, length: float, first: float | None = 0.8, **changes: A
         (counts(1000, 1.2, first=0.8, draft_tokens=4000.0), "as_predicted", "first tokens"),
         (counts(1000, 1.2, first=None, draft_tokens=4000.0), "not_known", "does not count by position"),
         (counts(1000, 4.9, first=0.99), "as_predicted", "4.900"),
-        (Counts(drafts=1000.0), "not_known", "do not say how many"),
-        (None, "not_known", "do not say how many"),
+        (Counts(drafts=1000.0), "not_known", "do not include the number of accepted drafts"),
+        (None, "not_known", "do not include the number of accepted drafts"),
     ],
 )
 def test_what_production_shows(expected: Expected, counted: Counts | None, state: State, said: str) -> None:

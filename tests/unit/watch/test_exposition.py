@@ -148,7 +148,7 @@ def test_what_is_said_of_other_pages() -> None:
     assert "an HTML page" in _refused("<!DOCTYPE html><html></html>\n")
     assert "JSON, not with metrics; TensorRT-LLM has them at /prometheus/metrics" in _refused("[]", "tensorrt-llm")
     assert "the page is empty" == _refused(" \n")
-    assert "no metrics of SGLang are there; which watch.engine names" in _refused(page, "sglang")
+    assert "no metrics of SGLang are there, which watch.engine names" in _refused(page, "sglang")
     assert "the page is cut off: its last line does not end" == _refused(page[:-3])
     some = "".join(line for line in page.splitlines(keepends=True) if "draft_tokens" not in line)
     assert "only some counters of vLLM: accepted, drafts; names are known of 0.32.0" == _refused(some)
