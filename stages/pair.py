@@ -21,7 +21,8 @@ from pipeline.drafts.base_draft import (
 )
 from pipeline.drafts.directory import trained_on_before
 from pipeline.drafts.eagle3 import Eagle3Draft
-from pipeline.drafts.head_config import kind_of, require_trainable
+from pipeline.drafts.fitting_head import require_fitting
+from pipeline.drafts.head_config import kind_of, require_target
 from pipeline.drafts.head_tensors import head_facts, serving_facts
 from pipeline.drafts.kinds import KINDS, Trait
 from pipeline.drafts.loading import load_head
@@ -68,6 +69,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     settings, trusted = context.settings, context.resources.trust_remote_code
     figures = _make_reference(context)
     origins = {role: _locate(context, role) for role in settings.roles}
+    require_target(origins["target"], "pair.target")
     trained_on_before(
         origins["draft"]
     )  # a damaged list, also of a model from a hub, is found before anything is paid for
@@ -227,8 +229,7 @@ def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> t
             "pair.draft: a head reads hidden states of its target, which servers do not give; load the target here "
             "(pair.target.source: a directory, or a model of the hub)"
         )
-    if settings.head is None:
-        require_trainable(kind_of(origins["draft"]), origins["draft"])
+    require_fitting(settings.head or origins["draft"], origins["target"], resources.trust_remote_code)
     device, placed = choose_device(resources.device), resources.device_map("target")
     target = load_model(origins["target"], settings.dtype("target"), device, resources.trust_remote_code, placed)
     path, notes = origins["draft"], list[str]()

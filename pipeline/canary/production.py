@@ -6,7 +6,7 @@ from typing import Literal
 from pipeline.engines.counts import Counts
 from pipeline.export.schema import CounterFigures, Expected
 from pipeline.store.parsing import Number, Text, stored
-from pipeline.watch.share import has_one_length
+from pipeline.watch.share import FIRST, has_one_length
 
 # "otherwise": as predicted for the other `draft_sample_method` than the export's.
 State = Literal["as_predicted", "short", "otherwise", "too_few", "not_known"]
@@ -86,7 +86,7 @@ def _judged(
     is_low = length is None or low is None or length < low
     predicted_length = f"at least {low:.3f}" if low is not None else f"{1 + figures.accepted / figures.drafts:.3f}"
     shown = [] if length is None else [f"mean acceptance length {length:.3f}, {predicted_length} was predicted"]
-    shown += [] if first is None else [f"first tokens accepted {first:.3f}, {predicted:.3f} was predicted"]
+    shown += [] if first is None else [f"{FIRST} {first:.3f}, {predicted:.3f} was predicted"]
     if not beyond:
         state: State = "not_known"
         shown.append("the draft length changes and the engine does not count by position")

@@ -31,7 +31,8 @@ def init(
         typer.Option(
             "--draft",
             metavar="D",
-            help="The draft model: a local directory, org/name, org/name@revision, or `target`: some of the target's layers.",
+            help="The draft: a local directory (a model, or an EAGLE-3 or Medusa head), org/name, org/name@revision, or "
+            "`target`: some of the target's layers.",
         ),
     ],
     prompts: Annotated[

@@ -31,6 +31,7 @@ def plan(
     from pipeline.planning.earlier_runs import measurements, with_small_runs
     from pipeline.planning.estimate import estimate
     from pipeline.planning.forecast import forecast, last_learning_curve
+    from pipeline.planning.local_sizes import with_local_sizes
     from pipeline.planning.memory import memory_of
     from pipeline.planning.new_rows import size_with_new_rows
     from pipeline.planning.trial_runs import measure as measure_trials
@@ -51,7 +52,7 @@ def plan(
     if resolved.plan.rows is None and not require_stored_prompts(resolved, kept, progress, even_if_refused):
         require_prompts(resolved, progress, even_if_refused)
     planned = preview(resolved, kept) if resolved.plan.rows is None else []  # whose prompts need not be there
-    known = measurements(kept, resolved)
+    known = with_local_sizes(resolved, measurements(kept, resolved))
     measured = measure_trials(resolved, found, kept, progress) if measure else None
     if measured is not None:
         known = with_small_runs(known, measured.lengths, measured.draft_parameters, measured.target_parameters)

@@ -26,7 +26,7 @@ from pipeline.commands.options import (
     TopPOption,
     TrustOption,
 )
-from pipeline.commands.sampling import of_options, of_runs
+from pipeline.commands.sampling import length_of, of_options, of_runs
 from pipeline.progress import say_json
 
 if TYPE_CHECKING:
@@ -55,6 +55,14 @@ _Completions = Annotated[
 _Count = Annotated[int, typer.Option(min=1, help="The maximum number of prompts.")]
 _MaxNewTokens = Annotated[int, typer.Option(min=2, help="The maximum length of a completion, in tokens.")]
 _MaxGamma = Annotated[int, typer.Option(min=1, max=16, help="The longest draft length to examine.")]
+_Gamma = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="The draft length at which drafts are compared, and to which the acceptance rate of a head belongs. Default: that "
+        "of the runs that trained the drafts, else 5.",
+    ),
+]
 _Convention = Annotated[
     Literal["user", "transformers", "openvino"],
     typer.Option(
@@ -87,6 +95,7 @@ def probe(
     completions: _Completions = None,
     count: _Count = 200,
     max_new_tokens: _MaxNewTokens = 128,
+    gamma: _Gamma = None,
     max_gamma: _MaxGamma = 16,
     temperature: TemperatureOption = None,
     top_k: TopKOption = None,
@@ -115,7 +124,8 @@ def probe(
     wanted = prompt_format or "auto"
     chosen = None if prompts is None or completions is not None else named_prompts(prompts, "--prompts", wanted).path
     _check(prompts, chosen, prompt_format, completions, cost_ratio)
-    from pipeline.models.names import find_model, short_names
+    from pipeline.drafts.head_config import find_target
+    from pipeline.models.names import short_names
     from pipeline.registry.finding import find_draft
     from pipeline.store.artifacts import Store
 
@@ -126,12 +136,11 @@ def probe(
     from pipeline.speculation.deployed import resolve
 
     known = [*(of_runs(named, options) if completions is None else sampling_of(completions)), *options]
+    length, of_length = length_of(gamma, named, max_gamma)
     if completions is not None:
-        check_completions(completions, resolve(known).sampling, find_model(target, "target"))
+        check_completions(completions, resolve(known).sampling, find_target(target))
     pair = load_named_pair(target, named, dtype, device, trust_remote_code)
-    settings = EvaluateConfig(
-        convention=convention, draft_sampling=draft_sampling, gamma=min(5, max_gamma), max_gamma=max_gamma
-    )
+    settings = EvaluateConfig(convention=convention, draft_sampling=draft_sampling, gamma=length, max_gamma=max_gamma)
     columns = {
         "format": prompt_format,
         "prompt_field": prompt_field,
@@ -146,7 +155,7 @@ def probe(
             f"{name}: drafted greedily, as engines draft with {kind} at every temperature"
             for name, kind in greedy.items()
         ]
-    _print(found, [*deployed.lines, *notes], deployed.sampling, settings, cost_ratio, as_json)
+    _print(found, [*deployed.lines, *notes], deployed.sampling, settings, of_length, cost_ratio, as_json)
 
 
 @dataclass(frozen=True)
@@ -192,6 +201,7 @@ def _print(
     notes: list[str],
     sampling: "Sampling",
     settings: "EvaluateConfig",
+    of_length: str,
     cost_ratio: float | None,
     as_json: bool,
 ) -> None:
@@ -205,6 +215,7 @@ def _print(
         "convention": settings.convention,
         "confidence": settings.confidence,
         "gamma": settings.gamma,
+        "gamma_from": of_length,
         "cost_ratio_given": cost_ratio is not None,
         "device": found.device,
     }

@@ -51,10 +51,11 @@ def profile(
     prompts = prompt_lengths and _numbers(prompt_lengths, "--prompt-lengths")
     import json
 
+    from pipeline.drafts.head_config import find_target
     from pipeline.errors import UsageError
     from pipeline.latency.costs.measured_points import points_path
     from pipeline.models.files import model_digest
-    from pipeline.models.names import find_model
+    from pipeline.models.step_shape import step_shape
     from pipeline.progress import Progress
     from pipeline.registry.finding import find_draft
     from pipeline.store.artifacts import Store
@@ -78,7 +79,8 @@ def profile(
             f"--context-lengths, --prompt-lengths, --max-gamma: {longest + max_gamma + 1} tokens are needed, "
             f"and the pair's context is {pair.context}; lower them"
         )
-    about = {"target": model_digest(find_model(target, "target")), "draft": named.digest}
+    shape = step_shape(named.directory)  # what an equal one costs as much as
+    about = {"target": model_digest(find_target(target)), "draft": named.digest, "draft_shape": shape}
     found = measure_profile(
         pair.target,
         loaded.models[0],

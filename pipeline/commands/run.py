@@ -87,7 +87,7 @@ def run(
             settle(resolved, target, progress)
     finally:
         # Whoever reads it has the reason of a failure on the last line, from the error itself.
-        print_summary(replace(summarise(target, record), failure=""))
+        print_summary(replace(summarise(target, record), failure=""), with_commands=False)
 
 
 def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool, verbose: bool) -> None:
@@ -95,6 +95,7 @@ def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool
     from pipeline.errors import UnderstudyError
     from pipeline.planning.earlier_runs import measurements
     from pipeline.planning.forecast import forecast, source_readers
+    from pipeline.planning.local_sizes import with_local_sizes
     from pipeline.planning.memory import memory_of
     from pipeline.progress import Progress
     from pipeline.report.dry_run import print_config, print_jobs
@@ -126,7 +127,8 @@ def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool
         store,
     )
     built = {name for one in planned if one.action == BUILD for name in (one.job.id, one.job.stage)}
-    print_memory(memory_of(resolved, forecast(resolved), measurements(store, resolved)).of(built))
+    known = with_local_sizes(resolved, measurements(store, resolved))
+    print_memory(memory_of(resolved, forecast(resolved), known).of(built))
     try:
         require_device(given.device, STAGES)
     except UnderstudyError as error:  # it may be looked at on a machine that runs nothing

@@ -1,9 +1,11 @@
-"""What a command without a config knows of the deployment's sampling: its options, and the runs that its drafts come from."""
+"""What a command without a config knows of the deployment's sampling and draft length: its options, and the runs that its drafts
+come from."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pipeline.config.root import Config
     from pipeline.registry.named import Draft
     from pipeline.speculation.deployed import Known
 
@@ -30,20 +32,13 @@ def of_options(temperature: float | None, top_k: int | None, top_p: float | None
 def of_runs(drafts: "Mapping[str, Draft]", options: "list[Known]") -> "list[Known]":
     """What the configs say of the runs that trained `drafts`, by name. UsageError where they say different things that the
     `options` do not settle."""
-    from pipeline.config.stored import run_config
-    from pipeline.errors import UnderstudyError, UsageError
-    from pipeline.progress import Progress
+    from pipeline.errors import UsageError
     from pipeline.speculation.deployed import Known, resolve
 
-    found: dict[str, Known] = {}
-    for name, draft in drafts.items():
-        record = draft.trained_by
-        if record is None:
-            continue
-        try:
-            found[name] = Known(f"the config of run {record.id}", run_config(record).sampling.model_dump())
-        except UnderstudyError as error:
-            Progress().warn(f"--draft {name}: the sampling of its run is not known: {error}")
+    found = {
+        name: Known(f"the config of run {run}", config.sampling.model_dump())
+        for name, (run, config) in _configs(drafts, "sampling").items()
+    }
     settings = {name: resolve([one, *options]).sampling for name, one in found.items()}
     if len(set(settings.values())) > 1:
         listed = "; ".join(f"{name} at {sampling}" for name, sampling in settings.items())
@@ -52,3 +47,42 @@ def of_runs(drafts: "Mapping[str, Draft]", options: "list[Known]") -> "list[Know
             "--top-p and --min-p"
         )
     return list(found.values())[:1]
+
+
+def length_of(gamma: int | None, drafts: "Mapping[str, Draft]", most: int) -> tuple[int, str]:
+    """The draft length of figures at one length, at most `most`, and where it is from: the option, the runs that trained
+    `drafts`, by name, or a config's default. UsageError where these runs have different ones and the option is not given."""
+    from pipeline.config.evaluate import EvaluateConfig
+    from pipeline.errors import UsageError
+
+    if gamma is not None:
+        if gamma > most:
+            raise UsageError(f"--gamma {gamma}: above --max-gamma {most}; lower it, or raise that")
+        return gamma, "--gamma"
+    found = {run: config.evaluate.gamma for run, config in _configs(drafts, "draft length").values()}
+    if len(set(found.values())) > 1:
+        listed = ", ".join(f"{length} of run {run}" for run, length in found.items())
+        raise UsageError(
+            f"--draft: the runs of these drafts have different draft lengths (evaluate.gamma): {listed}; give --gamma"
+        )
+    run, length = next(iter(found.items()), ("", EvaluateConfig().gamma))
+    if length > most:
+        return most, f"--max-gamma; {f'run {run} has' if run else 'the default is'} {length}"
+    return length, f"evaluate.gamma of run {run}" if run else "the default of evaluate.gamma; --gamma sets another"
+
+
+def _configs(drafts: "Mapping[str, Draft]", what: str) -> "dict[str, tuple[str, Config]]":
+    """The runs that trained `drafts`, and their configs, where they are known. `what` is read from them."""
+    from pipeline.config.stored import run_config
+    from pipeline.errors import UnderstudyError
+    from pipeline.progress import Progress
+
+    found: dict[str, tuple[str, Config]] = {}
+    for name, draft in drafts.items():
+        if (record := draft.trained_by) is None:
+            continue
+        try:
+            found[name] = record.id, run_config(record)
+        except UnderstudyError as error:
+            Progress().warn(f"--draft {name}: the {what} of its run is not known: {error}")
+    return found

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import Section
 from pipeline.drafts.kinds import EAGLE3, Kind
@@ -169,11 +169,15 @@ class DistillConfig(Section):
             "compile": self.compile is True,
         }
         chosen = of_models if kind.reads_states else {}
-        # Its default stands in the configs of runs whatever their draft was.
-        stated = self.unrolled_steps not in (None, EAGLE3.unrolled)
-        chosen |= {"unrolled_steps": stated and kind.unrolled is None}
+        chosen |= {"unrolled_steps": self.unrolled_steps is not None and kind.unrolled is None}
         if (key := next((key for key, is_set in chosen.items() if is_set), None)) is not None:
             raise ValueError(f"distill.{key}: not available for a draft of kind {kind.name}; leave it out")
+
+    @field_validator("unrolled_steps")
+    @classmethod
+    def _default_is_null(cls, value: int | None) -> int | None:
+        """One value has one key. The default stands in the configs of earlier runs, whatever their draft was."""
+        return None if value == EAGLE3.unrolled else value
 
     @model_validator(mode="after")
     def _shares_are_of_one(self) -> "DistillConfig":

@@ -47,7 +47,7 @@ class PlanConfig(Section):
         default=None,
         gt=0,
         description="Parameters of the target, whose pass is a part of each training step of a head on its hidden states, where "
-        "no run has counted them.",
+        "it is neither on this machine nor in the store.",
     )
     gpus_per_endpoint: int | None = Field(
         default=None, gt=0, description="GPUs behind an endpoint, to state GPU hours."

@@ -81,7 +81,7 @@ class Renderer:
         self._noon = None if day is None else noon_of(day)
         if self.has_clock:
             install()
-        self._template_for_plain = self.has_template if wanted is None else wanted
+        self.template_for_plain = self.has_template if wanted is None else wanted
         self.check_arguments(arguments, "corpus.chat_template_arguments")
         if wanted and not self.has_template:
             raise UsageError(
@@ -108,7 +108,7 @@ class Renderer:
 
         BadRow if the template raises an error or does not write a message; UsageError for a chat without a template.
         """
-        if prompt.plain and not self._template_for_plain:
+        if prompt.plain and not self.template_for_plain:
             if prompt.tools:
                 raise BadRow("tools without a chat template", "tools are part of a rendered chat")
             return prompt.messages[0]["content"], True

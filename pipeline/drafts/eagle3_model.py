@@ -215,22 +215,16 @@ def load_eagle3(
             f"{directory}: the head was made for a target of {head.vocabulary:,} tokens, and this one has {rows:,}; name the "
             "target that it was trained on"
         )
-    layers, ids = text.num_hidden_layers, head.layer_ids
-    if ids is None:
-        ids = unstated_layers(layers)
-    if list(ids) != sorted(set(ids)) or ids[0] < 0 or ids[-1] > layers:
-        stated = (
-            "its config.json names others than it was trained on (eagle_aux_hidden_state_layer_ids), or it is the head of "
-            "another target"
-            if head.layer_ids is not None
-            else "state those that it was trained on in its config.json (eagle_aux_hidden_state_layer_ids)"
-        )
-        raise UsageError(
-            f"{directory}: the head reads hidden states {list(ids)} of a target of {layers} layers, which has states 0 to "
-            f"{layers}: {stated}"
-        )
-    tensors = named_tensors(read_tensors(directory))
-    targets_D = take_targets(directory, head, tensors)
+    ids = head.layer_ids or unstated_layers(text.num_hidden_layers)
+    stated = (
+        "its config.json names others than it was trained on (eagle_aux_hidden_state_layer_ids), or it is the head of another "
+        "target"
+        if head.layer_ids is not None
+        else "state those that it was trained on in its config.json (eagle_aux_hidden_state_layer_ids)"
+    )
+    check_layer_ids(ids, text.num_hidden_layers, f"{directory}: the head", stated)
+    tensors = named_tensors(read_tensors(directory, device))
+    targets_D = take_targets(directory, head, tensors, rows)
     with torch.device("meta"):
         model = Eagle3Model(head, ids, int(text.hidden_size))
     for name, of_target in (
@@ -244,6 +238,14 @@ def load_eagle3(
     model.rotary_emb = type(model.rotary_emb)(model.config)  # its buffers are not stored
     model.targets_D = targets_D
     return model.to(device).eval()
+
+
+def check_layer_ids(ids: Sequence[int], layers: int, what: str, remedy: str) -> None:
+    """UsageError where a head (`what`) reads hidden states that a target of so many layers does not have."""
+    if list(ids) != sorted(set(ids)) or ids[0] < 0 or ids[-1] > layers:
+        raise UsageError(
+            f"{what} reads hidden states {list(ids)} of a target of {layers} layers, which has states 0 to {layers}: {remedy}"
+        )
 
 
 def unstated_layers(layers: int) -> tuple[int, ...]:
@@ -262,8 +264,11 @@ def named_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
     return found
 
 
-def take_targets(directory: Path, head: Eagle3Config, tensors: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    """`targets_D` of the head, from its maps `d2t` (differences) and `t2d` (which tokens it has), which are taken out."""
+def take_targets(
+    directory: Path, head: Eagle3Config, tensors: dict[str, torch.Tensor], tokens: int | None = None
+) -> torch.Tensor | None:
+    """`targets_D` of the head, from its maps `d2t` (differences) and `t2d` (which tokens it has), which are taken out. `tokens`:
+    of its target. UsageError for maps that are missing or damaged, and for tokens that the target does not have."""
     differences, has_V = tensors.pop("d2t", None), tensors.pop("t2d", None)
     own = torch.arange(head.draft_vocabulary)
     if differences is None:
@@ -285,5 +290,10 @@ def take_targets(directory: Path, head: Eagle3Config, tensors: dict[str, torch.T
         raise UsageError(
             f"{directory}: d2t and t2d do not name {head.draft_vocabulary:,} different tokens of {head.vocabulary:,}: the map of "
             "the head's vocabulary is damaged; take the head again from where it was published"
+        )
+    if tokens is not None and (highest := int(targets_D.max())) >= tokens:
+        raise UsageError(
+            f"{directory}: the head drafts token {highest:,} (d2t), and the target has {tokens:,} tokens; name the target that "
+            "it was trained on"
         )
     return None if torch.equal(targets_D, own) and head.draft_vocabulary == head.vocabulary else targets_D

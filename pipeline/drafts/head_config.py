@@ -16,6 +16,7 @@ from pydantic import Field
 from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN, Kind, Trait
 from pipeline.errors import UsageError
 from pipeline.models.model_json import CONFIG, MOST_BYTES, ModelConfig, Size
+from pipeline.models.names import find_model
 from pipeline.store.parsing import Format, Text
 
 _LayerId = Annotated[int, Field(strict=True, ge=0, le=10_000)]
@@ -93,35 +94,44 @@ class MedusaConfig:
 
 def kind_of(directory: Path) -> Kind:
     """The kind of the draft in a model directory. UsageError for a kind that cannot be examined here, by its name."""
-    config = _FORMAT.read(directory / CONFIG)
+    found = _kind_in(_FORMAT.read(directory / CONFIG))
+    if isinstance(found, str):
+        raise UsageError(
+            f"{directory}: a draft of the kind {found} cannot be examined exactly yet: its prediction was not compared with "
+            "the counters of an engine; kinds that can: a plain model, EAGLE-3, Medusa"
+        )
+    return found
+
+
+def _kind_in(config: HeadConfig) -> Kind | str:
+    """The name, for a kind that is not here."""
     named = [name for name in (config.speculators_model_type, config.model_type, *(config.architectures or ())) if name]
     if config.speculators_model_type == "eagle3" or any(name in _EAGLE3 for name in named):
-        if config.parallel_drafting:
-            raise _refused(directory, "P-EAGLE")
-        return EAGLE3
+        return "P-EAGLE" if config.parallel_drafting else EAGLE3
     if config.model_type == "medusa" or "MedusaModel" in named or config.medusa_num_heads is not None:
         return MEDUSA
     is_other = (name for name in named if _OTHER_CLASSES.search(name) or _OTHER_TYPES.fullmatch(name))
-    other = config.speculators_model_type or next(is_other, None)
-    if other is not None:
-        raise _refused(directory, other)
-    return PLAIN
+    return config.speculators_model_type or next(is_other, PLAIN)
 
 
-def require_plain(directory: Path) -> None:
-    """UsageError for a draft for which `init` writes no config."""
-    if (kind := kind_of(directory)).reads_states:
+def require_target(directory: Path, where: str) -> None:
+    """UsageError, which begins with `where`, for a head in the place of a target."""
+    try:
+        found = _kind_in(_FORMAT.read(directory / CONFIG))
+    except UsageError:  # of a target, other keys may mean something else; whoever loads it says what is wrong
+        return
+    if found != PLAIN:
         raise UsageError(
-            f"--draft {directory}: `init` writes configs for plain drafts, and this is one of kind {kind.name}; give "
-            f"`--draft target`, and in the config set pair.draft to {{source: {directory}}}, without layers"
+            f"{where}: this is a draft (kind {found if isinstance(found, str) else found.name}), not a target, which is a whole "
+            "language model; swap target and draft if they are in each other's place"
         )
 
 
-def _refused(directory: Path, what: str) -> UsageError:
-    return UsageError(
-        f"{directory}: a draft of the kind {what} cannot be examined exactly yet: its prediction was not compared with "
-        "the counters of an engine; kinds that can: a plain model, EAGLE-3, Medusa"
-    )
+def find_target(name: str) -> Path:
+    """The directory of the target that is called `name` on the command line, fetched if need be. UsageError for a draft."""
+    found = find_model(name, "target")
+    require_target(found, f"--target {name}")
+    return found
 
 
 def longest_block(directory: Path) -> int | None:

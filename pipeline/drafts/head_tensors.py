@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
 from transformers import AutoConfig
 
 from pipeline.drafts.head_config import Eagle3Config, kind_of, longest_block, read_eagle3, traits_of
@@ -15,18 +15,29 @@ from pipeline.models.built import load_config
 from pipeline.models.files import licence, model_digest, weight_files
 from pipeline.models.loading import dtype_bytes
 from pipeline.models.model_json import CONFIG
+from pipeline.models.pair_facts import check_sizes
 from pipeline.models.safetensors_header import FLOATS
 from pipeline.models.shape import Shape, Weights, measure_weights
 from pipeline.models.step_shape import step_shape
 from pipeline.models.tensor_ledger import stored_tensors
 from pipeline.store.own_files import reads_own_files
 
+_CPU, _META = torch.device("cpu"), torch.device("meta")
+_MAPS = frozenset({"d2t", "t2d", "token_map"})  # which of the target's tokens a head has
+
 
 @reads_own_files("files whose headers stored_tensors has checked")
-def read_tensors(directory: Path) -> dict[str, torch.Tensor]:
-    """By name. UnderstudyError for files that are damaged, or no safetensors."""
-    stored_tensors(directory)
-    return {name: tensor for file in weight_files(directory) for name, tensor in load_file(file).items()}
+def read_tensors(directory: Path, device: torch.device = _CPU) -> dict[str, torch.Tensor]:
+    """By name, in host memory; for the device `meta` shapes alone, but for the maps of a vocabulary. UnderstudyError for files
+    that are damaged, or no safetensors."""
+    found = dict[str, torch.Tensor]()
+    for name, entry in stored_tensors(directory).items() if device == _META else ():
+        found[name] = torch.empty(entry.shape, device=_META)
+    for file in weight_files(directory):
+        with safe_open(file, "pt") as opened:
+            wanted = opened.keys() if device != _META else _MAPS.intersection(opened.keys())
+            found |= {name: opened.get_tensor(name) for name in wanted}
+    return found
 
 
 def measure_draft(directory: Path, trust_remote_code: bool = False) -> Weights:
@@ -37,6 +48,12 @@ def measure_draft(directory: Path, trust_remote_code: bool = False) -> Weights:
     return Weights(
         sum(entry.elements for entry in entries if entry.dtype in FLOATS), sum(entry.bytes for entry in entries)
     )
+
+
+def require_smaller(target: Path, draft: Path, trust_remote_code: bool = False) -> None:
+    """UsageError for a draft of any kind that is larger than its target."""
+    sizes = {"target": measure_weights(target, trust_remote_code), "draft": measure_draft(draft, trust_remote_code)}
+    check_sizes({role: {"parameters": weights.parameters} for role, weights in sizes.items()})
 
 
 def layer_config(head: Eagle3Config) -> Any:

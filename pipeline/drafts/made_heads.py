@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from pipeline.config.pair import HeadShape
-from pipeline.drafts.eagle3_model import Eagle3Model
+from pipeline.drafts.eagle3_model import Eagle3Model, check_layer_ids
 from pipeline.drafts.head_config import Eagle3Config, MedusaConfig
 from pipeline.drafts.kinds import MEDUSA
 from pipeline.drafts.medusa import MedusaModel
@@ -62,6 +62,8 @@ def new_eagle3(target: Any, layer_ids: Sequence[int] | None, seed: int, as_eagle
             f"pair.draft.head.kind = eagle3: the config of the target has no {missing[0]}, which a layer of the head takes from "
             "it; take a head that was made for this target (pair.draft.source), or a draft of its layers"
         )
+    remedy = "correct it, or leave it out for an early, a middle and a late one"
+    check_layer_ids(ids, int(text.num_hidden_layers), "the head of head.layer_ids", remedy)
     layer = {name: getattr(text, name) for name in _SIZES if getattr(text, name, None) is not None}
     layer |= {
         "model_type": "qwen3" if text.model_type in _WITH_QK_NORM and not as_eagle else "llama",

@@ -197,12 +197,19 @@ def load_medusa(
             f"{directory}: the heads were made for a target of hidden size {config.hidden:,} and {config.vocabulary:,} tokens, "
             f"and this one has {hidden:,} and {text.vocab_size:,}; name the target that they were trained on"
         )
-    tensors = named_tensors(read_tensors(directory))
+    tensors = named_tensors(read_tensors(directory, device))
     targets_D = tensors.pop("token_map", None)
     if (targets_D is None) != (config.kept == config.vocabulary):
         raise UsageError(
             f"{directory}: truncated_vocab_size in its config.json and token_map in its files belong together, and one of them "
             "is missing; take both from where the heads were published"
+        )
+    if targets_D is not None and not (
+        targets_D.shape == (config.kept,) and 0 <= int(targets_D.min()) <= int(targets_D.max()) < text.vocab_size
+    ):
+        raise UsageError(
+            f"{directory}: token_map does not name {config.kept:,} of the target's {text.vocab_size:,} tokens; name the target "
+            "that the heads were trained on, or take their files again from where they were published"
         )
     with torch.device("meta"):
         model = MedusaModel(config)

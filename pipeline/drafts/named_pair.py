@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pipeline.drafts.directory import NOTHING, TrainedOn, trained_on_before
-from pipeline.drafts.head_config import kind_of
+from pipeline.drafts.head_config import find_target, kind_of
 from pipeline.drafts.loading import load_head
 from pipeline.drafts.plain import PlainDraft
 from pipeline.models.devices import choose_device
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.model_json import read_config
-from pipeline.models.names import find_model
 from pipeline.models.rope_choice import choice_in, with_factors
 from pipeline.models.shape import read_shape
 from pipeline.models.step_shape import step_shape
@@ -57,7 +56,7 @@ def load_named_pair(
     """
     where = choose_device(device)  # before any download
     paths = {name: draft.directory for name, draft in drafts.items()}
-    target_path = find_model(target, "target")
+    target_path = find_target(target)
     defaults = sampling_defaults(target_path)
     choices = [choice_in(path) for path in paths.values()]
     if chosen := next(

@@ -14,7 +14,7 @@ from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.pair import Dtype
 from pipeline.drafts.directory import trained_on_before
-from pipeline.drafts.head_config import kind_of
+from pipeline.drafts.head_config import find_target, kind_of
 from pipeline.drafts.kinds import Kind
 from pipeline.drafts.loading import load_head
 from pipeline.drafts.plain import PlainDraft
@@ -24,7 +24,6 @@ from pipeline.generation.completion_store import TOKENIZER, canonical, read_comp
 from pipeline.models.devices import choose_device, hardware_class
 from pipeline.models.files import model_digest
 from pipeline.models.loading import load_model, load_tokenizer
-from pipeline.models.names import find_model
 from pipeline.models.out_of_memory import batch_named
 from pipeline.models.tokenizers import check_same_family
 from pipeline.speculation.drafter import LoadedDraft
@@ -131,7 +130,7 @@ def _target(completions: Artifact, kind: Kind, settings: Settings, device: torch
         raise UsageError(
             f"a draft of the kind {kind.name} reads hidden states of its target: name the target of the completions with --target"
         )
-    path, made_by = find_model(settings.target, "target"), _made_by(completions)
+    path, made_by = find_target(settings.target), _made_by(completions)
     if model_digest(path) != made_by.target:
         raise UsageError(f"--target {settings.target}: not the target that made the completions in {completions.path}")
     return load_model(path, made_by.dtype, device, settings.trust_remote_code)

@@ -40,7 +40,7 @@ from pipeline.models.files import model_digest
 from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.models.placement import input_device
 from pipeline.progress import Progress
-from pipeline.speculation.choice import passes_of
+from pipeline.speculation.choice import passes_differ, passes_of
 from pipeline.speculation.deployed import Known, of_log
 from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling
@@ -85,6 +85,7 @@ class Probe:
     stored: int  # completions
     examined: int
     seen: int = 0  # completions left out because a draft was trained on their prompts
+    unequal_passes: bool = False  # whether the target is computed in compiled code there and a draft is not
     device: str = ""  # on which forward times were measured, and how (`devices.timed_on`)
 
 
@@ -106,7 +107,7 @@ def read_prompts(
     reader = SourceReader(0, source, path, option="--prompts")
     renderer = Renderer(pair.tokenizer, chat, {}, pair.vocabulary)
     found: dict[str, Prompt] = {}
-    longer, bad, stated = 0, list[str](), Counter[tuple[tuple[str, float], ...]]()
+    longer, templated, bad, stated = 0, 0, list[str](), Counter[tuple[tuple[str, float], ...]]()
     for row in reader:
         try:
             request = parse_row(row.value, reader.source, renderer.names)
@@ -118,6 +119,7 @@ def read_prompts(
         if not 0 < len(tokens) <= most_tokens:
             longer += 1
             continue
+        templated += request.plain and renderer.template_for_plain
         if reader.columns.foreign_answers is None:
             with contextlib.suppress(UnusableAnswer):  # values that cannot be
                 stated[tuple(stated_sampling(row.value).items())] += 1
@@ -130,7 +132,11 @@ def read_prompts(
     if found:
         reader.require_named()
     notes = [f"{longer} prompts left out: no token, or more than {most_tokens} tokens (context minus --max-new-tokens)"]
-    notes = (notes if longer else []) + ([f"{len(bad)} rows are not prompts; the first: {bad[0]}"] if bad else [])
+    by_default = (
+        f"chat template: applied to {templated:,} plain prompts, as the tokenizer has one; --no-chat leaves it out"
+    )
+    notes = (notes if longer else []) + ([by_default] if templated and chat is None else [])
+    notes += [f"{len(bad)} rows are not prompts; the first: {bad[0]}"] if bad else []
     if not found:
         raise UsageError(f"--prompts {path}: no prompt to complete{''.join('; ' + note for note in notes)}")
     trained_on = pair.trained_on.among({name: prompt.text_id for name, prompt in found.items()})
@@ -242,7 +248,8 @@ def probe(
     free = [ForwardTimes(turn.target, 0.0) for turn in next(iter(times.values()))]
     found += [_finding(name, tally, free, 0.0, settings) for name, tally in copied.items()]
     device = timed_on(input_device(pair.target), passes_of(_models(pair), pair.vocabulary))
-    return Probe(found, broken, len(ids), len(chosen), len(stored) - len(ids), device)
+    unequal = cost_ratio is None and passes_differ(pair.target, _models(pair)[1:], pair.vocabulary)
+    return Probe(found, broken, len(ids), len(chosen), len(stored) - len(ids), unequal, device)
 
 
 def _models(pair: NamedPair) -> list[Any]:

@@ -86,6 +86,12 @@ def plan_export(
     longest = longest_block(draft.directory)
     if gamma is not None and longest is not None and gamma > longest:
         raise UsageError(f"--gamma {gamma}: the draft proposes at most {longest} tokens; give {longest} or fewer")
+    most = draft.config.evaluate.max_gamma
+    if gamma is not None and gamma > most:
+        raise UsageError(
+            f"--gamma {gamma}: the run that trained the draft examined draft lengths up to {most} (evaluate.max_gamma), and of "
+            f"{gamma} nothing is known; give {most} or fewer, or run it with a larger evaluate.max_gamma"
+        )
     lengths = choose_lengths(draft, engine in _SCHEDULED and not draft.kind.reads_states, gamma)
     head = facts.heads.get(draft.kind.name)
     is_eagle = head is not None and head.layout == "eagle"

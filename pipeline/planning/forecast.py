@@ -41,6 +41,7 @@ class Forecast:
     sources: list[str]  # what each was read as, for people; none for the reference pair
     rows: int
     prompts: dict[str, int]  # by split
+    samplings: int  # at which each examination prompt is completed
     new_tokens: int  # of a completion
     lookahead: int  # further tokens of a completion of an examination prompt
     bytes_per_token: int
@@ -70,18 +71,19 @@ def forecast(config: Config) -> Forecast:
         if isinstance(job.task, GenerateTask)
     ]
     generate += _on_policy(config, prompts["train"], of_token)
-    longest = config.plan.longest_prompt_tokens or config.generate.max_new_tokens
-    most = min(config.generate.max_new_tokens, longest) if config.distill.prompt_weight else 0
+    mean = config.plan.prompt_tokens or config.generate.max_new_tokens  # as long as completions are stored, at most
+    most = min(config.generate.max_new_tokens, mean) if config.distill.prompt_weight else 0
     steps, batch = training_steps(config), config.distill.batch * config.distill.accumulation
     return Forecast(
         sources=[reader.line for reader in readers.values()],
         rows=rows,
         prompts=prompts,
+        samplings=round(completions_of(config, {"examination": 1.0}, ("examination",))["examination"]),
         new_tokens=config.generate.max_new_tokens,
         lookahead=config.generate.lookahead,
         bytes_per_token=of_token,
         generate=generate,
-        prompt_positions=prompts["train"] * most,
+        prompt_positions=round(prompts["train"] * most),
         training_steps=steps,
         trial_steps=trial_steps(config.distill),
         rate_is_untried=config.distill.learning_rate == "auto" and not trial_steps(config.distill),

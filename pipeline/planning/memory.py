@@ -4,24 +4,20 @@ Sizes and refusals are those of the run's own check (`models/memory_plan.py`), b
 on this machine nothing is known. Imports torch only where there is something to compare.
 """
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.config.pair import DeviceMap
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.models.files import weight_files
-from pipeline.models.model_json import CONFIG
-from pipeline.models.places import model_places
 from pipeline.models.training_memory import gib, training_bytes
 from pipeline.planning.assumptions import Assumption, amounts_of, longest_prompt
 from pipeline.planning.earlier_runs import Measurements
 from pipeline.planning.forecast import Forecast
+from pipeline.planning.local_sizes import local_models
 from pipeline.planning.new_rows import size_with_new_rows
 from pipeline.planning.same_inputs import draft_kind
 from pipeline.running.execution.devices import devices_of
@@ -86,7 +82,7 @@ class _Stages:
     def __init__(self, config: Config, counted: Forecast, known: Measurements) -> None:
         self.prompt = longest_prompt(config, known.lengths)
         self.free, self.note = dict[str, int | None](), ""
-        self._config, self._trusted, self._paths = config, config.pair.trust_remote_code, _paths(config)
+        self._config, self._trusted, self._paths = config, config.pair.trust_remote_code, local_models(config)
         self._completions = {one.job: one.completions for one in counted.generate}
         self._parameters = known.draft_parameters or config.plan.draft_parameters
         self._processes = round(amounts_of(config, counted, known).processes)
@@ -309,17 +305,6 @@ class _Stages:
         if role == "draft" and pair.draft.is_of_target:
             return "not known before the run has made the draft of the target's layers"
         return f"not known: {getattr(pair, role).source} is not on this machine yet"
-
-
-def _paths(config: Config) -> dict[str, Path]:
-    """By role, the models whose config and weights are on this machine."""
-    found = dict[str, Path]()
-    for role, place in model_places(config.pair).items():
-        path = place.find() if place.tokenizer is None else None  # of a served target only the tokenizer would be here
-        with contextlib.suppress(UnderstudyError):
-            if path is not None and (path / CONFIG).is_file() and weight_files(path):
-                found[role] = path
-    return found
 
 
 def _each(processes: int) -> str:

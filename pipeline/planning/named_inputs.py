@@ -17,16 +17,17 @@ from pipeline.corpus.columns import input_column, system_column
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.rows import BadRow, kind_of, parse_row
-from pipeline.drafts.head_config import require_plain
+from pipeline.drafts.head_config import require_target
+from pipeline.drafts.head_tensors import require_smaller as smaller
 from pipeline.drafts.kinds import KindName
 from pipeline.drafts.named_pair import saved_dtype
 from pipeline.errors import UsageError
 from pipeline.models.files import model_digest, model_files, tokenizer_files
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.names import layers_to_keep, local_directory, pinned_name, same_model
-from pipeline.models.pair_facts import check_sizes
-from pipeline.models.shape import measure_weights, read_shape
+from pipeline.models.shape import read_shape
 from pipeline.planning.log_columns import READ, LogColumns
+from pipeline.planning.published_head import PublishedHead, published_head
 from pipeline.progress import Progress
 from pipeline.servers.connect import served_model_of
 from pipeline.servers.target import SCORING_TOKENS
@@ -55,6 +56,7 @@ class Model:
     asked: bool = False  # the hub was asked for the revision
     layers: int | None = None  # of the target, which the draft is made of
     head: KindName | None = None  # an untrained one on the target's hidden states, which the draft is
+    published: PublishedHead | None = None  # a head, which the draft is
     url: str | None = None  # of the server that runs it
     served_name: str | None = None
     api: str = "vllm"
@@ -92,12 +94,16 @@ def named_model(name: str, role: str, trusted: bool) -> Model:
         source, commit = pinned_name(name, role)
         asked = not name.endswith(f"@{commit}")
         return Model(source=source, revision=commit, dtype="bfloat16", asked=asked, trusted=trusted)
-    if role == "draft":
-        require_plain(directory)
+    if role == "target":
+        require_target(directory, f"--target {name}")
+    head = published_head(directory) if role == "draft" else None
+    source, dtype = str(directory.resolve()), saved_dtype(directory)
+    if head is not None:
+        return Model(source=source, revision=None, dtype=dtype, directory=directory, published=head, trusted=trusted)
     return Model(
-        source=str(directory.resolve()),
+        source=source,
         revision=None,
-        dtype=saved_dtype(directory),
+        dtype=dtype,
         directory=directory,
         context=read_shape(directory, trusted).context,
         chat_template=bool(load_tokenizer(directory, trusted).chat_template),
@@ -127,13 +133,7 @@ def require_two_models(target: Model, draft: Model, name: str) -> None:
 def require_smaller(target: Model, draft: Model) -> None:
     """UsageError for a draft that is larger than its target, if both are here: as the pair stage does."""
     if target.url is None and target.directory and draft.directory and draft.source != TARGET:
-        check_sizes(
-            {
-                role: {"parameters": measure_weights(model.directory, model.trusted).parameters}
-                for role, model in (("target", target), ("draft", draft))
-                if model.directory
-            }
-        )
+        smaller(target.directory, draft.directory, draft.trusted)
 
 
 def _sizes(directory: Path) -> list[int]:

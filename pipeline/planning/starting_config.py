@@ -6,7 +6,7 @@ The hub is asked for a commit, and nothing is fetched: what is not on this machi
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +19,8 @@ from pipeline.config.pair import TARGET
 from pipeline.config.urls import HTTP, wrong_with
 from pipeline.corpus.rows import DEFAULT_DOMAIN
 from pipeline.drafts.base_draft import has_other_vocabulary, require_float_weights
-from pipeline.drafts.kinds import EAGLE3, MEDUSA, KindName
+from pipeline.drafts.fitting_head import require_fitting
+from pipeline.drafts.kinds import EAGLE3, KINDS, MEDUSA, KindName
 from pipeline.drafts.shared_tokens import Vocabularies
 from pipeline.drafts.transplant import require_one_table, text_notes
 from pipeline.errors import UsageError
@@ -61,7 +62,8 @@ def starting_config(
 ) -> str:
     """The YAML text. `target_name` may be the URL of a server; then `tokenizer` names the target's tokenizer. `columns`: of the
     prompts, by the key of a source; None, or no key: what is recognised. `prompts_name`: of a data set of the hub, as a config
-    names it. `head`: the kind of an untrained head on the target's hidden states, in the place of its layers.
+    names it. `head`: the kind of an untrained head on the target's hidden states, in the place of its layers. A draft that is a
+    head's directory is trained further.
 
     Raises UsageError; UnderstudyError for models that do not form a pair, unreadable prompts, a server that does not answer.
     """
@@ -70,25 +72,25 @@ def starting_config(
     if is_served and (wrong := wrong_with(target_name, (*HTTP, "unix"))):
         raise UsageError(f"--target {masked(target_name)}: {wrong}")
     if head is not None and is_served:
-        raise UsageError(
-            f"--draft-kind {head}: a head reads hidden states of its target, which servers do not give; name the target as a "
-            "directory or a model of the hub"
-        )
+        raise _not_served(f"--draft-kind {head}")
     if is_served and tokenizer is None:
         raise UsageError(
             f"--target {masked(target_name)}: a server names no tokenizer; add --tokenizer DIRECTORY or --tokenizer org/name"
         )
     if tokenizer is not None and not is_served:
         raise UsageError("--tokenizer: it is for a target that runs on a server, whose URL is --target; leave it out")
+    made = draft_name == TARGET and not is_served
+    found = None if made else named_model(draft_name, "draft", trust_remote_code)
+    if is_served and found is not None and found.published is not None:  # before the server is asked
+        raise _not_served(f"--draft {draft_name}")
     if tokenizer is not None:
         target = served_model(target_name, tokenizer, trust_remote_code)
     else:
         target = named_model(target_name, "target", trust_remote_code)
-    if draft_name == TARGET and target.url is None:
-        draft = draft_of_target(target, head)
-    else:
-        draft = named_model(draft_name, "draft", trust_remote_code)
+    draft = found or draft_of_target(target, head)
     require_two_models(target, draft, draft_name)
+    if target.directory and draft.directory and draft.published is not None:
+        require_fitting(draft.directory, target.directory, trust_remote_code, "--draft")
     require_smaller(target, draft)
     if target.chat_template is False and (chats := prompts.chats):
         raise UsageError(
@@ -102,6 +104,13 @@ def starting_config(
     except UnicodeEncodeError:
         raise UsageError("a path is not UTF-8 text; rename it") from None
     return text
+
+
+def _not_served(option: str) -> UsageError:
+    return UsageError(
+        f"{option}: a head reads hidden states of its target, which servers do not give; name the target as a directory or a "
+        "model of the hub"
+    )
 
 
 def _tokenizer(model: Model) -> Any:
@@ -130,6 +139,9 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
             yield f"    layers: {model.layers}  # the first, the last, and others evenly spaced; fewer are faster and agree less"
         if model.head:
             yield f"    head: {{kind: {model.head}}}  # {_OF_HEADS[model.head]}; trained from nothing"
+        if model.published:
+            yield f"    # its config.json: a head of kind {model.published.kind.name}, which is trained further;"
+            yield f"    # {model.published.found}"
         if model.revision:
             when = "  # the commit that the hub had when this file was written" if model.asked else ""
             yield f"    revision: {_text(model.revision)}{when}"
@@ -160,11 +172,14 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield ""
     yield from _sampling(target, prompts.log)
     yield ""
-    yield from _training(prompts, target.url is not None)
+    kind = draft.published.kind.name if draft.published else draft.head
+    yield from _training(prompts, target.url is not None, kind)
     yield ""
     yield "evaluate:"
     yield "  convention: user  # how target calls are counted: user, transformers, vllm or openvino"
-    yield "  gamma: 5  # draft length of the reported figures and of the decision"
+    gamma = min(5, (draft.published and draft.published.longest) or 5)
+    most = "; the head proposes no more" if gamma < 5 else ""
+    yield f"  gamma: {gamma}  # draft length of the reported figures and of the decision{most}"
     yield ""
     yield "gate:"
     yield "  min_gain: 0.0  # smallest gain in acceptance rate over the champion or base draft; 0.01 is 1 point"
@@ -183,7 +198,7 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
 
 def _vocabulary(target: Model, draft: Model, sample: PromptSample | None) -> Iterator[str]:
     """Of a draft with another tokenizer than the target's. UsageError for one that cannot be given the target's."""
-    if target.directory is None or draft.directory is None or draft.source == TARGET:
+    if target.directory is None or draft.directory is None or draft.source == TARGET or draft.published:
         return
     width, tokenizer, own = find_width(target.directory, target.trusted), _tokenizer(target), _tokenizer(draft)
     if not has_other_vocabulary(tokenizer, own, width):
@@ -264,6 +279,8 @@ class _Lengths:
 
 def _lengths(target: Model, draft: Model) -> _Lengths:
     """Prompt, completion and lookahead fill the context at most."""
+    if draft.published is not None:  # it has its target's
+        draft = replace(draft, context=target.context)
     contexts = [model.context for model in (target, draft) if model.context]
     lookahead = GenerateConfig().lookahead
     context = min(contexts) if len(contexts) == 2 else min([4096, *contexts])
@@ -332,7 +349,7 @@ def _server_defaults(target: Model) -> dict[str, Any]:
     return sampling_defaults(target.directory) if target.directory else {}
 
 
-def _training(prompts: Prompts, is_served: bool) -> Iterator[str]:
+def _training(prompts: Prompts, is_served: bool, head: KindName | None) -> Iterator[str]:
     train = prompts.rows * Splits().train
     steps = int(min(3000, max(200, _EPOCHS * train // _BATCH)))
     every = max(20, steps // 10)
@@ -348,6 +365,8 @@ def _training(prompts: Prompts, is_served: bool) -> Iterator[str]:
         else "the target scores the train prompts too"
     )
     yield f"  {'# ' if is_served else ''}prompt_weight: 0.5  # {scores}"
+    if head is not None and (unrolled := KINDS[head].unrolled):
+        yield f"  unrolled_steps: {unrolled}  # places of a block that are trained, each from the one before"
     yield f"  evaluate_every: {every}"
     yield f"  save_every: {every}"
 

@@ -35,6 +35,7 @@ _TWICE, _MOST = 2.0, 1.0
 _PAIR_SHARES = (0.04, 0.16)  # the reference pair's steps all take the same time, after a start of some seconds
 _UNDERSTUDY = Path(__file__).parents[2] / "understudy_cli.py"
 _CONFIG, _STORE = "config.yaml", "store"
+_DONE = ": done in "  # of a line of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ def measure(config: Config, counted: Forecast, store: Store, progress: Progress)
     with _place(store, progress) as place:
         for number, (share, pair_share) in enumerate(zip(_shares(config, counted), _PAIR_SHARES, strict=True), 1):
             progress.line(f"small run {number} of 2: {share:.1%} of prompts and steps")
-            trials.append(_run(config, share, pair_share, last := place / str(number)))
+            trials.append(_run(config, share, pair_share, last := place / str(number), progress))
         found = measurements(Store(last / _STORE), config)
         served = _served(config, Store(last / _STORE))
         serving = _serving(config, Store(last / _STORE), served)
@@ -156,8 +157,9 @@ def _part(whole: int, share: float) -> int:
     return max(1, round(whole * share))
 
 
-def _run(config: Config, share: float, pair_share: float, place: Path) -> Trial:
-    """A refusal by the gate is no failure here: there are mostly too few prompts for its rules."""
+def _run(config: Config, share: float, pair_share: float, place: Path, progress: Progress) -> Trial:
+    """Its jobs are shown as they end, and how far a long one is. A refusal by the gate is no failure: there are mostly too
+    few prompts for its rules."""
     place.mkdir()
     write_json(place / _CONFIG, scaled(config, share, pair_share).model_dump(mode="json"))
     environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
@@ -165,7 +167,12 @@ def _run(config: Config, share: float, pair_share: float, place: Path) -> Trial:
     command = [sys.executable, "-P", str(_UNDERSTUDY), "run", str(place / _CONFIG), "--store", str(place / _STORE)]
     command.append(EVEN_IF_REFUSED)  # there are mostly too few prompts for the gate's rules
     began = time.monotonic()
-    ended = call(command, environment=environment)
+
+    def hear(line: str) -> None:
+        if line.startswith("  ") or _DONE in line:
+            progress.line(f"  {line.strip()}")
+
+    ended = call(command, environment=environment, hear=hear)
     seconds = time.monotonic() - began
     if ended.returncode not in (0, EXIT_REFUSED):
         lines = ended.stderr.strip().splitlines() or ["no error message"]

@@ -14,6 +14,7 @@ from pipeline.escaping.markdown import code, markdown
 from pipeline.judgement.headline import headline, outcome, power_summary, undo
 from pipeline.judgement.new_vocabulary import HEADER, lines, table
 from pipeline.judgement.schema import CANDIDATE, FILE, Decision, DraftFigures
+from pipeline.report.rates import rates_are_of
 
 DRAFT = "draft"  # the directory of the weights in a registered version
 
@@ -142,6 +143,8 @@ def _acceptance(decision: Decision) -> str:
         f"On {found.prompts:,} examination prompts, which are in no training set; {level} intervals over prompts. "
         f"Convention for target calls: `{conditions.convention}`. Draft tokens are {drawn}.",
         "",
+        rates_are_of([_kind(decision).by_token], gamma),
+        "",
         f"| metric | value | {level} interval |",
         "|---|---:|---|",
         f"| acceptance rate | {found.acceptance_rate.value:.3f} | {_bounds(found.acceptance_rate, 3)} |",
@@ -156,7 +159,7 @@ def _acceptance(decision: Decision) -> str:
     if found.by_segment:
         lines += [
             "",
-            f"| segment | of tokens | acceptance rate | {level} interval | its first tokens |",
+            f"| segment | of tokens | acceptance rate | {level} interval | acceptance of its first tokens |",
             "|---|---:|---:|---|---:|",
         ]
     for name, part in found.by_segment.items():

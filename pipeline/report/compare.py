@@ -12,6 +12,7 @@ from pipeline.judgement.headline import interval, points
 from pipeline.judgement.regression import unseen_prompts
 from pipeline.judgement.schema import BASELINE, CANDIDATE, ComparedFigures, Gains, Side
 from pipeline.report.console import Report
+from pipeline.report.rates import rates_are_of
 
 COLUMNS = ("figure", "prompts", "A", "B", "B - A")
 
@@ -78,10 +79,7 @@ def print_comparison(labels: Sequence[str], found: Compared) -> None:
     out.table(COLUMNS, rows, left=("figure",))
     out.text(f"[{100 * found.confidence:g}% intervals]")
     if found.rates_differ:
-        out.text(
-            "the acceptance rates are over different tokens: of a plain draft over all, of the other kinds over those that "
-            "their rounds examine; compare tokens / target call"
-        )
+        out.text(rates_are_of((True, False), gamma))
     if found.left_out:
         out.text(f"{found.left_out} prompts left out, because a draft was trained on them")
 

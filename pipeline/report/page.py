@@ -30,6 +30,7 @@ from pipeline.judgement.new_vocabulary import HEADER, lines, table
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, Benefit, Decision, Side, TrainingStep
 from pipeline.judgement.speed import conditions, drafts, per_second, remarks, speedup_text, with_length
 from pipeline.report.charts import Charts
+from pipeline.report.rates import rates_are_of
 from pipeline.store.own_files import reads_own_files
 
 _TEMPLATE = Path(__file__).with_name("page.html")
@@ -97,6 +98,7 @@ def _render(
         names=names,
         gamma=decision.gamma,
         prompts=max((found.prompts for found in decision.drafts.values()), default=0),
+        rates=rates_are_of([KINDS[one.draft.kind].by_token for one in decision.drafts.values()], decision.gamma),
         prompts_by_domain=_prompts_by_domain(decision),
         order=SIDES,
         trials=_by_rate(split_trials(decision.training)[0]),

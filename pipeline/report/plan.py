@@ -27,22 +27,21 @@ def print_forecast(found: "Forecast", curve: LearningCurve | None, notes: Sequen
     out.text(f"corpus: {found.rows:,} rows: about {splits} prompts, before rejected rows and duplicates are removed")
     for asked in found.generate:
         out.text(
-            f"{asked.job}: up to {asked.completions:,} completions, {asked.tokens:,} target tokens, "
-            f"{asked.stored_bytes / 1e6:,.1f} MB on disk ({found.bytes_per_token} bytes per token)"
+            f"{asked.job}: up to {asked.completions:,} completions, {asked.tokens:,} target tokens of "
+            f"{found.bytes_per_token} bytes on disk"
         )
     if found.prompt_positions:
         out.text(
-            f"generate/prompts: up to {found.prompt_positions:,} positions of train prompts, which the target scores in a "
-            f"prefill of each prompt, {found.prompt_positions * found.bytes_per_token / 1e6:,.1f} MB on disk "
-            "(distill.prompt_weight)"
+            "generate/prompts: the target scores the train prompts too, in a prefill of each, up to "
+            f"{found.prompt_positions:,} positions (distill.prompt_weight)"
         )
     out.text(
         f"target tokens: {found.new_tokens:,} for each completion (generate.max_new_tokens), and {found.lookahead:,} more for "
         "those of examination prompts (generate.lookahead), because some engines draft past the end"
     )
     out.text(
-        "completions: one for each train or dev prompt; for each examination prompt one sampled as in `sampling` and one greedy "
-        "(more with generate.train_temperatures and generate.examination_samplings)"
+        f"completions: one for each {_completions(found.samplings)} (more with generate.train_temperatures and "
+        "generate.examination_samplings)"
     )
     if found.endpoints:
         out.text(
@@ -75,6 +74,12 @@ def _training(found: "Forecast") -> str:
     if found.rate_is_untried:
         trials = " (too few to try learning rates, so a low one is taken; distill.learning_rate, distill.max_steps)"
     return f"{found.training_steps:,} steps{trials} x batch {batch} = {found.training_rows:,} sequences"
+
+
+def _completions(samplings: int) -> str:
+    if samplings == 1:
+        return "prompt, because `sampling` is greedy"
+    return "train or dev prompt; for each examination prompt one sampled as in `sampling` and one greedy"
 
 
 def _endpoints(count: int) -> str:
@@ -225,7 +230,8 @@ def duration(seconds: float | None) -> str:
 
 
 def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.1f}"
+    hours = seconds / 3600
+    return f"{hours:,.1f}" if hours >= 1 or not hours else f"{hours:.2g}"
 
 
 def _size(size: float | None) -> str:

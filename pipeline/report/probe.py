@@ -5,7 +5,9 @@ from typing import Any
 
 from pipeline.acceptance.schema import Figure, PositionBin
 from pipeline.examination.probe import Finding, Probe
+from pipeline.latency.costs.profile import UNEQUAL
 from pipeline.report.console import Report
+from pipeline.report.rates import rates_are_of
 
 _GREEDY_COLUMNS = ("without repetition", "repetition")  # shown at temperature 0 only
 COLUMNS = (
@@ -41,13 +43,16 @@ def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str
         f"{how}. Compute: FLOPs per token / FLOPs per token of plain decoding. Speedup: computed from forward times alone, so it "
         "is an upper bound."
     )
+    if found.unequal_passes:
+        out.text(f"Cost ratio: {UNEQUAL}. --cost-ratio states that of an engine.")
+    out.text(rates_are_of([one.figures.by_output_position is not None for one in found.findings], conditions["gamma"]))
     if greedy:
         out.text("At temperature 0 repetition raises acceptance: read the rate without repetition.")
     for finding in found.findings:
         if finding.figures.by_output_position is not None:
             _print_acceptance(out, finding)
     out.line()
-    out.text(_compared(found, conditions["gamma"]))
+    out.text(_compared(found, conditions["gamma"], conditions["gamma_from"]))
     for name, reason in found.broken.items():
         out.text(f"{name}: cannot be examined: {reason}")
     for finding in found.findings:
@@ -80,10 +85,13 @@ def _headline(found: Probe, conditions: Mapping[str, Any]) -> str:
     )
 
 
-def _compared(found: Probe, gamma: int) -> str:
+def _compared(found: Probe, gamma: int, source: str) -> str:
     """By the measure of `gate.beats_prompt_lookup`, at one draft length for all."""
     shown = (f"{one.name} {_interval(one.figures.tokens_per_target_call[gamma], 2)}" for one in found.findings)
-    return f"tokens / target call at {gamma} draft tokens, by which a run compares drafts with prompt-lookup: {', '.join(shown)}"
+    return (
+        f"tokens / target call at {gamma} draft tokens ({source}), by which a run with this evaluate.gamma compares drafts with "
+        f"prompt-lookup: {', '.join(shown)}"
+    )
 
 
 def _cells(finding: Finding, greedy: bool) -> list[str]:

@@ -10,6 +10,7 @@ from pipeline.judgement.schema import PLAIN, REFUSE, BriefDecision
 from pipeline.judgement.speed import conditions, drafts, per_second, remarks, speedup_text, with_length
 from pipeline.report.console import NO_BREAK, Report
 from pipeline.report.plan import curve_text
+from pipeline.report.rates import rates_are_of
 from pipeline.report.summary import DraftLine, Summary
 
 COLUMNS = (
@@ -26,7 +27,7 @@ SEGMENT_COLUMNS = (
     "draft",
     "acceptance rate",
     "tokens / target call, γ={gamma}",
-    "its first tokens",
+    "acceptance of the segment's first tokens",
 )
 SPEED_COLUMNS = ("decoding", "tokens/s", "speedup")
 _NAMES = {
@@ -41,8 +42,8 @@ _NAMES = {
 }
 
 
-def print_summary(summary: Summary) -> None:
-    """Print to stdout."""
+def print_summary(summary: Summary, with_commands: bool = True) -> None:
+    """Print to stdout. `with_commands`: those that predict speedup and latency, with the directories of the run."""
     out = Report()
     out.line()
     out.line(f"run {summary.run}: {summary.state}")
@@ -63,6 +64,21 @@ def print_summary(summary: Summary) -> None:
     if summary.decision:
         _print_rules(out, summary.decision)
     _print_stages(out, summary)
+    if with_commands:
+        _print_commands(out, summary)
+    elif summary.examination:
+        out.line(
+            f"to predict its speedup and latency elsewhere: understudy show {shlex.quote(summary.run)} has the commands"
+        )
+    if summary.page:
+        out.line(f"review page: {summary.page}")
+    if summary.mlflow:
+        out.line(f"MLflow: {summary.mlflow}")
+    if summary.decision and summary.decision.speed:
+        _print_speed(out, summary.decision, summary.decision.speed)
+
+
+def _print_commands(out: Report, summary: Summary) -> None:
     if {"target", "draft"} <= set(summary.directories):
         named = (f"--{option} {shlex.quote(value)}" for option, value in summary.directories.items())
         out.line(f"to predict the speedup on this machine: understudy probe {' '.join(named)}")
@@ -75,12 +91,6 @@ def print_summary(summary: Summary) -> None:
         out.line(
             f"to make PROFILE: {measure} on the machine that serves, or understudy latency fit from its load tests"
         )
-    if summary.page:
-        out.line(f"review page: {summary.page}")
-    if summary.mlflow:
-        out.line(f"MLflow: {summary.mlflow}")
-    if summary.decision and summary.decision.speed:
-        _print_speed(out, summary.decision, summary.decision.speed)
 
 
 def _print_stages(out: Report, summary: Summary) -> None:
@@ -114,6 +124,9 @@ def _print_drafts(out: Report, summary: Summary) -> None:
         f"Temperature {summary.temperature:g}, {prompts} examination prompts, {100 * summary.confidence:g}% intervals"
     )
     out.table(columns, rows, left=("draft",), title=title)
+    examined = [line.by_token for line in summary.drafts if line.acceptance_rate]
+    if examined and not all(examined):
+        out.text(rates_are_of(examined, summary.gamma))
     for line in summary.drafts:
         if line.broken:
             out.text(f"{names.get(line.name, line.name)}: {line.broken}")
@@ -142,6 +155,8 @@ def _print_segments(out: Report, summary: Summary) -> None:
             )
     if rows:
         columns = [column.format(gamma=summary.gamma) for column in SEGMENT_COLUMNS]
+        if all(row[-1] == "-" for row in rows):  # heads have rates of rounds, not of tokens
+            columns, rows = columns[:-1], [row[:-1] for row in rows]
         out.table(columns, rows, left=("segment", "draft"), title="By segment of the completion")
 
 

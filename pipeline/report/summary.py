@@ -9,6 +9,7 @@ from pipeline.acceptance.schema import Figure, SegmentFigures, read_profile
 from pipeline.config.pair import SERVER
 from pipeline.config.stored import run_config
 from pipeline.distillation.learning_curve import LearningCurve, find_curve
+from pipeline.drafts.kinds import KINDS
 from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.schema import BriefDecision
 from pipeline.registry.registry import naming
@@ -40,6 +41,7 @@ class DraftLine:
     name: str
     megabytes: float
     broken: str | None = None  # why the draft cannot be examined
+    by_token: bool = True  # whether its acceptance rate is over all tokens
     acceptance_rate: Figure | None = None
     tokens_per_target_call: Figure | None = None
     acceptance_rate_greedy: float | None = None
@@ -148,6 +150,7 @@ def _draft(artifact: Artifact, name: str, gamma: int) -> DraftLine:
     return DraftLine(
         name=name,
         megabytes=megabytes,
+        by_token=KINDS[profile.draft.kind].by_token,
         acceptance_rate=headline.acceptance_rate,
         tokens_per_target_call=headline.tokens_per_target_call[gamma],
         acceptance_rate_greedy=greedy.acceptance_rate.value,

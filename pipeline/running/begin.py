@@ -13,7 +13,7 @@ from pipeline.registry.target_identity import identity_of
 from pipeline.running import certain_refusals
 from pipeline.running.abandoned import close_abandoned
 from pipeline.running.certain_refusals import stop_or_warn
-from pipeline.running.champion_check import require_same_target
+from pipeline.running.champion_check import require_profile_of, require_same_target
 from pipeline.running.clear_text import clear_text_warnings
 from pipeline.running.execution.ray_cluster import require_ray
 from pipeline.running.inputs import MACHINE, is_prompts, resolve_inputs
@@ -162,11 +162,12 @@ def _champion(
 
 def champion_input(config: Config, pinned: Mapping[str, OutsideInput], registry: Registry) -> dict[str, OutsideInput]:
     """The champion by the name `champion`, if there is one. RegistryUnavailable; UsageError for drafts of another target than the
-    one in `pinned` under a name that nobody chose."""
+    one in `pinned` under a name that nobody chose, and for a `gate.champion_profile` of another draft."""
     require_same_target(config, identity_of(config, pinned), registry)
     champion = registry.champion()
     if champion is None:
         return {}
+    require_profile_of(config, champion)
     facts = {"name": champion.name, "version": champion.version, "shape": champion.shape}
     return {"champion": OutsideInput(champion.digest, facts=facts)}
 

@@ -29,6 +29,24 @@ def require_same_target(config: Config, own: TargetIdentity, registry: Registry)
     )
 
 
+def require_profile_of(config: Config, champion: RegisteredDraft) -> None:
+    """UsageError where `gate.champion_profile` has step times of another draft than the champion, and of another shape."""
+    if (path := config.gate.champion_profile) is None:
+        return
+    # Imported here because it takes a second, and most runs state no load.
+    from pipeline.latency.costs.step_costs import read_step_costs
+
+    found = read_step_costs(Path(path))
+    same_shape = "" != champion.shape == found.draft_shape
+    if found.draft_digest is None or found.draft_digest == champion.digest or same_shape:
+        return
+    raise UsageError(
+        f"gate.champion_profile: {path} has the step times of another draft than the champion, {champion.name} version "
+        f"{champion.version}; measure them again (`understudy profile --draft {champion.name}@{champion.version}`), or leave the "
+        "key out"
+    )
+
+
 def require_same_tokenizer(
     config: Config, pair_artifact: Path, registry: Registry, champion: RegisteredDraft, files: Path
 ) -> None:

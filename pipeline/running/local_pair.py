@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.root import Config
+from pipeline.errors import UsageError
 from pipeline.running.pair_checks import apply_pair
 from pipeline.running.prompt_survey import sampled_tokens
 
@@ -15,6 +16,7 @@ def check_local_pair(config: Config, warn: Callable[[str], None] | None = None) 
     target's tokenizer never writes."""
     facts = local_facts(config)
     if facts is None:
+        _require_loaded_target(config)
         return config, []
     about_rows = facts.pop("new_rows", [])
     if warn is not None:
@@ -28,6 +30,19 @@ def check_local_pair(config: Config, warn: Callable[[str], None] | None = None) 
     return found, notes if warn is not None else [*notes, *about_rows]
 
 
+def _require_loaded_target(config: Config) -> None:
+    """UsageError for a head of a target on servers."""
+    draft = Path(config.pair.draft.source)
+    if not (config.pair.target.is_served and config.pair.draft.is_local and (draft / "config.json").is_file()):
+        return
+    from pipeline.drafts.head_config import kind_of
+
+    try:
+        config.require_for(kind_of(draft), None)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
 def local_facts(config: Config) -> dict[str, Any] | None:
     """None for a pair that is on a hub or is still to be made. UnderstudyError for models that do not form a pair."""
     pair = config.pair
@@ -37,9 +52,11 @@ def local_facts(config: Config) -> dict[str, Any] | None:
     if not local or not all((path / "config.json").is_file() for path in (target, draft)):
         return None
     # Imported here because the first import of torch takes seconds, and other pairs do without it.
-    from pipeline.drafts.base_draft import has_other_vocabulary, lacking_rows, require_no_head
-    from pipeline.drafts.head_config import kind_of, require_trainable
-    from pipeline.drafts.head_tensors import serving_facts
+    from pipeline.drafts.base_draft import has_other_vocabulary, lacking_rows, require_float_weights, require_no_head
+    from pipeline.drafts.directory import trained_on_before
+    from pipeline.drafts.fitting_head import require_fitting
+    from pipeline.drafts.head_config import kind_of, require_target
+    from pipeline.drafts.head_tensors import require_smaller, serving_facts
     from pipeline.models.built import empty_model
     from pipeline.models.generation_config import sampling_defaults
     from pipeline.models.loading import load_tokenizer
@@ -48,14 +65,17 @@ def local_facts(config: Config) -> dict[str, Any] | None:
     from pipeline.quantization.block_sizes import impossible_variants
 
     trusted = pair.trust_remote_code
-    if pair.draft.head is not None:
-        made = pair.draft.head
+    require_target(target, "pair.target")
+    if (made := pair.draft.head) is not None:
+        require_fitting(made, target, trusted)
         return _with_head(target, {"kind": made.kind, "longest": made.longest, "traits": list(made.traits)}, trusted)
+    trained_on_before(draft)
     to_target = pair.draft.vocabulary == "target"
     if (kind := kind_of(draft)).reads_states:
         if to_target:
             require_no_head(kind)
-        require_trainable(kind, draft)
+        require_fitting(draft, target, trusted)
+        require_smaller(target, draft, trusted)
         return _with_head(target, serving_facts(draft, target, trusted), trusted)
     tokenizer, own = load_tokenizer(target, trusted), load_tokenizer(draft, trusted)
     for path in (target, draft):
@@ -63,6 +83,9 @@ def local_facts(config: Config) -> dict[str, Any] | None:
     shapes = [read_shape(path, trusted) for path in (target, draft)]
     theirs, ours = (shape.logits_width for shape in shapes)
     other = to_target and has_other_vocabulary(tokenizer, own, theirs)
+    if not (other or pair.draft.is_of_target):
+        require_float_weights(draft)
+        require_smaller(target, draft, trusted)
     # The pair stage adds rows to the draft, or makes them anew.
     extended = other or bool(lacking_rows(tokenizer, own, theirs, lambda: sampled_tokens(config)))
     widths = [theirs] if extended else [theirs, ours]

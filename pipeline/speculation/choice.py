@@ -105,6 +105,12 @@ def passes_of(models: Iterable[Any], vocabulary: int) -> str:
     return way if way in ("compiled", "graphs") else "eager"
 
 
+def passes_differ(target: Any, drafts: Iterable[Any], vocabulary: int) -> bool:
+    """Whether the target is computed in compiled code and a draft is not, such as a head."""
+    own = passes_of([target], vocabulary)
+    return own == "compiled" and any(passes_of([draft], vocabulary) != own for draft in drafts)
+
+
 def target_passes(target: Any, vocabulary: int, are_recorded: bool) -> str:
     """The same of a target, `are_recorded` where a draft reads its hidden states, of which compiled code keeps none."""
     way = passes_of([target], vocabulary)

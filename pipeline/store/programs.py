@@ -5,7 +5,10 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO
+
+_HEARD = 1 << 20  # bytes at once
 
 
 def call(
@@ -14,10 +17,12 @@ def call(
     given: str = "",
     environment: Mapping[str, str] | None = None,
     seconds: float | None = None,
+    hear: Callable[[str], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run `command` with `given` as its input. Raises subprocess.TimeoutExpired after `seconds`, and OSError where it cannot be
     started; in both cases, and at an interrupt, nothing of it goes on. What ends this process without an exception does not end
-    the program."""
+    the program. `hear` is given each whole line of its standard error, about a second after it was
+    written; then there is no limit of `seconds`."""
     # Files and not pipes: a process that it leaves in the background would keep a pipe open.
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as wrong, tempfile.TemporaryFile() as asked:
         asked.write(given.encode())
@@ -26,7 +31,7 @@ def call(
             command, env=environment, stdin=asked, stdout=said, stderr=wrong, start_new_session=True
         )
         try:
-            code = process.wait(seconds)
+            code = process.wait(seconds) if hear is None else _heard(process, wrong, hear)
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -37,3 +42,16 @@ def call(
             stream.seek(0)
             texts.append(stream.read().decode(errors="replace"))
     return subprocess.CompletedProcess(command, code, *texts)
+
+
+def _heard(process: "subprocess.Popen[bytes]", stream: IO[bytes], hear: Callable[[str], None]) -> int:
+    """Wait for the end. Its file is read by position: the program writes where the file stands."""
+    code, at = None, 0
+    while code is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(1)
+        *lines, _ = os.pread(stream.fileno(), _HEARD, at).split(b"\n")
+        for line in lines:
+            hear(line.decode(errors="replace"))
+            at += len(line) + 1
+    return code

@@ -68,6 +68,11 @@ def test_a_draft_length_of_ones_own_is_exported(smoke: Smoke, tmp_path: Path) ->
         "changed.yaml has evaluate.gamma 3, and the run that trained the draft had 5, which is exported" in unasked.err
     )
     assert "evaluate.gamma" not in asked.err
+    beyond = _export(smoke, tmp_path / "beyond", "vllm", "--gamma", "17")
+    assert (2, False) == (beyond.code, (tmp_path / "beyond").exists())
+    assert (
+        "--gamma 17: the run that trained the draft examined draft lengths up to 16 (evaluate.max_gamma)" in beyond.err
+    )
     assert ([5, 3], 3) == ([one.gamma for one in found], started)
     assert found[0].deployed == found[1].deployed
     assert list(range(1, max(figures) + 1)) == list(figures)

@@ -66,7 +66,7 @@ def test_a_head_is_compared_and_checked(smoke: Smoke, target: Path, eagle3: Path
     place, baseline, stored = smoke.place, tmp_path / "baseline.json", smoke.place.artifact("generate")
     ended = place.understudy("compare", eagle3, RUN, "--completions", stored, "--target", target)
     assert (0, "") == (ended.code, ended.err)
-    assert "the acceptance rates are over different tokens" in ended.out
+    assert "Acceptance rates are over different tokens" in ended.out
     named = ("check", RUN, "--draft", eagle3, "--baseline", baseline, "--target", target)
     assert 0 == place.understudy(*named, "--update-baseline").code
     ended = place.understudy(*named)

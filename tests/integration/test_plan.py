@@ -121,14 +121,14 @@ def test_the_plan_in_words(smoke: Smoke) -> None:
 
     assert (0, "") == (ended.code, ended.err)
     assert "corpus: 480 rows: about 312 train, 48 dev, 120 examination prompts, before" in ended.out
-    assert f"generate: up to 600 completions, {tokens:,} target tokens, {tokens * 203 / 1e6:.1f} MB" in ended.out
+    assert f"generate: up to 600 completions, {tokens:,} target tokens of 203 bytes on disk" in ended.out
     assert (
         "target tokens: 24 for each completion (generate.max_new_tokens), and 16 more for those of examination"
         in ended.out
     )
     assert "generate/before: up to 240 completions, 9,600 target tokens" in ended.out
     assert "completions: one for each train or dev prompt; for each examination prompt one sampled" in ended.out
-    assert "on-policy rounds: up to 100 completions, 2,400 target tokens, 0.5 MB" in rounds.out
+    assert "on-policy rounds: up to 100 completions, 2,400 target tokens of 203 bytes on disk" in rounds.out
     assert "distill: 120 steps x batch 32 = 3,840 sequences\n" in ended.out  # 60 steps, twice
 
 
@@ -238,8 +238,8 @@ def test_a_measured_plan_names_what_each_job_takes(place: Place) -> None:
     assert ["plan"] == [path.name for path in place.store.rglob("*") if path.is_file()]  # the lock, of no bytes
 
 
-def _forked(command: list[str], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    """A small run, forked from this process."""
+def _forked(command: list[str], environment: dict[str, str], hear: Any) -> "subprocess.CompletedProcess[str]":
+    """A small run, forked from this process. `hear` would be given its lines."""
     run = Forked(command[command.index("run") :], Path.cwd(), environment)
     out, err = run.communicate(timeout=600)
     return subprocess.CompletedProcess(command, run.returncode or 0, out, err)

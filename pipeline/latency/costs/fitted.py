@@ -53,6 +53,7 @@ class FittedCosts:
         default_factory=dict
     )  # requests in the batch / concurrency by draft length
     first_token: float = 0.0  # TTFT of a request that is alone, in seconds; 0 if unknown
+    draft_shape: None = None  # as `draft_digest`
     draft_digest: None = None  # unknown: measurements do not name the draft
     max_throughput: tuple[float, float] | None = None  # measured tokens per second, of plain decoding and of all
     cells: tuple[Cell, ...] = ()  # what was measured

@@ -28,7 +28,7 @@ from pipeline.latency.costs.surface import Surface
 from pipeline.models.devices import synchronize
 from pipeline.models.out_of_memory import batch_named
 from pipeline.progress import Progress
-from pipeline.speculation.choice import choose_forward, passes_of
+from pipeline.speculation.choice import choose_forward, passes_differ, passes_of
 from pipeline.speculation.forward import CachedModel, Forward
 
 
@@ -55,6 +55,8 @@ def measure_profile(
     forwards = choose_forward(target, vocabulary), choose_forward(draft, vocabulary)
     shape = (len(batches), len(tokens), len(contexts))
     conditions = {**_environment(target, passes_of((target, draft), vocabulary)), **about}
+    if passes_differ(target, [draft], vocabulary):
+        conditions["unequal_passes"] = True
     of = {**conditions, "max_gamma": gammas, "repeats": repeats}
     kept = MeasuredPoints(about=of) if out is None else read_points(out, of)
     if out is not None and kept.count:

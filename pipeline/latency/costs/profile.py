@@ -17,6 +17,10 @@ Floats = NDArray[np.float64]
 SCHEMA = 1
 _MIN_PROCESSOR_SHARE = 0.6  # CPU share below which other processes disturbed the measurement
 PARTS = ("target", "draft", "prefill")
+UNEQUAL = (  # passes of target and draft
+    "passes of the target are computed in compiled code here and those of the draft in PyTorch, one operator at a time, so the "
+    "draft costs more beside its target than on an engine"
+)
 _KEYS = {"schema", "about", *PARTS}
 
 
@@ -113,6 +117,12 @@ class Profile:
         return found if isinstance(found, str) else None
 
     @property
+    def draft_shape(self) -> str | None:
+        """As `StepCosts.draft_shape`."""
+        found = self.about.get("draft_shape")
+        return found if isinstance(found, str) else None
+
+    @property
     def notes(self) -> list[str]:
         """Warnings about this profile for the reader of predictions."""
         found, share = list[str](), self.about.get("processor_share")
@@ -121,6 +131,8 @@ class Profile:
                 f"note: other processes were running, so profiling got {share:.0%} of the CPU time and its times are unreliable; "
                 "profile again on an idle machine"
             )
+        if self.about.get("unequal_passes"):
+            found.append(f"note: {UNEQUAL}; fit an engine's own costs from its load tests (understudy latency fit)")
         if self.about.get("passes") == "eager" and not str(self.about.get("device", "")).startswith("cpu"):
             found.append(
                 "note: these are eager passes, and engines replay recorded graphs, in which a small draft costs less beside its "

@@ -33,6 +33,11 @@ class StepCosts(Protocol):
     def draft_digest(self) -> str | None: ...
 
     @property
+    def draft_shape(self) -> str | None:
+        """`models/step_shape.py`; None where it is not known."""
+        ...
+
+    @property
     def notes(self) -> Sequence[str]: ...
 
     @property

@@ -42,8 +42,8 @@ def counts(drafts: float, length: float, first: float | None = 0.8, **changes: A
         (counts(10_000, 2.91, first=0.79), "as_predicted", "0.790, 0.800 was predicted"),  # both within the margin
         (counts(10_000, 2.9, first=0.7), "short", "at least 2.950"),
         (counts(1000, 2.7, first=None), "short", "mean acceptance length"),
-        (counts(1000, 2.7, first=0.7, draft_tokens=4000.0), "short", "first tokens accepted 0.700"),
-        (counts(1000, 1.2, first=0.8, draft_tokens=4000.0), "as_predicted", "first tokens"),
+        (counts(1000, 2.7, first=0.7, draft_tokens=4000.0), "short", "acceptance of the first draft token 0.700"),
+        (counts(1000, 1.2, first=0.8, draft_tokens=4000.0), "as_predicted", "first draft token"),
         (counts(1000, 1.2, first=None, draft_tokens=4000.0), "not_known", "does not count by position"),
         (counts(1000, 4.9, first=0.99), "as_predicted", "4.900"),
         (Counts(drafts=1000.0), "not_known", "do not include the number of accepted drafts"),

@@ -8,6 +8,8 @@ from pipeline.config.loading import load_config, parse_config
 from pipeline.config.pair import ReferenceRecipe
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
+from pipeline.running.jobs import jobs_of
+from pipeline.running.settings import key_json
 
 SMALL = "name: x\npair:\n  target: {source: reference}\n  draft: {source: reference}\ncorpus:\n  sources: [{path: reference}]\n"
 
@@ -491,6 +493,19 @@ def test_only_a_model_of_its_own_gets_the_vocabulary_of_the_target(small: Path, 
     assert said in _error(small, *own, f"pair.draft={draft}")
     config = load_config(small, (*own, "pair.draft={source: ./d, vocabulary: target, tokens: {<x>: y}}"))
     assert {"<x>": "y"} == config.pair.draft.tokens
+
+
+def test_a_default_is_one_value_however_it_is_stated(small: Path) -> None:
+    """Unset, null and the number that null stands for train the same draft, under one key."""
+    pair = (
+        "pair.target.source=./t",
+        "pair.draft={source: target, head: {kind: eagle3}}",
+        "corpus.sources=[{path: ./p}]",
+    )
+    stated = [(), ("distill.unrolled_steps=null",), ("distill.unrolled_steps=3",), ("distill.unrolled_steps=4",)]
+    jobs = [next(job for job in jobs_of(load_config(small, (*pair, *one))) if job.id == "distill") for one in stated]
+    keys = [key_json(job.settings) for job in jobs]
+    assert keys[0] == keys[1] == keys[2] != keys[3]
 
 
 def test_a_model_has_no_places_to_unroll(small: Path) -> None:

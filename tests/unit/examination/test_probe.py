@@ -1,5 +1,7 @@
 """When a probe says that a draft pays."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,11 +9,14 @@ import pytest
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.acceptance.schema import Figure
+from pipeline.config.corpus import named_source
 from pipeline.config.evaluate import EvaluateConfig
+from pipeline.drafts.directory import NOTHING
 from pipeline.examination import probe
 from pipeline.examination.probe import _pays
 from pipeline.latency.costs.speedup import ForwardTimes, from_cost_ratio
 from pipeline.report import probe as probe_report
+from tests.fakes import tiny_tokenizer
 
 
 @pytest.mark.parametrize(
@@ -32,6 +37,60 @@ def test_a_verdict_needs_bounds_on_one_side_and_enough_conversations(
 ) -> None:
     assert _pays(Figure(1.0, low, high, prompts, conversations)) is pays
     assert _pays(None) is None
+
+
+@pytest.mark.parametrize(
+    ("template", "chat", "row", "is_said"),
+    [
+        ("{{ messages[0]['content'] }}", None, {"prompt": "w1 w2"}, True),
+        ("{{ messages[0]['content'] }}", False, {"prompt": "w1 w2"}, False),
+        ("{{ messages[0]['content'] }}", None, {"messages": [{"role": "user", "content": "w1"}]}, False),
+        (None, None, {"prompt": "w1 w2"}, False),
+    ],
+)
+def test_a_chat_template_that_nobody_asked_for_is_said(
+    tmp_path: Path, template: str | None, chat: bool | None, row: dict[str, Any], is_said: bool
+) -> None:
+    """With the option that leaves it out; of chats there is nothing to leave out."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    (tmp_path / "p.jsonl").write_text(json.dumps(row) + "\n")
+    pair: Any = SimpleNamespace(tokenizer=tokenizer, vocabulary=32, trained_on=NOTHING)
+    found = probe.read_prompts(named_source(tmp_path / "p.jsonl", {}), pair, chat, 9, 64)
+    said = "chat template: applied to 1 plain prompts, as the tokenizer has one; --no-chat leaves it out"
+    assert is_said is (said in found.notes)
+
+
+def test_passes_of_two_kinds_are_said_beside_the_cost_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    """A head is computed in PyTorch beside a target in compiled code, on a CPU; and the length of the comparison is named."""
+    figure = Figure(2.0, 1.9, 2.1, 40)
+    figures: Any = SimpleNamespace(
+        acceptance_rate=figure,
+        acceptance_rate_without_loops=None,
+        loop_share=0.0,
+        tokens_per_target_call=dict.fromkeys((1, 3), figure),
+        by_output_position=None,
+        tokens=9,
+    )
+    one: Any = SimpleNamespace(
+        name="head", figures=figures, gamma=1, speedup=None, cost_ratio=0.5, arithmetic=None, verdict="head: none"
+    )
+    conditions: dict[str, Any] = {
+        "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+        "draft_sampling": "greedy",
+        "convention": "user",
+        "confidence": 0.95,
+        "gamma": 3,
+        "gamma_from": "evaluate.gamma of run r",
+        "cost_ratio_given": False,
+        "device": "cpu",
+    }
+    for unequal in (True, False):
+        probe_report.print_probe(probe.Probe([one], {}, 9, 9, unequal_passes=unequal), conditions, [])
+        out = " ".join(capsys.readouterr().out.split())
+        assert unequal is ("--cost-ratio states that of an engine" in out)
+        assert "Acceptance rates are over the tokens that rounds of 3 draft tokens examine" in out
+        assert "tokens / target call at 3 draft tokens (evaluate.gamma of run r)" in out
 
 
 def test_drafts_of_equal_shape_have_one_measurement(monkeypatch: pytest.MonkeyPatch) -> None:

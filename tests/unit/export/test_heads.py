@@ -79,7 +79,7 @@ def head_plan(
     settings = SimpleNamespace(
         pair=SimpleNamespace(target=source, trust_remote_code=False, draft=SimpleNamespace(dtype="bfloat16")),
         gate=SimpleNamespace(load=None, profile={}),
-        evaluate=SimpleNamespace(gamma=gamma, draft_sampling="greedy"),
+        evaluate=SimpleNamespace(gamma=gamma, max_gamma=8, draft_sampling="greedy"),
         sampling=SimpleNamespace(temperature=0.0, min_p=0.0),
     )
     draft: Any = SimpleNamespace(

@@ -22,9 +22,11 @@ from pipeline.planning import prompt_sample
 from pipeline.planning.pair_name import pair_name
 from pipeline.planning.starting_config import starting_config
 from pipeline.running.inputs import require_inputs, resolve_inputs
+from pipeline.running.local_pair import check_local_pair
 from pipeline.running.pair_checks import apply_pair
 from pipeline.store.artifacts import Store
 from tests.fakes import quantize_in_name, tiny_llama, tiny_tokenizer
+from tests.heads import eagle3_draft, medusa_draft, write_eagle3, write_medusa
 from tests.standin_hub import standin_hub
 
 HUB = "org/name@" + "12345678e9" * 4  # a revision that YAML could take for a number
@@ -38,6 +40,13 @@ def _model(path: Path, template: str | None = None, **config: Any) -> Path:
     model.save_pretrained(path)
     tokenizer.chat_template = template
     tokenizer.save_pretrained(path)
+    return path
+
+
+def _deep(path: Path) -> Path:
+    """Larger than a head on it."""
+    tiny_llama(hidden=64, layers=6, dtype=torch.float32).save_pretrained(path)
+    tiny_tokenizer().save_pretrained(path)
     return path
 
 
@@ -256,6 +265,41 @@ def test_an_untrained_head_of_the_target(tmp_path: Path, kind: Any) -> None:
         UsageError, match=f"--draft-kind {kind}: a head reads hidden states of its target, which servers"
     ):
         starting_config("http://127.0.0.1:1", "target", prompts, str(target), head=kind)
+
+
+@pytest.mark.parametrize("layout", ["speculators", "eagle", "medusa"])
+def test_a_published_head(tmp_path: Path, layout: str) -> None:
+    """Its kind and what it reads are found in its own config; a run takes the config as it is."""
+    target, prompts = _deep(tmp_path / "target"), _prompts(tmp_path / "p.jsonl", [{"prompt": "a b"}] * 3)
+    model, place = tiny_llama(hidden=64, layers=6, dtype=torch.float32), tmp_path / "head"
+    if layout == "medusa":
+        head, found = write_medusa(place, medusa_draft(model)), "# 3 places of 1 block, 32 tokens"
+    else:
+        head = write_eagle3(place, eagle3_draft(model, read=(0, 1, 2), kept=20), layout)
+        found = "# 1 llama layer, reads hidden states 0, 1, 2 of the target, drafts 20 of 32 tokens"
+    text = starting_config(str(target), str(head), prompts)
+    config, kind = _loaded(tmp_path, text), "medusa" if layout == "medusa" else "eagle3"
+
+    assert f"# its config.json: a head of kind {kind}, which is trained further;" in text
+    assert found in text
+    assert (str(head), None, None) == (config.pair.draft.source, config.pair.draft.head, config.pair.draft.layers)
+    assert ("medusa" == kind, 3 if kind == "medusa" else 5) == ("unrolled_steps" not in text, config.evaluate.gamma)
+    assert 256 == config.corpus.prompt_limit + config.generate.max_new_tokens + config.generate.lookahead
+    check_local_pair(config)
+    with pytest.raises(UsageError, match=f"--draft {head}: a head reads hidden states of its target, which servers"):
+        starting_config("http://127.0.0.1:1", str(head), prompts, str(target))
+
+
+def test_a_published_head_of_another_target(tmp_path: Path) -> None:
+    """As the run refuses it; and a head in the place of the target is named."""
+    target, prompts = _deep(tmp_path / "target"), _prompts(tmp_path / "p.jsonl", [{"prompt": "a b"}] * 3)
+    head = write_eagle3(tmp_path / "head", eagle3_draft(tiny_llama(dtype=torch.float32), read=(1, 3, 9)))
+    with pytest.raises(
+        UsageError, match=r"--draft: .*head: the head reads hidden states \[1, 3, 9\] of a target of 6 layers"
+    ):
+        starting_config(str(target), str(head), prompts)
+    with pytest.raises(UsageError, match=r"--target .*head: this is a draft \(kind eagle3\), not a target"):
+        starting_config(str(head), str(target), prompts)
 
 
 def test_columns_are_written_into_the_config(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.planning import trial_runs
 from pipeline.planning.forecast import forecast
 from pipeline.planning.trial_runs import Cost, Trial, _shares, cost_of, extrapolate, scaled
+from pipeline.progress import Progress
 from pipeline.store.artifacts import Artifact, FileEntry, Manifest, Store
 
 SMOKE = Path(__file__).parents[3] / "configs" / "smoke.yaml"
@@ -181,7 +182,7 @@ def test_a_small_run_that_fails_says_why_and_is_seen_by_nobody(tmp_path: Path, m
     with pytest.raises(
         UnderstudyError, match=r"with 25\.0% of its prompts and steps failed: generate\.batch = 8: out of"
     ):
-        trial_runs._run(load_config(SMOKE), 0.25, 0.04, tmp_path / "1")
+        trial_runs._run(load_config(SMOKE), 0.25, 0.04, tmp_path / "1", Progress())
     assert ["MLFLOW_TRACKING_URI" in environment for environment in seen] == [False]
 
 

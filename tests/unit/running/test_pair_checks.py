@@ -17,6 +17,7 @@ from pipeline.running.jobs import jobs_of
 from pipeline.running.local_pair import check_local_pair
 from pipeline.running.pair_checks import apply_pair
 from tests.fakes import quantize_in_name, tiny_llama, tiny_tokenizer
+from tests.heads import eagle3_draft, write_eagle3
 
 SMOKE = Path(__file__).parents[3] / "configs" / "smoke.yaml"
 NARROW = "gate_proj has 64 inputs and 172 outputs, but int4 needs multiples of 64 and 32"
@@ -211,7 +212,10 @@ def test_gpt2_layers_are_measured_too(tmp_path: Path) -> None:
 
 def test_a_local_pair_is_checked_before_a_run(tmp_path: Path) -> None:
     """By `--dry-run` and `plan`: what the pair leaves out, and settings that cannot work; other pairs are left as they are."""
-    target, draft = _model(tmp_path / "target"), _model(tmp_path / "draft", intermediate_size=172)
+    target, draft = (
+        _model(tmp_path / "target", intermediate_size=192),
+        _model(tmp_path / "draft", intermediate_size=172),
+    )
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n')
     pair = (f"pair={{target: {{source: {target}}}, draft: {{source: {draft}}}}}", "generate.distribution_tokens=8")
     prompts = f"corpus.sources=[{{path: {tmp_path}/prompts.jsonl}}]"
@@ -235,6 +239,39 @@ def test_a_local_model_with_fewer_columns_than_tokens_is_found_before_a_run(tmp_
 
     with pytest.raises(UsageError, match=r"pair\.draft: its logits have 20 columns and the tokenizer"):
         check_local_pair(_config(*pair, f"corpus.sources=[{{path: {tmp_path}/prompts.jsonl}}]"))
+
+
+def test_a_local_head_is_held_against_its_target_before_a_run(tmp_path: Path) -> None:
+    """Of another target, in its place, and larger than it."""
+    target = _model(tmp_path / "target")
+    model = tiny_llama(dtype=torch.float32)
+    head = write_eagle3(
+        tmp_path / "head", eagle3_draft(model, read=(0, 1, 2)), eagle_aux_hidden_state_layer_ids=[0, 1, 7]
+    )
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n')
+
+    def check(target: Path | str, draft: Path | str) -> None:
+        pair = f"pair={{target: {{source: {target}}}, draft: {{source: {draft}}}}}"
+        prompts = f"corpus.sources=[{{path: {tmp_path}/prompts.jsonl}}]"
+        check_local_pair(_config(pair, "generate.distribution_tokens=8", prompts))
+
+    with pytest.raises(
+        UsageError, match=r"pair\.draft: .*head: the head reads hidden states \[0, 1, 7\] of a target of 2"
+    ):
+        check(target, head)
+    with pytest.raises(UsageError, match=r"pair\.target: this is a draft \(kind eagle3\), not a target"):
+        check(head, target)
+    served = (
+        f"pair={{target: {{source: server, tokenizer: {target}, revision: r}}, draft: {{source: {head}}}}}",
+        "generate={engine: server, server: {endpoints: ['http://127.0.0.1:1']}, max_new_tokens: 24}",
+        f"corpus.sources=[{{path: {tmp_path}/prompts.jsonl}}]",
+    )
+    with pytest.raises(
+        UsageError, match=r"pair\.draft: a head reads hidden states of its target, which servers do not"
+    ):
+        check_local_pair(_config(*served))
+    with pytest.raises(UsageError, match="swap the two if they are in the wrong places"):
+        check(target, _model(tmp_path / "larger", intermediate_size=172))
 
 
 def test_a_local_draft_with_another_tokenizer_is_checked_before_a_run(tmp_path: Path) -> None:

@@ -169,7 +169,10 @@ def test_speculation_that_costs_is_a_warning(site: Site, monkeypatch: pytest.Mon
     costs = FlatCosts(plain=1.0, speculative=2.0)
     look_at(watch, site, [0.8] * 9, now)
     said = [one.partition(" at this load")[0] for one in site.lines]
-    assert ["warning: big-draft: speculation is 37% slower than plain decoding", "big-draft: speculation pays again"] == said
+    assert [
+        "warning: big-draft: speculation is 37% slower than plain decoding",
+        "big-draft: speculation pays again",
+    ] == said
 
 
 def test_a_profile_that_cannot_be_read_loses_no_counts(site: Site) -> None:

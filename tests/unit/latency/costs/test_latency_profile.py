@@ -77,6 +77,12 @@ def test_eager_passes_of_a_gpu_are_said_to_be_none_of_an_engine() -> None:
         assert [] == replace(PROFILE, about=about).notes
 
 
+def test_a_target_in_compiled_code_beside_a_draft_in_pytorch_is_said() -> None:
+    """As of a head on a CPU: its share of a target pass is none of an engine's."""
+    (note,) = replace(PROFILE, about={"device": "cpu: x", "passes": "eager", "unequal_passes": True}).notes
+    assert "passes of the target are computed in compiled code here and those of the draft in PyTorch" in note
+
+
 def test_it_survives_its_file(tmp_path: Path) -> None:
     """Written and read."""
     (tmp_path / "profile.json").write_text(json.dumps(PROFILE.json()))

@@ -1,0 +1,53 @@
+"""Parameters of the models of a pair that are on this machine, where no run has counted them: from headers and configs, without
+weights."""
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+from pipeline.config.root import Config
+from pipeline.errors import UnderstudyError
+from pipeline.models.files import weight_files
+from pipeline.models.model_json import CONFIG
+from pipeline.models.places import model_places
+from pipeline.planning.earlier_runs import Measurements
+from pipeline.planning.new_rows import size_with_new_rows
+
+
+def local_models(config: Config) -> dict[str, Path]:
+    """By role, the models whose config and weights are on this machine."""
+    found = dict[str, Path]()
+    for role, place in model_places(config.pair).items():
+        path = place.find() if place.tokenizer is None else None  # of a served target only the tokenizer would be here
+        with contextlib.suppress(UnderstudyError):
+            if path is not None and (path / CONFIG).is_file() and weight_files(path):
+                found[role] = path
+    return found
+
+
+def with_local_sizes(config: Config, known: Measurements) -> Measurements:
+    """With the parameters of a head, or of a draft model, and of its target. Of a model that cannot be read nothing is known:
+    whoever loads it says why."""
+    paths, made = local_models(config), config.pair.draft.head
+    if known.draft_parameters is not None or not paths:
+        return known
+    # Imported here because it takes torch, which plans of models on a hub do without.
+    from pipeline.drafts.fitting_head import parameters_of_untrained
+    from pipeline.drafts.head_tensors import measure_draft
+    from pipeline.models.shape import measure_weights
+
+    trusted, sizes = config.pair.trust_remote_code, dict[str, int]()
+    with contextlib.suppress(UnderstudyError):
+        if "target" in paths:
+            sizes["target"] = measure_weights(paths["target"], trusted).parameters
+        if made is not None and "target" in paths:
+            sizes["draft"] = parameters_of_untrained(made, paths["target"], trusted)
+        elif "draft" in paths:
+            resized = size_with_new_rows(config)
+            sizes["draft"] = resized.whole if resized is not None else measure_draft(paths["draft"], trusted).parameters
+    return replace(
+        known,
+        draft_parameters=sizes.get("draft"),
+        target_parameters=known.target_parameters or sizes.get("target"),
+        parameters_source="counted in the files on this machine",
+    )
