@@ -126,9 +126,16 @@ def test_every_metric_of_a_run_is_in_the_glossary(smoke: Smoke) -> None:
 
 
 def test_show_prints_what_run_printed(smoke: Smoke) -> None:
-    """Afterwards `show` prints the very text that the run ended with, rows in the order of the plan."""
+    """Afterwards `show` prints the very text that the run ended with, rows in the order of the plan; of further commands the run
+    has one line, which names `show`."""
     shown = smoke.place.understudy("show", RUN)
-    assert smoke.ended.out == shown.out
+    assert _without_hints(smoke.ended.out) == _without_hints(shown.out)
+    assert f"to predict its speedup and latency elsewhere: understudy show {RUN} has the commands" in smoke.ended.out
+    assert {"predict", "probe", "profile"} <= set(shown.out.split())
+
+
+def _without_hints(out: str) -> list[str]:
+    return [line for line in out.splitlines() if not line.startswith(("to predict ", "to make PROFILE: "))]
 
 
 def test_show_json_holds_the_same(smoke: Smoke) -> None:

@@ -42,7 +42,7 @@ def test_the_plan_counts_them(place: Place) -> None:
     planned = json.loads(place.understudy("plan", SMOKE, "--set", "distill.prompt_weight=0.5", "--json").out)
     assert 0 == ended.code, ended.err
     assert (
-        "generate/prompts: up to 7,488 positions of train prompts, which the target scores in a prefill of each"
+        "generate/prompts: the target scores the train prompts too, in a prefill of each, up to 7,488 positions"
         in ended.out
     )
     assert 312 * 24 == planned["prompt_positions"]

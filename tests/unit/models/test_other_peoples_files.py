@@ -82,10 +82,10 @@ def test_a_dtype_is_named_as_torch_names_it(model: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "says bitsandbytes, and all weights are floats"),
-        ({"load_in_8bit": True}, "says bitsandbytes, and all weights are floats"),
-        ({"quant_method": "gptq", "bits": 4}, "says gptq, and all weights are floats"),
-        ({"quant_method": "awq", "bits": 4}, "says awq, and all weights are floats"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "states bitsandbytes, but all weights are floats"),
+        ({"load_in_8bit": True}, "states bitsandbytes, but all weights are floats"),
+        ({"quant_method": "gptq", "bits": 4}, "states gptq, but all weights are floats"),
+        ({"quant_method": "awq", "bits": 4}, "states awq, but all weights are floats"),
         ({"group_size": 64, "bits": 4}, "names no quant_method, as MLX writes it"),
     ],
 )
