@@ -325,7 +325,7 @@ def test_a_head_is_stale_after_a_fine_tuning_of_its_target(vllm: Engine, subject
     """No alarm while the target is served that it was trained for; then the fine-tuned one is, which has its hidden states in
     other places, and the watch finds it by the counters alone."""
     before = subject.target.parent / "target_before"
-    training = {"max_steps": 200, "optimizer": "muon", "learning_rate": 1.6e-2}
+    training: dict[str, Any] = {"max_steps": 200, "optimizer": "muon", "learning_rate": 1.6e-2}
     exported = at_temperature_0(
         _trained(before, {"source": "target", "head": {"kind": "eagle3"}}, tmp_path, **training)
     )
