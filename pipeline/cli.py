@@ -23,6 +23,7 @@ from pipeline.commands.doctor import doctor
 from pipeline.commands.init import init
 from pipeline.commands.latency.explain import explain
 from pipeline.commands.latency.fit import fit
+from pipeline.commands.latency.plan import plan as latency_plan
 from pipeline.commands.latency.predict import predict
 from pipeline.commands.latency.schedule import schedule
 from pipeline.commands.launched import in_first_alone, led_by_first
@@ -89,6 +90,11 @@ AIMS: dict[str, tuple[Named, ...]] = {
         Named(
             predict,
             f"latency predict {_AT_A_LOAD} --request-rate 1,4",
+            "latency",
+        ),
+        Named(
+            latency_plan,
+            "latency plan --costs costs.json --request-rate 20 --p95 8s",
             "latency",
         ),
         Named(

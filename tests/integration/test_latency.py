@@ -1,4 +1,4 @@
-"""`understudy latency`: fit, predict, schedule and explain, through the real command."""
+"""`understudy latency`: fit, plan, predict, schedule and explain, through the real command."""
 
 import csv
 import json
@@ -23,8 +23,8 @@ def sweep(tmp_path: Path) -> Path:
     return path
 
 
-def _latency(smoke: Smoke, *arguments: object) -> Ended:
-    return smoke.place.understudy("latency", *arguments, store=False)
+def _latency(smoke: Smoke, *arguments: object, **environment: str) -> Ended:
+    return smoke.place.understudy("latency", *arguments, store=False, **environment)
 
 
 def _fitted(smoke: Smoke, sweep: Path) -> Path:
@@ -113,6 +113,33 @@ def test_a_schedule_needs_nothing_but_the_sweep(smoke: Smoke, sweep: Path) -> No
     assert set(found["not_measured"]) <= {1, 3}
     assert set(found["draft_length"]) - {0, 2, 4} == set(found["not_measured"])
     assert ("*" in high.out) == ("not measured at all of these batch sizes" in high.out)
+
+
+def test_replicas_are_planned(smoke: Smoke, sweep: Path) -> None:
+    """A line for each way to serve the rate, in 80 columns, and the same in `--json`; a target that a request alone misses is
+    impossible; without a rate nothing is planned."""
+    asked = ("plan", "--costs", _fitted(smoke, sweep), "--output-tokens", 200)
+    ended = _latency(smoke, *asked, "--request-rate", 20, "--p95", "3.5s", COLUMNS="80")
+    figures = json.loads(_latency(smoke, *asked, "--request-rate", 20, "--p95", "3500ms", "--json").out)
+    never = _latency(smoke, *asked, "--request-rate", 20, "--p95", "0.8s")
+    none = _latency(smoke, *asked, "--p95", "8s")
+
+    options = {one["draft_length"]: one for one in figures["options"]}
+    best = figures["options"][0]
+    assert (0, {"none", "2", "4", "schedule"}) == (ended.code, set(options))
+    assert best["least_replicas"] <= best["replicas"] <= best["most_replicas"]
+    assert best["seconds"] <= 3.5 < best["one_fewer_seconds"]
+    assert ended.out.startswith(f"20 requests/s within 3.5 s (p95): {best['replicas']} replicas [")
+    assert (None, True) == (options["none"]["replicas"], options["none"]["alone_seconds"] > 3.5)
+    (without,) = [line for line in ended.out.splitlines() if "impossible" in line]
+    assert "none" in without
+    assert max(map(len, ended.out.splitlines())) <= 80
+    assert (0, 1) == (
+        never.code,
+        never.out.count("impossible with any number of replicas; a request that is alone takes"),
+    )
+    assert "measure" not in never.out.partition("Last column")[2]
+    assert (2, "", True) == (none.code, none.out, "Missing option '--request-rate'" in none.err)
 
 
 def test_output_lengths_decide_p95(smoke: Smoke, sweep: Path, tmp_path: Path) -> None:
@@ -247,6 +274,10 @@ def test_the_textbook_example_is_explained(smoke: Smoke) -> None:
         ),
         (("predict", "--costs", "{sweep}", "--request-rate", "0"), "--request-rate 0: give numbers above 0"),
         (("schedule", "--costs", "{sweep}", "--plot", "x.pdf"), "--plot x.pdf: give a .png file"),
+        (("plan", "--costs", "{sweep}", "--request-rate", 9), "give --p95 or --p99"),
+        (("plan", "--costs", "{sweep}", "--request-rate", 9, "--p95", "soon"), "--p95 soon: give a time above 0"),
+        (("plan", "--costs", "{sweep}", "--request-rate", 9, "--p95", ""), "--p95 : give a time above 0"),
+        (("plan", "--costs", "{sweep}", "--request-rate", 0, "--p95", "8s"), "--request-rate 0: give a number above 0"),
         (("explain", "--verify-ms", 10), "--verify-ms 10: must be at least --plain-ms (50)"),
     ],
 )

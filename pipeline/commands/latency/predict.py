@@ -35,6 +35,13 @@ def predict(
     request_rate: Annotated[
         str | None, typer.Option(help="Requests per second, comma-separated. Default: 10% to 90% of capacity.")
     ] = None,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="Instead of request rates: requests that a load test keeps open (--max-concurrency), comma-separated.",
+        ),
+    ] = None,
     max_num_seqs: CapOption = None,
     quantile: Annotated[
         list[float] | None,
@@ -56,8 +63,9 @@ def predict(
 
     from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
     from pipeline.errors import UsageError
-    from pipeline.latency.load.prediction import chosen_lengths
+    from pipeline.latency.load.prediction import chosen_lengths, predict_closed
     from pipeline.latency.load.prediction import predict as predicted
+    from pipeline.report.latency_concurrency import concurrencies_json, print_concurrencies
     from pipeline.report.latency_predict import (
         above_measured,
         near_capacity,
@@ -68,6 +76,9 @@ def predict(
 
     check_plot(plot)
     rates, quantiles = _rates(request_rate), _quantiles(quantile or [DEFAULT_QUANTILE])
+    clients = _concurrencies(concurrency)
+    if clients and (rates or simulate or replicas > 1 or plot):
+        raise UsageError("--concurrency: of one replica and without --request-rate, --replicas, --simulate and --plot")
     step_costs, workload = read_costs_and_workload(costs, acceptance, acceptance_rate, output_tokens, prompt_tokens)
     if gamma is not None and not workload.max_gamma:
         raise UsageError(f"--gamma {gamma}: --costs {costs} has no measurement with a draft; leave out --gamma")
@@ -77,7 +88,6 @@ def predict(
         )
     cap = default_max_num_seqs(max_num_seqs, step_costs)
     lengths_N = chosen_lengths(workload, step_costs, cap, gamma)
-    found = predicted(workload, step_costs, lengths_N, rates, replicas=replicas, simulated=simulate, seed=seed)
     told, tokens = notes(step_costs, workload, cap), float(workload.tokens_W.mean())
     if acceptance is None and len(set(workload.tokens_W.tolist())) == 1:
         told.append(
@@ -86,6 +96,16 @@ def predict(
         )
     if gamma is not None and not step_costs.measured(gamma):
         told.append(f"note: draft length {gamma} was not measured; its times are interpolated")
+    if clients:
+        closed = predict_closed(workload, step_costs, lengths_N, clients)
+        if not as_json:
+            print_concurrencies(closed, quantiles, told)
+            return
+        for note in told:
+            Progress().line(note)
+        say_json({"concurrencies": concurrencies_json(closed, quantiles)})
+        return
+    found = predicted(workload, step_costs, lengths_N, rates, replicas=replicas, simulated=simulate, seed=seed)
     told += [*above_measured(found, tokens), *near_capacity(found)]
     if as_json:
         for note in told:
@@ -107,6 +127,15 @@ def _rates(text: str | None) -> list[float]:
     if not all(0 < one < float("inf") for one in found):
         raise UsageError(f"--request-rate {text}: give numbers above 0, comma-separated, such as 0.5,2,8")
     return found
+
+
+def _concurrencies(text: str | None) -> list[int]:
+    from pipeline.errors import UsageError
+
+    parts = text.split(",") if text is not None else []
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"--concurrency {text}: give whole numbers from 1, comma-separated, such as 1,8,32")
+    return [int(part) for part in parts]
 
 
 def _quantiles(asked: Sequence[float]) -> list[float]:

@@ -96,6 +96,12 @@ def latency_distribution(
     return LatencyDistribution(tuple(classes))
 
 
+def normal_mixture(mean_W: Floats, spread_W: Floats) -> LatencyDistribution:
+    """Of requests that each have a normal distribution, without others that come and go. In seconds."""
+    mean_WK, spread_WK = mean_W[:, None], spread_W[:, None] + 1e-9 * float(mean_W.mean())
+    return LatencyDistribution((_Requests(1.0, mean_WK, spread_WK, np.zeros_like(mean_WK)),))
+
+
 def _pearson3(score_WK: Floats, skew_WK: Floats) -> Floats:
     """Cumulative probabilities of Pearson type III distributions: shifted gamma distributions, reflected for a negative skewness.
     `scipy.stats` takes twice as long and more."""

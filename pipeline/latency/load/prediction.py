@@ -11,6 +11,7 @@ from pipeline.errors import UsageError
 from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import ServerCapacity
+from pipeline.latency.load.closed_loop import ClosedLoop, closed_loop
 from pipeline.latency.load.measured_losses import MeasuredLosses, measured_losses
 from pipeline.latency.load.queueing import Latency, latency
 from pipeline.latency.load.schedule import DraftOption, draft_lengths, request_seconds
@@ -89,6 +90,15 @@ class Prediction:
     measured: float | None  # the same with any draft length
     extrapolated: bool  # whether a full batch is above the largest that was measured with its draft length
     drafts: bool = True  # False: there is plain decoding only, and both results are of it
+
+
+@dataclass(frozen=True)
+class ClosedPoint:
+    """Results of a load test at one concurrency."""
+
+    loop: ClosedLoop
+    measured: float | None  # tokens per second of the costs' own measurement there; None if there is none
+    accuracy: StepAccuracy
 
 
 def draft_option(name: str, workload: Workload, step_costs: StepCosts, cap: int) -> DraftOption:
@@ -179,7 +189,7 @@ def predict(
     speculative_limit = speculative.stability_limit * replicas
     points = []
     for rate in sorted(rates or [share * speculative_limit for share in DEFAULT_LOADS]):
-        found = _latency_at(rate / replicas, speculative, workload, lengths_N, step_costs.first_steps)
+        found = latency_at(rate / replicas, speculative, workload, lengths_N, step_costs.first_steps)
         simulation = (
             _simulate(
                 workload,
@@ -195,13 +205,13 @@ def predict(
             if simulated and found
             else None
         )
-        without = _latency_at(rate / replicas, plain, workload, lengths_N * 0, step_costs.first_steps)
+        without = latency_at(rate / replicas, plain, workload, lengths_N * 0, step_costs.first_steps)
         at = [(0, without.batch)] if without else []
-        at += [(_length_at(lengths_N, found.batch), found.batch)] if found else []
+        at += [(length_at(lengths_N, found.batch), found.batch)] if found else []
         accuracy = step_costs.accuracy.with_tokens(workload.tokens_error)
         for gamma, batch in at:
             accuracy = accuracy.or_worse(step_costs.accuracy_at(gamma, batch).with_tokens(workload.tokens_error))
-        extrapolated = any(_beyond(step_costs, gamma, batch) for gamma, batch in at)
+        extrapolated = any(beyond_measured(step_costs, gamma, batch) for gamma, batch in at)
         points.append(LoadPoint(rate, without, found, accuracy, simulation, extrapolated))
     cap = len(lengths_N)
     return Prediction(
@@ -212,12 +222,30 @@ def predict(
         _accuracy_at(workload, step_costs, 0, cap),
         step_costs.accuracy_at(int(lengths_N[-1]), cap).with_tokens(workload.tokens_error),
         *_measured(workload, step_costs, replicas),
-        any(_beyond(step_costs, int(length), len(lengths_N)) for length in (0, lengths_N[-1])),
+        any(beyond_measured(step_costs, int(length), len(lengths_N)) for length in (0, lengths_N[-1])),
         workload.max_gamma > 0,
     )
 
 
-def _beyond(step_costs: StepCosts, gamma: int, batch: float) -> bool:
+def predict_closed(
+    workload: Workload, step_costs: StepCosts, lengths_N: Ints, concurrencies: Sequence[int]
+) -> list[ClosedPoint]:
+    """At each concurrency with plain decoding, where it was measured, and with speculation, where that is something else."""
+    _check_acceptance(workload, step_costs)
+    points = []
+    for concurrency in sorted(concurrencies):
+        loops = [closed_loop(workload, step_costs, lengths_N, concurrency)]
+        if step_costs.plain and loops[0].gamma:
+            loops.insert(0, closed_loop(workload, step_costs, lengths_N * 0, concurrency))
+        for loop in loops:
+            cells = [one for one in step_costs.cells if one.gamma == loop.gamma and round(one.requests) == concurrency]
+            rates = [one.batch * one.tokens_per_step / one.step_seconds for one in cells]
+            accuracy = _accuracy_at(workload, step_costs, loop.gamma, concurrency)
+            points.append(ClosedPoint(loop, float(np.mean(rates)) if rates else None, accuracy))
+    return points
+
+
+def beyond_measured(step_costs: StepCosts, gamma: int, batch: float) -> bool:
     """Whether a draft length was not measured at as large a batch."""
     _, largest = step_costs.measured_requests.get(gamma, (1, step_costs.max_requests))
     return batch > largest
@@ -231,19 +259,19 @@ def _measured(workload: Workload, step_costs: StepCosts, replicas: int) -> tuple
     return plain, of_all
 
 
-def _latency_at(
+def latency_at(
     rate: float, capacity: ServerCapacity, workload: Workload, lengths_N: Ints, first_steps: int
 ) -> Latency | None:
     """Request sizes are those at the draft length of the mean batch size."""
     first = latency(rate, capacity, workload.sizes(int(lengths_N[0]), first_steps))
     if first is None:
         return None
-    if (length := _length_at(lengths_N, first.batch)) == lengths_N[0]:
+    if (length := length_at(lengths_N, first.batch)) == lengths_N[0]:
         return first
     return latency(rate, capacity, workload.sizes(length, first_steps))
 
 
-def _length_at(lengths_N: Ints, batch: float) -> int:
+def length_at(lengths_N: Ints, batch: float) -> int:
     """The draft length at a mean batch size."""
     return int(lengths_N[min(max(round(batch), 1), len(lengths_N)) - 1])
 
@@ -265,7 +293,7 @@ def _simulate(
     replica = Replica(step_GN, step_costs.prefills, lambda count: int(lengths_N[count - 1]), step_costs.first_steps)
     seconds_R = (
         simulate(
-            replica, make_traces(workload, max(1, _length_at(lengths_N, batch))), rate, requests, seed, replicas
+            replica, make_traces(workload, max(1, length_at(lengths_N, batch))), rate, requests, seed, replicas
         ).steady_state()
         + before_decoding
     )
