@@ -32,6 +32,7 @@ from tests.benchmarks import (
     light_paths,
     power,
     quickstart,
+    replica_plans,
     segments,
     segments_cost,
     served_distillation,
@@ -110,6 +111,7 @@ TOPICS = {
             "latency_models": latency_models,
             "latency_public": latency_public,
             "latency_simulated": latency_simulated,
+            "replica_plans": replica_plans,
         },
     ),
     "servers": Topic(
