@@ -195,7 +195,15 @@ def export(
         typer.Argument(
             metavar="DRAFT",
             help=f"The draft, or the config whose champion is exported: {CONFIG_FORMS} (docs/naming.md). By default the "
-            "champion of the config of the latest run.",
+            "champion of the config of the latest run. With --run any draft.",
+        ),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="For a draft that no run trained (a directory, or a model of the hub): the run on whose completions it is "
+            "examined. One with another tokenizer is served as vLLM maps its tokens (docs/drafts.md).",
         ),
     ] = None,
     variant: Annotated[
@@ -236,7 +244,9 @@ def export(
 
     require_engine(engine)
     require_free(out)
-    exported, config = _exported(draft, Store(store), variant)
+    exported, config = (
+        _exported(draft, Store(store), variant) if run is None else (_given(draft, run, variant, Store(store)), None)
+    )
     from pipeline.export.write import write_export  # loads torch
 
     plan = plan_export(exported, cast(ExportEngine, engine), out, tensor_parallel, converter, gamma)
@@ -253,6 +263,22 @@ def export(
             "exports the other"
         )
     say(f"{exported.label}: exported for {plan.facts.title} to {write_export(plan, progress)}")
+
+
+def _given(text: str | None, run: str, variant: "Variant | None", store: "Store") -> "Draft":
+    """A draft that the run did not train."""
+    from pipeline.errors import UsageError
+    from pipeline.export.given import given_draft
+    from pipeline.registry.finding import find_draft, find_run
+
+    if variant not in (None, "unquantized"):
+        raise UsageError(f"--variant {variant}: with --run a draft is exported as it is; leave the option out")
+    if text is None:
+        raise UsageError("--run: name the draft that is examined on the completions of this run")
+    found = find_draft(text, store)
+    if found.run:
+        raise UsageError(f"--run: run {found.run} trained {text}, and it is examined with that; leave the option out")
+    return given_draft(found, find_run(run, store, needs=("generate",)))
 
 
 def _exported(text: str | None, store: "Store", variant: "Variant | None") -> "tuple[Draft, Config | None]":

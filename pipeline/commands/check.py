@@ -120,7 +120,10 @@ def _update_baseline(inputs: _Inputs, outputs: Sequence[str]) -> None:
 
 def _compare(inputs: _Inputs, margin: float, segment_margin: float) -> "Comparison":
     """Examine the draft as the baseline was, and compare. UsageError if conditions or rows differ; Refused without figures."""
+    from dataclasses import replace
+
     from pipeline.drafts.head_config import kind_of
+    from pipeline.drafts.kinds import KINDS
     from pipeline.errors import UsageError
     from pipeline.judgement.regression import compare, differing, require_same_rates
 
@@ -147,6 +150,7 @@ def _compare(inputs: _Inputs, margin: float, segment_margin: float) -> "Comparis
             f"--baseline {path}: made under other conditions ({', '.join(names)}); use the same, or write it again with "
             "--update-baseline"
         )
+    settings = replace(settings, other_tokenizer=KINDS[before.kind].maps_tokens)  # else it is the wrong draft
     return compare(_examine(stored, draft, settings), before, margin, segment_margin)
 
 

@@ -114,7 +114,8 @@ def probe(
     """Examine drafts on your prompts, without a config.
 
     Prints acceptance rates, the best draft length, the break-even acceptance rate, and a verdict for each draft; --json has the
-    rates by domain too.
+    rates by domain too. A draft with another tokenizer is examined as a transplant before its training
+    (pair.draft.vocabulary), and as vLLM maps its tokens (use_heterogeneous_vocab).
     """
     from pipeline.config.corpus import named_source
     from pipeline.config.evaluate import EvaluateConfig
@@ -139,7 +140,7 @@ def probe(
     length, of_length = length_of(gamma, named, max_gamma)
     if completions is not None:
         check_completions(completions, resolve(known).sampling, find_target(target))
-    pair = load_named_pair(target, named, dtype, device, trust_remote_code)
+    pair = load_named_pair(target, named, dtype, device, trust_remote_code, other_tokenizers=True)
     settings = EvaluateConfig(convention=convention, draft_sampling=draft_sampling, gamma=length, max_gamma=max_gamma)
     columns = {
         "format": prompt_format,
@@ -155,7 +156,7 @@ def probe(
             f"{name}: drafted greedily, as engines draft with {kind} at every temperature"
             for name, kind in greedy.items()
         ]
-    _print(found, [*deployed.lines, *notes], deployed.sampling, settings, of_length, cost_ratio, as_json)
+    _print(found, [*deployed.lines, *pair.notes, *notes], deployed.sampling, settings, of_length, cost_ratio, as_json)
 
 
 @dataclass(frozen=True)

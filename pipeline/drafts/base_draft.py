@@ -12,7 +12,7 @@ from pipeline.drafts.directory import TRAINED_ON
 from pipeline.drafts.kinds import Kind
 from pipeline.drafts.shared_tokens import Vocabularies
 from pipeline.drafts.surgery import added_tokens, extend_vocabulary, gained_tokens, prune_layers
-from pipeline.drafts.token_rows import write_token_rows
+from pipeline.drafts.token_rows import TokenRows, write_token_rows
 from pipeline.drafts.transplant import TransplantFacts, transplant
 from pipeline.errors import UsageError
 from pipeline.models.derived import check_derived, computed
@@ -118,16 +118,7 @@ def draft_of_other_vocabulary(
     `width`: as in `fitting_draft`; `tokens`: `pair.draft.tokens`; `stops`: the target's stop tokens; `embedding`: gives that of
     the target (V, E), or why it is not at hand. UsageError for a draft whose tokens cannot be compared with the target's.
     """
-    require_float_weights(given)
-    own = load_tokenizer(given, trust_remote_code)
-    own_width = find_width(given, trust_remote_code)
-    assert own_width is not None  # a model directory
-    check_columns(own, own_width, "pair.draft")
-    vocabularies = Vocabularies(tokenizer, own, width, own_width)
-    shared = vocabularies.shared(tokens, stops)
-    model = load_model(given, dtype, _CPU, trust_remote_code)
-    columns = columns_for(tokenizer) if width is None else width
-    facts, made = transplant(model, vocabularies, shared, columns, embedding())
+    model, facts, made = transplanted(given, tokenizer, width, tokens, stops, embedding, dtype, trust_remote_code)
     for config in (model.config, model.config.get_text_config()):
         config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, list(stops) or None
         config.pad_token_id = None  # the row of a padding token is not trained, and often it is the token of the end
@@ -138,6 +129,30 @@ def draft_of_other_vocabulary(
     save_tokenizer(tokenizer, out)
     check_derived(computed(model), out, dtype, _CPU, trust_remote_code, "pair.draft with the target's vocabulary")
     return facts
+
+
+def transplanted(
+    given: Path,
+    tokenizer: Any,
+    width: int | None,
+    tokens: Mapping[str, str],
+    stops: Sequence[int],
+    embedding: Callable[[], torch.Tensor | str],
+    dtype: str,
+    trust_remote_code: bool,
+) -> tuple[Any, TransplantFacts, TokenRows]:
+    """As `draft_of_other_vocabulary`: the model in host memory, and how each row was made."""
+    require_float_weights(given)
+    own = load_tokenizer(given, trust_remote_code)
+    own_width = find_width(given, trust_remote_code)
+    assert own_width is not None  # a model directory
+    check_columns(own, own_width, "pair.draft")
+    vocabularies = Vocabularies(tokenizer, own, width, own_width)
+    shared = vocabularies.shared(tokens, stops)
+    model = load_model(given, dtype, _CPU, trust_remote_code)
+    columns = columns_for(tokenizer) if width is None else width
+    facts, made = transplant(model, vocabularies, shared, columns, embedding())
+    return model, facts, made
 
 
 def require_float_weights(given: Path) -> None:

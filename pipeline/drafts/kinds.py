@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-KindName = Literal["plain", "eagle3", "medusa", "prompt-lookup", "suffix-matching"]
+KindName = Literal["plain", "tli", "eagle3", "medusa", "prompt-lookup", "suffix-matching"]
 # What a head on hidden states may have that not every engine computes: the normed states in the residual stream, norms of queries
 # and keys, attention windows, biases in its layers, another activation than SiLU, the target's embedding or the output of its
 # last layer among the states that it reads, one state in the place of several, another embedding than the target's of the same
@@ -41,6 +41,7 @@ class Kind:
     memory: Literal["none", "request"]  # what it remembers while a request is decoded
     greedy: bool = False  # whether engines take its likeliest token at every place, whatever the sampling settings
     vllm_method: str | None = None  # of `--speculative-config`, for a draft with weights
+    maps_tokens: bool = False  # it keeps its own vocabulary, and its engine maps tokens one by one: `token_map.py`
     reads_states: bool = False  # hidden states of the target: it is made for one target, which is loaded with it
     unrolled: int | None = None  # places of a block that its training computes one after another, where nothing is set
 
@@ -55,6 +56,16 @@ KINDS: dict[str, Kind] = {
             by_token=True,
             memory="request",
             vllm_method="draft_model",
+        ),
+        Kind(
+            name="tli",
+            summary="a smaller language model with another vocabulary, untrained; the engine maps shared tokens one by one",
+            has_weights=True,
+            by_token=True,
+            memory="request",
+            greedy=True,
+            vllm_method="draft_model",
+            maps_tokens=True,
         ),
         Kind(
             name="eagle3",
@@ -92,7 +103,7 @@ KINDS: dict[str, Kind] = {
         ),
     )
 }
-PLAIN, LOOKUP, SUFFIX = KINDS["plain"], KINDS["prompt-lookup"], KINDS["suffix-matching"]
+PLAIN, TLI, LOOKUP, SUFFIX = KINDS["plain"], KINDS["tli"], KINDS["prompt-lookup"], KINDS["suffix-matching"]
 EAGLE3, MEDUSA = KINDS["eagle3"], KINDS["medusa"]
 assert set(get_args(KindName)) == KINDS.keys()
 

@@ -8,15 +8,18 @@ from typing import Any
 import torch
 
 from pipeline.config.pair import DeviceMap
+from pipeline.drafts.base_draft import has_other_vocabulary
 from pipeline.drafts.eagle3 import Eagle3Draft
 from pipeline.drafts.eagle3_model import load_eagle3
 from pipeline.drafts.head_config import kind_of, read_eagle3, read_medusa
-from pipeline.drafts.kinds import EAGLE3, LOOKUP, MEDUSA, PLAIN, SUFFIX, Kind, KindName
+from pipeline.drafts.kinds import EAGLE3, LOOKUP, MEDUSA, PLAIN, SUFFIX, TLI, Kind, KindName
 from pipeline.drafts.lookup import PromptLookup
 from pipeline.drafts.medusa import MedusaDraft, load_medusa
 from pipeline.drafts.plain import PlainDraft
 from pipeline.drafts.suffix import SuffixMatching, SuffixSettings
 from pipeline.drafts.surgery import extend_vocabulary, gained_tokens
+from pipeline.drafts.tli import TliDraft
+from pipeline.drafts.token_map import map_tokens
 from pipeline.errors import BrokenDraft, UnderstudyError, UsageError
 from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.model_json import read_config
@@ -49,13 +52,22 @@ class DraftSource:
 
 
 def load_draft(
-    pair: Pair, path: Path, dtype: str, device: torch.device, trusted: bool, target: Callable[[], Any]
+    pair: Pair,
+    path: Path,
+    dtype: str,
+    device: torch.device,
+    trusted: bool,
+    target: Callable[[], Any],
+    kind: Kind | None = None,
 ) -> DraftWithWeights:
-    """The draft in `path`, of whatever kind its files are, for a pair. `target`: loads its target, where the draft reads hidden
-    states. BrokenDraft for a draft that is not of this pair."""
-    kind = kind_of(path)
+    """The draft in `path`, of whatever kind its files are, or of `kind`, for a pair. `target`: loads its target, where the draft
+    reads hidden states. BrokenDraft for a draft that is not of this pair."""
+    kind = kind or kind_of(path)
     if kind.reads_states:
         return load_head(kind, path, TargetStates(target()), pair.vocabulary)
+    if kind.maps_tokens:
+        width = pair.facts["target"]["logits_width"] or pair.vocabulary
+        return load_mapped(path, load_tokenizer(pair.tokenizer, trusted), width, dtype, device, trusted)
     return load_plain(pair, path, dtype, device, trusted)
 
 
@@ -70,6 +82,22 @@ def load_plain(pair: Pair, path: Path, dtype: str, device: torch.device, trusted
     if gained:
         extend_vocabulary(model, gained)
     return PlainDraft(model, pair.vocabulary)
+
+
+def load_mapped(path: Path, tokenizer: Any, width: int, dtype: str, device: torch.device, trusted: bool) -> TliDraft:
+    """A draft with another tokenizer as an engine maps its tokens. `tokenizer`, `width`: of the target and its logits.
+    BrokenDraft for one that no engine maps."""
+    model = load_model(path, dtype, device, trusted)
+    own, own_width = load_tokenizer(path, trusted), int(model.config.get_text_config().vocab_size)
+    return TliDraft(model, map_tokens(tokenizer, own, width, own_width), width)
+
+
+def kind_for(path: Path, tokenizer: Any, width: int | None, trusted: bool) -> Kind:
+    """The kind of a draft in a model directory, as it is, for a target with this tokenizer: one of another tokenizer is served by
+    mapping its tokens."""
+    kind = kind_of(path)
+    own = None if kind.reads_states else load_tokenizer(path, trusted)
+    return TLI if own is not None and has_other_vocabulary(tokenizer, own, width) else kind
 
 
 def load_head(
@@ -115,7 +143,7 @@ def _with_weights(source: DraftSource, device: torch.device) -> LoadedDraft:
 
 
 _LOADERS: dict[KindName, Callable[[DraftSource, torch.device], LoadedDraft]] = {
-    **dict.fromkeys((PLAIN.name, EAGLE3.name, MEDUSA.name), _with_weights),
+    **dict.fromkeys((PLAIN.name, TLI.name, EAGLE3.name, MEDUSA.name), _with_weights),
     LOOKUP.name: lambda source, device: PromptLookup(source.lookup_ngram),
     SUFFIX.name: lambda source, device: SuffixMatching(source.suffix),
 }

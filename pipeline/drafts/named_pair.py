@@ -1,16 +1,20 @@
 """A target and drafts given on the command line, loaded and checked, without a config."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
+from pipeline.drafts.base_draft import has_other_vocabulary, transplanted
 from pipeline.drafts.directory import NOTHING, TrainedOn, trained_on_before
 from pipeline.drafts.head_config import find_target, kind_of
-from pipeline.drafts.loading import load_head
+from pipeline.drafts.loading import load_head, load_mapped
 from pipeline.drafts.plain import PlainDraft
+from pipeline.errors import BrokenDraft
 from pipeline.models.devices import choose_device
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_model, load_tokenizer
@@ -18,6 +22,7 @@ from pipeline.models.model_json import read_config
 from pipeline.models.rope_choice import choice_in, with_factors
 from pipeline.models.shape import read_shape
 from pipeline.models.step_shape import step_shape
+from pipeline.models.stored_embedding import stored_embedding
 from pipeline.models.tokenizers import check_columns, check_same_family, stop_token_ids
 from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.target_states import TargetStates
@@ -43,12 +48,19 @@ class NamedPair:
     trained_on: TrainedOn  # any of the drafts
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)  # of the target's generation_config.json
     shapes: Mapping[str, str] = field(default_factory=dict)  # of the drafts: those of equal ones take equal seconds
+    notes: Sequence[str] = ()  # on drafts with another tokenizer
 
 
 def load_named_pair(
-    target: str, drafts: Mapping[str, Located], dtype: str | None, device: str, trust_remote_code: bool = False
+    target: str,
+    drafts: Mapping[str, Located],
+    dtype: str | None,
+    device: str,
+    trust_remote_code: bool = False,
+    other_tokenizers: bool = False,
 ) -> NamedPair:
-    """Load a target and drafts, by short name, with the target's tokenizer.
+    """Load a target and drafts, by short name, with the target's tokenizer. With `other_tokenizers` a draft that has another is
+    loaded in the two forms in which it can be used: as a transplant, and as an engine maps its tokens.
 
     The target is a model directory, an artifact that contains one, or org/name[@revision] on the hub. `dtype` None: each model is
     loaded in the dtype that it was saved in. `device`: auto, cpu, cuda or cuda:N. Raises UsageError for a target that is no
@@ -68,33 +80,85 @@ def load_named_pair(
     kinds = {name: kind_of(path) for name, path in paths.items()}
     plain = [path for name, path in paths.items() if not kinds[name].reads_states]
     shapes = {path: read_shape(path, trust_remote_code) for path in (target_path, *plain)}
+    width = shapes[target_path].logits_width
+    others = [
+        path
+        for path in plain
+        if other_tokenizers and has_other_vocabulary(tokenizer, load_tokenizer(path, trust_remote_code), width)
+    ]
     for path in plain:
-        check_same_family(tokenizer, load_tokenizer(path, trust_remote_code), shapes[target_path].logits_width)
+        if path not in others:
+            check_same_family(tokenizer, load_tokenizer(path, trust_remote_code), width)
     for path, shape in shapes.items():
-        check_columns(tokenizer, shape.logits_width, str(path))
+        if path not in others:
+            check_columns(tokenizer, shape.logits_width, str(path))
 
     def load(path: Path) -> Any:
         return load_model(path, dtype or saved_dtype(path), where, trust_remote_code)
 
-    vocabulary, model = min(shape.logits_width for shape in shapes.values()), load(target_path)
+    vocabulary = min(shape.logits_width for path, shape in shapes.items() if path not in others)
+    model, stops = load(target_path), stop_token_ids(target_path, tokenizer)
     states = TargetStates(model)
-    loaded: dict[str, LoadedDraft] = {
-        name: load_head(kinds[name], path, states, vocabulary)
-        if kinds[name].reads_states
-        else PlainDraft(load(path), vocabulary)
-        for name, path in paths.items()
-    }
+    loaded, notes, shape_of = dict[str, LoadedDraft](), list[str](), dict[str, str]()
+    for name, path in paths.items():
+        if path in others:
+            of_target = _Target(target_path, tokenizer, width, stops)
+            forms, said = _other_tokenizer(name, path, of_target, dtype or saved_dtype(path), where, trust_remote_code)
+            loaded, notes = loaded | forms, notes + said
+            continue
+        head = kinds[name].reads_states
+        loaded[name] = load_head(kinds[name], path, states, vocabulary) if head else PlainDraft(load(path), vocabulary)
+        shape_of[name] = step_shape(path) or name
     return NamedPair(
         target=model,
         drafts=loaded,
         tokenizer=tokenizer,
         vocabulary=vocabulary,
         context=min(shape.context for shape in shapes.values()),
-        stop_tokens=stop_token_ids(target_path, tokenizer),
+        stop_tokens=stops,
         trained_on=reduce(or_, map(trained_on_before, paths.values()), NOTHING),
         sampling_defaults=defaults,
-        shapes={name: f"{step_shape(path) or name} {loaded[name].models[0].dtype}" for name, path in paths.items()},
+        shapes={name: f"{shape_of.get(name, name)} {draft.models[0].dtype}" for name, draft in loaded.items()},
+        notes=notes,
     )
+
+
+@dataclass(frozen=True)
+class _Target:
+    path: Path
+    tokenizer: Any
+    width: int
+    stops: Sequence[int]
+
+
+def _other_tokenizer(
+    name: str, path: Path, target: _Target, dtype: str, device: torch.device, trusted: bool
+) -> tuple[dict[str, LoadedDraft], list[str]]:
+    """The forms of a draft with another tokenizer, by name, and what they are."""
+    transplant, mapped = f"{name} (transplant)", f"{name} (TLI)"
+    model, facts, _ = transplanted(
+        path,
+        target.tokenizer,
+        target.width,
+        {},
+        target.stops,
+        lambda: stored_embedding(target.path, trusted),
+        dtype,
+        trusted,
+    )
+    forms: dict[str, LoadedDraft] = {transplant: PlainDraft(model.to(device), target.width)}
+    notes = [f"{transplant}: the base draft of pair.draft.vocabulary = target, before any training: {facts.note()}"]
+    notes += [f"{name}: {warning}" for warning in facts.warnings()]
+    try:
+        forms[mapped] = draft = load_mapped(path, target.tokenizer, target.width, dtype, device, trusted)
+        notes.append(f"{mapped}: {draft.note}")
+    except BrokenDraft as error:
+        notes.append(f"{mapped}: vLLM's use_heterogeneous_vocab does not serve it: {error}")
+    notes.append(
+        f"{name}: methods that draft text (transformers' assistant with another tokenizer, SLEM) are not predicted: what they "
+        "draft depends on where each round began"
+    )
+    return forms, notes
 
 
 def saved_dtype(path: Path) -> str:

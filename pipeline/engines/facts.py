@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN, KindName, Trait
+from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN, TLI, KindName, Trait
 
 Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "openvino"]
 ExportEngine = Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers", "tgi"]
@@ -153,6 +153,7 @@ FACTS: Mapping[str, EngineFacts] = {
         repository="vllm-project/vllm",
         serving={
             PLAIN.name: "`--speculative-config` with `method: draft_model`, `model`, `num_speculative_tokens`",
+            TLI.name: "the same with `use_heterogeneous_vocab: true`; greedy, on runner V1",
             EAGLE3.name: "`method: eagle3`; one length, unquantized",
             MEDUSA.name: "`method: medusa`; one length up to its heads, greedy, unquantized",
         },
@@ -232,6 +233,10 @@ FACTS: Mapping[str, EngineFacts] = {
                 of_cpu_sampling=True,
                 effect="the CPU build does not sample from the target while it speculates at a temperature above 0",
             ),
+            Issue(
+                number=54780,
+                effect="with `use_heterogeneous_vocab` both tokenizers are those of the default revision, whatever is pinned",
+            ),
             Issue(number=34497, effect="log-probabilities are wrong while speculating"),
         ),
         notes=(
@@ -243,8 +248,10 @@ FACTS: Mapping[str, EngineFacts] = {
             "There are two model runners. V2 is the default; `parallel_drafting` of plain drafts (PARD) and of EAGLE, Medusa, "
             "MLP speculators, `suffix` and `use_heterogeneous_vocab` run on V1, which is deprecated (pull request 52487). The "
             "start says which one runs; `VLLM_USE_V2_MODEL_RUNNER` chooses it. Without Triton it is V1.",
-            "`use_heterogeneous_vocab`: a plain draft with another vocabulary; greedy drafting only. Acceptance 61% where 99.8% "
-            "of the tokens are in both, about 25% at 80% (pull request 38174).",
+            "`use_heterogeneous_vocab` (pull request 38174) compares how tokens are written, not their bytes: a line break of "
+            "byte-level BPE is not one of SentencePiece. A token that is not shared is fed as the draft's unknown token, or else "
+            "EOS, and no text is split anew. Of two tokens with one spelling either is taken, by the order of a hash table. "
+            "Acceptance 61% where 99.8% of the tokens are in both, about 25% at 80% (by that pull request).",
             "`enable_adaptive_verification` (pull request 52228), which verifies fewer tokens where the draft is unsure, is "
             "for `dspark` only.",
             "Speculation with a draft model, and an unquantized draft, were run on the CPU build; the rest was only read.",
@@ -262,6 +269,7 @@ FACTS: Mapping[str, EngineFacts] = {
             "(`LlamaForCausalLMEagle3`), to which export converts; one length, unquantized",
         },
         methods={PLAIN.name: "STANDALONE", EAGLE3.name: "EAGLE3"},
+        unserved={TLI.name: "pull request 22883, which would, is open"},
         heads={EAGLE3.name: replace(_EAGLE, samples=True)},
         loads={
             "unquantized": f"{_HF}; `--speculative-draft-model-quantization unquant`, else the target's is inherited",
@@ -359,6 +367,7 @@ FACTS: Mapping[str, EngineFacts] = {
         serving={
             PLAIN.name: "`-md draft.gguf --spec-type draft-simple --spec-draft-n-max N --spec-draft-n-min 0 --spec-draft-p-min 0`"
         },
+        unserved={TLI.name: "it refuses another vocabulary"},
         loads={"unquantized": "GGUF, made by `convert_hf_to_gguf.py` of llama.cpp"},
         drafting={
             "greedy": "`--spec-draft-sampling greedy`",
@@ -400,6 +409,9 @@ FACTS: Mapping[str, EngineFacts] = {
         repository="huggingface/transformers",
         serving={
             PLAIN.name: "`generate(assistant_model=...)`; the draft length is read from the assistant's `generation_config.json`"
+        },
+        unserved={
+            TLI.name: "its assistant with another tokenizer drafts text, or samples: its counts are not predicted"
         },
         loads={"unquantized": _HF, "int8": BITSANDBYTES, "int4": BITSANDBYTES, "fp8": f"{_FP8}, on GPUs"},
         loads_quantized_head=True,

@@ -14,9 +14,9 @@ from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.pair import Dtype
 from pipeline.drafts.directory import trained_on_before
-from pipeline.drafts.head_config import find_target, kind_of
+from pipeline.drafts.head_config import find_target
 from pipeline.drafts.kinds import Kind
-from pipeline.drafts.loading import load_head
+from pipeline.drafts.loading import kind_for, load_head, load_mapped
 from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UsageError
 from pipeline.examination.examiner import Examiner
@@ -26,6 +26,7 @@ from pipeline.models.files import model_digest
 from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.out_of_memory import batch_named
 from pipeline.models.tokenizers import check_same_family
+from pipeline.progress import Progress
 from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.target_states import TargetStates
@@ -60,6 +61,7 @@ class Settings:
     device: str = "auto"
     trust_remote_code: bool = False
     target: str | None = None  # which made the completions; only a draft that reads its hidden states needs it
+    other_tokenizer: bool = True  # whether a draft with another one is examined, as an engine maps its tokens
 
 
 def open_completions(directory: Path) -> Artifact:
@@ -103,13 +105,17 @@ def examine_on(completions: Artifact, draft: Path, settings: Settings) -> Examin
     tokenizer = load_tokenizer(completions.path / TOKENIZER, settings.trust_remote_code)
     stored = partial(read_completions, completions.path, {"examination"}, sampling)
     vocabulary = next(stored()).vocabulary
-    device, kind = choose_device(settings.device), kind_of(draft)
+    device, trusted = choose_device(settings.device), settings.trust_remote_code
+    kind = kind_for(draft, tokenizer, vocabulary, trusted)
     loaded: LoadedDraft
     if kind.reads_states:
         loaded = load_head(kind, draft, TargetStates(_target(completions, kind, settings, device)), vocabulary)
+    elif kind.maps_tokens and settings.other_tokenizer:
+        loaded = load_mapped(draft, tokenizer, vocabulary, settings.dtype, device, trusted)
+        Progress().warn(f"{draft} has another tokenizer: {loaded.note}")
     else:
-        check_same_family(tokenizer, load_tokenizer(draft, settings.trust_remote_code), vocabulary)
-        loaded = PlainDraft(load_model(draft, settings.dtype, device, settings.trust_remote_code), vocabulary)
+        check_same_family(tokenizer, load_tokenizer(draft, trusted), vocabulary)
+        loaded = PlainDraft(load_model(draft, settings.dtype, device, trusted), vocabulary)
     examiner = Examiner(sampling, settings.evaluate)
     with batch_named("evaluate.batch_tokens", settings.evaluate.batch_tokens, examiner.attempt_batch(loaded, stored())):
         counts = CountTable.of(chain.from_iterable(examiner.counts(loaded, stored())))

@@ -45,7 +45,7 @@ def expected_counters(
         pair, map_ = draft.pair, config.pair.target.device_map
         return load_model(pair.path("target"), pair.dtype("target"), device, trusted, map_)
 
-    loaded = load_draft(draft.pair, weights, config.pair.draft.dtype, device, trusted, target)
+    loaded = load_draft(draft.pair, weights, config.pair.draft.dtype, device, trusted, target, draft.given)
     most = config.evaluate.max_gamma if loaded.longest is None else min(config.evaluate.max_gamma, loaded.longest)
     gammas = examined_lengths(most, config.generate.lookahead, facts, served)
     settings, note = _as_the_engine(config.evaluate, facts, drafting, gammas[-1], config.generate.lookahead)
@@ -68,7 +68,8 @@ def expected_counters(
     # A head's rate is over the tokens that it drafts, which depend on length and convention.
     again = found if draft.kind.by_token else examined(deployed, config.evaluate, [config.evaluate.gamma])
     assert again is not None
-    _check_unchanged(draft, again, drafting)
+    if not draft.given:
+        _check_unchanged(draft, again, drafting)
     fixed = deployed.greedy or draft.kind.greedy
     other = None if fixed else _other_drafting(drafting, facts)
     return ExpectedCounters(

@@ -63,11 +63,16 @@ def speculative_config(plan: ExportPlan, model: str) -> dict[str, Any]:
     return {
         "method": plan.draft.kind.vllm_method,
         "model": model,
+        **_vocabulary(plan),
         **(for_vllm(lengths.by_batch) if lengths.by_batch else {"num_speculative_tokens": lengths.gamma}),
         "draft_sample_method": plan.drafting,
         "rejection_sample_method": "standard",
         "draft_tensor_parallel_size": plan.tensor_parallel,
     }
+
+
+def _vocabulary(plan: ExportPlan) -> dict[str, Any]:
+    return {"use_heterogeneous_vocab": True} if plan.draft.kind.maps_tokens else {}
 
 
 def synthetic_config(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, Any]:
@@ -77,6 +82,7 @@ def synthetic_config(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, 
     return {
         "method": plan.draft.kind.vllm_method,
         "model": str(plan.out / "draft"),
+        **_vocabulary(plan),
         "num_speculative_tokens": gamma,
         "rejection_sample_method": "synthetic",
         "synthetic_acceptance_rates": [round(min(rates[: position + 1]), 6) for position in range(gamma)],

@@ -40,7 +40,7 @@ def choose_lengths(draft: Draft, schedules: bool, given: int | None = None) -> D
     config = draft.config
     plain = config.evaluate.gamma
     profile = config.gate.profile.get(draft.variant)
-    if config.gate.load is None or profile is None:
+    if config.gate.load is None or profile is None or draft.given:  # its steps have other times
         return DraftLengths(plain)
     if not Path(profile).is_file():
         raise UsageError(

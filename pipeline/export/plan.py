@@ -110,6 +110,7 @@ def plan_export(
             *lengths.notes,
             *(schedule_issues(engine) if lengths.by_batch else ()),
             *notes,
+            *_given_notes(draft),
             *_dtype_notes(draft, engine),
             *_revision_notes(draft, facts),
             *_layout_notes(draft.variant, facts),
@@ -142,11 +143,23 @@ def _drafting(draft: Draft, facts: EngineFacts, samples: bool = False) -> tuple[
 
 def _worth(draft: Draft, lengths: DraftLengths) -> tuple[str, ...]:
     """What the decision about this draft measured of its speed. A schedule has lengths of its own."""
-    decision = recorded_decision(draft.record)
+    decision = None if draft.given else recorded_decision(draft.record)
     if decision is None or decision.variant != draft.variant:
         return ()
     best = None if decision.speed is None else decision.speed.candidate.gamma
     return tuple(served_worth(decision, best if lengths.by_batch and best is not None else lengths.gamma))
+
+
+def _given_notes(draft: Draft) -> list[str]:
+    if draft.given is None:
+        return []
+    found = [f"run {draft.run} did not train this draft: it is examined on the completions of that run"]
+    if draft.kind.maps_tokens:
+        found.append(
+            "the draft has another tokenizer, and the engine maps its tokens one by one, greedily: pair.draft.vocabulary = "
+            "target makes a draft of it that can be trained and that every engine serves"
+        )
+    return found
 
 
 def _dtype_notes(draft: Draft, engine: ExportEngine) -> list[str]:

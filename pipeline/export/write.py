@@ -66,7 +66,7 @@ def _write_draft(plan: ExportPlan, work: Path) -> bool:
         kept = find_generation_config(draft).model_dump(exclude_unset=True)
         write_json(draft / GENERATION_CONFIG, kept | for_transformers.assistant_settings(plan))
     width = target_width(plan.draft)
-    if not plan.facts.equal_widths or width is None:
+    if not plan.facts.equal_widths or width is None or plan.draft.kind.maps_tokens:
         return False
     pair = plan.draft.pair.facts
     return resize_rows(draft, int(pair["tokens"]), width, plan.draft.config.pair.trust_remote_code)

@@ -38,6 +38,7 @@ class Draft:
     chosen: Variant | None = None  # of the variants of that run; None: the one that its gate chose
     version: str = ""  # in the registry; empty before it is registered
     known_digest: str = ""
+    given: Kind | None = None  # of a draft that `run` did not train, whose pair and completions it is examined with
 
     @cached_property
     def directory(self) -> Path:
@@ -116,7 +117,7 @@ class Draft:
     @property
     def kind(self) -> Kind:
         """As it was examined."""
-        return KINDS[self.profile.draft.kind]
+        return self.given or KINDS[self.profile.draft.kind]
 
     @property
     def profile(self) -> Profile:

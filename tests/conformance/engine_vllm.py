@@ -3,11 +3,11 @@
     .venv-engines/bin/python tests/conformance/engine_vllm.py JOB.json RESULT.json
 
 A job names `target`, `draft` (null: no speculation), its `method`, `gamma`, `draft_sampling`, `prompts` (token ids),
-`max_tokens`, `repaired`, `batch` (most requests at once), `options` (further arguments of vLLM's `LLM`) and `calls`, each
-a `temperature` and a `seed`. One engine is started; each call decodes all prompts. The result holds, for each call, the
-emitted token ids, the engine's public counters over that call, its seconds, and a trace: what every step of every request
-emitted, as the scheduler saw it before it cut the text at its end. The trace is how tokens past the end become visible;
-the public counters are what is compared.
+`max_tokens`, `repaired`, `batch` (most requests at once), `options` (further arguments of vLLM's `LLM`), `speculative`
+(further keys of its speculative config) and `calls`, each a `temperature` and a `seed`. One engine is started; each
+call decodes all prompts. The result holds, for each call, the emitted token ids, the engine's public counters over that
+call, its seconds, and a trace: what every step of every request emitted, as the scheduler saw it before it cut the text
+at its end. The trace is how tokens past the end become visible; the public counters are what is compared.
 
 Imports nothing of Understudy: no torch of ours in this process.
 """
@@ -58,6 +58,7 @@ def start(job: dict[str, Any]) -> Any:
         "model": job["draft"],
         "num_speculative_tokens": job["gamma"],
         "draft_sample_method": job["draft_sampling"],
+        **job["speculative"],
     }
     return LLM(
         model=job["target"],

@@ -65,8 +65,10 @@ def vllm_job(
     repaired: bool = True,
     batch: int = 64,
     options: Mapping[str, Any] = {},
+    speculative: Mapping[str, Any] = {},
 ) -> dict[str, Any]:
-    """A job of engine_vllm.py; `calls` are (temperature, seed), `options` further arguments of vLLM's LLM."""
+    """A job of engine_vllm.py; `calls` are (temperature, seed), `options` further arguments of vLLM's LLM, `speculative` further
+    keys of its speculative config."""
     return {
         **_common(target, draft, prompts, max_tokens),
         "calls": [{"temperature": temperature, "seed": seed} for temperature, seed in calls],
@@ -76,6 +78,7 @@ def vllm_job(
         "repaired": repaired,
         "batch": batch,
         "options": dict(options),
+        "speculative": dict(speculative),
     }
 
 

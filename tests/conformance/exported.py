@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
 from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.config.stored import run_config
@@ -67,6 +68,20 @@ def export_draft(
     completions = sorted(stored, key=lambda item: item.id)[:prompts]
     target = read_pair(find_built(store, record, "pair").path, model_places(config.pair)).path("target")
     return Exported(out, read_expected(out), config, completions, target)
+
+
+def trained(config: Mapping[str, Any], place: Path, promoted: bool = False) -> tuple[RunRecord, Store]:
+    """The run `one` of a store in `place`, which examines the draft that it has trained. `promoted`: it is champion in the
+    store's own registry."""
+    (place / "config.yaml").write_text(yaml.safe_dump(dict(config)))
+    words = ["run", str(place / "config.yaml"), "--run", "one", "--store", str(place / "store")]
+    words += [] if promoted else ["--until", "evaluate"]
+    environment = os.environ | ({} if promoted else {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"})
+    subprocess.run([sys.executable, "-m", "understudy_cli", *words], check=True, env=environment)
+    store = Store(place / "store")
+    record = load_run(store, "one")
+    assert record is not None
+    return record, store
 
 
 def divergences(exported: Exported, tokens: Sequence[Sequence[int]]) -> list[dict[str, Any]]:

@@ -50,14 +50,22 @@ def test_counters_of_the_served_export_are_those_of_the_examination(
     rows: list[dict[str, Any]],
     gamma: int,
 ) -> None:
+    """Of the champion."""
+    rows.append(check_served(exported, gguf_target, draft, llama_cpp, tmp_path, gamma))
+
+
+def check_served(
+    exported: Exported, gguf_target: Path, draft: Any, llama_cpp: Path, place: Path, gamma: int
+) -> dict[str, Any]:
     """At temperature 0: completions equal the stored ones, and the counters of each answer (`draft_n`, `draft_n_accepted`) equal
-    the prediction, up to near-ties, which are listed. The counters of /metrics are their sums."""
+    the prediction, up to near-ties, which are listed. The counters of /metrics are their sums. `draft`: the exported weights,
+    loaded here."""
     limit = exported.config.generate.max_new_tokens
     prompts = [item.prompt.tolist() for item in exported.completions]
-    command = [exported.directory / "launch.sh", *FP32, *FP32_DRAFT, "--spec-draft-n-max", str(gamma)]
+    command: list[str | Path] = [exported.directory / "launch.sh", *FP32, *FP32_DRAFT, "--spec-draft-n-max", str(gamma)]
     context = ("--ctx-size", str(4 * (max(map(len, prompts)) + limit + gamma + 2)))
     path = f"{llama_cpp / 'build' / 'bin'}:/usr/bin:/bin"
-    with served([*command, *context], tmp_path / "log", TARGET=str(gguf_target), PATH=path) as server:
+    with served([*command, *context], place / "log", TARGET=str(gguf_target), PATH=path) as server:
         answers = server.complete(prompts, limit)
         metrics = server.counters(asdict(exported.expected.counters))
     tokens = [answer["tokens"] for answer in answers]
@@ -92,7 +100,6 @@ def test_counters_of_the_served_export_are_those_of_the_examination(
         "near_ties_of_the_target": ties_of_the_target,
         "near_ties_of_the_draft": ties_of_the_draft,
     }
-    rows.append(row)
     print(json.dumps({name: row[name] for name in ("predicted", "counted", "identical")}))
     assert all(tie["gap"] < TIE for tie in ties_of_the_target)
     explained = {tie["prompt"] for tie in (*ties_of_the_target, *ties_of_the_draft)}
@@ -103,6 +110,7 @@ def test_counters_of_the_served_export_are_those_of_the_examination(
     ]
     assert [sum(one) for one in zip(*counted, strict=True)] == [metrics["draft_tokens"], metrics["accepted"]]
     assert row["predicted"] == metrics or explained
+    return row
 
 
 def llama_cpp_rounds(a_T: Floats, length: int, gamma: int, limit: int) -> list[tuple[int, int]]:

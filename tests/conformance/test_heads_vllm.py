@@ -9,8 +9,6 @@ the three cases there: accepted tokens within 3 standard errors, five places and
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,7 +29,6 @@ from pipeline.drafts.head_config import kind_of
 from pipeline.drafts.loading import load_head
 from pipeline.drafts.made_heads import save_head
 from pipeline.errors import BrokenDraft
-from pipeline.export.expected import examine_as_served
 from pipeline.models.loading import load_model
 from pipeline.registry.registry import registered_name
 from pipeline.speculation.batch import Request
@@ -40,12 +37,12 @@ from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.speculation.target_states import TargetStates
 from pipeline.store.artifacts import Store
-from pipeline.store.runs import load_run
 from pipeline.watch.own_requests import OwnRequests
 from pipeline.watch.reading import Reader
 from tests.conformance.cases import stack
 from tests.conformance.engines import Engine, vllm_job
-from tests.conformance.exported import PROMPTS, Exported, divergences, export_draft
+from tests.conformance.exported import PROMPTS, Exported, export_draft, trained
+from tests.conformance.served_export import check_served
 from tests.conformance.served_vllm import ServedVllm, difference, served
 from tests.conformance.servers import Server
 from tests.conformance.subject import Subject
@@ -206,9 +203,9 @@ _LENIENT = {
 
 
 def config_of(target: Path, draft: dict[str, Any], **training: Any) -> dict[str, Any]:
-    """Of a run that trains a head of the target, in a few steps unless `training` says more."""
+    """Of a run that trains a draft of the target, in a few steps unless `training` says more."""
     return {
-        "name": "head",
+        "name": "trained",
         "pair": {
             "target": {"source": str(target), "dtype": "float32"},
             "draft": draft | {"dtype": "float32"},
@@ -227,14 +224,7 @@ def config_of(target: Path, draft: dict[str, Any], **training: Any) -> dict[str,
 
 def _trained(target: Path, draft: dict[str, Any], place: Path, promoted: bool = False, **training: Any) -> Exported:
     """Such a head, exported by name. `promoted`: it is champion in the store's own registry."""
-    (place / "config.yaml").write_text(yaml.safe_dump(config_of(target, draft, **training)))
-    words = ["run", str(place / "config.yaml"), "--run", "one", "--store", str(place / "store")]
-    words += [] if promoted else ["--until", "evaluate"]
-    environment = os.environ | ({} if promoted else {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"})
-    subprocess.run([sys.executable, "-m", "understudy_cli", *words], check=True, env=environment)
-    store = Store(place / "store")
-    record = load_run(store, "one")
-    assert record is not None
+    record, store = trained(config_of(target, draft, **training), place, promoted)
     return export_draft("one", record, store, "vllm", place / "served", "--variant", "unquantized", prompts=SERVED)
 
 
@@ -242,23 +232,7 @@ def test_an_exported_head_is_served_from_its_launch_file(exported_head: Exported
     """At temperature 0: the texts are the stored ones, and the counters what expected.json says of the same completions."""
     exported = replace(exported_head, completions=exported_head.completions[:PROMPTS])
     _, draft = _loaded(exported)
-    settings = exported.config.evaluate.model_copy(update={"convention": "vllm", "max_gamma": exported.gamma})
-    figures = examine_as_served(
-        draft, exported.completions, GREEDY, settings, [exported.gamma], lambda done: None
-    ).by_draft_length[exported.gamma]
-    prompts = [item.prompt.tolist() for item in exported.completions]
-    with served(exported.directory, vllm.interpreter, tmp_path / "log", "--no-enable-prefix-caching") as server:
-        tokens, counted = _complete(server, exported, prompts)
-    per_position = [round(rate * figures.drafts) for rate in figures.accepted_per_position]
-    predicted = {
-        "drafts": round(figures.drafts),
-        "draft_tokens": round(figures.draft_tokens or 0),
-        "accepted": round(figures.accepted),
-        "per_position": per_position,
-    }
-    print(json.dumps({"predicted": predicted, "counted": counted}))
-    assert [] == divergences(exported, tokens)
-    assert predicted == counted
+    check_served(exported, draft, vllm, tmp_path)
 
 
 def test_an_exported_head_at_temperature_1(exported_head: Exported, vllm: Engine, tmp_path: Path) -> None:

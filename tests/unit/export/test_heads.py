@@ -90,6 +90,7 @@ def head_plan(
         variant="unquantized",
         label="head",
         record=SimpleNamespace(decision=None),
+        given=None,
     )
     return ExportPlan(
         draft=draft,

@@ -47,7 +47,7 @@ def test_an_export_says_how_far_its_times_are_off(
     monkeypatch.setattr(lengths, "read_workload", lambda _: constant_acceptance_workload(0.6, 100, 100, 2))
     gate = SimpleNamespace(load=SimpleNamespace(max_batch=cap), profile={"int8": str(path)})
     config = SimpleNamespace(gate=gate, evaluate=SimpleNamespace(gamma=2))
-    draft: Any = SimpleNamespace(config=config, variant="int8", examination=SimpleNamespace(path=path))
+    draft: Any = SimpleNamespace(config=config, variant="int8", given=None, examination=SimpleNamespace(path=path))
     notes = lengths.choose_lengths(draft, schedules=True).notes
 
     assert [True] * len(expected) == [said in note for said, note in zip(expected, notes, strict=True)]
