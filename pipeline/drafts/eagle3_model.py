@@ -18,7 +18,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMS
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm, Qwen3RotaryEmbedding
 
 from pipeline.drafts.head_config import Eagle3Config
-from pipeline.drafts.head_tensors import check_tensors, layer_config, read_tensors
+from pipeline.drafts.head_tensors import check_tensors, layer_config, layers_of, read_tensors
 from pipeline.errors import UsageError
 from pipeline.models.devices import upload
 from pipeline.speculation.cache import RaggedCache, cache_argument, window_mask
@@ -225,7 +225,7 @@ def load_eagle3(
     check_layer_ids(ids, text.num_hidden_layers, f"{directory}: the head", stated)
     tensors = named_tensors(read_tensors(directory, device))
     targets_D = take_targets(directory, head, tensors, rows)
-    with torch.device("meta"):
+    with torch.device("meta"), layers_of(directory):
         model = Eagle3Model(head, ids, int(text.hidden_size))
     for name, of_target in (
         ("embed_tokens.weight", target.get_input_embeddings()),

@@ -1,6 +1,7 @@
 """The tensors of a head's files: all of them, and no other than the head has; and what of them a pair states."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from transformers import AutoConfig
 
 from pipeline.drafts.head_config import Eagle3Config, kind_of, longest_block, read_eagle3, traits_of
 from pipeline.drafts.kinds import EAGLE3
-from pipeline.errors import UsageError
+from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.built import load_config
+from pipeline.models.directory_checks import unsupported
 from pipeline.models.files import licence, model_digest, weight_files
 from pipeline.models.loading import dtype_bytes
 from pipeline.models.model_json import CONFIG
@@ -56,6 +58,17 @@ def require_smaller(target: Path, draft: Path, trust_remote_code: bool = False) 
     check_sizes({role: {"parameters": weights.parameters} for role, weights in sizes.items()})
 
 
+@contextmanager
+def layers_of(directory: Path) -> Iterator[None]:
+    """Of a stranger's config transformers raises what it happens upon: a UsageError that names the head's."""
+    try:
+        yield
+    except UnderstudyError:
+        raise
+    except Exception as error:
+        raise unsupported(directory, error, trust_remote_code=False) from error
+
+
 def layer_config(head: Eagle3Config) -> Any:
     """transformers' config of the head's layers: what config.json does not state is its default, as engines take it."""
     sizes = {name: value for name, value in head.layer.items() if name != "model_type"}
@@ -68,7 +81,8 @@ def head_facts(directory: Path, origin: Path, target: Shape, dtype: str) -> dict
     """`pair_facts.model_facts` of a head, whose vocabulary and context are its target's."""
     weights, elements = measure_draft(directory), 0
     if kind_of(directory) == EAGLE3:
-        layer = layer_config(read_eagle3(directory))
+        with layers_of(directory):
+            layer = layer_config(read_eagle3(directory))
         elements = 2 * layer.num_hidden_layers * layer.num_key_value_heads * layer.head_dim
     return {
         "dtype": dtype,

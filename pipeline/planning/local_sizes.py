@@ -43,8 +43,10 @@ def with_local_sizes(config: Config, known: Measurements) -> Measurements:
         if made is not None and "target" in paths:
             sizes["draft"] = parameters_of_untrained(made, paths["target"], trusted)
         elif "draft" in paths:
-            resized = size_with_new_rows(config)
-            sizes["draft"] = resized.whole if resized is not None else measure_draft(paths["draft"], trusted).parameters
+            if config.pair.draft.vocabulary != "target":
+                sizes["draft"] = measure_draft(paths["draft"], trusted).parameters
+            elif (resized := size_with_new_rows(config)) is not None:
+                sizes["draft"] = resized.whole
     return replace(
         known,
         draft_parameters=sizes.get("draft"),

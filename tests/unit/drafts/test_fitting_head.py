@@ -1,5 +1,6 @@
 """A head is held against its target before weights are loaded, in the words in which loading it refuses it."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,19 @@ def _of_part(path: Path, model: Any) -> Path:
     return head
 
 
+def _with(**sizes: Any) -> Callable[[Path], Path]:
+    """A head whose config.json states other sizes of its layers."""
+
+    def write(path: Path) -> Path:
+        head = write_eagle3(path, eagle3_draft(_target()))
+        config = json.loads((head / "config.json").read_text())
+        config["transformer_layer_config"] |= sizes
+        (head / "config.json").write_text(json.dumps(config))
+        return head
+
+    return write
+
+
 WRONG: dict[str, tuple[Callable[[Path], Path], str]] = {
     "deeper": (
         lambda path: write_eagle3(path, eagle3_draft(_target()), eagle_aux_hidden_state_layer_ids=[1, 3, 5]),
@@ -75,6 +89,9 @@ WRONG: dict[str, tuple[Callable[[Path], Path], str]] = {
         "fc.weight has the shape (48, 144), and the configs of head and target make it (48, 96)",
     ),
     "d2t": (_with_token("d2t", 32), "d2t and t2d do not name 20 different tokens of 32"),
+    "no heads": (_with(num_attention_heads=0), "config.json: unsupported model: "),
+    "a text": (_with(num_attention_heads="4"), "config.json: unsupported model: "),
+    "an activation": (_with(hidden_act="foo"), "config.json: unsupported model: "),
     "medusa": (
         lambda path: write_medusa(path, medusa_draft(_target(hidden=48))),
         "were made for a target of hidden size 48 and 32 tokens, and this one has 32 and 32",

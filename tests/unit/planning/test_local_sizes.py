@@ -42,3 +42,10 @@ def test_a_head_and_an_untrained_one_are_counted(tmp_path: Path) -> None:
     assert disk is not None
     layers, disk = _known("{source: target, layers: 2}", tmp_path / "target")
     assert (None, None) == (layers.draft_parameters, disk)
+
+
+def test_a_draft_that_gets_the_vocabulary_of_an_unknown_target_is_not_counted(tmp_path: Path) -> None:
+    """How many rows it will have is not known; a stated size counts."""
+    tiny_llama(hidden=32, layers=1, dtype=torch.float32).save_pretrained(tmp_path / "draft")
+    known, disk = _known(f"{{source: {tmp_path / 'draft'}, vocabulary: target}}", tmp_path / "absent")
+    assert (None, None) == (known.draft_parameters, disk)
