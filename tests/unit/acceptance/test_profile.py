@@ -235,7 +235,7 @@ def test_a_profile_survives_its_file(tmp_path: Path) -> None:
         (
             ("draft", "kind"),
             "eagle",
-            "draft.kind: Input should be 'plain', 'eagle3', 'medusa', 'prompt-lookup' or 'suffix-matching'",
+            "draft.kind: Input should be 'plain', 'tli', 'eagle3', 'medusa', 'prompt-lookup' or 'suffix-matching'",
         ),
         (("prompts", "deployed", 0, "accepted"), -1.0, "prompt a: -1.0 accepted"),
     ],
