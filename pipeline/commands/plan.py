@@ -33,7 +33,6 @@ def plan(
     from pipeline.planning.forecast import forecast, last_learning_curve
     from pipeline.planning.local_sizes import with_local_sizes
     from pipeline.planning.memory import memory_of
-    from pipeline.planning.new_rows import size_with_new_rows
     from pipeline.planning.trial_runs import measure as measure_trials
     from pipeline.progress import Progress
     from pipeline.report.dry_run import print_stored
@@ -56,8 +55,6 @@ def plan(
     measured = measure_trials(resolved, found, kept, progress) if measure else None
     if measured is not None:
         known = with_small_runs(known, measured.lengths, measured.draft_parameters, measured.target_parameters)
-    if known.draft_parameters is None and (size := size_with_new_rows(resolved)) is not None:
-        known = dataclasses.replace(known, draft_parameters=size.whole, parameters_source="its files and its new rows")
     costs, memory = estimate(resolved, found, known, measured), memory_of(resolved, found, known)
     if as_json:
         figures = {

@@ -37,7 +37,8 @@ def read_tensors(directory: Path, device: torch.device = _CPU) -> dict[str, torc
         found[name] = torch.empty(entry.shape, device=_META)
     for file in weight_files(directory):
         with safe_open(file, "pt") as opened:
-            wanted = opened.keys() if device != _META else _MAPS.intersection(opened.keys())
+            names = opened.keys()
+            wanted = [name for name in names if device != _META or name.removeprefix("model.") in _MAPS]
             found |= {name: opened.get_tensor(name) for name in wanted}
     return found
 

@@ -35,7 +35,12 @@ def size_note(draft: Path, target: Path, trust_remote_code: bool = False) -> str
         f"of {_millions(before.whole)}, and a pass reads {_millions(after.read)} of them"
     )
     stack = decoder_layers(other)
-    if stack is None or read_config(target).is_quantized:  # of which no draft is made
+    # No draft is made of these; and of a mixture of experts a pass reads a part of each layer.
+    if (
+        stack is None
+        or read_config(target).is_quantized
+        or getattr(other.config.get_text_config(), "num_experts_per_tok", None)
+    ):
         return said
     layer = sum(one.numel() for one in stack[1].parameters()) // len(stack[1])
     rest = _size(other).read - len(stack[1]) * layer

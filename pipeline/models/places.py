@@ -44,6 +44,9 @@ class ModelPlace:
 
     def find(self) -> Path | None:
         """As `directory`, of a model that is on this machine: nothing is downloaded."""
+        if self.tokenizer is not None and "@" in self.tokenizer:
+            source, _, revision = self.tokenizer.partition("@")
+            return find_cached(source, revision)
         if self.revision is None or self.is_here:
             return self._directory()
         return find_cached(self.source, self.revision)

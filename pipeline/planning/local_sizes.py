@@ -4,6 +4,7 @@ weights."""
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError
@@ -11,7 +12,9 @@ from pipeline.models.files import weight_files
 from pipeline.models.model_json import CONFIG
 from pipeline.models.places import model_places
 from pipeline.planning.earlier_runs import Measurements
-from pipeline.planning.new_rows import size_with_new_rows
+
+if TYPE_CHECKING:
+    from pipeline.drafts.vocabulary_size import Size
 
 
 def local_models(config: Config) -> dict[str, Path]:
@@ -23,6 +26,21 @@ def local_models(config: Config) -> dict[str, Path]:
             if path is not None and (path / CONFIG).is_file() and weight_files(path):
                 found[role] = path
     return found
+
+
+def size_with_new_rows(config: Config) -> "Size | None":
+    """None where the draft has the target's vocabulary, and where a model is not here."""
+    if config.pair.draft.vocabulary != "target":
+        return None
+    places = model_places(config.pair)
+    found: dict[str, Path | None] = {role: places[role].find() for role in ("draft", "target")}
+    draft, target = found["draft"], found["target"]
+    if draft is None or target is None or not all((path / CONFIG).is_file() for path in (draft, target)):
+        return None
+    # Imported here because it takes torch, which plans of other drafts do without.
+    from pipeline.drafts.vocabulary_size import resized
+
+    return resized(draft, target, config.pair.trust_remote_code)
 
 
 def with_local_sizes(config: Config, known: Measurements) -> Measurements:

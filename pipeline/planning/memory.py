@@ -17,8 +17,7 @@ from pipeline.models.training_memory import gib, training_bytes
 from pipeline.planning.assumptions import Assumption, amounts_of, longest_prompt
 from pipeline.planning.earlier_runs import Measurements
 from pipeline.planning.forecast import Forecast
-from pipeline.planning.local_sizes import local_models
-from pipeline.planning.new_rows import size_with_new_rows
+from pipeline.planning.local_sizes import local_models, size_with_new_rows
 from pipeline.planning.same_inputs import draft_kind
 from pipeline.running.execution.devices import devices_of
 from pipeline.running.jobs import jobs_of

@@ -28,14 +28,15 @@ def published_head(directory: Path) -> PublishedHead | None:
 
 def _eagle3(directory: Path) -> str:
     head = read_eagle3(directory)
-    count, kind = head.layer.get("num_hidden_layers", 1), head.layer["model_type"]
+    count, kind = head.layer.get("num_hidden_layers"), head.layer["model_type"]
+    layers = f"{kind} layers" if count is None else f"{count} {kind} layer{'s' if count != 1 else ''}"
     reads = (
         "does not say which hidden states it reads (engines then take an early, a middle and a late one)"
         if head.layer_ids is None
         else f"reads hidden states {', '.join(map(str, head.layer_ids))} of the target"
     )
     some = f"{head.draft_vocabulary:,} of " if head.draft_vocabulary < head.vocabulary else ""
-    return f"{count} {kind} layer{'s' if count != 1 else ''}, {reads}, drafts {some}{head.vocabulary:,} tokens"
+    return f"{layers}, {reads}, drafts {some}{head.vocabulary:,} tokens"
 
 
 def _medusa(directory: Path) -> str:

@@ -5,6 +5,7 @@ from datetime import date
 
 from pipeline.config.resources import differing
 from pipeline.config.root import Config
+from pipeline.config.stored import given_config
 from pipeline.distillation.launchers import current, process_count
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.progress import Progress
@@ -98,7 +99,7 @@ def join(config: Config, store: Store, run_id: str) -> RunRecord:
 def _take_resources(record: RunRecord, config: Config) -> None:
     """The run goes on with the resources of `config`. UsageError where more differs."""
     given = config.model_dump(mode="json")
-    keys = differing(record.config, given)
+    keys = differing(given_config(record).model_dump(mode="json"), given)  # as this version writes it
     if keys:
         named = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
         raise UsageError(f"--run {record.id}: exists with another config ({named}); leave --run out or name a new one")

@@ -192,3 +192,11 @@ def test_a_head_in_the_place_of_its_target_is_named(tmp_path: Path, target: Path
         find_target(str(head))
     with pytest.raises(UsageError, match=r"pair\.target: this is a draft \(kind dflash\), not a target"):
         require_target(other, "pair.target")
+
+
+def test_a_map_may_have_the_prefix_of_a_model(tmp_path: Path, target: Path) -> None:
+    """As other tensors; its numbers are read either way."""
+    head = write_eagle3(tmp_path / "head", eagle3_draft(_target(), kept=20))
+    tensors = load_file(head / "model.safetensors")
+    save_file({f"model.{name}": one for name, one in tensors.items()}, head / "model.safetensors")
+    require_fitting(head, target, False)

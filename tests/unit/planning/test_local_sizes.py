@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from pipeline.config.loading import load_config
+from pipeline.models.places import ModelPlace
 from pipeline.planning.earlier_runs import Measurements
 from pipeline.planning.estimate import estimate
 from pipeline.planning.forecast import forecast
@@ -49,3 +51,9 @@ def test_a_draft_that_gets_the_vocabulary_of_an_unknown_target_is_not_counted(tm
     tiny_llama(hidden=32, layers=1, dtype=torch.float32).save_pretrained(tmp_path / "draft")
     known, disk = _known(f"{{source: {tmp_path / 'draft'}, vocabulary: target}}", tmp_path / "absent")
     assert (None, None) == (known.draft_parameters, disk)
+
+
+def test_nothing_is_fetched_for_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokenizer of a served target may be one of the hub."""
+    monkeypatch.setattr("pipeline.models.places.fetch_tokenizer", None)
+    assert ModelPlace(source="served", tokenizer=f"org/name@{'c' * 40}").find() is None

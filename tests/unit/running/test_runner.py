@@ -435,6 +435,16 @@ def test_a_run_id_belongs_to_one_config(world: _World) -> None:
         world.begin("seed=7", run_id="r")
 
 
+def test_a_record_may_write_a_default_out(world: _World) -> None:
+    """As an earlier version did: it is the same config."""
+    world.run(run_id="r")
+    path = run_directory(world.store, "r") / "run.json"
+    record = json.loads(path.read_text())
+    record["config"]["distill"]["unrolled_steps"] = 3
+    path.write_text(json.dumps(record))
+    world.begin(run_id="r")
+
+
 def test_a_run_may_go_on_with_other_resources(world: _World) -> None:
     """Where it works is no part of what it is; its record says where it works now."""
     world.run(last="corpus", run_id="r")
