@@ -128,6 +128,7 @@ class StandIn:
     rounding: float = 0.0  # standard deviation of an error of each log p, as of another batch in a coarse number format
     latency: float = 0.0
     defaults: dict[str, float] = field(default_factory=dict)  # of the generation config
+    draws: int | None = None  # seeds requests without a seed, with their prompts: an answer depends on nothing else
     sampler_temperature: float | None = None  # a broken sampler: it uses this one, whatever is asked
     speculates: bool = False  # then log p of completions is wrong (vLLM 34497)
     law: Law | None = None  # in the place of `log_p_of`
@@ -266,7 +267,8 @@ class StandIn:
             | self.defaults
             | {key: value for key, value in body.items() if value is not None}
         )
-        rng = np.random.default_rng(body.get("seed"))
+        seed = body.get("seed", None if self.draws is None else [self.draws, *body["prompt"]])
+        rng = np.random.default_rng(seed)
         ids, tokens, log_p, top, reason = list(body["prompt"]), [], [], [], "length"
         while len(tokens) < body["max_tokens"]:
             plain = self.target(ids)

@@ -382,7 +382,7 @@ def test_evidence_is_pooled_over_shards_and_runs(tmp_path: Path) -> None:
     """A log of another temperature, in shards of 8 answers and with an interruption: no shard alone is enough evidence, together
     they are, and a run that goes on is refused by what is stored before it asks for anything."""
     prompts = some_prompts(160)
-    with running(StandIn(scale=0.85)) as before:
+    with running(StandIn(scale=0.85, draws=0)) as before:
         old = _as_log(generate(config_of(before), prompts, tmp_path / "a", Sampling(), shard=160))
     with running(StandIn()) as server:
         with pytest.raises(BudgetSpent):
