@@ -21,8 +21,8 @@ def call(
 ) -> subprocess.CompletedProcess[str]:
     """Run `command` with `given` as its input. Raises subprocess.TimeoutExpired after `seconds`, and OSError where it cannot be
     started; in both cases, and at an interrupt, nothing of it goes on. What ends this process without an exception does not end
-    the program. `hear` is given each whole line of its standard error, about a second after it was
-    written; then there is no limit of `seconds`."""
+    the program. `hear` is given each line of its standard error, about a second after it was written; then there is no limit of
+    `seconds`."""
     # Files and not pipes: a process that it leaves in the background would keep a pipe open.
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as wrong, tempfile.TemporaryFile() as asked:
         asked.write(given.encode())
@@ -46,12 +46,15 @@ def call(
 
 def _heard(process: "subprocess.Popen[bytes]", stream: IO[bytes], hear: Callable[[str], None]) -> int:
     """Wait for the end. Its file is read by position: the program writes where the file stands."""
-    code, at = None, 0
+    code, at, begun = None, 0, b""
     while code is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = process.wait(1)
-        *lines, _ = os.pread(stream.fileno(), _HEARD, at).split(b"\n")
-        for line in lines:
-            hear(line.decode(errors="replace"))
-            at += len(line) + 1
+        while some := os.pread(stream.fileno(), _HEARD, at):
+            at += len(some)
+            *lines, begun = (begun + some).split(b"\n")
+            for line in lines:
+                hear(line.decode(errors="replace"))
+    if begun:
+        hear(begun.decode(errors="replace"))
     return code
