@@ -1,21 +1,16 @@
 """Trains a draft in several processes: starts them, shows how far the first of them is, and ends all when one ends.
 
 This process stays outside: it has the store, its locks and the registry. The workers write checkpoints, best weights and the log
-into the training's directory; afterwards the training is finished there, and this process only loads it. A worker ends when its
-standard input does, so none outlives the process that started it, however that ends.
+into the training's directory; afterwards the training is finished there, and this process only loads it.
 """
 
 import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
-import threading
-import time
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
@@ -24,14 +19,10 @@ from pipeline.distillation.processes import MEETING, Control
 from pipeline.distillation.training_task import FILE, TrainingTask
 from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress
+from pipeline.store.worker_processes import Ended, Failed, Worker, environment_of_each, ready
 
-WORKER = "pipeline.commands.training_process"
-ALL_WORKERS = "pipeline.commands.training_processes"
-SAID = "understudy: "  # begins a line of stderr that says why a worker ends
 _TRAINED = "trained"  # in the training's directory: the workers have finished it
-_ROOT = Path(__file__).parents[2]
-_LOOK_SECONDS, _POLL_SECONDS, _END_SECONDS, _LAST_LINES = 0.3, 0.05, 10.0, 30
-_WITHOUT_REASON = "has ended with exit code"  # said of a worker by whoever started it
+_LOOK_SECONDS, _LAST_BYTES, _LAST_LINES = 0.3, 1 << 16, 30
 _controls: list[Control] = []
 
 
@@ -55,7 +46,8 @@ def serve(control: Control) -> None:
 
 
 def train_in_processes(task: TrainingTask, processes: int, progress: Progress) -> None:
-    """Train as `task` says, unless that is done. UnderstudyError, after all processes have ended, if one of them failed."""
+    """Train as `task` says, unless that is done. Raises, after all processes have ended, the error of the one that failed first;
+    UnderstudyError where one was killed."""
     done = task.work / _TRAINED
     if processes == 1 or done.exists():
         return
@@ -68,7 +60,8 @@ def train_in_processes(task: TrainingTask, processes: int, progress: Progress) -
         _controls[0].tell(f"{port} {path}")
         _work_here(path, port, _controls[0], progress)
     else:
-        _run([*_python(ALL_WORKERS), str(processes), str(path)], _environment(processes), None, progress)
+        with tempfile.TemporaryDirectory() as place:
+            _train(path, _places_here(processes, Path(place, "meeting")), None, progress)
     done.touch()
 
 
@@ -84,26 +77,20 @@ def _work_here(task: Path, port: int, control: Control, progress: Progress) -> N
         "MASTER_PORT": str(port),
     }
     try:
-        _run([*_python(WORKER), str(task)], dict(os.environ) | _own_packages() | own, control, progress)
-    except UnderstudyError as error:
+        _train(task, [dict(os.environ) | own], control, progress)
+    except Exception as error:
         control.fail(str(error))
         raise
 
 
-def _python(module: str) -> list[str]:
-    return [sys.executable, "-P", "-m", module]
-
-
-def _own_packages() -> dict[str, str]:
-    """`pipeline` is this package, whatever lies in the current directory."""
-    return {"PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]), "PYTHONSAFEPATH": "1"}
-
-
-def _environment(processes: int) -> dict[str, str]:
-    """Of the workers that are started here: the cores are divided among them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    given = {"OMP_NUM_THREADS": str(max(1, cores // processes))}
-    return given | dict(os.environ) | _own_packages()
+def _places_here(processes: int, meeting: Path) -> list[dict[str, str]]:
+    """The environments of the workers of one machine. They meet at a file, and talk over the loopback interface, unless the user
+    has chosen another: nothing of theirs can be reached from another machine."""
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
+    shared = {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback} | environment_of_each(processes)
+    shared |= {MEETING: str(meeting), "MASTER_ADDR": "127.0.0.1"}
+    shared |= {name: str(processes) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
+    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
 
 
 def _free_port() -> int:
@@ -112,116 +99,72 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _run(command: list[str], environment: Mapping[str, str], control: Control | None, progress: Progress) -> None:
-    """Run it to its end, which is also that of a training that failed elsewhere. Its stdout is progress."""
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # Ctrl-C is for this process, which ends the others
-    )
-    last, reasons = deque[str](maxlen=_LAST_LINES), list[str]()
-    readers = [
-        threading.Thread(target=_relay, args=(process.stdout, progress), daemon=True),
-        threading.Thread(target=_collect, args=(process.stderr, last, reasons), daemon=True),
-    ]
-    try:
-        for reader in readers:
-            reader.start()
-        elsewhere = _wait(process, control)
-    finally:
-        _end(process)
-        for reader in readers:
-            reader.join(_END_SECONDS)
-    if elsewhere is None and process.returncode == 0:
-        return
-    if elsewhere is None and (not reasons or _WITHOUT_REASON in reasons[0]):
-        for line in last:
-            progress.line(line)
-    raise UnderstudyError(
-        next(iter(reasons), None)
-        or elsewhere
-        or f"distill: a training process has ended with exit code {process.returncode}; its last lines are above"
-    )
+def _train(task: Path, places: Sequence[Mapping[str, str]], control: Control | None, progress: Progress) -> None:
+    """A worker in each place, until all have ended, or the training has failed here or elsewhere."""
+    workers = dict[Worker, str]()  # with their names
+    with tempfile.TemporaryFile() as output:
+        try:
+            for place in places:
+                worker = Worker(take_part, task, environment=place, output=output)
+                workers[worker] = f"training process {int(place['RANK']) + 1} of {place['WORLD_SIZE']}"
+            wrong, elsewhere = _followed(workers, control, progress)
+        finally:
+            for worker in workers:
+                worker.end()
+        if any(isinstance(message, Ended) and message.code > 0 for message in wrong.values()):
+            _show_end(output, progress)  # of what libraries print, which says why
+    if wrong or elsewhere:
+        raise _first_error(wrong, elsewhere)
 
 
-def _wait(process: subprocess.Popen[str], control: Control | None) -> str | None:
-    """Until it has ended, or the training has failed elsewhere: then why."""
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_LOOK_SECONDS)
-            return None
-        if control is not None and (failure := control.failure()) is not None:
-            return failure
+def _followed(
+    workers: Mapping[Worker, str], control: Control | None, progress: Progress
+) -> tuple[dict[str, Failed | Ended], str | None]:
+    """Show the lines of the workers until all have ended or something went wrong: which of them failed, by name, and why the
+    training failed elsewhere. A worker that fails breaks the connections of others, which then fail too: all that is sent by then
+    is heard."""
+    left, wrong, elsewhere = set(workers), dict[str, Failed | Ended](), None
+    while left:
+        heard = ready(left, 0 if wrong or elsewhere else _LOOK_SECONDS)
+        if not heard and (wrong or elsewhere):
+            break
+        for worker in heard:
+            message = worker.next()
+            if isinstance(message, str):
+                progress.line(message)
+                continue
+            left.remove(worker)
+            if isinstance(message, Failed) or message.code:
+                wrong[workers[worker]] = message
+        elsewhere = None if control is None else control.failure()
+    return wrong, elsewhere
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """End it with all that it has started: they see the end of their input."""
-    assert process.stdin is not None
-    with contextlib.suppress(OSError):
-        process.stdin.close()
-    with contextlib.suppress(ProcessLookupError):
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    process.wait(_END_SECONDS)
+def _first_error(wrong: Mapping[str, Failed | Ended], elsewhere: str | None) -> Exception:
+    """The one from which the others follow: the first that says why; else that of a worker which was killed, as that breaks the
+    connections of others. SIGTERM is for all of them, from whoever ends the training."""
+    found = list[tuple[int, float, Exception]]()  # rank, time
+    for name, message in wrong.items():
+        if isinstance(message, Failed):
+            error = message.error()
+            found.append((0 if isinstance(error, UnderstudyError) else 3, message.at, error))
+        else:
+            rank = 4 if message.code > 0 else 5 if message.code == -signal.SIGTERM else 1
+            error = UnderstudyError(f"distill: {name} {message}; checkpoints are kept, run again to resume")
+            found.append((rank, 0.0, error))
+    if elsewhere:
+        found.append((2, 0.0, UnderstudyError(elsewhere)))
+    return min(found, key=lambda one: one[:2])[2]
 
 
-def _relay(stream: IO[str], progress: Progress) -> None:
-    for line in stream:
-        progress.line(line.rstrip("\n"))
+def _show_end(output: IO[bytes], progress: Progress) -> None:
+    output.seek(0)
+    for line in output.read().decode(errors="replace").splitlines()[-_LAST_LINES:]:
+        progress.line(line)
 
 
-def _collect(stream: IO[str], last: deque[str], reasons: list[str]) -> None:
-    """The last lines, and the reasons why workers ended."""
-    for line in stream:
-        line = line.rstrip("\n")
-        last.append(line)
-        if line.startswith(SAID):
-            reasons.append(line.removeprefix(SAID))
+def take_part(connection: Connection, task: Path) -> None:
+    """A worker. The lines of the first one are its messages."""
+    from pipeline.distillation.worker import work
 
-
-def launch_all(processes: int, task: Path) -> None:
-    """Start the workers of one machine, and wait for their end. Run in a process of its own: what is started here ends with its
-    process group, and each worker with its input. UnderstudyError naming the process that ended first, if one failed."""
-    with tempfile.TemporaryDirectory() as place:
-        # They meet at a file, and talk over the loopback interface: nothing of theirs can be reached from another machine.
-        size = {name: str(processes) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
-        shared = {MEETING: str(Path(place, "meeting")), "MASTER_ADDR": "127.0.0.1"} | size | _loopback()
-        workers = [
-            subprocess.Popen(
-                [*_python(WORKER), str(task)],
-                env=dict(os.environ) | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdin=subprocess.PIPE,
-            )
-            for rank in range(processes)
-        ]
-        codes = dict[int, int]()
-        while len(codes) < processes and not any(codes.values()):
-            time.sleep(_POLL_SECONDS)
-            codes = {rank: code for rank, one in enumerate(workers) if (code := one.poll()) is not None}
-        for one in workers:
-            one.terminate()
-        for one in workers:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                one.wait(_END_SECONDS)
-            one.kill()
-    if any(codes.values()):
-        raise UnderstudyError(_first_end({rank: code for rank, code in codes.items() if code}, processes))
-
-
-def _loopback() -> dict[str, str]:
-    """Where the processes of one machine listen for each other. A user's own choice stands."""
-    name = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
-    return {key: os.environ.get(key, name) for key in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
-
-
-def _first_end(codes: Mapping[int, int], processes: int) -> str:
-    """Which process ended. One that was killed makes others fail, whose connections it breaks; SIGTERM is for all of them, from
-    whoever ends the training."""
-    rank, code = min(codes.items(), key=lambda one: (one[1] == -signal.SIGTERM, one[1] >= 0, one[0]))
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"{_WITHOUT_REASON} {code}"
-    return f"distill: training process {rank + 1} of {processes} {how}; checkpoints are kept, run again to resume"
+    work(task, connection.send)

@@ -19,7 +19,7 @@ from pipeline.planning.earlier_runs import Measurements
 from pipeline.planning.forecast import Forecast
 from pipeline.planning.local_sizes import local_models, size_with_new_rows
 from pipeline.planning.same_inputs import draft_kind
-from pipeline.running.execution.devices import devices_of
+from pipeline.running.execution.local import devices_of
 from pipeline.running.jobs import jobs_of
 from pipeline.running.tasks import GenerateTask
 

@@ -33,15 +33,24 @@ def call(
         try:
             code = process.wait(seconds) if hear is None else _heard(process, wrong, hear)
         except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            end_session(process)
             raise
         texts = []
         for stream in (said, wrong):
             stream.seek(0)
             texts.append(stream.read().decode(errors="replace"))
     return subprocess.CompletedProcess(command, code, *texts)
+
+
+def end_session(process: "subprocess.Popen[bytes]") -> None:
+    """End a process that leads a session with all that it has started, unless it has ended."""
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    with contextlib.suppress(ProcessLookupError):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _heard(process: "subprocess.Popen[bytes]", stream: IO[bytes], hear: Callable[[str], None]) -> int:

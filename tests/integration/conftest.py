@@ -8,9 +8,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import multiprocessing
 import os
-import pickle
 import shutil
 import signal
 import sqlite3
@@ -19,13 +17,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pipeline.store import worker_processes
 from tests import shared_cache
 from tests.integration import in_process
+from tests.integration.forked_worker import ForkedWorker
 
 SMOKE = Path(__file__).resolve().parents[2] / "configs" / "smoke.yaml"
 NOBODY = "http://127.0.0.1:1"  # a tracking server that is not there: also saves making a database
@@ -307,30 +306,15 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workers of `execution.local` import nothing: on a CPU they can be forked. Their work is pickled all the same."""
-    _fork_workers(monkeypatch, started=())
+    """Workers import nothing: on a CPU they can be forked. What they are sent is pickled all the same."""
+    monkeypatch.setattr(worker_processes, "_start", ForkedWorker)
 
 
 @pytest.fixture
 def first_worker_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `forked_workers`, but for the first, which is started as for a user."""
-    _fork_workers(monkeypatch, started=("worker 1",))
-
-
-def _fork_workers(monkeypatch: pytest.MonkeyPatch, started: tuple[str, ...]) -> None:
-    get_context = multiprocessing.get_context
-    fork, spawn = get_context("fork"), get_context("spawn")
-
-    def process(args: tuple[Any, ...], name: str, **rest: Any) -> Any:
-        if name in started:
-            return spawn.Process(args=args, name=name, **rest)
-        connection, work, device = args
-        return fork.Process(args=(connection, pickle.loads(pickle.dumps(work)), device), name=name, **rest)
-
-    forked = SimpleNamespace(Pipe=fork.Pipe, Process=process)
-    monkeypatch.setattr(
-        multiprocessing, "get_context", lambda method: forked if method == "spawn" else get_context(method)
-    )
+    starts = iter([worker_processes._start])
+    monkeypatch.setattr(worker_processes, "_start", lambda *given: next(starts, ForkedWorker)(*given))
 
 
 @pytest.fixture

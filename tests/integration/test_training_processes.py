@@ -16,7 +16,7 @@ import torch
 
 import understudy_cli
 from pipeline.config.distill import LoraConfig
-from pipeline.distillation import trainer, worker, workers
+from pipeline.distillation import trainer
 from pipeline.errors import UnderstudyError
 from tests.integration.conftest import NOBODY, SMOKE, Ended, Place
 from tests.integration.trained import SETTINGS, flat, in_processes, start, trained
@@ -173,13 +173,6 @@ TWO = ("--set", "distill.processes=2")
 ROUNDS = ("--set", "distill.on_policy={rounds: 1, prompts: 12, max_steps: 4}")
 
 
-def _forked(command: list[str], *rest: object) -> None:
-    """In the place of the launcher: the same workers, forked."""
-    number, task = int(command[-2]), Path(command[-1])
-    assert [0] * number == in_processes(number, lambda: worker.work(task), task.with_name("said.json"), None)
-    task.with_name("said.json").unlink()
-
-
 def set_aside(place: Place, run: str) -> Path:
     """The artifact of a run's draft, out of the store."""
     return place.artifact("distill", run).rename(place.root / f"aside-{run}")
@@ -197,55 +190,16 @@ def alike(one: Path, two: Path, processes: tuple[int, int] = (1, 2)) -> None:
     assert list(processes) == [manifest["figures"]["processes"] for manifest in manifests]
 
 
-# In the place of a training: what the launcher gave it. The second process ends with a code that it was told.
-_TINY_WORKER = """
-import os, pathlib, sys, time
-place = pathlib.Path(sys.argv[1])
-rank = os.environ["RANK"]
-given = [os.environ[name] for name in ("WORLD_SIZE", "LOCAL_RANK", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")]
-assert not pathlib.Path(os.environ["UNDERSTUDY_MEETING"]).exists()
-(place.parent / rank).write_text(" ".join(given))
-while not (place.parent / "0").exists():  # or it would be ended with the one that fails before it has written
-    time.sleep(0.05)
-sys.exit(int(place.read_text()) if rank == "1" else 0)
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "said"), [(0, None), (3, "distill: training process 2 of 2 has ended with exit code 3; ")]
-)
-def test_the_launcher_starts_a_process_for_each(
-    code: int, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each is told its place, and the one that fails is named. That real trainings are started so: tests below, in long."""
-    (tmp_path / "tiny_worker.py").write_text(_TINY_WORKER)
-    (tmp_path / "task").write_text(str(code))
-    monkeypatch.setattr(workers, "WORKER", "tiny_worker")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-    def launch() -> str | None:
-        try:
-            workers.launch_all(2, tmp_path / "task")
-        except UnderstudyError as error:
-            return str(error)
-        return None
-
-    assert [0] == in_processes(1, launch, tmp_path / "said.json")
-    found = json.loads((tmp_path / "said.json").read_text())
-    assert found is None if said is None else found.startswith(said)
-    assert ["2 0 lo lo", "2 1 lo lo"] == [(tmp_path / rank).read_text() for rank in ("0", "1")]
-
-
-def test_the_command_trains_in_two_processes(loop: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("forked_workers")
+def test_the_command_trains_in_two_processes(loop: Place) -> None:
     """Same key, same draft, also after on-policy rounds and where the processes divide the draft; how it was trained is in the
     artifact, and nothing of the training is left behind."""
-    monkeypatch.setattr(workers, "_run", _forked)
     _trains_in_two_processes(loop)
 
 
 @pytest.mark.long
 def test_the_command_starts_two_processes(loop: Place) -> None:
-    """The same, by the launcher, each with its imports."""
+    """The same, each with its imports."""
     _trains_in_two_processes(loop)
 
 
@@ -269,8 +223,7 @@ def _workers_of(pid: int) -> list[int]:
     """The processes of the training that a command has started."""
     found = subprocess.run(["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
     table = [line.split(None, 2) for line in found.splitlines()]
-    launchers = {child for child, parent, line in table if int(parent) == pid and "training_processes" in line}
-    return [int(child) for child, parent, line in table if parent in launchers and "training_process " in line]
+    return [int(child) for child, parent, line in table if int(parent) == pid and "worker_processes" in line]
 
 
 @pytest.mark.long

@@ -1,197 +1,111 @@
-"""Parts made by several processes of this machine, one a GPU where there are several.
+"""Parts made on this machine: in this process one after another, or by several processes, one a GPU where there are several."""
 
-Python's own pools do not fit: where a worker dies, `concurrent.futures` gives up all work and does not say which part it was.
-"""
-
-import contextlib
-import multiprocessing
-import os
-import signal
-import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
+from multiprocessing.connection import Connection
 from typing import Any
 
-import pipeline
 from pipeline.running.execution.driver import Driver
 from pipeline.running.execution.parts import Make, Part, Work
-from pipeline.running.execution.worker_errors import packed, unpacked
 from pipeline.running.execution.worker_facts import WorkerFacts, own_facts
+from pipeline.store.worker_processes import Ended, Failed, Worker, environment_of_each, ready
 
-_ROOT = str(Path(pipeline.__file__).resolve().parents[1])
-_END_SECONDS = 5.0
-_THREADS = "OMP_NUM_THREADS"
-# What a worker says: its part advances, is done, or has failed.
-_ADVANCED, _DONE, _FAILED = "advanced", "done", "failed"
+
+def devices_of(device: str, processes: int) -> list[str]:
+    """Which device each process gets: `auto` and `cuda` mean the GPUs one after another, again from the first where there are
+    more processes; any other device is the device of all. Starts nothing on a device."""
+    gpus = _gpus() if device in ("auto", "cuda") else 0
+    return [f"cuda:{number % gpus}" if gpus else device for number in range(processes)]
+
+
+def _gpus() -> int:
+    import torch  # where a device is named it is not needed
+
+    return torch.cuda.device_count()
+
+
+class Here:
+    """This process. What the parts need is loaded when the first one is made."""
+
+    def __init__(self, work: Work[Any], device: str) -> None:
+        self._work, self._device = work, device
+        self._make_one: Make[Any] | None = None
+
+    def make(self, driver: Driver) -> None:
+        while (part := driver.next()) is not None:
+            if self._make_one is None:
+                self._make_one = self._work.open(self._work.task, self._device)
+            self._make_one(part.content(), driver.staging, partial(driver.advance, part))
+            driver.finished(part)
+
+    def close(self) -> None:
+        self._make_one = None
+
+    def facts(self) -> list[WorkerFacts]:
+        return []
 
 
 class LocalProcesses:
-    """A process for each of `devices`, started with its first part. Each loads what the parts need once."""
+    """A worker for each of `devices`, started with its first part, and again after it has died. Each loads what the parts need
+    once."""
 
     def __init__(self, work: Work[Any], devices: Sequence[str]) -> None:
-        threads = max(1, _processors() // len(devices))
-        self._workers = [_Worker(number, work, device, threads) for number, device in enumerate(devices, 1)]
+        self._work, self._devices = work, dict(enumerate(devices, 1))
+        self._environment = environment_of_each(len(devices))
+        self._workers: dict[int, Worker] = {}  # by number
+        self._parts: dict[int, Part[Any]] = {}  # the one that each makes
+        self._facts: dict[int, WorkerFacts] = {}
 
     def make(self, driver: Driver) -> None:
         while True:
-            given = [
-                (worker, part)
-                for worker in self._workers
-                if worker.part is None and (part := driver.next()) is not None
-            ]
-            for worker, _ in given:  # all at once: each reads its part only when it has imported what it needs
-                worker.start()
-            for worker, part in given:
-                worker.begin(part, driver.staging)
-            busy = {
-                worker.connection: worker
-                for worker in self._workers
-                if worker.part is not None and worker.connection is not None
-            }
-            if not busy:
+            idle = [number for number in self._devices if number not in self._parts]
+            given = {number: part for number in idle if (part := driver.next()) is not None}
+            for number in given:  # all at once: each reads its part only when it has imported what it needs
+                if number not in self._workers:
+                    self._workers[number] = self._start(self._devices[number])
+            for number, part in given.items():
+                self._parts[number] = part
+                self._workers[number].send((part.content(), driver.staging))
+            if not self._parts:
                 return
-            for ready in wait(list(busy)):
-                assert isinstance(ready, Connection)  # what it was given
-                busy[ready].listen(driver)
+            busy = {self._workers[number]: number for number in self._parts}
+            for worker in ready(busy):
+                self._listen(busy[worker], driver)
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.end()
+        while self._workers:
+            self._workers.popitem()[1].end()
 
     def facts(self) -> list[WorkerFacts]:
-        return [worker.facts for worker in self._workers if worker.facts is not None]
+        return list(self._facts.values())
 
+    def _start(self, device: str) -> Worker:
+        return Worker(_make_parts, self._work, device, environment=self._environment)
 
-class _Worker:
-    """One process, which is started again after it has died."""
-
-    def __init__(self, number: int, work: Work[Any], device: str, threads: int) -> None:
-        self._number, self._work, self._device, self._threads = number, work, device, threads
-        self._process: Any = None
-        self.connection: Connection | None = None
-        self.part: Part[Any] | None = None
-        self.facts: WorkerFacts | None = None
-
-    def begin(self, part: Part[Any], staging: Path) -> None:
-        """Send a part. A worker that has died in the meantime is noticed when it is listened to."""
-        assert self.connection is not None  # started
-        self.part = part
-        with contextlib.suppress(BrokenPipeError):
-            self.connection.send((part.content(), staging))
-
-    def listen(self, driver: Driver) -> None:
+    def _listen(self, number: int, driver: Driver) -> None:
         """Do what the next message asks for. Raises what the worker raised."""
-        assert self.connection is not None  # it has a part
-        assert self.part is not None
-        try:
-            kind, content = self.connection.recv()
-        except (EOFError, ConnectionResetError):
-            self._mourn(driver)
-            return
-        if kind == _ADVANCED:
-            driver.advance(self.part, content)
-        elif kind == _DONE:
-            part, self.part, self.facts = self.part, None, content
+        worker, part = self._workers[number], self._parts[number]
+        message = worker.next()
+        if isinstance(message, Failed):
+            raise message.error()
+        if isinstance(message, Ended):
+            del self._parts[number]
+            self._workers.pop(number).end()
+            driver.died(part, f"worker {number} (process {worker.pid})", str(message))
+        elif isinstance(message, WorkerFacts):
+            del self._parts[number]
+            self._facts[number] = message
             driver.finished(part)
         else:
-            raise unpacked(*content)
-
-    def end(self) -> None:
-        """End the process, if there is one."""
-        if self._process is None:
-            return
-        if self._process.pid is not None:  # else its start was interrupted
-            self._process.terminate()
-            self._process.join(_END_SECONDS)
-            if self._process.is_alive():
-                self._process.kill()
-                self._process.join()
-        self._forget()
-
-    def start(self) -> None:
-        """Start the process, if there is none."""
-        if self._process is not None:
-            return
-        context = multiprocessing.get_context("spawn")  # a forked process could not use a GPU
-        self.connection, others = context.Pipe()
-        with _surroundings_of_worker(self._threads):
-            self._process = context.Process(
-                target=_serve,
-                args=(others, self._work, self._device),
-                name=f"worker {self._number}",
-                daemon=True,
-            )
-            self._process.start()
-        others.close()  # so that the worker's end is the only one, and its death ends the connection
-
-    def _mourn(self, driver: Driver) -> None:
-        self._process.join()
-        who, code = f"worker {self._number} (process {self._process.pid})", self._process.exitcode
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        self._forget()
-        part, self.part = self.part, None
-        assert part is not None  # it died with one
-        driver.died(part, who, how)
-
-    def _forget(self) -> None:
-        assert self.connection is not None
-        self.connection.close()
-        self._process.close()
-        self._process = self.connection = None
+            driver.advance(part, message)
 
 
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextlib.contextmanager
-def _surroundings_of_worker(threads: int) -> Iterator[None]:
-    """What a process inherits that is started inside. It finds these packages first, as the command does; computes in its share
-    of the threads, where the user has not said in how many; and does not see Ctrl-C, which is the command's business."""
-    resource_tracker.ensure_running()  # before: it unblocks the signal once it has started
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    is_set = _THREADS in os.environ
-    sys.path.insert(0, _ROOT)
-    os.environ.setdefault(_THREADS, str(threads))
-    try:
-        yield
-    finally:
-        sys.path.remove(_ROOT)
-        if not is_set:
-            del os.environ[_THREADS]
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-def _serve(connection: Connection, work: Work[Any], device: str) -> None:
-    """A worker: make one part after another, until the process that started it has ended."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def _make_parts(connection: Connection, work: Work[Any], device: str) -> None:
+    """A worker: make one part after another. It sends amounts of progress, and its facts when a part is done."""
     make: Make[Any] | None = None
     while True:
-        try:
-            content, out = connection.recv()
-        except EOFError:
-            return
-        try:
-            if make is None:
-                make = work.open(work.task, device)
-            make(content, out, partial(_advance, connection))
-        except Exception as error:
-            connection.send((_FAILED, packed(error)))
-            continue
-        connection.send((_DONE, own_facts(device)))
-
-
-def _advance(connection: Connection, amount: float) -> None:
-    connection.send((_ADVANCED, amount))
-
-
-def _end_with_parent() -> None:
-    """Also where it was killed, and however long a part takes."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # this is a worker
-    wait([parent.sentinel])
-    os._exit(1)
+        content, out = connection.recv()  # at its end the process that started this one has ended, and so does this one
+        if make is None:
+            make = work.open(work.task, device)
+        make(content, out, connection.send)
+        connection.send(own_facts(device))

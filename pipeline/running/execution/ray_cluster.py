@@ -20,8 +20,8 @@ from pipeline.errors import UsageError
 from pipeline.progress import Progress
 from pipeline.running.execution.driver import Driver
 from pipeline.running.execution.parts import Make, Part, Work
-from pipeline.running.execution.worker_errors import Packed, packed, unpacked
 from pipeline.running.execution.worker_facts import WorkerFacts, own_facts
+from pipeline.store.worker_processes import Failed
 
 _ANSWER_SECONDS = 10.0
 _ROOT = str(Path(pipeline.__file__).resolve().parents[1])
@@ -181,15 +181,15 @@ class _Worker:
         part, self.part = self.part, None
         assert part is not None  # it was asked for one
         try:
-            found: WorkerFacts | Packed = self._place.get(self.answer)
+            found: WorkerFacts | Failed = self._place.get(self.answer)
         except Exception as lost:
             if not self._place.is_death(lost):
                 raise
             self.kill()  # it may still be there, as where it cannot read what it was sent
             driver.died(part, f"worker {self._number}", f"died ({' '.join(str(lost).split())[:300]})")
             return
-        if not isinstance(found, WorkerFacts):
-            raise unpacked(*found)
+        if isinstance(found, Failed):
+            raise found.error()
         self.facts = found
         driver.finished(part)
 
@@ -209,7 +209,7 @@ class _Actor:
     def begin(self) -> None:
         """Answers once the actor is there."""
 
-    def make(self, content: Any, out: Path) -> WorkerFacts | Packed:
+    def make(self, content: Any, out: Path) -> WorkerFacts | Failed:
         """Make a part; an error is returned, so that what Ray raises is Ray's."""
         try:
             if self._make is None:
@@ -219,7 +219,7 @@ class _Actor:
                 raise UsageError(f"{out}: not on {socket.gethostname()}; every node must see the store at this path")
             self._make(content, out, _nobody)
         except Exception as error:
-            return packed(error)
+            return Failed.by(error)
         return own_facts(self._device)
 
     def _require_same(self) -> None:

@@ -14,7 +14,7 @@ from pipeline.progress import Progress
 from pipeline.running.context import StageContext
 from pipeline.running.execution.claims import Claims
 from pipeline.running.execution.driver import Driver, Place
-from pipeline.running.execution.here import Here
+from pipeline.running.execution.local import Here, LocalProcesses, devices_of
 from pipeline.running.execution.parts import Part, Work
 from pipeline.store.atomic import temporary_directory
 
@@ -92,15 +92,11 @@ def _tell(missing: Sequence[Part[Any]], claims: Claims, progress: Progress) -> N
 
 
 def _place(context: StageContext[Any], work: Work[Any]) -> Place:
-    """Workers that nobody needs are imported by nobody."""
     execution, device = context.resources.execution, context.resources.device
     if execution.ray is not None:
         from pipeline.running.execution.ray_cluster import RayActors
 
         return RayActors(work, device, execution.ray, context.progress)
     if execution.local > 1:
-        from pipeline.running.execution.devices import devices_of
-        from pipeline.running.execution.local import LocalProcesses
-
         return LocalProcesses(work, devices_of(device, execution.local))
     return Here(work, device)

@@ -1,10 +1,9 @@
-"""Processes of a training: what is said of one that ends, and that none outlives the one that started it."""
+"""Processes of a training: which they are, what is said of them, and what of one that ends."""
 
 import os
 import signal
-import subprocess
-import sys
-import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +15,14 @@ from pipeline.config.distill import DistillConfig
 from pipeline.config.generate import SamplingConfig
 from pipeline.distillation import launchers, worker, workers
 from pipeline.distillation.launchers import Launch
+from pipeline.distillation.processes import MEETING
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.distillation.training_task import FILE, TrainingTask
 from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress
 from pipeline.store.parsing import format_of
-from pipeline.store.processes import running_process
+from pipeline.store.worker_processes import Ended, Failed
+from tests.unit.distillation import trainings
 
 
 class _Heard(Progress):
@@ -33,97 +34,32 @@ class _Heard(Progress):
         self.lines.append(text)
 
 
-def _run(code: str, control: Any = None) -> list[str]:
-    heard = _Heard()
-    workers._run([sys.executable, "-c", code], dict(os.environ), control, heard)
+PLACES = [dict(os.environ) | {"RANK": rank, "WORLD_SIZE": "2"} for rank in "01"]
+
+
+def _train(worker: Any, monkeypatch: pytest.MonkeyPatch, heard: _Heard, control: Any = None) -> list[str]:
+    monkeypatch.setattr(workers, "take_part", worker)
+    workers._train(Path("task"), PLACES, control, heard)
     return heard.lines
 
 
-def test_lines_of_the_workers_are_shown() -> None:
-    """Of stdout; what libraries write to stderr is not."""
-    assert ["step 1", "step 2"] == _run("import sys; print('step 1'); print('step 2'); print('noise', file=sys.stderr)")
+def test_lines_of_the_workers_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What libraries print is not."""
+    assert ["step 0", "step 1"] == sorted(_train(trainings.say_two, monkeypatch, _Heard()))
 
 
-def test_the_first_reason_is_the_error() -> None:
-    """A worker that fails breaks the connections of the others, which then fail too."""
-    with pytest.raises(UnderstudyError, match=r"^the loss is nan$"):
-        _run(
-            "import sys; sys.stderr.write('noise\\nunderstudy: the loss is nan\\nunderstudy: process 1\\n'); sys.exit(1)"
-        )
-
-
-def test_a_worker_that_gave_no_reason_shows_its_last_lines() -> None:
+def test_a_worker_that_gave_no_reason_shows_its_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named, and the others end."""
     heard = _Heard()
-    with pytest.raises(UnderstudyError, match="exit code 3; its last lines are above"):
-        workers._run(
-            [sys.executable, "-c", "import sys; sys.stderr.write('Traceback\\n'); sys.exit(3)"],
-            dict(os.environ),
-            None,
-            heard,
-        )
-    assert ["Traceback"] == heard.lines
+    with pytest.raises(
+        UnderstudyError, match=r"^distill: training process 2 of 2 has ended with exit code 3; checkpoint"
+    ):
+        _train(trainings.end_without_reason, monkeypatch, heard)
+    assert ["Fatal error"] == heard.lines
 
 
-def test_a_failure_elsewhere_ends_the_worker_here() -> None:
+def test_a_failure_elsewhere_ends_the_workers_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of another process of the launcher."""
-
-    class Control:
-        def failure(self) -> str:
-            return "no space left"
-
-    began = time.monotonic()
-    with pytest.raises(UnderstudyError, match="no space left"):
-        _run("import time; time.sleep(600)", Control())
-    assert time.monotonic() - began < 300
-
-
-@pytest.mark.parametrize(
-    ("codes", "said"),
-    [
-        ({0: 1, 1: -9}, "training process 2 of 2 was killed by SIGKILL"),
-        ({1: 1, 0: 1}, "training process 1 of 2 has ended with exit code 1"),
-        ({0: -signal.SIGTERM, 1: -signal.SIGKILL}, "training process 2 of 2 was killed by SIGKILL"),
-        ({0: -signal.SIGTERM, 1: 1}, "training process 2 of 2 has ended with exit code 1"),
-    ],
-)
-def test_a_killed_process_is_named_before_those_that_fail_by_it(codes: dict[int, int], said: str) -> None:
-    assert workers._first_end(codes, 2).startswith(f"distill: {said}; checkpoints are kept")
-
-
-def test_a_worker_ends_with_its_starter() -> None:
-    """However the starter ends: the worker's standard input ends with it."""
-    waiting = (
-        "import time\n"
-        "from pipeline.commands.training_process import run\n"
-        "run(lambda: (print('up', flush=True), time.sleep(600)))"
-    )
-    starting = (
-        "import subprocess, sys, time\n"
-        f"subprocess.Popen([sys.executable, '-c', {waiting!r}], stdin=subprocess.PIPE)\n"
-        "time.sleep(600)"
-    )
-    starter = subprocess.Popen(
-        [sys.executable, "-c", starting],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=dict(os.environ) | {"PYTHONPATH": str(Path(workers.__file__).parents[2])},
-    )
-    assert starter.stdout is not None
-    assert "up\n" == starter.stdout.readline()
-    starter.send_signal(signal.SIGKILL)
-    starter.wait()
-
-    assert "" == starter.stdout.read()  # the worker held the other end
-
-
-def test_what_a_worker_has_started_ends_with_it() -> None:
-    """Such as the processes of accelerate's launcher: the one that is left would keep a GPU's memory."""
-    code = (
-        "import subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        "print(child.pid, flush=True)\n"
-        "time.sleep(600)"
-    )
     heard = _Heard()
 
     class Control:
@@ -131,12 +67,38 @@ def test_what_a_worker_has_started_ends_with_it() -> None:
             return "no space left" if heard.lines else None
 
     with pytest.raises(UnderstudyError, match="no space left"):
-        workers._run([sys.executable, "-c", code], dict(os.environ), Control(), heard)  # type: ignore[arg-type]
-    (child,) = heard.lines
-    until = time.monotonic() + 30
-    while running_process(int(child)):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+        _train(trainings.wait_for_ever, monkeypatch, heard, Control())
+
+
+def _failed(error: Exception, at: float) -> Failed:
+    return replace(Failed.by(error), at=at)
+
+
+NAN, LOST = UnderstudyError("the loss is nan"), RuntimeError("Connection closed by peer")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "elsewhere", "said"),
+    [
+        ([Ended(1), Ended(-9)], None, "distill: b was killed by SIGKILL; checkpoints are kept"),
+        (
+            [_failed(LOST, 1.0), Ended(-9)],
+            "Connection closed",
+            "distill: b was killed by SIGKILL; checkpoints are kept",
+        ),
+        ([Ended(-signal.SIGTERM), Ended(-9)], None, "distill: b was killed by SIGKILL"),
+        ([Ended(-signal.SIGTERM), Ended(3)], None, "distill: b has ended with exit code 3"),
+        ([_failed(LOST, 2.0), _failed(NAN, 1.0)], None, "the loss is nan"),
+        ([_failed(NAN, 1.0), Ended(-signal.SIGABRT)], None, "the loss is nan"),
+        ([_failed(LOST, 2.0), _failed(ZeroDivisionError("a bug"), 1.0)], None, "a bug"),
+        ([_failed(LOST, 1.0)], "no space left", "no space left"),
+    ],
+)
+def test_the_error_is_that_of_the_worker_that_failed_first(
+    wrong: list[Failed | Ended], elsewhere: str | None, said: str
+) -> None:
+    """It breaks the connections of the others, which then fail too."""
+    assert str(workers._first_error(dict(zip("ab", wrong, strict=False)), elsewhere)).startswith(said)
 
 
 SETTINGS = TrainingSettings(
@@ -166,20 +128,20 @@ def task(tmp_path: Path) -> TrainingTask:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
     """The environments of what would have been started."""
-    found: list[dict[str, str]] = []
-    monkeypatch.setattr(workers, "_run", lambda command, environment, control, progress: found.append(environment))
+    found: list[Mapping[str, str]] = []
+    monkeypatch.setattr(workers, "_train", lambda task, places, control, progress: found.extend(places))
     return found
 
 
-def test_a_training_is_done_once(task: TrainingTask, started: list[dict[str, str]]) -> None:
+def test_a_training_is_done_once(task: TrainingTask, started: list[Mapping[str, str]]) -> None:
     """One process trains itself. Several leave a mark when they have ended, after which the training is only loaded."""
     workers.train_in_processes(task, 1, _Heard())
     assert [] == started
     for _ in range(2):
         workers.train_in_processes(task, 2, _Heard())
-    assert 1 == len(started)
+    assert ["0", "1"] == [environment["RANK"] for environment in started]
     assert task == format_of(TrainingTask).read(task.work / FILE)
 
 
@@ -191,7 +153,7 @@ def test_a_training_that_failed_is_not_done(task: TrainingTask, monkeypatch: pyt
         started.append(1)
         raise UnderstudyError("killed")
 
-    monkeypatch.setattr(workers, "_run", fail)
+    monkeypatch.setattr(workers, "_train", fail)
     for _ in range(2):
         with pytest.raises(UnderstudyError, match="killed"):
             workers.train_in_processes(task, 2, _Heard())
@@ -203,7 +165,7 @@ def test_processes_share_the_cores(
     given: str | None,
     threads: str,
     task: TrainingTask,
-    started: list[dict[str, str]],
+    started: list[Mapping[str, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Unless the user has said how many threads each computes in."""
@@ -213,6 +175,25 @@ def test_processes_share_the_cores(
         monkeypatch.setenv("OMP_NUM_THREADS", given)
     workers.train_in_processes(task, 2, _Heard())
     assert threads == started[0]["OMP_NUM_THREADS"]
+
+
+def test_processes_of_one_machine_are_told_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They meet at a file that is theirs, and talk where no other machine hears them, unless the user has chosen a network."""
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth1")
+    places = workers._places_here(2, tmp_path / "meeting")
+    names = (
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GLOO_SOCKET_IFNAME",
+        "NCCL_SOCKET_IFNAME",
+        MEETING,
+    )
+    assert [[rank, rank, "2", "2", "lo", "eth1", str(tmp_path / "meeting")] for rank in "01"] == [
+        [place[name] for name in names] for place in places
+    ]
 
 
 class _Told:
@@ -250,13 +231,13 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "_current", [launch])
 
 
-def _place_of(environment: dict[str, str]) -> dict[str, str]:
+def _place_of(environment: Mapping[str, str]) -> dict[str, str]:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     return {name: environment[name] for name in names}
 
 
 @pytest.mark.usefixtures("launched")
-def test_processes_of_a_launcher_train_together(task: TrainingTask, started: list[dict[str, str]]) -> None:
+def test_processes_of_a_launcher_train_together(task: TrainingTask, started: list[Mapping[str, str]]) -> None:
     """The first tells the others where they meet and what to train; each starts its worker in its own place."""
     first = _Told()
     with workers.leading(first):  # type: ignore[arg-type]
@@ -279,7 +260,7 @@ def test_a_failure_is_told_to_the_other_processes(task: TrainingTask, monkeypatc
     def fail(*_: object) -> None:
         raise UnderstudyError("no space left")
 
-    monkeypatch.setattr(workers, "_run", fail)
+    monkeypatch.setattr(workers, "_train", fail)
     first, other = _Told(), _Told("1 task")
     with pytest.raises(UnderstudyError, match="no space left"), workers.leading(first):  # type: ignore[arg-type]
         workers.train_in_processes(task, 6, _Heard())
@@ -312,7 +293,7 @@ def test_a_worker_trains_what_its_task_says(
     monkeypatch.setattr(worker, "read_pair", lambda pair, places: pair)
     monkeypatch.setattr(worker, "Training", Training)
     task.write(tmp_path / FILE)
-    worker.work(tmp_path / FILE)
+    worker.work(tmp_path / FILE, lambda line: None)
 
     assert (task.completions, SETTINGS, 0.5, task.prompts) == asked[0]
     assert {"shard": False, "prompts": "scored"} == named
@@ -321,13 +302,10 @@ def test_a_worker_trains_what_its_task_says(
     assert [rows, {"answer": 1.0}, task.work] == asked[-3:]
 
 
-def test_only_the_first_process_says_how_far_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_first_process_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """All go through the same steps."""
+    sent = list[str]()
     for number in (0, 1):
         monkeypatch.setattr(worker, "is_first", lambda number=number: number == 0)
-        worker._ToStarter().line(f"step of {number}")
-    said = capsys.readouterr()
-    assert "step of 0" in said.out + said.err
-    assert "step of 1" not in said.out + said.err
+        worker._Sent(sent.append).line(f"step of {number}")
+    assert ["step of 0"] == sent

@@ -169,13 +169,13 @@ def test_a_node_must_have_this_version_and_see_the_store(tmp_path: Path, monkeyp
     found = ray_cluster._Actor(work, "cpu", "0.0.9").make(1, tmp_path)
     assert not isinstance(found, WorkerFacts)
     with pytest.raises(UsageError, match=r"has Understudy .*, and the command 0\.0\.9; install the same version"):
-        raise ray_cluster.unpacked(*found)
+        raise found.error()
     own = ray_cluster._Actor(work, "cpu", ray_cluster._version())
     assert isinstance(own.make(1, tmp_path), WorkerFacts)
     found = own.make(1, tmp_path / "elsewhere")
     assert not isinstance(found, WorkerFacts)
     with pytest.raises(UsageError, match="every node must see the store at this path"):
-        raise ray_cluster.unpacked(*found)
+        raise found.error()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +17,12 @@ import pytest
 from pipeline.config.execution import ExecutionConfig, RayConfig
 from pipeline.config.loading import load_config
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.running.execution import devices, local
+from pipeline.running.execution import local
 from pipeline.running.execution import spread as module
 from pipeline.running.execution.driver import Driver
 from pipeline.running.execution.parts import Part, Share, Work, drop_parts, kept_parts
 from pipeline.running.execution.spread import Spread
+from pipeline.store import worker_processes
 from pipeline.store.processes import own_tag, running_process
 from tests.unit.running.execution.other_task import context_of, log_of, make
 from tests.unit.running.execution.work import (
@@ -86,7 +86,7 @@ def test_a_worker_loads_once_for_all_lists_of_parts(context: Begin, execution: E
 
 def test_each_process_has_its_gpu_until_the_stage_ends(context: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both GPUs are used, and free for the next stage."""
-    monkeypatch.setattr(devices, "_gpus", lambda: 2)
+    monkeypatch.setattr(local, "_gpus", lambda: 2)
     here = context(LOCAL["two"])
     here.resources.device = "cuda"
     with Spread(here, work(BeginsWithOthers(log_of(here)))) as spread:
@@ -103,7 +103,7 @@ def test_processes_share_the_threads_of_the_machine(
     given: str | None, threads: str, context: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless the user has said how many each computes in; afterwards the command's own are as before."""
-    monkeypatch.setattr(local, "_processors", lambda: 6)
+    monkeypatch.setattr(worker_processes, "processors", lambda: 6)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if given is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
@@ -139,7 +139,7 @@ def test_a_worker_that_dies_is_named_and_its_part_made_again(
     assert (3, 8) == (times(log_of(here), "made-3-*"), times(log_of(here), "made-*"))
     lines = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
     assert ["(1 of 3)", "(2 of 3)"] == [line[-8:] for line in lines]
-    assert all("was ended by SIGKILL while it made 3, which is made again" in line for line in lines)
+    assert all("was killed by SIGKILL while it made 3, which is made again" in line for line in lines)
 
 
 def test_a_part_that_kills_three_workers_fails_by_its_name(context: Begin) -> None:
@@ -305,11 +305,11 @@ def test_an_interruption_while_a_worker_starts_is_an_interruption(
 ) -> None:
     """A scheduler's SIGTERM may come at any moment."""
 
-    def interrupted(process: SpawnProcess) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     here = context(LOCAL["two"])
-    monkeypatch.setattr(SpawnProcess, "start", interrupted)
+    monkeypatch.setattr(worker_processes, "_start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         make(here, 2)
     assert [] == _left(here)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.running.execution import devices
-from pipeline.running.execution.devices import devices_of
+from pipeline.running.execution import local
+from pipeline.running.execution.local import devices_of
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,6 @@ def test_processes_get_the_gpus_one_after_another(
     device: str, gpus: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless the config names one."""
-    monkeypatch.setattr(devices, "_gpus", lambda: gpus)
+    monkeypatch.setattr(local, "_gpus", lambda: gpus)
 
     assert expected == devices_of(device, 3)
