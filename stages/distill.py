@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.distillation.launchers import processes_here
 from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json
-from pipeline.distillation.processes_here import processes_here
+from pipeline.distillation.settings import TrainingTask
+from pipeline.distillation.task import training_of
 from pipeline.distillation.trained_head import TrainedHead
-from pipeline.distillation.training import Training
-from pipeline.distillation.training_data import training_data
 from pipeline.distillation.training_log import PEAK, RATE, Log, best, examinations
-from pipeline.distillation.training_task import TrainingTask
 from pipeline.distillation.workers import train_in_processes
 from pipeline.drafts.directory import TrainedOn, trained_on_before
 from pipeline.drafts.made_heads import save_head
@@ -68,9 +67,9 @@ def _train(
 ) -> tuple[Any, Log, Sequence[StoredCompletion]]:
     """The draft trained on the completions, or on a share of them; its log, and these completions. Several processes leave a
     finished training in `work`, which is then only loaded."""
-    settings, resources = context.settings.training, context.resources
+    resources = context.resources
     task = TrainingTask(
-        settings=settings,
+        settings=context.settings.training,
         pair=context.inputs["draft"].absolute(),
         places=resources.models,
         completions=context.inputs["completions"].absolute(),
@@ -82,16 +81,8 @@ def _train(
         shard=resources.shard,
     )
     train_in_processes(task, processes, context.progress)
-    data = training_data(task.completions, settings, share, task.prompts)
-    training = Training(
-        settings,
-        pair,
-        data.dev,
-        context.progress,
-        resources.device,
-        resources.trust_remote_code,
-        resources.target_device_map,
-        prompts=data.prompts,
+    training, data = training_of(
+        task, pair, resources.device, context.progress, target_device_map=resources.target_device_map
     )
     if processes == 1:
         training.require_memory()

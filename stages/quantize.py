@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.config.quantize import QuantizedVariant
 from pipeline.distillation.mixing import training_rows
-from pipeline.distillation.segment_weights import segment_weights
+from pipeline.distillation.segments import segment_weights
 from pipeline.distillation.training import Training
 from pipeline.drafts.directory import TRAINED_ON, find_draft
 from pipeline.errors import BrokenDraft

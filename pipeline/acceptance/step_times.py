@@ -26,9 +26,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured, SpeedCheck, extent, too_few
+from pipeline.acceptance.decoding_speed import (
+    DecodingSpeed,
+    DraftSpeed,
+    Measured,
+    SpeedCheck,
+    extent,
+    least_turns,
+    of_turns,
+    too_few,
+)
 from pipeline.acceptance.schema import Figure
-from pipeline.acceptance.turns import least_turns, of_turns
 from pipeline.store.files import write_json
 from pipeline.store.parsing import Count, CountKey, Number, Text, format_of, stored
 

@@ -100,7 +100,7 @@ def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool
     from pipeline.progress import Progress
     from pipeline.report.dry_run import print_config, print_jobs
     from pipeline.report.memory import print_memory
-    from pipeline.running.device_check import require_device
+    from pipeline.running.environment import require_device
     from pipeline.running.execution.ray_cluster import require_ray
     from pipeline.running.inputs import require_inputs
     from pipeline.running.jobs import jobs_of

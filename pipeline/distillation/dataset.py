@@ -9,7 +9,7 @@ import torch
 from pipeline.distillation.losses import SparseTargets
 from pipeline.distillation.packing import pack_rows, single_rows
 from pipeline.distillation.scored_prompts import ScoredPrompts
-from pipeline.distillation.segment_labels import segment_tokens, token_labels
+from pipeline.distillation.segments import segment_tokens, token_labels
 from pipeline.engines.chat_markers import PROMPT
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack

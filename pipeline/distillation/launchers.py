@@ -1,6 +1,6 @@
 """Which launcher started this process (torchrun, `accelerate launch`, srun, mpirun), and how many processes train a draft.
 
-Standard library only: a command looks at this before anything else. The launcher's variables are then taken out of the
+Imports nothing heavy: a command looks at this before anything else. The launcher's variables are then taken out of the
 environment, because accelerate would otherwise join the other processes in every stage, and a command that this one starts would
 wait for them.
 """
@@ -8,10 +8,13 @@ wait for them.
 import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pipeline.config.distill import divisors, indivisible
 from pipeline.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
 
 # Of each launcher: rank, number of processes, rank on its machine. srun's number is that of the step: a batch script that calls
 # `understudy` without srun is one process, whatever SLURM_NTASKS says.
@@ -156,3 +159,15 @@ def process_count(asked: Asked, batch: int, gpus: int, launch: Launch | None, al
     if batch % launch.size:
         raise UsageError(f"the launcher has started {launch.size} processes, and {indivisible(launch.size, batch)}")
     return launch.size
+
+
+def processes_here(asked: Asked, batch: int, device: "torch.device", alone: bool = False) -> int:
+    """As `process_count`, with the GPUs, or others of torch's accelerators, that a training on `device` may use."""
+    import torch
+
+    from pipeline.models.devices import computes_at_once
+
+    gpus = 0
+    if not computes_at_once(device):
+        gpus = torch.accelerator.device_count() if device.index is None else 1
+    return process_count(asked, batch, gpus, current(), alone)

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pipeline.distillation.processes import count, in_turn, number
-from pipeline.models.decoder_layers import decoder_layers
+from pipeline.models.built import decoder_layers
 
 _forms: "WeakKeyDictionary[Any, Any]" = WeakKeyDictionary()  # of divided models: the same models without weights
 

@@ -40,17 +40,16 @@ from pipeline.distillation.checkpoints import (
 from pipeline.distillation.chunked_loss import mean_loss, mean_loss_of_logits
 from pipeline.distillation.compiled_layers import compiled_layers, compiles_loss
 from pipeline.distillation.dataset import PackedCompletions, stored_targets
-from pipeline.distillation.document_masking import supports_document_masking
 from pipeline.distillation.losses import LOSSES, MERGED, SparseTargets, cross_entropy, sparse_columns
-from pipeline.distillation.optimizer import MuonWithAdamW
-from pipeline.distillation.precision import fast_attention
+from pipeline.distillation.muon import MuonWithAdamW
 from pipeline.distillation.processes import count, from_first, inside_forward, number, wait_for_all
 from pipeline.distillation.scored_prompts import ScoredPrompts
-from pipeline.distillation.segment_losses import SegmentLosses
+from pipeline.distillation.segments import SegmentLosses
 from pipeline.distillation.sharding import complete, is_divided
 from pipeline.distillation.smaller_batch import attempt, otherwise, remedy
 from pipeline.distillation.sparse_log_probs import fused_log_probs, gather_log_probs
 from pipeline.distillation.trained_head import TrainedHead
+from pipeline.distillation.training_attention import fast_attention, supports_document_masking
 from pipeline.distillation.training_callback import TrainingCallback
 from pipeline.distillation.training_log import Log, kept
 from pipeline.engines.chat_markers import PROMPT
@@ -86,7 +85,7 @@ def distill(
     """Train `model` in place on `completions`; it ends with the weights that were best by `examine(model)`,
     which every process calls, and where it returns the same.
 
-    `weights`: of a token in the loss, by its segment (`segment_weights.py`). `prompts`: their positions are trained on too, with
+    `weights`: of a token in the loss, by its segment (`segments.py`). `prompts`: their positions are trained on too, with
     their own weight. Checkpoints are written to `work`, and training
     resumes from them. Returns the log: step with loss, or with dev_acceptance_rate and dev_tokens_per_target_call; where there
     are several segments also by segment. Raises UnderstudyError naming step and completions if the loss is not finite, but for a

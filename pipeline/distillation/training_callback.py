@@ -10,7 +10,7 @@ from pipeline.config.distill import DistillConfig
 from pipeline.distillation.checkpoints import keep_best, mark_complete
 from pipeline.distillation.compiled_layers import as_written
 from pipeline.distillation.processes import is_first, wait_for_all
-from pipeline.distillation.segment_losses import SegmentLosses
+from pipeline.distillation.segments import SegmentLosses
 from pipeline.distillation.sharding import complete
 from pipeline.distillation.training_log import LOSS, add_losses, examination_entry, note, out_of_patience
 from pipeline.examination.examiner import AcceptanceSummary

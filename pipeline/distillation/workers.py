@@ -16,7 +16,7 @@ from typing import IO
 
 from pipeline.distillation import launchers
 from pipeline.distillation.processes import MEETING, Control
-from pipeline.distillation.training_task import FILE, TrainingTask
+from pipeline.distillation.settings import TASK, TrainingTask
 from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress
 from pipeline.store.worker_processes import Ended, Failed, Worker, environment_of_each, ready
@@ -52,7 +52,7 @@ def train_in_processes(task: TrainingTask, processes: int, progress: Progress) -
     if processes == 1 or done.exists():
         return
     task.work.mkdir(parents=True, exist_ok=True)
-    task.write(path := (task.work / FILE).absolute())
+    task.write(path := (task.work / TASK).absolute())
     progress.line(f"distill: {processes} processes on {task.device}{', which divide the draft' if task.shard else ''}")
     if _controls:
         _controls[0].meet()
@@ -165,6 +165,6 @@ def _show_end(output: IO[bytes], progress: Progress) -> None:
 
 def take_part(connection: Connection, task: Path) -> None:
     """A worker. The lines of the first one are its messages."""
-    from pipeline.distillation.worker import work
+    from pipeline.distillation.task import work
 
     work(task, connection.send)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pipeline.errors import UsageError
-from pipeline.models.decoder_layers import decoder_layers
+from pipeline.models.built import decoder_layers
 from pipeline.models.tokenizers import check_same_family, split_difference, tokens_below
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.drafts.transplant import row_tables
-from pipeline.models.built import empty_model, is_tied
-from pipeline.models.decoder_layers import decoder_layers
+from pipeline.models.built import decoder_layers, empty_model, is_tied
 from pipeline.models.model_json import read_config
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
-from pipeline.acceptance.decoding_speed import Measured
-from pipeline.acceptance.turns import of_turns
+from pipeline.acceptance.decoding_speed import Measured, of_turns
 from pipeline.drafts.named_pair import NamedPair
 from pipeline.errors import UsageError
 from pipeline.examination.cross_check import NEAR_TIE, first_divergence

@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pipeline.acceptance.decoding_speed import least_turns, of_turns
 from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.acceptance.profile import shared_conversations
 from pipeline.acceptance.schema import DomainFigures, Figure, Figures, counted, units_needed
 from pipeline.acceptance.step_times import speed_at_best_length
-from pipeline.acceptance.turns import least_turns, of_turns
 from pipeline.config.corpus import PromptSource
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.corpus.answer_forms import UnusableAnswer

@@ -12,8 +12,7 @@ from math import ceil
 from time import perf_counter
 from typing import Any
 
-from pipeline.acceptance.decoding_speed import LEAST_PROMPTS, LEAST_TOKENS, too_few
-from pipeline.acceptance.turns import least_turns
+from pipeline.acceptance.decoding_speed import LEAST_PROMPTS, LEAST_TOKENS, least_turns, too_few
 from pipeline.config.evaluate import SpeedConfig
 from pipeline.errors import UnderstudyError
 from pipeline.examination.completion_sets import CompletionSets

@@ -5,8 +5,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
-from pipeline.judgement.contradictions import check_decision
-from pipeline.judgement.schema import FILE, REMEDY, BriefDecision, Decision, TrainingStep
+from pipeline.acceptance.contradictions import check_figures
+from pipeline.judgement.rule_result import PASS
+from pipeline.judgement.schema import (
+    BASELINE,
+    CANDIDATE,
+    FILE,
+    PROMOTE,
+    REMEDY,
+    BriefDecision,
+    Decision,
+    TrainingStep,
+)
 from pipeline.judgement.speed import as_measurable, without_measured
 from pipeline.judgement.what_now import without_step_times
 from pipeline.store.files import write_json
@@ -14,6 +24,24 @@ from pipeline.store.parsing import Format, format_of
 from pipeline.store.runs import RunRecord
 
 _Any = TypeVar("_Any", bound=BriefDecision)
+_ROUNDING = 1e-6
+
+
+def check_decision(decision: Decision) -> None:
+    """Whether the parts of a decision can belong together. ValueError for a draft that is promoted although a rule did not pass,
+    and for a gain that is not that of the two drafts."""
+    failed = [rule.name for rule in decision.rules if rule.verdict != PASS]
+    if decision.verdict == PROMOTE and (failed or not decision.rules):
+        raise ValueError(f"verdict is {PROMOTE}, and {f'{failed[0]} did not pass' if failed else 'there is no rule'}")
+    check_figures(decision)
+    if decision.gains is None or CANDIDATE not in decision.drafts or BASELINE not in decision.drafts:
+        return
+    ours, theirs = (decision.drafts[side].acceptance_rate.value for side in (CANDIDATE, BASELINE))
+    gain = decision.gains.acceptance_rate.value
+    if abs(gain - (ours - theirs)) > _ROUNDING:
+        raise ValueError(f"gains.acceptance_rate is {gain:.6g}, and the drafts differ by {ours - theirs:.6g}")
+
+
 DECISION = format_of(Decision, check=check_decision)
 TRAINING = Format(name="training log", content=list[TrainingStep], remedy=REMEDY)
 

@@ -18,11 +18,10 @@ from math import exp, hypot, inf, log
 import numpy as np
 
 from pipeline.acceptance.count_table import CountTable
-from pipeline.acceptance.decoding_speed import DecodingSpeed, Measured
+from pipeline.acceptance.decoding_speed import DecodingSpeed, Measured, of_turns
 from pipeline.acceptance.gains import Counts, tokens_per_round_ratio
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.step_times import StepTimes
-from pipeline.acceptance.turns import of_turns
 from pipeline.judgement.at_load import StatedLoad, covered
 from pipeline.judgement.schema import BASELINE, CANDIDATE, Side
 from pipeline.latency.load.serving import point_at_load

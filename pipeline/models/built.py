@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
@@ -77,3 +78,12 @@ def require_known_quantization(path: Path, config: ModelConfig) -> None:
             "not have; serve it by an engine that has it (pair.target.source: server, generate.engine: server), or take a "
             "checkpoint in bfloat16"
         )
+
+
+def decoder_layers(model: Any) -> tuple[str, nn.ModuleList] | None:
+    """The list of the model's decoder layers, and its name in the model; None if there is no such list."""
+    count, decoder = model.config.get_text_config().num_hidden_layers, set(model.get_decoder().modules())
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count and module in decoder:
+            return name, module
+    return None

@@ -3,13 +3,16 @@
 All weights are loaded here: safetensors only, and code shipped with a model runs only with `trust_remote_code`.
 """
 
+import threading
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, FineGrainedFP8Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, FineGrainedFP8Config, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from pipeline.config.pair import DeviceMap
@@ -23,12 +26,13 @@ from pipeline.models.memory_plan import require_memory
 from pipeline.models.model_json import CONFIG, ModelConfig, code_named_in, read_config, template_of_processor
 from pipeline.models.out_of_memory import is_out_of_memory
 from pipeline.models.placement import check_covers, is_dispatched
-from pipeline.models.reported_in_full import reported_in_full
 from pipeline.models.tensor_ledger import Held, check_ledger, missing_member, stored_tensors
 from pipeline.store.own_files import reads_own_files
 
 transformers_logging.disable_progress_bar()  # only our own progress bars are shown
 transformers_logging.set_verbosity_error()
+_SHORTENS = "_adjust_missing_and_unexpected_keys"  # a method of every model, which leaves names out of a report
+_shortens_lock = threading.RLock()
 _BRIEF = 300  # characters of an error of a library
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -67,7 +71,7 @@ def load_listed(
     if device_map is not None:  # weights that stay on disk and are stored in another form in the files
         options = options | {"offload_folder": str(files.scratch)}
     try:
-        with reported_in_full() as unused:
+        with _reported_in_full() as unused:
             model, info = AutoModelForCausalLM.from_pretrained(
                 files.directory,
                 use_safetensors=True,
@@ -206,3 +210,27 @@ def _brief(error: Exception) -> str:
 def dtype_bytes(dtype: str) -> int:
     """Return the bytes per element of a dtype."""
     return int(_DTYPES[dtype].itemsize)
+
+
+@contextmanager
+def _reported_in_full() -> Iterator[set[str]]:
+    """What transformers has no place for in the model that is loaded within this context, filled in when it is loaded. Its own
+    report leaves out the names that a class of models lists as ignored, and a weight may have such a name: whether it matters is
+    decided by the ledger of tensors. UnderstudyError for a version of transformers that does not say."""
+    with _shortens_lock:
+        own, found = getattr(PreTrainedModel, _SHORTENS, None), set[str]()
+        if own is None:
+            raise UnderstudyError(
+                f"transformers {version('transformers')} does not report which tensors it left out of a model; install one that "
+                "is known to (pip install transformers==5.23.0)"
+            )
+
+        def shorten(model: Any, info: Any, *others: Any, **named: Any) -> Any:
+            found.update(info.unexpected_keys)
+            return own(model, info, *others, **named)
+
+        setattr(PreTrainedModel, _SHORTENS, shorten)
+        try:
+            yield found
+        finally:
+            setattr(PreTrainedModel, _SHORTENS, own)

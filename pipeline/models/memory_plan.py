@@ -11,10 +11,9 @@ import torch
 
 from pipeline.config.pair import DeviceMap
 from pipeline.errors import UsageError
-from pipeline.models.host_memory import free_host_memory
+from pipeline.models.memory import Optimizer, free_host_memory, gib, training_bytes
 from pipeline.models.model_json import read_config
 from pipeline.models.shape import measure_weights, read_shape
-from pipeline.models.training_memory import Optimizer, gib, training_bytes
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _LOGITS_BYTES = 8  # of a logit: in fp32, and its log-softmax

@@ -50,7 +50,7 @@ _LEARNT_BUFFERS = re.compile(r"(^|\.)(e_score_correction_bias|expert_bias|layer_
 
 class LoadingInfo(TypedDict):
     """What `from_pretrained(..., output_loading_info=True)` returns beside the model; names of tensors, and their shapes in the
-    file and in the model. `unexpected_keys`: all of them (`reported_in_full`)."""
+    file and in the model. `unexpected_keys`: all of them (`loading.py`)."""
 
     missing_keys: Collection[str]
     unexpected_keys: Collection[str]

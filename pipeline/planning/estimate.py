@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.config.root import Config
-from pipeline.models.training_memory import training_bytes
+from pipeline.models.memory import training_bytes
 from pipeline.planning.assumptions import Assumption, amounts_of, assumptions_of
 from pipeline.planning.disk import disk_of
 from pipeline.planning.earlier_runs import Measurements

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pipeline.config.pair import DeviceMap
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.models.training_memory import gib, training_bytes
+from pipeline.models.memory import gib, training_bytes
 from pipeline.planning.assumptions import Assumption, amounts_of, longest_prompt
 from pipeline.planning.earlier_runs import Measurements
 from pipeline.planning.forecast import Forecast
@@ -284,7 +284,7 @@ class _Stages:
             return self._processes
         import torch
 
-        from pipeline.distillation.processes_here import processes_here
+        from pipeline.distillation.launchers import processes_here
 
         distill, placed = self._config.distill, self._config.pair.target.device_map
         device = self._device if self._config.device not in ("auto", "cuda") else torch.device("cuda")

@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from pipeline.config.pair import ReferenceRecipe, ReferenceShape
-from pipeline.distillation.optimizer import MuonWithAdamW
+from pipeline.distillation.muon import MuonWithAdamW
 from pipeline.errors import UnderstudyError
 from pipeline.models.devices import supports_bf16
 from pipeline.models.saving import save_model

@@ -1,6 +1,6 @@
 """What the stages of a run hold in memory, and whether it is free here, as `plan` and `run --dry-run` print it."""
 
-from pipeline.models.training_memory import gib
+from pipeline.models.memory import gib
 from pipeline.planning.memory import MemoryForecast
 from pipeline.report.console import Report
 

@@ -14,8 +14,8 @@ from pipeline.distillation.settings import TrainingSettings
 from pipeline.models.places import Places, model_places
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry
+from pipeline.running.environment import WorkerFacts
 from pipeline.running.execution.parts import Share
-from pipeline.running.execution.worker_facts import WorkerFacts
 from pipeline.running.jobs import training_settings
 from pipeline.store.artifacts import Store
 

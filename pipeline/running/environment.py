@@ -1,15 +1,29 @@
-"""What a manifest says of where an artifact was made. Imports none of the libraries that it names."""
+"""The machine of a run: whether it has the device, and what a manifest says of where an artifact was made, by this process and by
+its workers. Imports none of the libraries that it names."""
 
 import functools
 import importlib.metadata
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import UsageError
+from pipeline.running.peak_memory import peak_so_far
+from pipeline.running.stage_list import Stage
 
 _REPORTED_LIBRARIES = ("torch", "transformers", "trl", "bitsandbytes", "mlflow", "numpy")
+
+
+def require_device(device: str, stages: Sequence[Stage]) -> None:
+    """UsageError where one of the stages that are asked for uses the device, and it is not there. Only a GPU can be missing, so
+    for another device torch is not imported."""
+    if device.startswith("cuda") and any(stage.uses_device for stage in stages):
+        from pipeline.models.devices import choose_device
+
+        choose_device(device)
 
 
 def environment(device: str) -> dict[str, str]:
@@ -29,6 +43,35 @@ def device_class(device: str) -> str:
         return str(devices.hardware_class(devices.choose_device(device)))
     except UsageError:  # it is not here: nothing was computed on it
         return f"cpu {platform.machine()}"
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """What a worker says of itself with each part that it has made: the class of its device, and its peak memory until now in
+    bytes, of the process and of its GPU."""
+
+    device: str
+    peak: Mapping[str, int]
+
+
+def own_facts(device: str) -> WorkerFacts:
+    """Of this process, which computes on the device called `device`."""
+    return WorkerFacts(device_class(device), peak_so_far())
+
+
+def environment_of(workers: Sequence[WorkerFacts]) -> dict[str, str]:
+    """In place of the driver's own device, on which nothing was computed; empty without workers."""
+    if not workers:
+        return {}
+    return {"device": ", ".join(sorted({one.device for one in workers})), "workers": str(len(workers))}
+
+
+def highest_peak(own: Mapping[str, int], workers: Sequence[WorkerFacts]) -> dict[str, int]:
+    """Of the driver and each worker, the highest by kind of memory."""
+    peaks = [own, *(one.peak for one in workers)]
+    return {
+        kind: max(peak.get(kind, 0) for peak in peaks) for kind in sorted({kind for peak in peaks for kind in peak})
+    }
 
 
 @functools.cache

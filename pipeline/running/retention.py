@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.acceptance.baseline import read_baseline
 from pipeline.config.loading import parse_config
@@ -21,7 +22,8 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.registry.drafts import ALIASES
 from pipeline.registry.mlflow_client import store_database, tracking_location
 from pipeline.registry.registry import Registry, registered_name
-from pipeline.running.needs import needs_of
+from pipeline.running.plan import plan_of
+from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import MANIFEST, Store, read_manifest
 from pipeline.store.files import read_user_json
 from pipeline.store.run_state import is_worked_on
@@ -49,6 +51,30 @@ class Entry:
     kind: str  # a stage, or another part of the store
     bytes: int
     why: str
+
+
+class Needs(NamedTuple):
+    """Which artifacts a run needs: those in its record, and those whose keys follow from its config and its pinned inputs. Names
+    of directories under `artifacts/`. In the stages `unknown` the run needs more: their keys depend on artifacts that are not
+    built yet."""
+
+    artifacts: frozenset[str]
+    unknown: frozenset[str]
+
+
+def needs_of(store: Store, record: RunRecord) -> Needs:
+    """A run that starts late, or has just begun, has few artifacts in its record but reads those of all stages."""
+    recorded, steps = frozenset(entry.directory_name for entry in record.jobs.values()), []
+    try:
+        plan = plan_of(record, store)
+        for step in plan.steps():
+            steps.append(step)
+            if (artifact := step.find(check=False)) is not None:
+                plan.take(step, artifact)
+    except UnderstudyError:  # a record of another version, or a damaged artifact
+        return Needs(recorded, frozenset(STAGE_NAMES))
+    known = recorded.union(step.name for step in steps if step.is_known)
+    return Needs(known, frozenset(step.job.stage for step in steps if not step.is_known))
 
 
 def review(store: Store, policy: Policy) -> list[Entry]:

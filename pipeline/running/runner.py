@@ -16,10 +16,8 @@ from pipeline.registry.tracking import PAGE, Tracker
 from pipeline.running.after_stage import after_stage
 from pipeline.running.certain_refusals import stop_or_warn
 from pipeline.running.context import Outcome, StageContext, StageRun
-from pipeline.running.device_check import require_device
-from pipeline.running.environment import environment
+from pipeline.running.environment import environment, environment_of, highest_peak, require_device
 from pipeline.running.execution.parts import drop_parts, kept_parts
-from pipeline.running.execution.worker_facts import environment_of, highest_peak
 from pipeline.running.job_inputs import JobInputs
 from pipeline.running.jobs import Job
 from pipeline.running.peak_memory import peak_memory

@@ -12,7 +12,7 @@ from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.progress import Progress
 from pipeline.running.context import Outcome, StageRun
-from pipeline.running.device_check import require_device
+from pipeline.running.environment import require_device
 from pipeline.running.execution.parts import Share, drop_parts
 from pipeline.running.job_inputs import JobInputs
 from pipeline.running.jobs import Job

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from pipeline.native.build import SOURCES, build, load
-from pipeline.native.thread_choice import ThreadChoice
+from pipeline.native.threads import ThreadChoice
 from pipeline.speculation.nf4_layers import is_nf4, read
 
 _SOURCE = SOURCES / "llama_forward.c"

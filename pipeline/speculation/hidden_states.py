@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pipeline.errors import UsageError
-from pipeline.models.decoder_layers import decoder_layers
+from pipeline.models.built import decoder_layers
 
 NORMED = -1
 # By the number of the layer: (B, T, H) at the positions of a pass.

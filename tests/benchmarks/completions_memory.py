@@ -132,7 +132,7 @@ def _distill(place: Path) -> None:
     from pipeline.config.distill import DistillConfig
     from pipeline.distillation.dataset import PackedCompletions
     from pipeline.distillation.mixing import training_rows
-    from pipeline.distillation.segment_weights import segment_weights
+    from pipeline.distillation.segments import segment_weights
     from pipeline.generation.stored_completions import StoredCompletions, column
 
     settings = DistillConfig(domain_shares={f"domain-{number}": 0.25 for number in range(4)})

@@ -114,8 +114,8 @@ def _batch(path: Path, batch: int, tokens: int, card: int) -> int:
 
 def _training(path: Path) -> dict[str, float]:
     """GiB a process, without activations: alone, and divided among four."""
+    from pipeline.models.memory import training_bytes
     from pipeline.models.shape import measure_weights
-    from pipeline.models.training_memory import training_bytes
 
     parameters = measure_weights(path, False).parameters
     return {

@@ -16,7 +16,7 @@ from pipeline.native.threads import limit_spinning
 limit_spinning()
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
-from pipeline.native.thread_choice import ThreadChoice
+from pipeline.native.threads import ThreadChoice
 from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.forward import CachedModel
 if (always := int(sys.argv[1])):

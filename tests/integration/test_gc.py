@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from pipeline.running.needs import needs_of
+from pipeline.running.retention import needs_of
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import require_run
 from tests.integration.conftest import JOBS, JOBS_WITH_CHAMPION, NOBODY, RUN, SMOKE, Place, Smoke

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.config.distill import OnPolicyConfig
 from pipeline.config.generate import SamplingConfig
-from pipeline.distillation.segment_weights import segment_weights
+from pipeline.distillation.segments import segment_weights
 from pipeline.distillation.settings import RoundSettings, TrainingSettings
 from pipeline.distillation.sharding import complete
 from pipeline.distillation.training import Training

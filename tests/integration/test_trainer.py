@@ -73,7 +73,7 @@ def _train(
     may_diverge: bool = False,
     prompts: ScoredPrompts | None = None,
 ) -> tuple[Any, Log]:
-    from pipeline.distillation.segment_weights import segment_weights
+    from pipeline.distillation.segments import segment_weights
     from pipeline.distillation.trainer import distill
 
     model = wrap(tiny_llama(51, layers=1, dtype=torch.float32))

@@ -16,7 +16,7 @@ import torch
 from pipeline.config.distill import DistillConfig
 from pipeline.distillation import processes
 from pipeline.distillation.adapters import add_adapters
-from pipeline.distillation.segment_weights import segment_weights
+from pipeline.distillation.segments import segment_weights
 from pipeline.distillation.sharding import complete, divided
 from pipeline.distillation.trainer import distill
 from pipeline.distillation.training_log import Log

@@ -5,7 +5,7 @@ import platform
 import re
 import sys
 
-from pipeline.models.host_memory import cgroup_files, read_text
+from pipeline.models.memory import cgroup_files, read_text
 from pipeline.planning.doctor.check import GIB, Check
 from pipeline.store.own_files import reads_own_files
 

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress, Track
+from pipeline.running.environment import WorkerFacts
 from pipeline.running.execution.claims import Claims
 from pipeline.running.execution.parts import Part
-from pipeline.running.execution.worker_facts import WorkerFacts
 
 MOST_DEATHS = 3  # of workers, with one part
 

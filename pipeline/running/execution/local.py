@@ -5,9 +5,9 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from pipeline.running.environment import WorkerFacts, own_facts
 from pipeline.running.execution.driver import Driver
 from pipeline.running.execution.parts import Make, Part, Work
-from pipeline.running.execution.worker_facts import WorkerFacts, own_facts
 from pipeline.store.worker_processes import Ended, Failed, Worker, environment_of_each, ready
 
 

@@ -18,9 +18,9 @@ import pipeline
 from pipeline.config.execution import RayConfig
 from pipeline.errors import UsageError
 from pipeline.progress import Progress
+from pipeline.running.environment import WorkerFacts, own_facts
 from pipeline.running.execution.driver import Driver
 from pipeline.running.execution.parts import Make, Part, Work
-from pipeline.running.execution.worker_facts import WorkerFacts, own_facts
 from pipeline.store.worker_processes import Failed
 
 _ANSWER_SECONDS = 10.0

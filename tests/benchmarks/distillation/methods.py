@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from pipeline.config.distill import LoraConfig
-from pipeline.distillation.precision import fast_attention
+from pipeline.distillation.training_attention import fast_attention
 from pipeline.drafts.plain import PlainDraft
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import SparseDistribution, pack, unpack

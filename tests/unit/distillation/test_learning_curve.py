@@ -2,8 +2,7 @@
 
 import pytest
 
-from pipeline.distillation.learning_curve import CurvePoint, curve_json, next_doubling
-from pipeline.distillation.subset import subset
+from pipeline.distillation.learning_curve import CurvePoint, curve_json, next_doubling, subset
 from tests.fakes import stored_completion
 
 SPOKEN = [

@@ -13,11 +13,11 @@ import torch
 
 from pipeline.config.distill import DistillConfig
 from pipeline.config.generate import SamplingConfig
-from pipeline.distillation import launchers, worker, workers
+from pipeline.distillation import launchers, workers
+from pipeline.distillation import task as task_module
 from pipeline.distillation.launchers import Launch
 from pipeline.distillation.processes import MEETING
-from pipeline.distillation.settings import TrainingSettings
-from pipeline.distillation.training_task import FILE, TrainingTask
+from pipeline.distillation.settings import TASK, TrainingSettings, TrainingTask
 from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress
 from pipeline.store.parsing import format_of
@@ -142,7 +142,7 @@ def test_a_training_is_done_once(task: TrainingTask, started: list[Mapping[str, 
     for _ in range(2):
         workers.train_in_processes(task, 2, _Heard())
     assert ["0", "1"] == [environment["RANK"] for environment in started]
-    assert task == format_of(TrainingTask).read(task.work / FILE)
+    assert task == format_of(TrainingTask).read(task.work / TASK)
 
 
 def test_a_training_that_failed_is_not_done(task: TrainingTask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def test_processes_of_a_launcher_train_together(task: TrainingTask, started: lis
 
     own = {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "MASTER_ADDR": "node1", "MASTER_PORT": told.split()[0]}
     assert [own, own] == [_place_of(environment) for environment in started]
-    assert str(task.work / FILE) == told.split(" ", 1)[1]
+    assert str(task.work / TASK) == told.split(" ", 1)[1]
     assert (True, True) == (first.ended, other.has_left)
 
 
@@ -288,12 +288,12 @@ def test_a_worker_trains_what_its_task_says(
         asked.append(given)
         return SimpleNamespace(train=None, rows=rows, prompts="scored", weights={"answer": 1.0}, dev=dev)
 
-    monkeypatch.setattr(worker, "join", lambda device: torch.device("cuda", 3))
-    monkeypatch.setattr(worker, "training_data", data)
-    monkeypatch.setattr(worker, "read_pair", lambda pair, places: pair)
-    monkeypatch.setattr(worker, "Training", Training)
-    task.write(tmp_path / FILE)
-    worker.work(tmp_path / FILE, lambda line: None)
+    monkeypatch.setattr(task_module, "join", lambda device: torch.device("cuda", 3))
+    monkeypatch.setattr(task_module, "training_data", data)
+    monkeypatch.setattr(task_module, "read_pair", lambda pair, places: pair)
+    monkeypatch.setattr(task_module, "Training", Training)
+    task.write(tmp_path / TASK)
+    task_module.work(tmp_path / TASK, lambda line: None)
 
     assert (task.completions, SETTINGS, 0.5, task.prompts) == asked[0]
     assert {"shard": False, "prompts": "scored"} == named
@@ -306,6 +306,6 @@ def test_only_the_first_process_says_how_far_it_is(monkeypatch: pytest.MonkeyPat
     """All go through the same steps."""
     sent = list[str]()
     for number in (0, 1):
-        monkeypatch.setattr(worker, "is_first", lambda number=number: number == 0)
-        worker._Sent(sent.append).line(f"step of {number}")
+        monkeypatch.setattr(task_module, "is_first", lambda number=number: number == 0)
+        task_module._Sent(sent.append).line(f"step of {number}")
     assert ["step of 0"] == sent

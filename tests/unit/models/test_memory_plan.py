@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from pipeline.errors import UsageError
-from pipeline.models import host_memory, memory_plan
-from pipeline.models.host_memory import free_host_memory
+from pipeline.models import memory, memory_plan
 from pipeline.models.loading import load_model
+from pipeline.models.memory import free_host_memory
 from pipeline.models.memory_plan import Batch, require_memory, require_training_memory
 from tests.fakes import tiny_llama
 
@@ -176,7 +176,7 @@ def test_a_target_on_several_devices_has_the_memory_of_all(
 def test_free_memory_of_the_host(monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int | None) -> None:
     """Swap counts; a control group around the process limits it, and files in its cache do not count as used, however often they
     were read."""
-    monkeypatch.setattr(host_memory, "read_text", lambda path: files.get(path, ""))
+    monkeypatch.setattr(memory, "read_text", lambda path: files.get(path, ""))
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert expected == free_host_memory()
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from pipeline.commands import doctor as module
 from pipeline.errors import UsageError
-from pipeline.models import host_memory
+from pipeline.models import memory
 from pipeline.native import build
 from pipeline.native.compiler import compiler
 from pipeline.planning.doctor import compiled, machine, services
@@ -35,7 +35,7 @@ APP.command()(module.doctor)
 def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The system files that are read, by path; what is not in here is absent."""
     made: dict[str, str] = {}
-    for reader in (machine, host_memory):
+    for reader in (machine, memory):
         monkeypatch.setattr(reader, "read_text", lambda path: made.get(path, ""))
     return made
 

@@ -12,8 +12,8 @@ from pipeline.config.loading import load_config
 from pipeline.drafts.head_tensors import measure_draft
 from pipeline.errors import UsageError
 from pipeline.models import memory_plan
+from pipeline.models.memory import training_bytes
 from pipeline.models.memory_plan import Batch, needed_memory, require_memory, require_training_memory
-from pipeline.models.training_memory import training_bytes
 from pipeline.planning.earlier_runs import Lengths, Measurements
 from pipeline.planning.forecast import forecast
 from pipeline.planning.memory import MemoryForecast, StageMemory, memory_of

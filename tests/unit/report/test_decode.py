@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from pipeline.acceptance.turns import of_turns
+from pipeline.acceptance.decoding_speed import of_turns
 from pipeline.examination.one_decode import Compared
 from pipeline.models.names import short_names
 from pipeline.report.decode import Painter, print_statistics

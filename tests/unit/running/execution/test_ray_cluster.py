@@ -12,9 +12,9 @@ import pytest
 from pipeline.config.execution import ExecutionConfig, RayConfig
 from pipeline.distillation.workers import _free_port
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.running.environment import WorkerFacts
 from pipeline.running.execution import ray_cluster
 from pipeline.running.execution.ray_cluster import RayActors
-from pipeline.running.execution.worker_facts import WorkerFacts
 from tests.unit.running.execution.other_task import context_of, log_of, make
 from tests.unit.running.execution.work import contents, expected, times
 

@@ -1,6 +1,6 @@
 """What a manifest says of workers."""
 
-from pipeline.running.execution.worker_facts import WorkerFacts, environment_of, highest_peak
+from pipeline.running.environment import WorkerFacts, environment_of, highest_peak
 
 H100, A100 = (
     WorkerFacts(f"cuda {name}", {"process": size, "gpu": 3 * size}) for name, size in (("H100", 5), ("A100", 7))

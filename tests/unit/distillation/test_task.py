@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.config.distill import DistillConfig
 from pipeline.config.generate import SamplingConfig
-from pipeline.distillation.training_data import training_data
+from pipeline.distillation.task import training_data
 from pipeline.generation.completion_store import write_shard
 from pipeline.generation.segment_files import write_segments
 from pipeline.generation.stored_completions import StoredCompletions, distinct

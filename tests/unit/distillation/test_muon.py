@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.distillation import muon
-from pipeline.distillation.optimizer import MuonWithAdamW
+from pipeline.distillation.muon import MuonWithAdamW
 from pipeline.distillation.trained_head import TrainedHead
 from tests.fakes import family_model, tiny_llama
 from tests.heads import eagle3_draft, medusa_draft

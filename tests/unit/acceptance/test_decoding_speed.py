@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from pipeline.acceptance.decoding_speed import Measured
-from pipeline.acceptance.turns import least_turns, of_turns
+from pipeline.acceptance.decoding_speed import Measured, least_turns, of_turns
 
 
 @pytest.mark.parametrize(

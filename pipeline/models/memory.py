@@ -1,18 +1,23 @@
-"""How much memory this process can still get on the host: of the machine, of its control groups, of its own limit. On Linux;
-elsewhere nothing is known. Torch-free."""
+"""Sizes of memory: what this process can still get on the host, and what a training of all weights holds. Torch-free."""
 
 import re
 import resource
 from pathlib import Path
+from typing import Literal
 
 from pipeline.store.own_files import reads_own_files
 
 _CGROUPS = "/sys/fs/cgroup"
+_GIB = 1 << 30
+Optimizer = Literal["adamw", "muon"]
+_WEIGHT, _GRADIENT = 4, 4  # bytes of a parameter in training: float32
+_STATE = {"adamw": 8, "muon": 4}  # muon: of its matrices; the others have more
 
 
 @reads_own_files("of the kernel")
 def free_host_memory() -> int | None:
-    """Bytes, swap included; None where the system does not say."""
+    """Bytes that the machine, its control groups and the process's own limit leave, swap included; None where the system does not
+    say, as on others than Linux."""
     meminfo = dict(re.findall(r"^(\w+):\s+(\d+) kB$", read_text("/proc/meminfo"), re.MULTILINE))
     if "MemAvailable" not in meminfo:
         return None
@@ -65,3 +70,19 @@ def read_text(path: str) -> str:
         return Path(path).read_text(encoding="utf-8").strip()
     except OSError:
         return ""
+
+
+def training_bytes(parameters: float, optimizer: Optimizer, parts: int = 1) -> float:
+    """Bytes that each of `parts` processes holds that divide a model; 1: of a process with the whole model. Weights, their
+    gradients and the optimizer's state, without activations: a lower bound.
+
+    The larger of a training step and of an examination of a divided model, for which each process holds the whole weights too.
+    """
+    state = _STATE[optimizer]
+    step, between = _WEIGHT + _GRADIENT + state, _WEIGHT + state
+    return parameters * (step if parts == 1 else max(step / parts, between / parts + _WEIGHT))
+
+
+def gib(size: float) -> str:
+    """A size of memory, for people."""
+    return f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / (1 << 20):.1f} MiB"
