@@ -1,12 +1,14 @@
 """The first drafts of production after a reload, beside what the champion's examination predicts. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 from pipeline.engines.counts import Counts
 from pipeline.export.schema import CounterFigures, Expected
 from pipeline.store.parsing import Number, Text, stored
-from pipeline.watch.share import FIRST, has_one_length
+from pipeline.watch.prediction import predicted_by
+from pipeline.watch.share import FIRST, Predicted, Share, has_one_length, watched_shares
 
 # "otherwise": as predicted for the other `draft_sample_method` than the export's.
 State = Literal["as_predicted", "short", "otherwise", "too_few", "not_known"]
@@ -47,51 +49,44 @@ def compare(counts: Counts | None, expected: Expected | None, digest: str, margi
     if not known:
         needed = min(figures.fresh_prompts, default=0) * of_a_prompt
         return Production(state="too_few", why=f"{drafts:.0f} drafts of production, of {needed:.0f}", drafts=drafts)
-    found = _judged(counts, drafts, figures, figures.fresh_prompts[known[-1]].low, margin, expected.gamma)
-    other = expected.other_drafting
-    if other is None or not _is_of(
-        counts, drafts, other.by_draft_length[expected.gamma], figures, margin, expected.gamma
-    ):
+    shares = _shares(counts, predicted_by(expected, expected.deployed))
+    found = _judged(counts, drafts, shares, figures, figures.fresh_prompts[known[-1]].low, margin)
+    if expected.other_drafting is None:
+        return found
+    others = _shares(counts, predicted_by(expected, expected.other_drafting))
+    is_other = bool(others) and all(abs(one.rate - one.predicted) <= margin for one in others)
+    if not is_other or all(abs(one.rate - one.predicted) <= margin for one in shares):
         return found
     ways = ("greedily", "by sampling") if expected.draft_sampling == "probabilistic" else ("by sampling", "greedily")
     why = f"{found.why}; that is what a draft shows whose tokens are chosen {ways[0]}, and the export has them chosen {ways[1]}"
     return replace(found, state="otherwise", why=why)
 
 
-def _is_of(
-    counts: Counts, drafts: float, other: CounterFigures, figures: CounterFigures, margin: float, gamma: int
-) -> bool:
-    """Whether the shares that are comparable lie within the margin of `other`, and not of `figures`."""
-    shares = list[tuple[float, float, float]]()  # counted, of the other way, as exported
-    if counts.accepted_first is not None:
-        ways = (other.accepted_per_position[0], figures.accepted_per_position[0])
-        shares.append((counts.accepted_first / drafts, *ways))
-    if counts.accepted is not None and has_one_length(counts, gamma):
-        ways = (other.accepted / other.drafts / gamma, figures.accepted / figures.drafts / gamma)
-        shares.append((counts.accepted / drafts / gamma, *ways))
-    is_other = all(abs(counted - one) <= margin for counted, one, _ in shares)
-    return bool(shares) and is_other and any(abs(counted - own) > margin for counted, _, own in shares)
+def _shares(counts: Counts, predicted: Predicted) -> list[Share]:
+    """Those of the watch that are comparable."""
+    is_one_length = has_one_length(counts, predicted.gamma)
+    found = watched_shares(counts, predicted, predicted.gamma)
+    return [one for one in found if one.name == FIRST or is_one_length]
 
 
 def _judged(
-    counts: Counts, drafts: float, figures: CounterFigures, low: float | None, margin: float, gamma: int
+    counts: Counts, drafts: float, shares: Sequence[Share], figures: CounterFigures, low: float | None, margin: float
 ) -> Production:
     accepted = counts.accepted
     assert accepted is not None  # looked at by `compare`
     predicted = figures.accepted_per_position[0]
-    first = None if counts.accepted_first is None else counts.accepted_first / drafts
-    length = 1 + accepted / drafts if has_one_length(counts, gamma) else None
-    beyond = [first < predicted - margin] if first is not None else []
-    beyond += [(length - 1) / gamma < figures.accepted / figures.drafts / gamma - margin] if length is not None else []
+    first = next((one.rate for one in shares if one.name == FIRST), None)
+    length = 1 + accepted / drafts if any(one.name != FIRST for one in shares) else None
     is_low = length is None or low is None or length < low
     predicted_length = f"at least {low:.3f}" if low is not None else f"{1 + figures.accepted / figures.drafts:.3f}"
     shown = [] if length is None else [f"mean acceptance length {length:.3f}, {predicted_length} was predicted"]
     shown += [] if first is None else [f"{FIRST} {first:.3f}, {predicted:.3f} was predicted"]
-    if not beyond:
+    if not shares:
         state: State = "not_known"
         shown.append("the draft length changes and the engine does not count by position")
     else:
-        state = "short" if is_low and any(beyond) else "as_predicted"
+        is_beyond = any(one.rate < one.predicted - margin for one in shares)
+        state = "short" if is_low and is_beyond else "as_predicted"
     return Production(
         state=state,
         why=f"{drafts:.0f} drafts of production: {'; '.join(shown)}",

@@ -30,7 +30,7 @@ _PATIENCE = 0.5  # share of that time after which an engine that serves other we
 
 
 @dataclass
-class _Look:
+class _Verifying:
     """The state of a verification between two looks."""
 
     asked: Question
@@ -69,75 +69,75 @@ def verify(config: Config, store: Store, progress: Progress, seconds: float) -> 
     """
     asked = question(config, store)
     draft = ExaminedDraft(asked.examined.draft, progress, store, asked.draft.name)
-    look = _Look(asked=asked, draft=draft, seconds=seconds)
+    state = _Verifying(asked=asked, draft=draft, seconds=seconds)
     while True:
-        production = _look(look, progress)
-        decision = _decide(look, production)
+        production = _look(state, progress)
+        decision = _decide(state, production)
         if decision.action == "reload":
             progress.warn(f"verify: {decision.why}; asking it to reload again")
             with handover(config, store, progress) as scope:
                 _require_champion(scope, asked.draft)
                 tell_again(scope)
-            look.reloaded, look.began, look.canary = True, time.monotonic(), None
+            state.reloaded, state.began, state.canary = True, time.monotonic(), None
         elif decision.action != "wait":
             break
-        elif not look.told:
+        elif not state.told:
             progress.line(f"verify: {decision.why}; waiting for at most {seconds:,.0f} s (--wait)")
-            look.told = True
+            state.told = True
         time.sleep(max(0.01, seconds / _LOOKS))
-    assert look.canary is not None  # of the last look
+    assert state.canary is not None  # of the last look
     if decision.action in ("alarm", "roll_back"):
         with handover(config, store, progress) as scope:
             _require_champion(scope, asked.draft)
             decision = _rolled_back(scope, decision, production) if decision.action == "roll_back" else decision
-    fits = _fits(look, progress) if look.canary.draft.verdict == "not_as_examined" else ""
+    fits = _fits(state, progress) if state.canary.draft.verdict == "not_as_examined" else ""
     found = Verification(
         time=utc_now(),
         name=asked.draft.name,
         version=asked.draft.version,
         action=decision.action,
         why=decision.why + (f"; its counts are those of version {fits}" if fits else ""),
-        reloaded=look.reloaded,
+        reloaded=state.reloaded,
         fits=fits,
-        canary=look.canary,
+        canary=state.canary,
         production=production,
     )
     VERIFICATION.write(store, found, found.name)
     return found
 
 
-def _look(look: _Look, progress: Progress) -> Production:
+def _look(state: _Verifying, progress: Progress) -> Production:
     """Ask the engines, unless they were found right; then read what production has counted since."""
-    asked, watch = look.asked, look.asked.config.watch
-    if not look.is_settled:
-        look.answers = ask_engines(asked, progress)
-        for problem in sorted(set(look.answers.unasked.values()) - look.said):
+    asked, watch = state.asked, state.asked.config.watch
+    if not state.is_settled:
+        state.answers = ask_engines(asked, progress)
+        for problem in sorted(set(state.answers.unasked.values()) - state.said):
             progress.warn(f"canary: {problem}")  # once: an engine that starts is asked many times
-        look.said |= set(look.answers.unasked.values())
-        look.canary = judge(asked, look.answers, drafts_on(asked, look.answers, look.draft), _NOT_THE_WATCH)
-        CANARY.write(asked.store, look.canary, look.canary.name)
+        state.said |= set(state.answers.unasked.values())
+        state.canary = judge(asked, state.answers, drafts_on(asked, state.answers, state.draft), _NOT_THE_WATCH)
+        CANARY.write(asked.store, state.canary, state.canary.name)
         own = OwnRequests(asked.store, asked.draft.name)
-        look.reader, look.counts = Reader(watch.model_copy(update={"log": None}), asked.api, own), None
-        look.reader.read(time.time())  # the canary's own requests are before it
-    elif look.reader is not None:
-        observation, _ = look.reader.read(time.time())
-        is_known = look.canary is not None and (look.canary.draft.verdict == "as_examined" or look.waited)
+        state.reader, state.counts = Reader(watch.model_copy(update={"log": None}), asked.api, own), None
+        state.reader.read(time.time())  # the canary's own requests are before it
+    elif state.reader is not None:
+        seen, _ = state.reader.read(time.time())
+        is_known = state.canary is not None and (state.canary.draft.verdict == "as_examined" or state.waited)
         # Else the counts may be of the draft before.
-        look.counts = _sum(look.counts, observation.counts) if is_known else None
-        look.problems = observation.problems
-    if look.counts is None and look.problems and look.passed >= look.seconds:
+        state.counts = _sum(state.counts, seen.counts) if is_known else None
+        state.problems = seen.problems
+    if state.counts is None and state.problems and state.passed >= state.seconds:
         return Production(
-            state="not_known", why=f"production's counters could not be read: {'; '.join(look.problems[:3])}"
+            state="not_known", why=f"production's counters could not be read: {'; '.join(state.problems[:3])}"
         )
-    return compare(look.counts or Counts(drafts=0.0, accepted=0.0), asked.expected, asked.draft.digest, watch.margin)
+    return compare(state.counts or Counts(drafts=0.0, accepted=0.0), asked.expected, asked.draft.digest, watch.margin)
 
 
 def _sum(one: Counts | None, other: Counts | None) -> Counts | None:
     return one if other is None else other if one is None else one + other
 
 
-def _decide(look: _Look, production: Production) -> Decision:
-    canary, config = look.canary, look.asked.config
+def _decide(state: _Verifying, production: Production) -> Decision:
+    canary, config = state.canary, state.asked.config
     assert canary is not None  # `_look` was called
     return decide(
         Seen(
@@ -146,9 +146,9 @@ def _decide(look: _Look, production: Production) -> Decision:
             unasked=bool(canary.unasked),
             production=production.state,
             can_reload=config.promote.notice is not None,
-            reloaded=look.reloaded,
-            waited=look.waited,
-            late=look.passed >= look.seconds,
+            reloaded=state.reloaded,
+            waited=state.waited,
+            late=state.passed >= state.seconds,
             may_roll_back=config.watch.rollback,
         )
     )
@@ -173,9 +173,9 @@ def _rolled_back(scope: Handover, decision: Decision, production: Production) ->
     return decision
 
 
-def _fits(look: _Look, progress: Progress) -> str:
+def _fits(state: _Verifying, progress: Progress) -> str:
     """The version that was champion before, if the counts of an engine that is wrong are those of its draft; else empty."""
-    asked, answers, canary = look.asked, look.answers, look.canary
+    asked, answers, canary = state.asked, state.answers, state.canary
     assert answers is not None and canary is not None  # noqa: PT018  # asked
     registry = registry_for(asked.config, asked.store)
     version = registry.entry().previous

@@ -41,8 +41,7 @@ def watch(
     from pipeline.registry.registry import registered_name
     from pipeline.store.artifacts import Store
     from pipeline.store.locks import UNLIMITED
-    from pipeline.watch.acting import watch_of
-    from pipeline.watch.forever import watch_forever
+    from pipeline.watch.acting import watch_forever, watch_of
     from pipeline.watch.lines import drift_lines, figures, status_line
 
     where = Store(store)
@@ -59,12 +58,12 @@ def watch(
     with where.try_lock(lock) as is_ours:
         watching = watch_of(read, where, name, time.time(), progress)
         if is_ours:
-            observation = watching.look(time.time())
+            look = watching.look(time.time())
         else:
             watching.beside()
     found = watching.findings
-    if is_ours and observation.counts is None and observation.problems and not found.open:
-        raise UnderstudyError(f"{name}: nothing could be read: {'; '.join(observation.problems[:3])}")
+    if is_ours and look.counts is None and look.problems and not found.open:
+        raise UnderstudyError(f"{name}: nothing could be read: {'; '.join(look.problems[:3])}")
     say(json.dumps(figures(found), sort_keys=True) if as_json else f"{name}: {status_line(found, read.watch)}")
     if found.open:
         raise Refused(f"{name}: {'; '.join(drift_lines(found))}")

@@ -1,9 +1,11 @@
-"""A look, what follows from it, and the state that is kept: lines, a notice, a point in MLflow."""
+"""A look, what follows from it, and the state that is kept: lines, a notice, a point in MLflow; and one look after another."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
@@ -18,20 +20,21 @@ from pipeline.registry.watch_series import log_watch
 from pipeline.store.artifacts import Store
 from pipeline.store.files import content_key
 from pipeline.watch.compared import Compared, compared
-from pipeline.watch.counts import Observation
 from pipeline.watch.drift_notice import drift_notice
 from pipeline.watch.findings import Findings
-from pipeline.watch.lines import clock, compared_text, paying_line, reference_line, state_line
+from pipeline.watch.lines import clock, compared_text, paying_line, reference_line, state_line, status_line
 from pipeline.watch.log_counts import source_of
+from pipeline.watch.metrics import WatchMetrics
 from pipeline.watch.own_requests import OwnRequests
 from pipeline.watch.prediction import Served, check_countable, served
-from pipeline.watch.reading import Reader
+from pipeline.watch.reading import Look, Reader
 from pipeline.watch.share import short
 from pipeline.watch.state import STATE, WatchState, all_states, new_state
-from pipeline.watch.watcher import Costs, changes, ended, learned, observed
+from pipeline.watch.watcher import Costs, changes, learned, with_look
 
 _HOUR = 3600.0
 _LISTED = 3
+_SAID_EVERY = 3600.0  # seconds
 
 
 @dataclass
@@ -47,7 +50,7 @@ class Watch:
     _said: Sequence[str] = ()
     _unsent: str = ""  # why the last notice was not accepted
 
-    def look(self, now: float) -> Observation:
+    def look(self, now: float) -> Look:
         """Read, test, tell, and write the states. UnderstudyError where the export cannot be read, UsageError
         where nothing says the draft length of an engine that counts drafts only."""
         found = self._served()
@@ -59,17 +62,17 @@ class Watch:
             logged = None if log is None else source_of(Path(log), sources)
             canaries = OwnRequests(self.store, self.name)
             self._reader = Reader(self.config.watch, found.engine, canaries, before.own.reader, logged)
-        observation, reader = self._reader.read(now)
+        look, reader = self._reader.read(now)
         if self.store.is_locked(lock := lock_name(self.name)):  # replicas load another draft, one after another
             dropped = f"{self.name}: the champion is being changed ({self.store.holder(lock)}): this look is not tested"
-            told = (*observation.problems, dropped)
-            observation = replace(observation, counts=None, by_domain={}, problems=told)
-        for note in observation.notes:
+            told = (*look.problems, dropped)
+            look = replace(look, counts=None, by_domain={}, problems=told)
+        for note in look.notes:
             self.progress.line(f"{self.name}: {note}")
-        own = observed(before.own, observation, found, self.config.watch, costs)
+        own = with_look(before.own, look, found, self.config.watch, costs)
         own = replace(own, reader=reader, compared=compared(self.config.watch, found))
         after, problems = self._of_champion(before.having({before.key: own}), now)
-        self._say_problems((*observation.problems, *problems))
+        self._say_problems((*look.problems, *problems))
         for change in changes(before.own, after.own):
             self._say(change, before.own, after.own)
         for key in before.elsewhere.keys() - after.open.keys():
@@ -81,7 +84,7 @@ class Watch:
         for key, state in after.states.items():
             if key == after.key or state != before.others[key]:
                 STATE.write(self.store, state, key)
-        return observation
+        return look
 
     def beside(self) -> None:
         """Take what another process, which watches this name, has found, and say so. UnderstudyError where that has looked at
@@ -175,17 +178,7 @@ class Watch:
             return findings, [f"whether the champion changed is not known: {error}"]
         if champion is None:
             return findings, []
-        changed = dict[str, WatchState]()
-        for key, state in asked.items():
-            is_served = key == findings.key and bool(state.draft)
-            under = state.champion or (
-                "" if is_served else state.draft
-            )  # of an earlier version only the export is known
-            if not under:
-                changed[key] = replace(state, champion=champion)
-            elif under != champion and not is_served:
-                changed[key] = ended(state, now)
-        return findings.having(changed), []
+        return findings.under(champion, asked, now), []
 
     def _check_link(self, found: Served) -> None:
         """A prediction that is lost would end a drift, and begin a reference of what drifted."""
@@ -278,6 +271,31 @@ def watch_of(config: Config, store: Store, name: str, now: float, progress: Prog
         progress.line(f"{name}: the first look; the watch remembers in {STATE.path(store, name)}")
     own = states.get(name) or new_state(now)
     return Watch(config, store, name, progress, _findings(store, name, name, own, states))
+
+
+def watch_forever(watch: Watch) -> NoReturn:
+    """A look that fails is told, and the next one is made. A full disk is a failed look. The state is told at the first two
+    looks, after a failure, and every hour while nothing changes: silence is no sign of life."""
+    settings, metrics = watch.config.watch, WatchMetrics(watch.name)
+    if settings.metrics is not None:
+        metrics.serve(settings.metrics)
+    failed, looks, said = "", 0, 0.0
+    while True:
+        began, next_look = time.time(), time.monotonic() + settings.interval_seconds
+        try:
+            look = watch.look(began)
+            metrics.show(watch.findings, look, settings)
+            looks += 1
+            if looks <= 2 or failed or began - said >= _SAID_EVERY:
+                watch.progress.line(f"{watch.name}: {status_line(watch.findings, settings)}")
+                said = began
+            failed = ""
+        except (UnderstudyError, OSError) as error:
+            if str(error) != failed:
+                watch.progress.warn(str(error))
+            failed = str(error)
+        # By a clock that nobody sets: one that is put back by an hour would let the watch sleep for it.
+        time.sleep(max(0.0, next_look - time.monotonic()))
 
 
 def _findings(store: Store, name: str, key: str, own: WatchState, states: Mapping[str, WatchState]) -> Findings:

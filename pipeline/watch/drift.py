@@ -56,34 +56,32 @@ class Drift:
     since: Moment = 0.0
     outside: Outside | None = None
 
+    def renewed(self, time: float) -> "Drift":
+        """Another champion is served: the reference, which is of deviations from the prediction, stays."""
+        return _anew(self, "steady", time)
+
+    def with_look(self, share: Share, time: float, seconds: float, settings: WatchConfig) -> "Drift":
+        """With the counts of one more look, which ended at `time` and took `seconds`.
+
+        A look of more than a block, such as after the watch did not run, is tested against the mean level of its time. It says
+        nothing of an hour, so nothing is learned from it.
+        """
+        is_long, drift = seconds > BLOCK, self
+        if not is_long and drift.verdict == "steady" and drift.reference is None:
+            drift = _learning(drift, share, time, seconds, settings)
+        reference = drift.reference or assumed(settings, share)
+        if drift.reference is None and share.predicted == 0:
+            return drift  # nothing to compare with
+        closed, block = (drift.block, None) if is_long else _closed(drift.block, share, time, seconds)
+        drift = replace(drift, block=block)
+        if drift.verdict != "steady":
+            return _toward_end(drift, share, closed, reference, time, seconds, settings)
+        return _alarmed(_charted(drift, share, closed, reference, time, seconds, settings), settings)
+
 
 def started(time: float) -> Drift:
     """Nothing known."""
     return _anew(Drift(looks={}, blocks={}, end=fresh(1), since=time), "steady", time)
-
-
-def renewed(drift: Drift, time: float) -> Drift:
-    """Another champion is served: the reference, which is of deviations from the prediction, stays."""
-    return _anew(drift, "steady", time)
-
-
-def looked(drift: Drift, share: Share, time: float, seconds: float, settings: WatchConfig) -> Drift:
-    """With the counts of one more look, which ended at `time` and took `seconds`.
-
-    A look of more than a block, such as after the watch did not run, is tested against the mean level of its time. It says
-    nothing of an hour, so nothing is learned from it.
-    """
-    is_long = seconds > BLOCK
-    if not is_long and drift.verdict == "steady" and drift.reference is None:
-        drift = _learning(drift, share, time, seconds, settings)
-    reference = drift.reference or assumed(settings, share)
-    if drift.reference is None and share.predicted == 0:
-        return drift  # nothing to compare with
-    closed, block = (drift.block, None) if is_long else _closed(drift.block, share, time, seconds)
-    drift = replace(drift, block=block)
-    if drift.verdict != "steady":
-        return _toward_end(drift, share, closed, reference, time, seconds, settings)
-    return _alarmed(_charted(drift, share, closed, reference, time, seconds, settings), settings)
 
 
 def evidence(drift: Drift, settings: WatchConfig) -> dict[tuple[Verdict, str], float]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.watch.state import WatchState
+from pipeline.watch.watcher import ended
 
 _STEADY = "steady"
 
@@ -69,6 +70,21 @@ class Findings:
         states = {**self.states, **changed}
         own = states.pop(self.key)
         return replace(self, own=own, others=states)
+
+    def under(self, champion: str, asked: Mapping[str, WatchState], now: float) -> "Findings":
+        """Without those of the `asked` drifts, by key, that were found while another draft than `champion` was the registry's.
+        What is compared now is of the draft that its export names, if there is one."""
+        changed = dict[str, WatchState]()
+        for key, state in asked.items():
+            is_served = key == self.key and bool(state.draft)
+            known = state.champion or (
+                "" if is_served else state.draft
+            )  # of an earlier version only the export is known
+            if not known:
+                changed[key] = replace(state, champion=champion)
+            elif known != champion and not is_served:
+                changed[key] = ended(state, now)
+        return self.having(changed)
 
     def after(self, told: Due) -> "Findings":
         """Once the receiver has accepted a notice."""

@@ -4,9 +4,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_serv
 
 from pipeline.config.watch import WatchConfig
 from pipeline.errors import UsageError
-from pipeline.watch.counts import Observation
 from pipeline.watch.drift import SIDES, evidence
 from pipeline.watch.findings import Findings
+from pipeline.watch.reading import Look
 from pipeline.watch.share import short
 from pipeline.watch.state import Last, WatchState
 
@@ -60,15 +60,15 @@ class WatchMetrics:
         except (OSError, OverflowError) as error:
             raise UsageError(f"watch.metrics: {address}: {error}; name another host:port") from None
 
-    def show(self, found: Findings, observation: Observation, settings: WatchConfig) -> None:
+    def show(self, found: Findings, look: Look, settings: WatchConfig) -> None:
         """The figures after a look: the drifts of all states, and the rest of what is compared now."""
         state = found.own
         if found.key != self._key:  # nothing of what was compared before
             self._key = found.key
             for gauge in (*self._counts.values(), self._evidence, self._gauges["speedup"], self._gauges["pays"]):
                 gauge.clear()
-        self._set("last_look_timestamp_seconds", observation.time)
-        self._set("problems", len(observation.problems))
+        self._set("last_look_timestamp_seconds", look.time)
+        self._set("problems", len(look.problems))
         for count, last in state.last.items():
             if last.time == state.looked_at:
                 self._show_count(count, last, state)

@@ -29,7 +29,7 @@ class Moved:
     part: float
 
 
-def remembered(
+def with_look(
     known: Mapping[str, Mapping[str, Recent]], by_domain: Mapping[str, Counts], gamma: int | None, seconds: float
 ) -> dict[str, dict[str, Recent]]:
     """With one more look, by the name of the count, the domains with the most traffic."""

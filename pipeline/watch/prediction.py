@@ -7,7 +7,7 @@ from pipeline.config.root import Config
 from pipeline.config.watch import WatchConfig
 from pipeline.engines.facts import FACTS, WatchedEngine
 from pipeline.errors import UsageError
-from pipeline.export.schema import FILE, Expected, read_expected
+from pipeline.export.schema import FILE, Expected, ServedFigures, read_expected
 from pipeline.handover.link import linked_directory
 from pipeline.watch.share import Predicted
 
@@ -36,14 +36,19 @@ class Served:
     def predicted(self) -> Predicted | None:
         if self.expected is None:
             return None
-        figures = self.expected.deployed.by_draft_length[self.expected.gamma]
-        return Predicted(
-            digest=self.expected.draft.digest,
-            gamma=self.expected.gamma,
-            first=figures.accepted_per_position[0],
-            accepted=figures.accepted / figures.drafts,
-            design_effect=figures.design_effect,
-        )
+        return predicted_by(self.expected, self.expected.deployed)
+
+
+def predicted_by(expected: Expected, figures: ServedFigures) -> Predicted:
+    """By one of the sets of figures of an export, at the draft length that its engine is started with."""
+    found = figures.by_draft_length[expected.gamma]
+    return Predicted(
+        digest=expected.draft.digest,
+        gamma=expected.gamma,
+        first=found.accepted_per_position[0],
+        accepted=found.accepted / found.drafts,
+        design_effect=found.design_effect,
+    )
 
 
 def served(config: Config) -> Served:

@@ -1,4 +1,4 @@
-"""One look at everything that tells how the champion does in production: the counters of all replicas, and the log."""
+"""A look: one reading of everything that tells how the champion does in production: the counters of all replicas, and the log."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,6 @@ from pipeline.engines.facts import FACTS, WatchedEngine
 from pipeline.store.locks import NotFree
 from pipeline.store.parsing import Number, Text
 from pipeline.watch.compared import watched
-from pipeline.watch.counts import Observation
 from pipeline.watch.followed_files import LogPositions, follow
 from pipeline.watch.increments import Replica, forget
 from pipeline.watch.log_counts import LogCounts
@@ -20,6 +19,25 @@ from pipeline.watch.scraping import Scraper
 
 _KEPT_SECONDS = 2 * 86_400.0  # after which a replica that shows no counters is forgotten
 _MOST_REPLICAS = 1000  # that are remembered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What all engines and the log show.
+
+    `time`: Unix seconds. `seconds`: since the look before; None at the first. `counts`: what was counted since then, over all
+    replicas; None where nothing could be read. `running`: requests in decode on a replica, on average over those that answered.
+    `by_domain`: the counts of the log's rows since then, where it has domains. `problems`: what could not be read, a line each.
+    `notes`: what else is new, a line each.
+    """
+
+    time: float
+    seconds: float | None
+    counts: Counts | None
+    running: float | None = None
+    by_domain: Mapping[str, Counts] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +52,7 @@ class ReaderState:
 
 
 class Reader:
-    """Reads production. What cannot be read is told in the observation, and never an exception.
+    """Reads production. What cannot be read is told in the look, and never an exception.
 
     Counts are those of the engines' counters; where no endpoints are configured, those of the log's rows, with the
     columns of `logged`.
@@ -56,7 +74,7 @@ class Reader:
         state = state or ReaderState()
         self._state = state if state.watched == self._watched else replace(state, replicas={})
 
-    def read(self, now: float) -> tuple[Observation, ReaderState]:
+    def read(self, now: float) -> tuple[Look, ReaderState]:
         """What was counted since the look before. `now`: Unix seconds. The state is to be stored; this reader goes on from it."""
         try:
             return self._read(now)
@@ -64,9 +82,9 @@ class Reader:
             note = (
                 f"a canary is asking the engines ({canary.holder}): this look reads nothing; the next counts for both"
             )
-            return Observation(time=now, seconds=None, counts=None, notes=(note,)), self._state
+            return Look(time=now, seconds=None, counts=None, notes=(note,)), self._state
 
-    def _read(self, now: float) -> tuple[Observation, ReaderState]:
+    def _read(self, now: float) -> tuple[Look, ReaderState]:
         problems, notes = list[str](), list[str]()
         seconds = None if self._state.time is None else now - self._state.time
         if seconds is not None and seconds <= 0:
@@ -77,7 +95,7 @@ class Reader:
         if not self._settings.endpoints and by_domain:
             counts = _sum(list(by_domain.values()))
         self._state = ReaderState(time=now, watched=self._watched, replicas=replicas, log=log)
-        observation = Observation(
+        look = Look(
             time=now,
             seconds=seconds,
             counts=counts,
@@ -86,7 +104,7 @@ class Reader:
             problems=tuple(problems),
             notes=tuple(notes),
         )
-        return observation, self._state
+        return look, self._state
 
     def _counters(
         self, now: float, problems: list[str], notes: list[str]

@@ -44,6 +44,11 @@ class Share:
     design_effect: float | None = None  # of drafts, as examined
 
     @property
+    def rate(self) -> float:
+        """As counted."""
+        return self.successes / self.trials
+
+    @property
     def deviation(self) -> float:
         """Successes beyond those predicted."""
         return self.successes - self.trials * self.predicted

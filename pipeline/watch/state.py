@@ -13,12 +13,11 @@ from pipeline.store.state_files import StateFile
 from pipeline.watch.compared import Compared
 from pipeline.watch.drift import SIDES, Drift, Outside, started
 from pipeline.watch.moved import Recent
-from pipeline.watch.paying import Paying
 from pipeline.watch.reading import ReaderState
 from pipeline.watch.reference import SLOTS, Reference
 from pipeline.watch.share import FIRST
+from pipeline.watch.thresholds import Paying, Window
 from pipeline.watch.watched_counts import WatchedCounts
-from pipeline.watch.window import Window
 
 
 @stored

@@ -5,7 +5,7 @@ from dataclasses import field, replace
 
 from pipeline.config.watch import WatchConfig
 from pipeline.store.parsing import Amount, Moment, Text, stored
-from pipeline.watch.drift import Drift, Outside, Verdict, forgetting, looked, renewed, started
+from pipeline.watch.drift import Drift, Outside, Verdict, forgetting, started
 from pipeline.watch.reference import HOUR
 from pipeline.watch.share import Share
 
@@ -52,35 +52,29 @@ class WatchedCounts:
         found = [one.drift.since for one in self.by_name.values()] if name is None else [self.by_name[name].drift.since]
         return max(found, default=self.began)
 
+    def with_look(self, shares: Sequence[Share], time: float, seconds: float, settings: WatchConfig) -> "WatchedCounts":
+        """With one more look, which ended at `time` and took `seconds`.
 
-def all_looked(
-    counts: WatchedCounts, shares: Sequence[Share], time: float, seconds: float, settings: WatchConfig
-) -> WatchedCounts:
-    """With one more look, which ended at `time` and took `seconds`.
+        Where a count is missing at some replicas, or in some rows of a log, looks with and without it may alternate, and an
+        engine may draft another length for some hours, so a count is left only after a day of looks.
+        """
+        seen = {share.name for share in shares}
+        counts = _with_missed(self, seen, time, seconds)
+        for share in shares:
+            known = counts.by_name.get(share.name, Watched(drift=started(time)))
+            if counts.drifting in seen - {share.name}:
+                counts = _with(counts, share.name, known.drift)
+                continue
+            after = known.drift.with_look(share, time, seconds, settings)
+            counts = _with(counts, share.name, after)
+            if after.verdict != known.drift.verdict:
+                counts = _others_anew(counts, share.name, after)
+        return counts
 
-    Where a count is missing at some replicas, or in some rows of a log, looks with and without it may alternate, and an engine
-    may draft another length for some hours, so a count is left only after a day of looks.
-    """
-    seen = {share.name for share in shares}
-    counts = _with_missed(counts, seen, time, seconds)
-    for share in shares:
-        known = counts.by_name.get(share.name, Watched(drift=started(time)))
-        if counts.drifting in seen - {share.name}:
-            counts = _with(counts, share.name, known.drift)
-            continue
-        after = looked(known.drift, share, time, seconds, settings)
-        counts = _with(counts, share.name, after)
-        if after.verdict != known.drift.verdict:
-            counts = _others_anew(counts, share.name, after)
-    return counts
-
-
-def all_renewed(counts: WatchedCounts, time: float) -> WatchedCounts:
-    """Another champion is served: references, which are of deviations from the prediction, stay."""
-    return replace(
-        counts,
-        by_name={name: replace(one, drift=renewed(one.drift, time)) for name, one in counts.by_name.items()},
-    )
+    def renewed(self, time: float) -> "WatchedCounts":
+        """Another champion is served: references, which are of deviations from the prediction, stay."""
+        by_name = {name: replace(one, drift=one.drift.renewed(time)) for name, one in self.by_name.items()}
+        return replace(self, by_name=by_name)
 
 
 def _with_missed(counts: WatchedCounts, seen: set[str], time: float, seconds: float) -> WatchedCounts:
@@ -91,7 +85,7 @@ def _with_missed(counts: WatchedCounts, seen: set[str], time: float, seconds: fl
         missed = 0.0 if name in seen else one.missed + passed
         is_over = missed >= _OVER and one.drift.verdict != "steady"
         if missed < _FORGOTTEN:
-            kept[name] = Watched(drift=renewed(one.drift, time) if is_over else one.drift, missed=missed)
+            kept[name] = Watched(drift=one.drift.renewed(time) if is_over else one.drift, missed=missed)
     return replace(counts, by_name=kept)
 
 
@@ -105,7 +99,7 @@ def _others_anew(counts: WatchedCounts, name: str, changed: Drift) -> WatchedCou
 
     def anew(drift: Drift) -> Drift:
         kept = drift if is_over else forgetting(drift, changed.since)
-        return replace(renewed(kept, changed.since), block=None)
+        return replace(kept.renewed(changed.since), block=None)
 
     others = {other: replace(one, drift=anew(one.drift)) for other, one in counts.by_name.items() if other != name}
     return replace(counts, by_name={**counts.by_name, **others})

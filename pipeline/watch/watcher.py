@@ -5,15 +5,13 @@ from dataclasses import dataclass, replace
 
 from pipeline.config.watch import WatchConfig
 from pipeline.latency.costs.step_costs import StepCosts
-from pipeline.watch.counts import Observation
-from pipeline.watch.moved import remembered
-from pipeline.watch.paying import observed_speedup
-from pipeline.watch.paying import updated as paid
+from pipeline.watch import moved
 from pipeline.watch.prediction import Served
+from pipeline.watch.reading import Look
 from pipeline.watch.share import Share, watched_shares, with_draft_tokens
 from pipeline.watch.state import Last, WatchState
-from pipeline.watch.watched_counts import WatchedCounts, all_looked, all_renewed
-from pipeline.watch.window import Window, slid
+from pipeline.watch.thresholds import Window, observed_speedup
+from pipeline.watch.watched_counts import WatchedCounts
 
 
 @dataclass(frozen=True)
@@ -24,43 +22,39 @@ class Costs:
     context: int
 
 
-def observed(
-    state: WatchState, observation: Observation, served: Served, settings: WatchConfig, costs: Costs | None
-) -> WatchState:
-    """The state after `observation`, but for the reader's. The counts since another draft is served are of both, so the look that
+def with_look(state: WatchState, look: Look, served: Served, settings: WatchConfig, costs: Costs | None) -> WatchState:
+    """The state after `look`, but for the reader's. The counts since another draft is served are of both, so the look that
     finds it tests nothing."""
-    after = _observed(state, observation, served, settings, costs)
+    after = _with_look(state, look, served, settings, costs)
     goes_on = after.has_drift and (after.verdict, after.since) == (state.verdict, state.since)
     return replace(after, champion=state.champion if goes_on else "")
 
 
-def _observed(
-    state: WatchState, observation: Observation, served: Served, settings: WatchConfig, costs: Costs | None
-) -> WatchState:
-    predicted, time = served.predicted, observation.time
+def _with_look(state: WatchState, look: Look, served: Served, settings: WatchConfig, costs: Costs | None) -> WatchState:
+    predicted, time = served.predicted, look.time
     state = replace(state, looks=state.looks + 1)
     if served.digest != state.draft:
         return _of_draft(state, served.digest, time)
-    if observation.counts is None or not observation.seconds:
+    if look.counts is None or not look.seconds:
         return state
-    seconds, gamma = observation.seconds, _gamma(served, settings)
-    shares = watched_shares(observation.counts, predicted, gamma)
+    seconds, gamma = look.seconds, _gamma(served, settings)
+    shares = watched_shares(look.counts, predicted, gamma)
     if not shares:
         return state
     if settings.rule == "window":
-        counts = with_draft_tokens(observation.counts, gamma)
-        state = replace(state, window=slid(state.window, counts, time, settings))
+        counts = with_draft_tokens(look.counts, gamma)
+        state = replace(state, window=state.window.with_look(counts, time, settings))
     else:
-        state = replace(state, counts=all_looked(state.counts, shares, time, seconds, settings))
+        state = replace(state, counts=state.counts.with_look(shares, time, seconds, settings))
     last = {**state.last, **{share.name: _last(share, time) for share in shares}}
-    domains = remembered(state.domains, observation.by_domain, gamma, seconds)
-    return _with_paying(replace(state, last=last, domains=domains), observation, gamma, costs)
+    domains = moved.with_look(state.domains, look.by_domain, gamma, seconds)
+    return _with_paying(replace(state, last=last, domains=domains), look, gamma, costs)
 
 
 def _last(share: Share, time: float) -> Last:
     return Last(
         time=time,
-        share=share.successes / share.trials,
+        share=share.rate,
         predicted=share.predicted,
         trials=share.trials,
         dependence=float(share.dependence),
@@ -70,17 +64,17 @@ def _last(share: Share, time: float) -> Last:
 def _of_draft(state: WatchState, digest: str, time: float) -> WatchState:
     """Another draft is champion and served. A reference stays if it is of deviations from a prediction, and the next look has
     a prediction."""
-    counts = all_renewed(state.counts, time) if digest and state.draft else WatchedCounts(began=time)
+    counts = state.counts.renewed(time) if digest and state.draft else WatchedCounts(began=time)
     return replace(state, draft=digest, counts=counts, window=Window())
 
 
-def _with_paying(state: WatchState, observation: Observation, gamma: int | None, costs: Costs | None) -> WatchState:
-    if costs is None or gamma is None or not observation.seconds:
+def _with_paying(state: WatchState, look: Look, gamma: int | None, costs: Costs | None) -> WatchState:
+    if costs is None or gamma is None or not look.seconds:
         return state
-    speedup = observed_speedup(observation, gamma, costs.steps, costs.context)
+    speedup = observed_speedup(look, gamma, costs.steps, costs.context)
     if speedup is None:
         return state
-    return replace(state, paying=paid(state.paying, speedup, observation.time, observation.seconds))
+    return replace(state, paying=state.paying.with_look(speedup, look.time, look.seconds))
 
 
 def _gamma(served: Served, settings: WatchConfig) -> int | None:
@@ -89,7 +83,7 @@ def _gamma(served: Served, settings: WatchConfig) -> int | None:
 
 def ended(state: WatchState, time: float) -> WatchState:
     """Without its drift, which was of a champion before. References stay, as where another champion is served."""
-    return replace(state, counts=all_renewed(state.counts, time), window=Window(), champion="")
+    return replace(state, counts=state.counts.renewed(time), window=Window(), champion="")
 
 
 def changes(before: WatchState, after: WatchState) -> Sequence[str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.config.watch import WatchConfig
 from pipeline.watch.share import ALL, FIRST, Share
-from pipeline.watch.watched_counts import WatchedCounts, all_looked
+from pipeline.watch.watched_counts import WatchedCounts
 from tests.benchmarks.distillation.domains import DATA
 from tests.benchmarks.figures import write
 from tests.benchmarks.watch_traffic import PER_DAY, SCRAPE, Traffic, answer_lengths, traffic
@@ -132,7 +132,7 @@ def _told(found: Traffic, predicted: Predictions, since: int) -> list[tuple[int,
             Share(name=FIRST, trials=drafts, successes=first, predicted=predicted[0]),
             Share(name=ALL, trials=_TOKENS * drafts, successes=accepted, predicted=predicted[1], dependence=_TOKENS),
         ]
-        counts = all_looked(counts, shares, (scrape + 1) * SCRAPE, SCRAPE, settings)
+        counts = WatchedCounts.with_look(counts, shares, (scrape + 1) * SCRAPE, SCRAPE, settings)
         if counts.verdict not in ("steady", before):
             alarms.append((scrape, counts.verdict))
             if since and scrape >= since:

@@ -18,8 +18,8 @@ import yaml
 from prometheus_client import start_http_server
 
 from pipeline.config.watch import WatchConfig
-from pipeline.watch.counts import Observation
 from pipeline.watch.metrics import WatchMetrics
+from pipeline.watch.reading import Look
 from tests.benchmarks.figures import ROOT
 from tests.conformance.servers import free_port
 from tests.standin_metrics import Answer, CountingEngine, showing
@@ -50,7 +50,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return 200, {}, engine.page().encode()
 
     metrics = WatchMetrics("big-draft")
-    metrics.show(found_in(watched_state()), Observation(time=time.time(), seconds=300.0, counts=None), WatchConfig())
+    metrics.show(found_in(watched_state()), Look(time=time.time(), seconds=300.0, counts=None), WatchConfig())
     own, port = free_port(), free_port()
     server, _ = start_http_server(own, "127.0.0.1", metrics.registry)
     with showing(page) as url:

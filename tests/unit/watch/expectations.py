@@ -14,17 +14,16 @@ from pipeline.export.schema import CounterFigures, Expected, ExportedDraft, Serv
 from pipeline.judgement.schema import TargetSource
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.watch.compared import Compared
-from pipeline.watch.drift import looked, started
+from pipeline.watch.drift import Drift, started
 from pipeline.watch.exposition import Total
 from pipeline.watch.findings import Findings
-from pipeline.watch.moved import remembered
+from pipeline.watch.moved import with_look as domains_with_look
 from pipeline.watch.own_requests import Asking, Askings
-from pipeline.watch.paying import Paying
 from pipeline.watch.reference import SLOTS, Reference, with_look
 from pipeline.watch.share import FIRST, Share
 from pipeline.watch.state import Last, WatchState, new_state
+from pipeline.watch.thresholds import Paying, Window
 from pipeline.watch.watched_counts import Watched, WatchedCounts
-from pipeline.watch.window import Window
 
 _TOTALS = {"drafts": Total(value=10.0, created=1.7e9), "accepted": Total(value=7.0)}
 ASKED = Askings(
@@ -87,13 +86,13 @@ def watched_state() -> WatchState:
         level=(0.01,) * SLOTS, band=0.02, design_effect=3.0, typical=100.0, block=0.01, days=7.0, trials=1e5
     )
     begun = new_state(1.7e9)
-    drift = looked(replace(started(1.7e9), reference=reference), share, 1.7e9, 300.0, WatchConfig())
+    drift = Drift.with_look(replace(started(1.7e9), reference=reference), share, 1.7e9, 300.0, WatchConfig())
     drift = replace(drift, hours=with_look((), share, 1.7e9, 300.0))
     return replace(
         begun,
         counts=WatchedCounts(began=1.7e9, by_name={FIRST: Watched(drift=drift, missed=300.0)}),
         window=Window((counts,), True, 1.7e9),
-        domains=remembered({}, {"chat": counts}, None, 300.0),
+        domains=domains_with_look({}, {"chat": counts}, None, 300.0),
         paying=Paying(speedup=1.2, pays=True, since=1.7e9),
         last={FIRST: Last(time=1.7e9, share=0.8, predicted=0.7, trials=10.0)},
         told={"drift": "low 1"},

@@ -14,9 +14,8 @@ from pipeline.progress import Progress
 from pipeline.store.artifacts import Store
 from pipeline.watch import acting
 from pipeline.watch.acting import Watch, watch_of
-from pipeline.watch.counts import Observation
 from pipeline.watch.prediction import Served
-from pipeline.watch.reading import ReaderState
+from pipeline.watch.reading import Look, ReaderState
 from tests.unit.watch.expectations import expected_at
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -69,7 +68,7 @@ class Site:
         self.began_with.append(state)
         return self
 
-    def read(self, now: float) -> tuple[Observation, ReaderState]:
+    def read(self, now: float) -> tuple[Look, ReaderState]:
         counts = None
         if self.first is not None and self.before is not None:
             counts = Counts(
@@ -77,7 +76,7 @@ class Site:
             )
         seconds = None if self.before is None else now - self.before
         self.before = now
-        found = Observation(time=now, seconds=seconds, counts=counts, running=4.0, problems=self.problems)
+        found = Look(time=now, seconds=seconds, counts=counts, running=4.0, problems=self.problems)
         return found, ReaderState(time=now)
 
     def send(self, settings: object, message: Any) -> None:

@@ -10,13 +10,12 @@ import pytest
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.artifacts import Store
-from pipeline.watch import acting, forever
+from pipeline.watch import acting
 from pipeline.watch.acting import Watch
-from pipeline.watch.counts import Observation
-from pipeline.watch.paying import Paying
 from pipeline.watch.prediction import Served
-from pipeline.watch.reading import ReaderState
+from pipeline.watch.reading import Look, ReaderState
 from pipeline.watch.state import STATE
+from pipeline.watch.thresholds import Paying
 from tests.unit.watch.expectations import FlatCosts, expected_at, watched_state
 from tests.unit.watch.site import BEGIN, HOUR, MINUTE, NAME, Site, look_at, put_in_place, watch_config
 
@@ -215,17 +214,17 @@ def _forever(
             raise _Stopped
         looks[len(slept)]()
 
-    def look(now: float) -> Observation:
+    def look(now: float) -> Look:
         clock[0] += took
         back[0] += put_back
         return Watch.look(watch, now)
 
     clocks = SimpleNamespace(time=lambda: clock[0] - back[0], monotonic=lambda: clock[0], sleep=sleep)
-    monkeypatch.setattr(forever, "time", clocks)
+    monkeypatch.setattr(acting, "time", clocks)
     monkeypatch.setattr(watch, "look", look)
     looks[0]()
     with pytest.raises(_Stopped):
-        forever.watch_forever(watch)
+        acting.watch_forever(watch)
     return slept
 
 
@@ -244,7 +243,7 @@ def test_the_state_is_told_every_hour(site: Site, monkeypatch: pytest.MonkeyPatc
     notes = {20: ("http://two:8000 came since the look before; it is counted from now on",)}
     read, looks = site.read, list[float]()
 
-    def noted(now: float) -> tuple[Observation, ReaderState]:
+    def noted(now: float) -> tuple[Look, ReaderState]:
         looks.append(now)
         found, state = read(now)
         return replace(found, notes=notes.get(len(looks), ())), state
@@ -291,7 +290,7 @@ def test_a_look_that_fails_is_told_once_and_the_next_is_made(site: Site, monkeyp
 def test_forever_shows_its_figures(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each look that did not fail."""
     shown = list[int]()
-    monkeypatch.setattr(forever.WatchMetrics, "show", lambda self, found, *rest: shown.append(found.own.looks))
+    monkeypatch.setattr(acting.WatchMetrics, "show", lambda self, found, *rest: shown.append(found.own.looks))
     _forever(site, monkeypatch, [lambda: None] * 3)
     assert [1, 2, 3] == shown
 

@@ -11,9 +11,9 @@ from prometheus_client import generate_latest
 from pipeline.config.watch import WatchConfig
 from pipeline.engines.facts import FACTS
 from pipeline.errors import UsageError
-from pipeline.watch.counts import Observation
 from pipeline.watch.metrics import WatchMetrics
-from pipeline.watch.paying import Paying
+from pipeline.watch.reading import Look
+from pipeline.watch.thresholds import Paying
 from tests.unit.watch.expectations import found_in, watched_state, with_reference
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "examples" / "grafana_dashboard.json"
@@ -22,7 +22,7 @@ NAME = re.compile(r"(?:vllm:|understudy_)\w+")
 
 def _shown() -> str:
     metrics = WatchMetrics("big-draft")
-    observation = Observation(time=1.7e9, seconds=300.0, counts=None, problems=("a replica is down",))
+    observation = Look(time=1.7e9, seconds=300.0, counts=None, problems=("a replica is down",))
     metrics.show(found_in(watched_state()), observation, WatchConfig())
     return generate_latest(metrics.registry).decode()
 
@@ -59,7 +59,7 @@ def test_what_is_not_known_is_not_shown() -> None:
     """No prediction without an export; before there is a reference, no level; and speculation that costs is 0."""
     metrics, state = WatchMetrics("big-draft"), watched_state()
     state = with_reference(replace(state, draft="", paying=Paying(speedup=0.9, pays=False)), None)
-    metrics.show(found_in(state), Observation(time=1.7e9, seconds=300.0, counts=None), WatchConfig())
+    metrics.show(found_in(state), Look(time=1.7e9, seconds=300.0, counts=None), WatchConfig())
     text = generate_latest(metrics.registry).decode()
     for part in ("predicted_acceptance{", "level{", "band{"):
         assert f"understudy_watch_{part}" not in text

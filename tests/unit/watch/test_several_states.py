@@ -18,18 +18,17 @@ from pipeline.store.artifacts import Store
 from pipeline.watch import acting
 from pipeline.watch.acting import Watch
 from pipeline.watch.compared import compared
-from pipeline.watch.counts import Observation
 from pipeline.watch.drift import started
 from pipeline.watch.increments import Replica
 from pipeline.watch.lines import drift_lines, figures, status_line
 from pipeline.watch.metrics import WatchMetrics
 from pipeline.watch.prediction import Served
-from pipeline.watch.reading import ReaderState
+from pipeline.watch.reading import Look, ReaderState
 from pipeline.watch.reference import SLOTS, Reference
 from pipeline.watch.share import FIRST
 from pipeline.watch.state import STATE, new_state
+from pipeline.watch.thresholds import Window
 from pipeline.watch.watched_counts import Watched, WatchedCounts
-from pipeline.watch.window import Window
 from tests.unit.watch.expectations import expected_at, watched_state
 from tests.unit.watch.site import BEGIN, HOUR, NAME, Site, look_at, put_in_place, watch_config
 
@@ -143,7 +142,7 @@ LOG = _watching(endpoints=[], log="requests.jsonl")
 
 def _metrics(watch: Watch, now: float) -> str:
     metrics = WatchMetrics(NAME)
-    metrics.show(watch.findings, Observation(time=now, seconds=300.0, counts=None), watch.config.watch)
+    metrics.show(watch.findings, Look(time=now, seconds=300.0, counts=None), watch.config.watch)
     return generate_latest(metrics.registry).decode()
 
 

@@ -16,17 +16,17 @@ from pipeline.engines.counts import Counts
 from pipeline.errors import UnderstudyError
 from pipeline.export.schema import Expected, write_expected
 from pipeline.store.artifacts import Store
-from pipeline.watch.counts import Observation
 from pipeline.watch.drift_notice import drift_notice
 from pipeline.watch.lines import figures, paying_line, state_line, status_line
-from pipeline.watch.moved import Recent, moved, remembered
-from pipeline.watch.paying import Paying, observed_speedup, updated
+from pipeline.watch.moved import Recent, moved
+from pipeline.watch.moved import with_look as domains_with_look
 from pipeline.watch.prediction import Served, served
+from pipeline.watch.reading import Look
 from pipeline.watch.reference import SLOTS, Reference
 from pipeline.watch.share import ALL, FIRST, Predicted, watched_shares
 from pipeline.watch.state import STATE, Last, WatchState, new_state
-from pipeline.watch.watcher import Costs, changes, ended, observed
-from pipeline.watch.window import Window, slid
+from pipeline.watch.thresholds import Paying, Window, observed_speedup
+from pipeline.watch.watcher import Costs, changes, ended, with_look
 from tests.unit.watch.expectations import FlatCosts, expected_at, found_in, watched_state, with_reference
 
 SETTINGS = WatchConfig(burst_minutes=0.01)
@@ -47,8 +47,8 @@ def _looks(
 ) -> WatchState:
     for first in firsts:
         time = 300.0 * (state.looks + 1)
-        observation = Observation(time=time, seconds=300.0, counts=_counts(first), **more)
-        state = observed(state, observation, served, settings, None)
+        observation = Look(time=time, seconds=300.0, counts=_counts(first), **more)
+        state = with_look(state, observation, served, settings, None)
     return state
 
 
@@ -91,7 +91,7 @@ def test_tokens_of_a_draft_are_not_independent() -> None:
 
 
 def test_the_first_look_counts_nothing() -> None:
-    state = observed(new_state(0.0), Observation(time=1.0, seconds=None, counts=None), SERVED, SETTINGS, None)
+    state = with_look(new_state(0.0), Look(time=1.0, seconds=None, counts=None), SERVED, SETTINGS, None)
     assert (1, {}) == (state.looks, state.last)
     assert "nothing was counted yet" in status_line(found_in(state), SETTINGS)
 
@@ -128,7 +128,7 @@ def test_a_look_far_from_its_prediction_is_no_drift_yet() -> None:
 def test_another_draft_is_another_beginning() -> None:
     low = _looks(new_state(0.0), [0.4] * 8)
     other = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
-    after = observed(low, Observation(time=9e3, seconds=None, counts=None), other, SETTINGS, None)
+    after = with_look(low, Look(time=9e3, seconds=None, counts=None), other, SETTINGS, None)
     assert ("low", "steady", "other") == (low.verdict, after.verdict, after.draft)
 
 
@@ -136,8 +136,8 @@ def test_the_look_that_finds_another_draft_tests_nothing() -> None:
     """Its counts are of the draft before as well: here of eight hours in which the watch did not run."""
     steady = _looks(new_state(0.0), [0.55] * 3, served=Served("vllm", expected_at(first=0.55, accepted=1.5, gamma=5)))
     other = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
-    look = Observation(time=3e4, seconds=28_800.0, counts=_counts(0.55, 1e5))
-    found, again = (observed(state, look, other, SETTINGS, None) for state in (steady, replace(steady, draft="other")))
+    look = Look(time=3e4, seconds=28_800.0, counts=_counts(0.55, 1e5))
+    found, again = (with_look(state, look, other, SETTINGS, None) for state in (steady, replace(steady, draft="other")))
     assert ("steady", "low") == (found.verdict, again.verdict)
 
 
@@ -162,7 +162,7 @@ def test_what_is_learned_is_counted_in_drafts() -> None:
     counts = Counts(drafts=1000.0, accepted=2500.0)
     state = new_state(0.0)
     for look in range(1, 4):
-        state = observed(state, Observation(time=300.0 * look, seconds=300.0, counts=counts), SERVED, SETTINGS, None)
+        state = with_look(state, Look(time=300.0 * look, seconds=300.0, counts=counts), SERVED, SETTINGS, None)
     assert "2,000 of 20,000 drafts" in status_line(found_in(state), SETTINGS)  # the first look found the draft
 
 
@@ -172,7 +172,7 @@ def test_another_draft_length_has_a_reference_of_its_own() -> None:
     longer = Served("vllm", expected_at(first=0.8, accepted=3.0, gamma=7, digest="longer"))
     counts = Counts(drafts=1000.0, draft_tokens=7000.0, accepted=3000.0, accepted_first=800.0)
     for look in (3, 4):
-        state = observed(state, Observation(time=300.0 * look, seconds=300.0, counts=counts), longer, SETTINGS, None)
+        state = with_look(state, Look(time=300.0 * look, seconds=300.0, counts=counts), longer, SETTINGS, None)
     assert [True, True, False] == [
         state.reference(name) is not None for name in (FIRST, ALL_5, f"{ALL} (draft length 7)")
     ]
@@ -184,8 +184,8 @@ def test_the_window_begins_anew_with_another_draft() -> None:
     low = _looks(new_state(0.0), [0.1] * 2, window)
     assert ("low", low.window.since) == (low.verdict, low.since)
     other = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
-    nothing = Observation(time=9e3, seconds=None, counts=None)
-    assert "steady" == observed(low, nothing, other, window, None).verdict
+    nothing = Look(time=9e3, seconds=None, counts=None)
+    assert "steady" == with_look(low, nothing, other, window, None).verdict
 
 
 def test_what_is_remembered_of_a_look() -> None:
@@ -195,16 +195,16 @@ def test_what_is_remembered_of_a_look() -> None:
     assert Last(time=900.0, share=0.4375, predicted=0.5, trials=5000.0, dependence=5.0) == state.last[ALL_5]
     for count, trials in ((FIRST, 1000), (ALL_5, 5000)):
         assert trials * (2 + math.exp(-300 / 7200) - 1) == pytest.approx(state.domains[count]["chat"].short[0])
-    back = observed(state, Observation(time=500.0, seconds=None, counts=_counts(0.1)), SERVED, SETTINGS, None)
+    back = with_look(state, Look(time=500.0, seconds=None, counts=_counts(0.1)), SERVED, SETTINGS, None)
     assert (state.last, 4) == (back.last, back.looks)
 
 
 def test_a_speedup_is_of_the_exported_draft_length() -> None:
     """Not of the one in the config, which is for engines without an export; the time is that of the look."""
     costs = Costs(FlatCosts(plain=1.0, speculative=4.0), 512)
-    observation = Observation(time=900.0, seconds=300.0, counts=_counts(0.8), running=4.0)
+    observation = Look(time=900.0, seconds=300.0, counts=_counts(0.8), running=4.0)
     settings = SETTINGS.model_copy(update={"draft_length": 60})  # longer than the costs reach
-    paying = observed(replace(new_state(0.0), draft="d"), observation, SERVED, settings, costs).paying
+    paying = with_look(replace(new_state(0.0), draft="d"), observation, SERVED, settings, costs).paying
     assert (pytest.approx(3.5 / 4), False, 900.0) == (paying.speedup, paying.pays, paying.since)
 
 
@@ -223,9 +223,9 @@ def test_the_notice_of_a_drift_and_of_its_end() -> None:
 
 def test_the_domain_that_moved_is_named() -> None:
     """json falls by 40 points; chat has more traffic and stays."""
-    domains = remembered({}, {"chat": _counts(0.8, 3000.0), "json": _counts(0.9)}, None, 300.0)
+    domains = domains_with_look({}, {"chat": _counts(0.8, 3000.0), "json": _counts(0.9)}, None, 300.0)
     for rate in [0.9] * 40 + [0.5] * 40:
-        domains = remembered(domains, {"chat": _counts(0.8, 3000.0), "json": _counts(rate)}, None, 300.0)
+        domains = domains_with_look(domains, {"chat": _counts(0.8, 3000.0), "json": _counts(rate)}, None, 300.0)
     found = moved(domains[FIRST], -1)
     assert found is not None
     assert ("json", True, True) == (found.domain, -0.4 < found.change < -0.1, 0.2 < found.part < 0.3)
@@ -234,7 +234,7 @@ def test_the_domain_that_moved_is_named() -> None:
 
 def test_domains_are_bounded() -> None:
     """Those with the most traffic are kept."""
-    kept = remembered({}, {f"d{number}": _counts(0.5, number) for number in range(1, 99)}, None, 300.0)
+    kept = domains_with_look({}, {f"d{number}": _counts(0.5, number) for number in range(1, 99)}, None, 300.0)
     assert {f"d{number}" for number in range(49, 99)} == set(kept[FIRST])
 
 
@@ -262,10 +262,10 @@ def test_the_domain_that_makes_most_of_the_change(
 def test_the_window_rule() -> None:
     """Low below the threshold, over again 5 points above it; counts of too few tokens say nothing."""
     settings = WatchConfig(rule="window", window=1000, threshold=0.5)
-    few = slid(Window(), _counts(0.1, 10.0), 1.0, settings)
-    low = slid(few, _counts(0.1), 2.0, settings)
-    still = slid(low, Counts(drafts=1000.0, draft_tokens=1000.0, accepted=520.0), 3.0, settings)
-    over = slid(still, Counts(drafts=1000.0, draft_tokens=1000.0, accepted=600.0), 4.0, settings)
+    few = Window.with_look(Window(), _counts(0.1, 10.0), 1.0, settings)
+    low = Window.with_look(few, _counts(0.1), 2.0, settings)
+    still = Window.with_look(low, Counts(drafts=1000.0, draft_tokens=1000.0, accepted=520.0), 3.0, settings)
+    over = Window.with_look(still, Counts(drafts=1000.0, draft_tokens=1000.0, accepted=600.0), 4.0, settings)
     assert [False, True, True, False] == [one.low for one in (few, low, still, over)]
     assert [2.0, 2.0, 4.0] == [one.since for one in (low, still, over)]
     assert 1 == len(over.counts)
@@ -278,8 +278,8 @@ def test_the_window_rule_on_an_engine_that_counts_no_draft_tokens() -> None:
     state = new_state(0.0)
     for look in range(1, 100):
         counts = Counts(drafts=100.0, accepted=10.0, tokens=120.0)
-        observation = Observation(time=300.0 * look, seconds=300.0, counts=counts)
-        state = observed(state, observation, SERVED, WatchConfig(rule="window"), None)
+        observation = Look(time=300.0 * look, seconds=300.0, counts=counts)
+        state = with_look(state, observation, SERVED, WatchConfig(rule="window"), None)
     assert ("low", 1) == (state.verdict, len(state.window.counts))
 
 
@@ -288,7 +288,7 @@ def test_the_window_has_its_tokens_and_no_more() -> None:
     settings, window = WatchConfig(rule="window", window=2000, threshold=0.5), Window()
     for look in range(5):
         counts = Counts(drafts=400.0, draft_tokens=800.0, accepted=400.0)
-        window = slid(window, counts, float(look), settings)
+        window = Window.with_look(window, counts, float(look), settings)
     assert (3, False) == (len(window.counts), window.low)
 
 
@@ -321,7 +321,7 @@ def test_an_export_is_named_by_its_directory_or_its_file(tmp_path: Path) -> None
 def test_speculation_pays_or_not() -> None:
     """At batch 4 a speculative step takes 3 times a plain one: 2.5 + 1 tokens pay, 1.5 + 1 do not."""
     costs = FlatCosts(plain=1.0, speculative=3.0)
-    observation = Observation(
+    observation = Look(
         time=1.0, seconds=300.0, counts=Counts(drafts=10.0, draft_tokens=50.0, accepted=25.0), running=4.2
     )
     assert 3.5 / 3 == pytest.approx(observed_speedup(observation, 5, costs, 512))
@@ -334,7 +334,7 @@ def test_a_speedup_is_of_the_batch_that_runs() -> None:
     """A step takes longer with each request in it; half a request is one. Costs without plain decoding say nothing."""
     costs, observation = (
         FlatCosts(plain=1.0, speculative=1.0),
-        Observation(time=1.0, seconds=300.0, counts=Counts(drafts=10.0, accepted=20.0), running=3.6),
+        Look(time=1.0, seconds=300.0, counts=Counts(drafts=10.0, accepted=20.0), running=3.6),
     )
     step_GN = np.outer([1.0, 2.0, 2.0, 2.0, 2.0, 2.0], np.ones(64)) + np.arange(64)
     costs.steps = lambda *asked: step_GN  # type: ignore[method-assign]
@@ -346,19 +346,19 @@ def test_a_speedup_is_of_the_batch_that_runs() -> None:
 
 def test_paying_is_a_mean_of_half_an_hour() -> None:
     """One look at a bad moment changes nothing; the time is that of the change."""
-    good = updated(Paying(), 1.2, 300.0, 300.0)
-    bad = updated(good, 0.9, 600.0, 300.0)
+    good = Paying.with_look(Paying(), 1.2, 300.0, 300.0)
+    bad = Paying.with_look(good, 0.9, 600.0, 300.0)
     assert 1.2 - 0.3 * (1 - math.exp(-300 / 1800)) == pytest.approx(bad.speedup)
     assert (True, 0.0) == (bad.pays, bad.since)
-    worse = updated(bad, 0.0, 900.0, 1800.0)
-    still = updated(worse, 0.0, 1200.0, 300.0)
+    worse = Paying.with_look(bad, 0.0, 900.0, 1800.0)
+    still = Paying.with_look(worse, 0.0, 1200.0, 300.0)
     assert [(False, 900.0)] * 2 == [(one.pays, one.since) for one in (worse, still)]
 
 
 def test_paying_has_hysteresis() -> None:
     states = [Paying()]
     for look, speedup in enumerate([1.2, *[0.8] * 20, *[1.01] * 40, *[1.2] * 40]):
-        states.append(updated(states[-1], speedup, float(look), 300.0))
+        states.append(Paying.with_look(states[-1], speedup, float(look), 300.0))
     pays = [one.pays for one in states]
     assert [True, False, True] == [pays[place] for place in (1, 60, 101)]
     assert 2 == sum(one != other for one, other in itertools.pairwise(pays))
