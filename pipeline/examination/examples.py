@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,15 @@ import numpy as np
 from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.outcomes import draw_outcomes
 from pipeline.acceptance.profile import PromptCounts
-from pipeline.acceptance.rounds import Convention, Floats
+from pipeline.acceptance.rounds import CONVENTIONS, Convention, Floats
+from pipeline.acceptance.schema import read_profile
+from pipeline.config.evaluate import ConventionName
+from pipeline.drafts.kinds import KINDS
 from pipeline.examination.prompt_parts import last_characters, prompt_parts, prompt_title
 from pipeline.examination.token_acceptance import read_token_acceptance
-from pipeline.generation.completion_store import StoredCompletion
+from pipeline.generation.completion_store import StoredCompletion, canonical, read_completions
 from pipeline.models.token_text import token_texts
+from pipeline.speculation.settings import Sampling
 
 SCHEMA = 2
 WORST = 10  # examples with the lowest gain come first
@@ -34,6 +38,22 @@ def choose_examples(candidate: Sequence[PromptCounts], baseline: Sequence[Prompt
             by_domain.setdefault(domain, []).append(name)
     turns = [(place, domain, name) for domain, names in by_domain.items() for place, name in enumerate(names)]
     return [*worst, *(name for _, _, name in sorted(turns))][:count]
+
+
+def examples_of(
+    chosen: Sequence[str],
+    examinations: Mapping[str, Path],
+    completions: Path,
+    deployed: Sampling,
+    tokenizer: Callable[[], Any],
+    gamma: int,
+    convention: ConventionName,
+) -> dict[str, Any]:
+    """`make_examples` of stored completions. None where whether a token is accepted depends on where its round began."""
+    if not all(KINDS[read_profile(directory).draft.kind].by_token for directory in examinations.values()):
+        return {"examples": []}
+    stored = read_completions(completions, {"examination"}, canonical(deployed))
+    return make_examples(chosen, stored, examinations, tokenizer(), gamma, CONVENTIONS[convention])
 
 
 def make_examples(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipeline.config.gate import GateConfig
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.serving import LatencyAtLoad, latency_at_load, point_at_load
 from pipeline.latency.load.workload import Workload
@@ -17,6 +18,20 @@ class StatedLoad:
     max_batch: int
     gamma: int  # the draft length
     quantiles: Sequence[float]  # of the latency
+
+    @classmethod
+    def of(cls, policy: GateConfig, step_costs: StepCosts | None, gamma: int) -> "StatedLoad | None":
+        """None where `gate.load` states none, and without step costs."""
+        load = policy.load
+        if load is None or step_costs is None:
+            return None
+        return cls(
+            step_costs=step_costs,
+            requests_per_second=load.requests_per_second,
+            max_batch=load.max_batch,
+            gamma=gamma,
+            quantiles=policy.quantiles,
+        )
 
 
 def mean_seconds(load: StatedLoad, workload: Workload) -> float | None:

@@ -1,9 +1,11 @@
 """The benefit of a draft at a stated load: predictions of the queueing model, with speculation and without. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pipeline.config.quantiles import quantile_name
-from pipeline.judgement.at_load import StatedLoad, covered
+from pipeline.judgement.at_load import StatedLoad, covered, latency
+from pipeline.judgement.policy import Case
 from pipeline.judgement.schema import (
     CANDIDATE,
     PLAIN,
@@ -45,6 +47,11 @@ def benefit_at_load(workload: Workload, load: StatedLoad) -> Benefit:
         },
         by_load=[_point(point, quantiles) for point in predict(workload, step_costs, lengths_N, []).points],
     )
+
+
+def with_load(case: Case, load: StatedLoad, workload: Workload, confidence: float) -> Case:
+    """The case with what is predicted of the candidate at a stated load."""
+    return replace(case, served=latency(load, workload, confidence), benefit=benefit_at_load(workload, load))
 
 
 def _point(point: LoadPoint, quantiles: Sequence[float]) -> LoadFigures:

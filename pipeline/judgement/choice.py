@@ -7,8 +7,11 @@ acceptance rate has collapsed is refused here, however fast it is: it is broken.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipeline.acceptance.schema import Profile
 from pipeline.config.quantize import Variant
+from pipeline.judgement.at_load import StatedLoad, mean_seconds
 from pipeline.judgement.schema import Standing, StandingVerdict, VariantFigures
+from pipeline.latency.load.workload import Workload
 
 _LEAST_SHARE = 0.5  # of the acceptance rate before quantization; INT8 and INT4 cost a few hundredths
 
@@ -28,6 +31,23 @@ class Contender:
     def acceptance(self) -> float | None:
         """The acceptance rate in the examination."""
         return None if self.figures is None else self.figures.acceptance_rate.value
+
+
+def contender(
+    name: Variant, profile: Profile, load: StatedLoad | None, on_dev: Workload | None, gamma: int
+) -> Contender:
+    """A variant by its examination. `load`: that is stated, with its step costs. `on_dev`: its workload on dev prompts; None for
+    a single contender, of which nothing is examined there."""
+    headline, figures, seconds = profile.headline, None, None
+    if headline is not None:
+        figures = VariantFigures(
+            bytes=profile.draft.bytes,
+            acceptance_rate=headline.acceptance_rate,
+            tokens_per_target_call=headline.tokens_per_target_call[gamma],
+        )
+        if load is not None and on_dev is not None:
+            seconds = mean_seconds(load, on_dev)
+    return Contender(name=name, figures=figures, timed=load is not None, seconds=seconds)
 
 
 CHOSEN: StandingVerdict = "chosen"

@@ -1,16 +1,19 @@
 """What a base draft that had another tokenizer was worth: by how its rows were made, their share of the text, and the acceptance
-before and after training. Pure; numpy only."""
+before and after training. Pure but for `read_new_vocabulary`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.acceptance.schema import Figure
-from pipeline.drafts.token_rows import WAYS, TokenRows
+from pipeline.acceptance.schema import Figure, read_profile
+from pipeline.drafts.token_rows import WAYS, TokenRows, read_token_rows
 from pipeline.judgement.headline import interval
 from pipeline.judgement.schema import CANDIDATE, LOOKUP, Decision, NewVocabulary, RowsFigures
+from pipeline.models.stored_pair import Pair
+from pipeline.speculation.settings import Sampling
 
 ByPrompt = Mapping[str, NDArray[np.float16]]  # a_t of each token of a completion
 _ANSWER = "answer"  # the segment of completions that have no other
@@ -100,6 +103,38 @@ def new_vocabulary(
         map_error=facts["map_error"],
         output_map_error=facts["output_map_error"],
         base=base,
+    )
+
+
+def read_new_vocabulary(
+    pair: Pair, base: Path, candidate: Path, completions: Path, deployed: Sampling, trust_remote_code: bool
+) -> NewVocabulary | None:
+    """Of a pair, from the examinations of base draft and candidate (their artifacts) and the completions at the deployment's
+    sampling. None where the base draft has always had the target's tokenizer."""
+    facts = pair.facts.get("transplant")
+    if facts is None:
+        return None
+    from pipeline.examination.token_acceptance import read_token_acceptance
+    from pipeline.generation.completion_store import canonical
+    from pipeline.generation.stored_completions import StoredCompletions
+    from pipeline.models.loading import load_tokenizer
+
+    tokenizer, names = load_tokenizer(pair.tokenizer, trust_remote_code), facts.get("unmatched", [])
+    examined = StoredCompletions.open(completions, {"examination"}, canonical(deployed))
+    ids, sides = {item.id for item in examined}, (base, candidate)
+    profiles = [read_profile(side).headline for side in sides]
+    before, after = (
+        {} if profile is None else read_token_acceptance(side, ids)
+        for profile, side in zip(profiles, sides, strict=True)
+    )
+    return new_vocabulary(
+        facts,
+        read_token_rows(pair.directory),
+        dict(zip(tokenizer.convert_tokens_to_ids(names), names, strict=True)),
+        examined,
+        before,
+        after,
+        profiles[0].acceptance_rate if profiles[0] is not None else None,
     )
 
 

@@ -7,8 +7,10 @@ import pytest
 
 from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.profile_file import Examination, NotExamined, examined
+from pipeline.config.gate import GateConfig
 from pipeline.errors import BrokenDraft
-from pipeline.judgement.evidence import counts_of, gather, make_case, reasons_not_examined
+from pipeline.judgement.evidence import Evidence, Sides, case_of, compare, gather, make_case
+from pipeline.judgement.rule_result import RuleResult
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, SIDES, Side
 from tests.fakes import counted
 from tests.profiles import make_profile
@@ -20,6 +22,23 @@ BROKEN: Any = {"headline": None, "greedy": None, "domains": {}, "broken": "anoth
 def _examinations(*broken: Side) -> dict[Side, Examination | NotExamined]:
     whole, none = Examination(make_profile(COUNTS), CountTable.of(COUNTS)), make_profile(COUNTS, **BROKEN)
     return {side: NotExamined(none, "another tokenizer") if side in broken else whole for side in SIDES[:3]}
+
+
+def _compared(found: dict[Side, Examination | NotExamined]) -> tuple[Evidence, list[RuleResult]]:
+    sides = Sides(
+        examinations=found,
+        unquantized=found[CANDIDATE],
+        times={},
+        seen=frozenset(),
+        baseline_name="champion",
+        is_champion=False,
+        gamma=2,
+        max_gamma=2,
+        convention="vllm",
+        confidence=0.95,
+    )
+    compared = compare(sides, case_of(sides), GateConfig())
+    return gather(compared, None), compared.judgement.rules
 
 
 @pytest.mark.parametrize(
@@ -34,19 +53,11 @@ def test_nothing_is_compared_with_a_draft_that_cannot_be_examined(
     broken: tuple[Side, ...], named: list[str], sides: set[Side]
 ) -> None:
     """There is no case to apply rules to; the other drafts keep their figures, and there is no gain."""
-    found = _examinations(*broken)
-    evidence = gather(
-        {side: one.profile for side, one in found.items()},
-        counts_of(found),
-        None,
-        None,
-        is_champion=False,
-        gamma=2,
-        confidence=0.95,
-    )
+    evidence, rules = _compared(_examinations(*broken))
 
-    assert make_case(found, "champion") is None
-    assert dict.fromkeys(named, "another tokenizer") == reasons_not_examined(found, "champion")
+    assert make_case(_examinations(*broken), "champion") is None
+    assert ["examined"] == [rule.name for rule in rules]
+    assert all(f"the {name} cannot be examined: another tokenizer" in rules[0].text for name in named)
     assert sides == evidence.drafts.keys()
     assert evidence.gains is None
     assert make_case(_examinations(), "champion") is not None
@@ -61,8 +72,7 @@ def test_no_gain_is_told_between_rates_of_other_tokens(kind: Any, compare: bool)
     profile = replace(candidate.profile, draft=replace(candidate.profile.draft, kind=kind))
     found[CANDIDATE] = replace(candidate, profile=profile)
     case = make_case(found, "champion")
-    profiles = {side: one.profile for side, one in found.items()}
-    evidence = gather(profiles, counts_of(found), None, None, is_champion=False, gamma=2, confidence=0.95)
+    evidence, _ = _compared(found)
 
     assert case is not None
     assert (compare, compare) == (case.round_ratio is None, evidence.gains is not None)
