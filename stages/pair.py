@@ -1,7 +1,8 @@
 """pair: resolves target and base draft, checks that they are of one model family, and measures them."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from pipeline.drafts.eagle3 import Eagle3Draft
 from pipeline.drafts.fitting_head import require_fitting
 from pipeline.drafts.head_config import kind_of, require_target
 from pipeline.drafts.head_tensors import head_facts, serving_facts
-from pipeline.drafts.kinds import KINDS, Trait
+from pipeline.drafts.kinds import KINDS, Kind, Trait
 from pipeline.drafts.loading import load_head
 from pipeline.drafts.made_heads import new_head, save_head
 from pipeline.drafts.transplant import TransplantFacts
@@ -70,67 +71,31 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     figures = _make_reference(context)
     origins = {role: _locate(context, role) for role in settings.roles}
     require_target(origins["target"], "pair.target")
-    trained_on_before(
-        origins["draft"]
-    )  # a damaged list, also of a model from a hub, is found before anything is paid for
-    kind = KINDS[settings.head.kind] if settings.head is not None else kind_of(origins["draft"])
-    try:
-        context.resources.training.distill.require_for(kind)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    target, paths = load_tokenizer(origins["target"], trusted), dict(origins)
-    width = find_width(origins["target"], trusted)
-    head, traits = None, list[Trait]()
-    rows, loud = None, list[str]()
-    if kind.reads_states:
-        if settings.vocabulary == "target":
-            require_no_head(kind)
-        head, notes, traits = _head(context, origins)
-        paths["draft"] = head
-    elif settings.layers is not None:
-        paths["draft"] = context.out / "draft"
-        notes = draft_of_layers(origins["target"], settings.layers, target, settings.draft, paths["draft"], trusted)
-    elif settings.vocabulary == "target" and has_other_vocabulary(
-        target, load_tokenizer(origins["draft"], trusted), width
-    ):
-        paths["draft"], notes = context.out / "draft", []
-        rows = _transplant(context, origins, target, width)
-        loud = [rows.note(), *rows.warnings()]
-    else:
-        paths["draft"], notes = fitting_draft(
-            origins["draft"], target, width, settings.draft, context.out / "draft", trusted
-        )
-        if settings.vocabulary == "target":
-            notes.append("pair.draft.vocabulary = target changes nothing: the draft has the target's tokenizer")
+    kind = _kind(context, origins["draft"])
+    target, width = load_tokenizer(origins["target"], trusted), find_width(origins["target"], trusted)
+    draft = _base_draft(context, kind, origins, target, width)
+    paths = origins | {"draft": draft.path}
     if "target_before" in paths:
         check_earlier_target(target, load_tokenizer(paths["target_before"], trusted), width)
     described = {role: _describe(context, role, path, origins[role], target) for role, path in paths.items()}
     check_sizes(described)
     lacking = check_widths(described, target)
-    ignored = [*loud, *(note for path in dict.fromkeys(origins.values()) for note in not_applied(path))]
-    local = {role: path for role, path in paths.items() if not (role == "target" and settings.server) and path != head}
-    found = {role: note_on_rope(load_config(path, trusted), f"pair.{role}") for role, path in local.items()}
-    ropes = [note for note in found.values() if note is not None]
-    if settings.rope_factors is not None and not ropes:
-        raise UsageError(
-            "pair.rope_factors: no model that is loaded here has two sets of factors (longrope), so there is nothing to choose; "
-            "remove the key"
-        )
-    ignored += ropes
+    is_here = {role: not (role == "target" and settings.server) and path != draft.head for role, path in paths.items()}
+    local = {role: path for role, path in paths.items() if is_here[role]}
+    ropes = _ropes(context, local)
     # Logits may be padded to different widths; what both can express is the vocabulary of the pair.
     vocabulary = min(entry["logits_width"] for entry in described.values())
     stops = stop_token_ids(paths["target"], target)
-    ignored += [*never_emitted(stops, vocabulary), *other_template(origins["target"], target)]
-    ignored += [
-        f"pair.{role}.revision is not used: {place.source} is a directory, whatever revision its files are of"
-        for role, place in context.resources.models.items()
-        if place.is_here and place.revision is not None
+    notes = [
+        *lacking,
+        *draft.warnings,
+        *(note for path in dict.fromkeys(origins.values()) for note in not_applied(path)),
+        *ropes,
+        *never_emitted(stops, vocabulary),
+        *other_template(origins["target"], target),
+        *_unused(context, draft),
     ]
-    if head is not None and (own := settings.dtype("draft")) != (of_target := settings.dtype("target")):
-        ignored.append(
-            f"pair.draft.dtype = {own} is how a head is stored; it is computed in its target's dtype, {of_target}, as in engines"
-        )
-    for note in (*lacking, *ignored):
+    for note in notes:
         context.progress.warn(f"pair: {note}")
     for role, path in local.items():
         described[role]["forward"] = _prove_forward(context, role, path, vocabulary)
@@ -146,37 +111,127 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         # What `running/pair_checks.py` compares a config with.
         "chat_template": bool(target.chat_template),
         "generation_config": sampling_defaults(paths["target"]),
-        "impossible_variants": no_variants() if head else impossible_variants(paths["draft"], trusted),
-        "differences": [*notes, *lacking, *ignored],
+        "impossible_variants": no_variants() if draft.head else impossible_variants(draft.path, trusted),
+        "differences": [*draft.notes, *notes],
         "memory": serving_memory(described),
     }
-    if any(CALL in template for template in chat_templates(target)):
-        # Prompts are the same from day to day: it is the day on which the pair was made.
-        facts["template_day"] = datetime.now(UTC).date().isoformat()
-    if head is not None:
-        facts["head"] = serving_facts(head, paths["target"], trusted) | {"traits": traits}
-    if rows is not None:
-        facts["transplant"] = rows.as_json()
-    if settings.server:
-        facts["served"] = dict(context.facts["target"])
+    facts |= _further_facts(context, draft, paths["target"], target)
     write_json(context.out / PAIR_FILE, facts)
     if settings.reference is None:
         _prove_training(context)
     provides = {role: entry["digest"] for role, entry in described.items()}
-    provides["shared"] = content_key([facts["vocabulary"], facts["stop_tokens"], facts["context"]])
-    if ropes:  # completions of versions that did not fix the factors are made again
-        provides["shared"] = content_key([provides["shared"], "longrope with fixed factors"])
-    provides["tokenizer"] = tokenizer_digest(context.out / "tokenizer")
-    if lacking:  # prompts with these tokens are no part of a corpus
-        provides["tokenizer"] = content_key([provides["tokenizer"], vocabulary])
-    if "template_day" in facts:
-        provides["tokenizer"] = content_key([provides["tokenizer"], facts["template_day"]])
-    if settings.reference:
-        provides["prompts"] = content_key(file_sha256(context.out / "prompts.jsonl"))
+    provides |= _provided(context, facts, is_fixed=bool(ropes), is_narrow=bool(lacking))
     figures |= {
         f"{role}_parameters": float(entry["parameters"]) for role, entry in described.items() if entry["parameters"]
     }
     return Outcome(figures, provides, {"differences": facts["differences"], "memory": facts["memory"]})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BaseDraft:
+    """The base draft as it is trained. `notes`: what was changed for it; `warnings`: what is printed too. `head`: its path where
+    it reads hidden states, with its `traits`. `rows`: how those of another tokenizer were made."""
+
+    path: Path
+    notes: list[str]
+    warnings: list[str] = field(default_factory=list)
+    head: Path | None = None
+    traits: list[Trait] = field(default_factory=list)
+    rows: TransplantFacts | None = None
+
+
+def _kind(context: StageContext[PairSettings], origin: Path) -> Kind:
+    """Of the base draft; with what is wrong with it, found before anything is paid for."""
+    trained_on_before(origin)  # a damaged list, also of a model from a hub
+    head = context.settings.head
+    kind = KINDS[head.kind] if head is not None else kind_of(origin)
+    try:
+        context.resources.training.distill.require_for(kind)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return kind
+
+
+def _base_draft(
+    context: StageContext[PairSettings], kind: Kind, origins: Mapping[str, Path], target: Any, width: int | None
+) -> _BaseDraft:
+    """Make it of what the config names. `target`: its tokenizer."""
+    settings, trusted, out = context.settings, context.resources.trust_remote_code, context.out / "draft"
+    has_target_vocabulary = settings.vocabulary == "target"
+    if kind.reads_states:
+        if has_target_vocabulary:
+            require_no_head(kind)
+        head, notes, traits = _head(context, origins)
+        return _BaseDraft(path=head, notes=notes, head=head, traits=traits)
+    if settings.layers is not None:
+        notes = draft_of_layers(origins["target"], settings.layers, target, settings.draft, out, trusted)
+        return _BaseDraft(path=out, notes=notes)
+    if has_target_vocabulary and has_other_vocabulary(target, load_tokenizer(origins["draft"], trusted), width):
+        rows = _transplant(context, origins, target, width)
+        return _BaseDraft(path=out, notes=[], warnings=[rows.note(), *rows.warnings()], rows=rows)
+    path, notes = fitting_draft(origins["draft"], target, width, settings.draft, out, trusted)
+    if has_target_vocabulary:
+        notes.append("pair.draft.vocabulary = target changes nothing: the draft has the target's tokenizer")
+    return _BaseDraft(path=path, notes=notes)
+
+
+def _ropes(context: StageContext[PairSettings], local: Mapping[str, Path]) -> list[str]:
+    """Notes on rotary factors that were fixed, of the models that are loaded here."""
+    settings, trusted = context.settings, context.resources.trust_remote_code
+    found = [note_on_rope(load_config(path, trusted), f"pair.{role}") for role, path in local.items()]
+    notes = [note for note in found if note is not None]
+    if settings.rope_factors is not None and not notes:
+        raise UsageError(
+            "pair.rope_factors: no model that is loaded here has two sets of factors (longrope), so there is nothing to choose; "
+            "remove the key"
+        )
+    return notes
+
+
+def _unused(context: StageContext[PairSettings], draft: _BaseDraft) -> Iterator[str]:
+    """Settings that have no effect."""
+    for role, place in context.resources.models.items():
+        if place.is_here and place.revision is not None:
+            yield f"pair.{role}.revision is not used: {place.source} is a directory, whatever revision its files are of"
+    own, of_target = (context.settings.dtype(role) for role in ("draft", "target"))
+    if draft.head is not None and own != of_target:
+        yield (
+            f"pair.draft.dtype = {own} is how a head is stored; it is computed in its target's dtype, {of_target}, as in engines"
+        )
+
+
+def _further_facts(context: StageContext[PairSettings], draft: _BaseDraft, path: Path, target: Any) -> dict[str, Any]:
+    """Those that only some pairs have. `path`: of the target; `target`: its tokenizer."""
+    facts = dict[str, Any]()
+    if any(CALL in template for template in chat_templates(target)):
+        # Prompts are the same from day to day: it is the day on which the pair was made.
+        facts["template_day"] = datetime.now(UTC).date().isoformat()
+    if draft.head is not None:
+        trusted = context.resources.trust_remote_code
+        facts["head"] = serving_facts(draft.head, path, trusted) | {"traits": draft.traits}
+    if draft.rows is not None:
+        facts["transplant"] = draft.rows.as_json()
+    if context.settings.server:
+        facts["served"] = dict(context.facts["target"])
+    return facts
+
+
+def _provided(
+    context: StageContext[PairSettings], facts: Mapping[str, Any], *, is_fixed: bool, is_narrow: bool
+) -> dict[str, str]:
+    """Digests of what later stages read of the pair. `is_fixed`: rotary factors were; `is_narrow`: the draft lacks tokens."""
+    shared = content_key([facts["vocabulary"], facts["stop_tokens"], facts["context"]])
+    if is_fixed:  # completions of versions that did not fix the factors are made again
+        shared = content_key([shared, "longrope with fixed factors"])
+    tokenizer = tokenizer_digest(context.out / "tokenizer")
+    if is_narrow:  # prompts with these tokens are no part of a corpus
+        tokenizer = content_key([tokenizer, facts["vocabulary"]])
+    if "template_day" in facts:
+        tokenizer = content_key([tokenizer, facts["template_day"]])
+    found = {"shared": shared, "tokenizer": tokenizer}
+    if context.settings.reference:
+        found["prompts"] = content_key(file_sha256(context.out / "prompts.jsonl"))
+    return found
 
 
 @reads_own_files("written by the same process")
