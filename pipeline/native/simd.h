@@ -161,7 +161,7 @@ static inline float weight_to_float(weight value) { return value; }
 #endif
 
 /* The fields of a struct that Python declares too, exported as NAME_layout: the name and size of the struct, then name,
- * offset and size of each field, then a null name. layout.py compares them. */
+ * offset and size of each field, then a null name. build.py compares them. */
 typedef struct {
     const char *name;
     int64_t offset, size;
