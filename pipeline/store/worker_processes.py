@@ -132,7 +132,7 @@ def ready(workers: Iterable[Worker], seconds: float | None = None) -> list[Worke
 
 def _start(channel: Connection, environment: Mapping[str, str], output: IO[bytes] | None) -> "subprocess.Popen[bytes]":
     """`pipeline` is this package in the worker, whatever lies in the current directory."""
-    path = os.pathsep.join([str(_ROOT), environment.get("PYTHONPATH", "")])
+    path = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, "-P", "-c", _WORKER, str(channel.fileno())],
         env={**environment, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
