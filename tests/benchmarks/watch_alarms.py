@@ -132,7 +132,7 @@ def _told(found: Traffic, predicted: Predictions, since: int) -> list[tuple[int,
             Share(name=FIRST, trials=drafts, successes=first, predicted=predicted[0]),
             Share(name=ALL, trials=_TOKENS * drafts, successes=accepted, predicted=predicted[1], dependence=_TOKENS),
         ]
-        counts = WatchedCounts.with_look(counts, shares, (scrape + 1) * SCRAPE, SCRAPE, settings)
+        counts = counts.with_look(shares, (scrape + 1) * SCRAPE, SCRAPE, settings)
         if counts.verdict not in ("steady", before):
             alarms.append((scrape, counts.verdict))
             if since and scrape >= since:

@@ -14,7 +14,7 @@ from pipeline.export.schema import CounterFigures, Expected, ExportedDraft, Serv
 from pipeline.judgement.schema import TargetSource
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.watch.compared import Compared
-from pipeline.watch.drift import Drift, started
+from pipeline.watch.drift import started
 from pipeline.watch.exposition import Total
 from pipeline.watch.findings import Findings
 from pipeline.watch.moved import with_look as domains_with_look
@@ -86,7 +86,7 @@ def watched_state() -> WatchState:
         level=(0.01,) * SLOTS, band=0.02, design_effect=3.0, typical=100.0, block=0.01, days=7.0, trials=1e5
     )
     begun = new_state(1.7e9)
-    drift = Drift.with_look(replace(started(1.7e9), reference=reference), share, 1.7e9, 300.0, WatchConfig())
+    drift = replace(started(1.7e9), reference=reference).with_look(share, 1.7e9, 300.0, WatchConfig())
     drift = replace(drift, hours=with_look((), share, 1.7e9, 300.0))
     return replace(
         begun,

@@ -33,7 +33,7 @@ def _run(
     rng, drift, told = np.random.default_rng(seed), drift or started(0.0), []
     for look in range(looks):
         before = drift.verdict
-        drift = Drift.with_look(drift, _share(rng, rate(look), predicted=predicted), (look + 1) * LOOK, LOOK, settings)
+        drift = drift.with_look(_share(rng, rate(look), predicted=predicted), (look + 1) * LOOK, LOOK, settings)
         if drift.verdict != before:
             told.append((look, drift.verdict))
     return drift, told
@@ -114,16 +114,14 @@ def test_a_look_of_a_day_is_tested_against_the_mean_level(rate: float, verdict: 
     drift = replace(known, reference=replace(known.reference, level=levels))
     share = _share(np.random.default_rng(0), rate, drafts=DAY * 2000)
     for end in range(SLOTS):
-        after = Drift.with_look(drift, share, (SLOTS + end + 0.5) * BLOCK, 86_400.0, SETTINGS)
-        after = Drift.with_look(
-            after, replace(share, trials=0.0, successes=0.0), (SLOTS + end + 1.5) * BLOCK, LOOK, SETTINGS
-        )
+        after = drift.with_look(share, (SLOTS + end + 0.5) * BLOCK, 86_400.0, SETTINGS)
+        after = after.with_look(replace(share, trials=0.0, successes=0.0), (SLOTS + end + 1.5) * BLOCK, LOOK, SETTINGS)
         assert verdict == after.verdict
 
 
 def test_a_look_of_a_day_teaches_nothing() -> None:
     share = _share(np.random.default_rng(0), PREDICTED, drafts=DAY * 2000)
-    assert () == Drift.with_look(started(0.0), share, 86_400.0, 86_400.0, SETTINGS).hours
+    assert () == started(0.0).with_look(share, 86_400.0, 86_400.0, SETTINGS).hours
 
 
 def test_a_drift_may_end_with_long_looks() -> None:
@@ -131,7 +129,7 @@ def test_a_drift_may_end_with_long_looks() -> None:
     drift, _ = _run(lambda look: PREDICTED - 0.2, 50, _known())
     for day in range(1, 9):
         share = _share(np.random.default_rng(day), PREDICTED, drafts=DAY * 2000)
-        drift = Drift.with_look(drift, share, day * 86_400.0, 86_400.0, SETTINGS)
+        drift = drift.with_look(share, day * 86_400.0, 86_400.0, SETTINGS)
     assert "steady" == drift.verdict
 
 
@@ -145,7 +143,7 @@ def test_time_alone_is_no_evidence_near_0_and_1(predicted: float) -> None:
 
 def test_another_champion_keeps_the_reference() -> None:
     drift, _ = _run(lambda look: PREDICTED - 0.2, 50, _known())
-    after = Drift.renewed(drift, 1.0)
+    after = drift.renewed(1.0)
     assert ("low", "steady", drift.reference) == (drift.verdict, after.verdict, after.reference)
     assert 0 == max(evidence(after, SETTINGS).values())
 
@@ -155,9 +153,9 @@ def test_the_level_carries_over_to_another_prediction() -> None:
     drift, _ = _run(lambda look: PREDICTED - 0.03, 8 * DAY)
     assert drift.reference is not None
     assert drift.reference.mean_level == pytest.approx(-0.03, abs=0.002)
-    _, told = _run(lambda look: 0.8 - 0.03, 4 * DAY, Drift.renewed(drift, 0.0), predicted=0.8)
+    _, told = _run(lambda look: 0.8 - 0.03, 4 * DAY, drift.renewed(0.0), predicted=0.8)
     assert [] == told
-    _, told = _run(lambda look: 0.8 - 0.10, 4 * DAY, Drift.renewed(drift, 0.0), predicted=0.8)
+    _, told = _run(lambda look: 0.8 - 0.10, 4 * DAY, drift.renewed(0.0), predicted=0.8)
     assert ["low"] == [found for _, found in told]
 
 

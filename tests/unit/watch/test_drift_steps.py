@@ -40,7 +40,7 @@ def _at(evidence: float, sizes: int = 4) -> Detector:
 def _after_block(drift: Drift, trials: float, deviation: float) -> Drift:
     """A look without drafts closes the second block of the day, which had these."""
     block = Sums(number=1, n=trials, e=trials * deviation)
-    return Drift.with_look(replace(drift, block=block), NOTHING, 2 * BLOCK + LOOK, LOOK, SETTINGS)
+    return replace(drift, block=block).with_look(NOTHING, 2 * BLOCK + LOOK, LOOK, SETTINGS)
 
 
 @pytest.mark.parametrize(("chart", "unit"), [("looks", LOOK), ("blocks", BLOCK)])
@@ -49,7 +49,7 @@ def test_an_alarm_needs_the_evidence_of_a_year_in_each_of_eight_charts(chart: st
     bound, found = math.log(8 * 365 * 86_400 / unit), []
     for evidence in (bound - 0.01, bound + 0.01):
         charts = getattr(started(0.0), chart) | {"high": _at(evidence)}
-        found.append(Drift.with_look(replace(_known(), **{chart: charts}), NOTHING, LOOK, LOOK, SETTINGS).verdict)
+        found.append(replace(_known(), **{chart: charts}).with_look(NOTHING, LOOK, LOOK, SETTINGS).verdict)
     assert ["steady", "high"] == found
 
 
@@ -63,7 +63,7 @@ def test_each_size_of_a_change_has_its_chart(side: int, place: int) -> None:
     spread = 0.06
     off = LEVEL + side * (MARGIN + spread / 2 + SIZES["blocks"][place])
     found = (
-        Drift.with_look(_known(), look, LOOK, LOOK, SETTINGS).looks[name],
+        _known().with_look(look, LOOK, LOOK, SETTINGS).looks[name],
         _after_block(_known(block=spread), 3600.0, off).blocks[name],
     )
     for detector in found:
@@ -99,22 +99,22 @@ def test_few_drafts_in_a_block_are_no_drift() -> None:
 def test_a_look_belongs_to_the_block_of_its_middle() -> None:
     """Also the first one of a block, whose drafts are in it."""
     share = Share(name=FIRST, trials=100.0, successes=70.0, predicted=0.7)
-    found = [Drift.with_look(_known(), share, BLOCK + past, LOOK, SETTINGS).block for past in (100.0, 200.0)]
+    found = [_known().with_look(share, BLOCK + past, LOOK, SETTINGS).block for past in (100.0, 200.0)]
     assert [(0, 100.0), (1, 100.0)] == [(one.number, one.n) for one in found if one is not None]
 
 
 def test_a_pause_is_no_evidence() -> None:
     """A day without a look counts for an hour, for a drift and for its end."""
-    day = Drift.with_look(_known(), NOTHING, 86_400.0, 86_400.0, SETTINGS)
+    day = _known().with_look(NOTHING, 86_400.0, 86_400.0, SETTINGS)
     assert math.log(12) == pytest.approx(day.looks["low"].log_evidence)
     low = replace(started(0.0), verdict="low")
-    assert "low" == Drift.with_look(low, NOTHING, 86_400.0, 86_400.0, SETTINGS).verdict
+    assert "low" == low.with_look(NOTHING, 86_400.0, 86_400.0, SETTINGS).verdict
 
 
 def test_a_drift_has_ended_at_a_hundred_to_one() -> None:
     """The weight of a look is one of them."""
     found = [
-        Drift.with_look(replace(started(0.0), verdict="low", end=_at(math.log(odds), 1)), NOTHING, LOOK, LOOK, SETTINGS)
+        replace(started(0.0), verdict="low", end=_at(math.log(odds), 1)).with_look(NOTHING, LOOK, LOOK, SETTINGS)
         for odds in (98.9, 99.1)
     ]
     assert ["low", "steady"] == [one.verdict for one in found]
@@ -124,8 +124,8 @@ def test_one_look_is_no_end() -> None:
     """However many drafts it has; and the next drift has an end of its own."""
     share = Share(name=FIRST, trials=1e5, successes=7e4, predicted=0.7)
     settings = SETTINGS.model_copy(update={"margin": 0.1})
-    once = Drift.with_look(replace(started(0.0), verdict="low"), share, LOOK, LOOK, settings)
-    again = Drift.with_look(once, share, 2 * LOOK, LOOK, settings)
+    once = replace(started(0.0), verdict="low").with_look(share, LOOK, LOOK, settings)
+    again = once.with_look(share, 2 * LOOK, LOOK, settings)
     assert ["low", "steady"] == [one.verdict for one in (once, again)]
     assert again.end == started(0.0).end
 
@@ -137,7 +137,7 @@ def test_one_block_is_no_end(margin: float) -> None:
     drift, verdicts = replace(_known(), verdict="low"), []
     for number in range(1, 40):
         block = Sums(number=number, n=3600.0, e=LEVEL * 3600.0 if number % SLOTS == 1 else 0.0)
-        drift = Drift.with_look(replace(drift, block=block), NOTHING, (number + 1) * BLOCK + LOOK, LOOK, settings)
+        drift = replace(drift, block=block).with_look(NOTHING, (number + 1) * BLOCK + LOOK, LOOK, settings)
         verdicts.append(drift.verdict)
         if drift.verdict == "steady":
             break
@@ -148,7 +148,7 @@ def test_one_block_is_no_end(margin: float) -> None:
 def test_nothing_is_learned_while_there_is_a_drift() -> None:
     """Else it would become the usual."""
     share = Share(name=FIRST, trials=100.0, successes=20.0, predicted=0.7)
-    found = Drift.with_look(replace(started(0.0), verdict="low"), share, LOOK, LOOK, SETTINGS)
+    found = replace(started(0.0), verdict="low").with_look(share, LOOK, LOOK, SETTINGS)
     assert () == found.hours
 
 
@@ -162,7 +162,7 @@ def test_a_look_that_is_far_outside_says_when_there_is_an_alarm(
     effect = 1.5 if burst_minutes == 60 else 2.0
     look = Share(name=FIRST, trials=drafts, successes=0.07 * drafts, predicted=0.531, design_effect=effect)
     while drift.verdict == "steady":
-        drift = Drift.with_look(drift, look, (len(said) + 1) * LOOK, LOOK, settings)
+        drift = drift.with_look(look, (len(said) + 1) * LOOK, LOOK, settings)
         said.append(drift.outside)
     assert (alarm, None) == (len(said), said.pop())
     found = [(one.side, one.as_burst, number + one.seconds / LOOK) for number, one in enumerate(said, 1) if one]
@@ -174,4 +174,4 @@ def test_a_look_that_is_far_outside_says_when_there_is_an_alarm(
 def test_a_look_within_what_is_normal_is_not_outside(share: float) -> None:
     """Predicted 0.7: within the band and the margin, or a chance of a hundredth beyond."""
     look = Share(name=FIRST, trials=100.0, successes=100 * share, predicted=0.7)
-    assert Drift.with_look(started(0.0), look, LOOK, LOOK, WatchConfig()).outside is None
+    assert started(0.0).with_look(look, LOOK, LOOK, WatchConfig()).outside is None

@@ -32,7 +32,7 @@ def _run(
     told = []
     for look in range(begin, end):
         before = counts.verdict
-        counts = WatchedCounts.with_look(counts, shares(look), (look + 1) * LOOK, LOOK, SETTINGS)
+        counts = counts.with_look(shares(look), (look + 1) * LOOK, LOOK, SETTINGS)
         if counts.verdict != before:
             told.append((look, counts.drifting, counts.verdict))
     return counts, told
@@ -88,7 +88,7 @@ def test_what_was_learned_of_a_count_is_kept_for_a_month() -> None:
     known, both = _known(FIRST), [_share(FIRST, 0.7), _share(ALL, 0.5)]
     counts, told = _run(known, lambda look: both if look % 200 == 0 else [both[1]], 0, 3 * DAY)
     assert ([], REFERENCE) == (told, counts.by_name[FIRST].drift.reference)
-    counts = WatchedCounts.with_look(counts, [both[1]], 90 * 86_400.0, 80 * 86_400.0, SETTINGS)  # the watch did not run
+    counts = counts.with_look([both[1]], 90 * 86_400.0, 80 * 86_400.0, SETTINGS)  # the watch did not run
     counts, _ = _run(counts, lambda look: [], 0, 40 * DAY)
     counts, _ = _run(counts, lambda look: [both[1]], 0, 29 * DAY)
     assert REFERENCE == counts.by_name[FIRST].drift.reference
@@ -114,7 +114,7 @@ def test_a_fall_is_found_while_the_count_that_drifts_is_missing() -> None:
 
 def test_another_champion_keeps_all_references() -> None:
     low, _ = _run(_known(FIRST, ALL), lambda look: [_share(FIRST, 0.4), _share(ALL, 0.5)], 0, 50)
-    after = WatchedCounts.renewed(low, 7.0)
+    after = low.renewed(7.0)
     assert ("low", "steady", 7.0) == (low.verdict, after.verdict, after.since)
     assert [REFERENCE] * 2 == [one.drift.reference for one in after.by_name.values()]
 

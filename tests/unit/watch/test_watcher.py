@@ -262,10 +262,10 @@ def test_the_domain_that_makes_most_of_the_change(
 def test_the_window_rule() -> None:
     """Low below the threshold, over again 5 points above it; counts of too few tokens say nothing."""
     settings = WatchConfig(rule="window", window=1000, threshold=0.5)
-    few = Window.with_look(Window(), _counts(0.1, 10.0), 1.0, settings)
-    low = Window.with_look(few, _counts(0.1), 2.0, settings)
-    still = Window.with_look(low, Counts(drafts=1000.0, draft_tokens=1000.0, accepted=520.0), 3.0, settings)
-    over = Window.with_look(still, Counts(drafts=1000.0, draft_tokens=1000.0, accepted=600.0), 4.0, settings)
+    few = Window().with_look(_counts(0.1, 10.0), 1.0, settings)
+    low = few.with_look(_counts(0.1), 2.0, settings)
+    still = low.with_look(Counts(drafts=1000.0, draft_tokens=1000.0, accepted=520.0), 3.0, settings)
+    over = still.with_look(Counts(drafts=1000.0, draft_tokens=1000.0, accepted=600.0), 4.0, settings)
     assert [False, True, True, False] == [one.low for one in (few, low, still, over)]
     assert [2.0, 2.0, 4.0] == [one.since for one in (low, still, over)]
     assert 1 == len(over.counts)
@@ -288,7 +288,7 @@ def test_the_window_has_its_tokens_and_no_more() -> None:
     settings, window = WatchConfig(rule="window", window=2000, threshold=0.5), Window()
     for look in range(5):
         counts = Counts(drafts=400.0, draft_tokens=800.0, accepted=400.0)
-        window = Window.with_look(window, counts, float(look), settings)
+        window = window.with_look(counts, float(look), settings)
     assert (3, False) == (len(window.counts), window.low)
 
 
@@ -346,19 +346,19 @@ def test_a_speedup_is_of_the_batch_that_runs() -> None:
 
 def test_paying_is_a_mean_of_half_an_hour() -> None:
     """One look at a bad moment changes nothing; the time is that of the change."""
-    good = Paying.with_look(Paying(), 1.2, 300.0, 300.0)
-    bad = Paying.with_look(good, 0.9, 600.0, 300.0)
+    good = Paying().with_look(1.2, 300.0, 300.0)
+    bad = good.with_look(0.9, 600.0, 300.0)
     assert 1.2 - 0.3 * (1 - math.exp(-300 / 1800)) == pytest.approx(bad.speedup)
     assert (True, 0.0) == (bad.pays, bad.since)
-    worse = Paying.with_look(bad, 0.0, 900.0, 1800.0)
-    still = Paying.with_look(worse, 0.0, 1200.0, 300.0)
+    worse = bad.with_look(0.0, 900.0, 1800.0)
+    still = worse.with_look(0.0, 1200.0, 300.0)
     assert [(False, 900.0)] * 2 == [(one.pays, one.since) for one in (worse, still)]
 
 
 def test_paying_has_hysteresis() -> None:
     states = [Paying()]
     for look, speedup in enumerate([1.2, *[0.8] * 20, *[1.01] * 40, *[1.2] * 40]):
-        states.append(Paying.with_look(states[-1], speedup, float(look), 300.0))
+        states.append(states[-1].with_look(speedup, float(look), 300.0))
     pays = [one.pays for one in states]
     assert [True, False, True] == [pays[place] for place in (1, 60, 101)]
     assert 2 == sum(one != other for one, other in itertools.pairwise(pays))
