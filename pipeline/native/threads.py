@@ -13,8 +13,7 @@ with one thread 0.24 ms. Which is faster is therefore measured on the passes the
 
 import os
 from collections import deque
-from collections.abc import MutableMapping
-from statistics import fmean
+from collections.abc import Collection, MutableMapping
 
 SPIN_COUNT = 5000  # iterations; 60 to 200 microseconds, by processor
 _USERS_OWN = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
@@ -57,16 +56,16 @@ class ThreadChoice:
             self._passes += 1
             self._recent.append(seconds)
             if self._uses_all and len(self._recent) == WINDOW:
-                self._best = min(self._best, fmean(self._recent))
+                self._best = min(self._best, _mean(self._recent))
             return
         self._trial.append(seconds)
         if len(self._trial) == TRIAL:
-            self._decide(fmean(self._trial), fmean(self._recent))
+            self._decide(_mean(self._trial), _mean(self._recent))
 
     def _trial_is_due(self) -> bool:
         if len(self._recent) < WINDOW or self._passes < self._wait:
             return False
-        return not self._tried or not self._uses_all or fmean(self._recent) > DEGRADED * self._best
+        return not self._tried or not self._uses_all or _mean(self._recent) > DEGRADED * self._best
 
     def _decide(self, other: float, own: float) -> None:
         self._wait = min(2 * self._wait, LONGEST_WAIT)
@@ -76,3 +75,7 @@ class ThreadChoice:
         elif self._uses_all:
             self._best = own  # slower than before for another reason, such as a longer context
         self._trial, self._passes, self._tried = [], 0, True
+
+
+def _mean(seconds: Collection[float]) -> float:
+    return sum(seconds) / len(seconds)  # without `statistics`, which every command would import
