@@ -33,7 +33,7 @@ DOC = """
 CANARY_DOC = """
 ### Asks the engines the examination prompts
 
-`canary` says whether the engines still do what was examined.
+`canary` checks that the engines still serve what was examined.
 
 | you see | it means |
 |---|---|
@@ -119,7 +119,7 @@ _WATCH = "watch --once --json --for-retraining"  # refuses a config whose retrai
 for _pair in pairs():
     with _dag(_pair, "acceptance_watch", _pair.watch_schedule, "Did the acceptance of the champion fall?", DOC):
         _announcing(_pair, "drift", _drift)(_asked(_pair, "watch", _WATCH, timedelta(minutes=15)).output)
-    with _dag(_pair, "acceptance_canary", _pair.canary_schedule, "Do the engines do what was examined?", CANARY_DOC):
+    with _dag(_pair, "acceptance_canary", _pair.canary_schedule, "Do the engines serve what was examined?", CANARY_DOC):
         _answers = _asked(_pair, "canary", "canary --json", timedelta(hours=2)).output
         _announcing(_pair, "target", _target)(_answers)
         engine(_answers)

@@ -47,7 +47,7 @@ one for the cool-down.
 | only `promote` skipped | refused by `promote`, such as a draft that was rolled back: its log says why |
 | `approval` waits | a person decides, under *Required Actions*; after the time for it the draft stays challenger |
 | `settle` red | the champion was promoted, but could not be exported or the servers were not told: its last line says why |
-| `verify` red | the engines do not do what was examined: its last lines say what was found and what was done |
+| `verify` red | the engines do not serve what was examined: its last lines have the findings and what was done |
 | another red task, the run red | a failure; the last line of its log says what to do. Clear the task to continue the run |
 
 The reasons for a refusal are in the logs of `gate` and `report`. `report` prints the figures of the run; it is a

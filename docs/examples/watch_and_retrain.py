@@ -10,7 +10,7 @@ A drift starts one retraining in `--cooldown-hours`: `understudy runs` knows whe
 starts after `--retry-hours`. It needs Python 3.11 and the standard library only.
 
 Exit code 0: no drift, a drift within the cool-down, or a new champion that was verified. 1: something could not be done. 2: wrong
-config. 3: refused, engines that do not do what was examined, or an acceptance that is too high. The last lines say which. What
+config. 3: refused, engines that do not serve what was examined, or an acceptance that is too high. The last lines name it. What
 needs nobody is printed to standard output, so cron mails only what does, with `>/dev/null`; a drift is told by `watch.notice`.
 """
 

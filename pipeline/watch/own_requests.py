@@ -121,7 +121,7 @@ def of_traffic(
             problems += found.problems
         if past is not None and (start is None or end is None):
             problems.append(
-                "its counters before or after a canary are not known: what it counted meanwhile is left out"
+                "its counters before or after a canary are unknown: its counts in between are left out"
             )
         start = following
     assert found is not None  # the page's

@@ -56,7 +56,7 @@ def served(config: Config) -> Served:
     engine = named or (None if expected is None else _ENGINES.get(expected.engine))
     if engine is None:
         raise UsageError(
-            "watch.engine: nothing says which engine runs; set it to vllm, sglang, tensorrt-llm or llama.cpp"
+            "watch.engine: the engine is unknown; set it to vllm, sglang, tensorrt-llm or llama.cpp"
         )
     if expected is not None and expected.engine != engine:
         raise UsageError(
