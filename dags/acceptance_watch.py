@@ -19,15 +19,15 @@ from understudy_tasks import ASK, EXIT_REFUSED, Pair, command_task, cron, pairs
 DOC = """
 ### Watches the champion in service
 
-`watch` reads the counters of the engines and says whether acceptance fell. On a drift, `drift` updates the asset
+`watch` reads the counters of the engines and reports whether acceptance fell. On a drift, `drift` updates the asset
 `understudy/drift/NAME`, with the evidence in the event's `extra`, and `draft_retraining` starts.
 
 | you see | it means |
 |---|---|
-| `watch` green, `drift` skipped | no drift, or a drift that was announced within the cool-down: the log of `drift` says which |
+| `watch` green, `drift` skipped | no drift, or a drift that was announced within the cool-down, see the log of `drift` |
 | `drift` green | a drift was announced |
 | `drift` red | acceptance is above what it should be, often a loop in the output: a retraining does not help there |
-| `watch` red | nothing could be tested: the last line of its log says why. The next run looks again |
+| `watch` red | nothing could be tested: see the last line of its log. The next run looks again |
 """
 
 CANARY_DOC = """
@@ -40,7 +40,7 @@ CANARY_DOC = """
 | `canary` green, `target` and `engine` skipped | all as examined, or only the traffic changed, which is for `acceptance_watch` |
 | `target` green | the target was changed: the asset `understudy/target/NAME` is updated, and `draft_retraining` starts |
 | `engine` red | engine or draft are not what was examined, or the engine contradicts itself: see its log. No retraining helps |
-| `canary` red | an engine could not be asked, or did not say enough: the last line of its log says what to do |
+| `canary` red | an engine did not answer, or the canary is inconclusive: the last line of its log names the remedy |
 """
 
 
