@@ -48,9 +48,7 @@ def decide(seen: Seen) -> Decision:
             "does not help; compare its answers without the draft, and start it as the export does",
         )
     if seen.target == "changed":
-        return Decision(
-            "alarm", "the target is not the one with which the draft was examined: retrain the draft"
-        )
+        return Decision("alarm", "the target is not the one with which the draft was examined: retrain the draft")
     if seen.draft == "inconclusive" and not seen.waited:
         return Decision("wait", "the engines may still load the champion, and the canary is inconclusive")
     if seen.production == "otherwise":
@@ -64,7 +62,9 @@ def decide(seen: Seen) -> Decision:
     if seen.production == "too_few":
         return _or_wait(
             seen,
-            Decision("verified", "the engines serve what was examined; production has too few drafts to be compared yet"),
+            Decision(
+                "verified", "the engines serve what was examined; production has too few drafts to be compared yet"
+            ),
         )
     return Decision("verified", "the engines serve what was examined")
 

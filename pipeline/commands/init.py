@@ -60,9 +60,7 @@ def init(
     domain_field: DomainFieldOption = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="FILE", help="Write the config to this new file. Default: standard output."
-        ),
+        typer.Option("--out", metavar="FILE", help="Write the config to this new file. Default: standard output."),
     ] = None,
     trust_remote_code: TrustOption = False,
 ) -> None:

@@ -27,8 +27,9 @@ def watch(
     """Compare acceptance in production with the examination.
 
     Reports drift, and whether speculation is faster than plain decoding. Reads the counters of the engines in watch.endpoints, or
-    the log in watch.log. Without --once it reads them every watch.interval_seconds until it is stopped. Its state is one small file
-    in the store, so it may be stopped and started at any time. While another process watches, --once prints the result of that one.
+    the log in watch.log. Without --once it reads them every watch.interval_seconds until it is stopped. Its state is one small
+    file in the store, so it may be stopped and started at any time. While another process watches, --once prints the result of
+    that one.
     """
     import json
     import time

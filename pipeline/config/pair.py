@@ -115,18 +115,22 @@ _OF_ONE_KIND = {"layer_ids": "eagle3", "layer": "eagle3", "places": "medusa"}
 class HeadShape(Section):
     """An untrained head for the target (docs/drafts.md)."""
 
-    kind: Literal["eagle3", "medusa"] = Field(description="eagle3: a decoder layer; medusa: a small network for each place of the block.")
+    kind: Literal["eagle3", "medusa"] = Field(
+        description="eagle3: a decoder layer; medusa: a small network for each place of the block."
+    )
     layer_ids: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
         default=None,
-        description="For eagle3: the target's hidden states that it reads, by the number of the layer that they enter, ascending; "
-        "null: an early, a middle and a late one.",
+        description="For eagle3: the target's hidden states that it reads, by the number of the layer that they enter, "
+        "ascending; null: an early, a middle and a late one.",
     )
     layer: Literal["eagle", "speculators"] = Field(
         default="eagle",
         description="For eagle3: eagle is the layer of EAGLE-3's authors, which every engine with EAGLE-3 computes; speculators "
         "has the normed states in its residual stream, and of a Qwen3 target q_norm and k_norm, which vLLM computes alone.",
     )
-    places: int = Field(default=5, ge=1, le=16, description="For medusa: tokens of the longest block, one network each.")
+    places: int = Field(
+        default=5, ge=1, le=16, description="For medusa: tokens of the longest block, one network each."
+    )
 
     @property
     def traits(self) -> tuple[Trait, ...]:

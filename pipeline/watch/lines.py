@@ -46,7 +46,9 @@ def compared_text(state: WatchState) -> str:
 
 def _own_line(state: WatchState, settings: WatchConfig) -> str:
     if state.looked_at is None:
-        return "nothing was counted yet: the first look records where counters and log stand; look again in some minutes"
+        return (
+            "nothing was counted yet: the first look records where counters and log stand; look again in some minutes"
+        )
     counted = [
         _counted(name, one, bool(state.draft)) for name, one in state.last.items() if one.time == state.looked_at
     ]
