@@ -19,28 +19,28 @@ from understudy_tasks import ASK, EXIT_REFUSED, Pair, command_task, cron, pairs
 DOC = """
 ### Watches the champion in service
 
-`watch` reads the counters of the engines and says whether acceptance fell. On a drift, `drift` updates the asset
+`watch` reads the counters of the engines and reports whether acceptance fell. On a drift, `drift` updates the asset
 `understudy/drift/NAME`, with the evidence in the event's `extra`, and `draft_retraining` starts.
 
 | you see | it means |
 |---|---|
-| `watch` green, `drift` skipped | no drift, or a drift that was announced within the cool-down: the log of `drift` says which |
+| `watch` green, `drift` skipped | no drift, or a drift that was announced within the cool-down, see the log of `drift` |
 | `drift` green | a drift was announced |
 | `drift` red | acceptance is above what it should be, often a loop in the output: a retraining does not help there |
-| `watch` red | nothing could be tested: the last line of its log says why. The next run looks again |
+| `watch` red | nothing could be tested: see the last line of its log. The next run looks again |
 """
 
 CANARY_DOC = """
 ### Asks the engines the examination prompts
 
-`canary` says whether the engines still do what was examined.
+`canary` checks that the engines still serve what was examined.
 
 | you see | it means |
 |---|---|
 | `canary` green, `target` and `engine` skipped | all as examined, or only the traffic changed, which is for `acceptance_watch` |
 | `target` green | the target was changed: the asset `understudy/target/NAME` is updated, and `draft_retraining` starts |
 | `engine` red | engine or draft are not what was examined, or the engine contradicts itself: see its log. No retraining helps |
-| `canary` red | an engine could not be asked, or did not say enough: the last line of its log says what to do |
+| `canary` red | an engine did not answer, or the canary is inconclusive: the last line of its log names the remedy |
 """
 
 
@@ -119,7 +119,7 @@ _WATCH = "watch --once --json --for-retraining"  # refuses a config whose retrai
 for _pair in pairs():
     with _dag(_pair, "acceptance_watch", _pair.watch_schedule, "Did the acceptance of the champion fall?", DOC):
         _announcing(_pair, "drift", _drift)(_asked(_pair, "watch", _WATCH, timedelta(minutes=15)).output)
-    with _dag(_pair, "acceptance_canary", _pair.canary_schedule, "Do the engines do what was examined?", CANARY_DOC):
+    with _dag(_pair, "acceptance_canary", _pair.canary_schedule, "Do the engines serve what was examined?", CANARY_DOC):
         _answers = _asked(_pair, "canary", "canary --json", timedelta(hours=2)).output
         _announcing(_pair, "target", _target)(_answers)
         engine(_answers)

@@ -42,13 +42,13 @@ one for the cool-down.
 | you see | it means |
 |---|---|
 | all green, `waiting` to `approve` skipped | the new draft is the champion, or the champion already *is* this draft |
-| all skipped from `begin` on | an event within the cool-down of an earlier one: the log of `begin` says which |
+| all skipped from `begin` on | an event within the cool-down of an earlier one, see the log of `begin` |
 | `gate` and `promote` skipped, the run green | **refused**: not proved better. Nothing failed, nothing changed |
-| only `promote` skipped | refused by `promote`, such as a draft that was rolled back: its log says why |
+| only `promote` skipped | refused by `promote`, such as a draft that was rolled back: see its log |
 | `approval` waits | a person decides, under *Required Actions*; after the time for it the draft stays challenger |
-| `settle` red | the champion was promoted, but could not be exported or the servers were not told: its last line says why |
-| `verify` red | the engines do not do what was examined: its last lines say what was found and what was done |
-| another red task, the run red | a failure; the last line of its log says what to do. Clear the task to continue the run |
+| `settle` red | the champion was promoted, but could not be exported or the notice was not accepted: see its last line |
+| `verify` red | the engines do not serve what was examined: its last lines have the findings and what was done |
+| another red task, the run red | a failure; the last line of its log names the remedy. Clear the task to continue the run |
 
 The reasons for a refusal are in the logs of `gate` and `report`. `report` prints the figures of the run; it is a
 teardown, so it runs after a failure and does not hide it.
@@ -61,7 +61,7 @@ so clearing a task continues the same run. `executable` is the `understudy` comm
 mapped), and so many examine the drafts (`evaluate_shards`).
 All workers must see the store. A target on servers is asked by one process: with `shards` the task `pair` refuses such a config.
 
-**Servers.** `promote` already exports the champion (`promote.export`) and tells the servers (`promote.notice`: a webhook, or a
+**Servers.** `promote` already exports the champion (`promote.export`) and notifies the servers (`promote.notice`: a webhook, or a
 program on the worker; in the config file only). `settle` calls `understudy champion settle`, which does what is still due: a
 champion that a person approved, rolled back or moved since, or a notice that was not accepted. It does nothing twice.
 

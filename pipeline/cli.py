@@ -162,7 +162,7 @@ def _typer(text: str, **options: Any) -> typer.Typer:
 
 
 app = _typer(
-    "Retrain, measure and promote the draft model of a speculative-decoding pair.",
+    "Train, examine, promote and watch drafts for speculative decoding: draft models, EAGLE-3 and Medusa heads.",
     name="understudy",
     cls=_ByAim,
     add_completion=False,

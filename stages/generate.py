@@ -269,7 +269,7 @@ def _segmenter(context: StageContext[GenerateSettings], pair: Pair) -> Segmenter
     if segmenter.unwritten and segmenter.family is not None and context.share is None:
         context.progress.line(
             f"generate: {segmenter.family.title}: the target's tokenizer never writes {', '.join(segmenter.unwritten)}, so its "
-            "segment is not told from the others; generate.segments.rules can name another marker (docs/examination.md)"
+            "segment is not separated from the others; generate.segments.rules can name another marker (docs/examination.md)"
         )
     return segmenter
 

@@ -301,7 +301,9 @@ def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> t
             list(range(min(8, width))), min(6, width)
         )  # what the target's layers cannot be asked for
         if not bool(torch.isfinite(logits_V).any()) or bool(logits_V.isnan().any()):
-            raise UsageError(f"{path}: its logits are no numbers, though its weights are; take another head")
+            raise UsageError(
+                f"{path}: its logits are NaN or infinite, though its weights are finite; take another head"
+            )
         if settings.head is None and (note := note_at_chance(loaded, width)) is not None:
             notes.append(f"{path}: {note}")
     except UnderstudyError as error:

@@ -5,13 +5,13 @@ of Kubernetes. One of them works on a store at a time: while one retrains, a loo
     watch_and_retrain.py CONFIG --store DIR            look, and retrain on a drift
     watch_and_retrain.py CONFIG --store DIR --now      retrain now, such as once a week
 
-A drift starts one retraining in `--cooldown-hours`: `understudy runs` knows when the last one started, since its id begins with
+A drift starts one retraining in `--cooldown-hours`: `understudy runs` lists when the last one started, since its id begins with
 `drift-`. One that was interrupted is continued; after one that failed, such as for want of rows since the change, another one
 starts after `--retry-hours`. It needs Python 3.11 and the standard library only.
 
 Exit code 0: no drift, a drift within the cool-down, or a new champion that was verified. 1: something could not be done. 2: wrong
-config. 3: refused, engines that do not do what was examined, or an acceptance that is too high. The last lines say which. What
-needs nobody is printed to standard output, so cron mails only what does, with `>/dev/null`; a drift is told by `watch.notice`.
+config. 3: refused, engines that do not serve what was examined, or an acceptance that is too high. The last lines name it. What
+needs no action is printed to standard output, so with `>/dev/null` cron mails only the rest; a drift is sent by `watch.notice`.
 """
 
 import argparse

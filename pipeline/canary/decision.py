@@ -44,13 +44,11 @@ def decide(seen: Seen) -> Decision:
     if seen.target == "contradictory":
         return Decision(
             "alarm",
-            "an engine's log p and its text exclude each other: neither the target nor the draft is to blame, and a retraining "
+            "an engine's log p and its text contradict each other: the engine is at fault, and a retraining "
             "does not help; compare its answers without the draft, and start it as the export does",
         )
     if seen.target == "changed":
-        return Decision(
-            "alarm", "the target is not the one that the draft was examined with; the draft is not to blame: retrain it"
-        )
+        return Decision("alarm", "the target is not the one with which the draft was examined: retrain the draft")
     if seen.draft == "inconclusive" and not seen.waited:
         return Decision("wait", "the engines may still load the champion, and the canary is inconclusive")
     if seen.production == "otherwise":
@@ -64,18 +62,20 @@ def decide(seen: Seen) -> Decision:
     if seen.production == "too_few":
         return _or_wait(
             seen,
-            Decision("verified", "the engines do what was examined; production has too few drafts to be compared yet"),
+            Decision(
+                "verified", "the engines serve what was examined; production has too few drafts to be compared yet"
+            ),
         )
-    return Decision("verified", "the engines do what was examined")
+    return Decision("verified", "the engines serve what was examined")
 
 
 def _not_as_exported(seen: Seen, what: str) -> Decision:
     """Reload once, for it may load the export then; never the draft's fault."""
     if not seen.can_reload:
-        return Decision("alarm", f"{what}, and promote.notice names nobody who reloads it")
+        return Decision("alarm", f"{what}, and without promote.notice nothing reloads it")
     if not seen.reloaded:
         return Decision("reload" if seen.waited else "wait", what)
-    return _or_wait(seen, Decision("alarm", f"{what}, though it was told to reload again"))
+    return _or_wait(seen, Decision("alarm", f"{what}, after promote.notice asked it to reload again"))
 
 
 def _falls_short(seen: Seen, open_questions: bool) -> Decision:

@@ -86,8 +86,8 @@ def _contradiction(found: TargetEvidence, scored: str) -> str:
         return ""
     if none := _moved(found, _NO_LOG_P):
         return (
-            f"the engine gives its lowest number for the log p of {none} of {found.log_p_tokens} known tokens, as for logits "
-            "that are no numbers and for tokens that are cut off: its arithmetic fails there, or its log p are processed"
+            f"the engine returns its lowest value for the log p of {none} of {found.log_p_tokens} known tokens, as for logits "
+            "that are NaN and for tokens that are cut off: its arithmetic fails there, or its log p are processed"
         )
     if far := _not_of_one_target(found, clear):
         said = _other_text(found, far, "more than known tokens allow")

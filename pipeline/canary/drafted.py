@@ -125,7 +125,7 @@ def _nothing(asked: Asked, api: Api) -> str:
     found = asked.counters
     unread = "; ".join(found.problems) if isinstance(found, Increment) else found
     otherwise = (
-        f"its counters say nothing either ({unread or 'no draft was counted'})"
+        f"its counters are inconclusive too ({unread or 'no draft was counted'})"
         if found is not None
         else ("or, if it serves nothing else meanwhile, set watch.canary.idle")
     )

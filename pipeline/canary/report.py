@@ -41,7 +41,7 @@ def print_verification(found: Verification) -> None:
     out = Report()
     out.text(f"production: {found.production.why}", indent=4)
     if found.reloaded:
-        out.text("the engines were told to reload again (promote.notice)")
+        out.text("promote.notice asked the engines to reload again")
     out.text(f"{found.name} version {found.version}: {_DONE[found.action]}: {found.why}", indent=4)
 
 

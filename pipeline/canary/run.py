@@ -92,8 +92,8 @@ def watched_engine(config: Config) -> tuple[Api, Expected | None]:
     found = served(config)
     if found.engine not in APIS:
         raise UsageError(
-            f"watch.engine is {found.engine}, which no canary can ask: it needs token ids in and out ({', '.join(APIS)} have "
-            "them)"
+            f"watch.engine is {found.engine}, which the canary does not support: it needs token ids in and out "
+            f"({', '.join(APIS)} have them)"
         )
     return found.engine, found.expected
 

@@ -25,7 +25,7 @@ from pipeline.watch.own_requests import OwnRequests
 from pipeline.watch.reading import Reader
 
 _LOOKS = 20  # at production, and at engines that are starting, within the time to wait
-_NOT_THE_WATCH = Counters(None, "what the watch says is not asked: it may be of the draft before")
+_NOT_THE_WATCH = Counters(None, "the watch is not read: its counts may be of the previous draft")
 _PATIENCE = 0.5  # share of that time after which an engine that serves other weights is told to reload again
 
 

@@ -7,10 +7,10 @@ from pipeline.progress import say_json
 def canary(
     config: ChampionOf, overrides: OverridesOfFile = None, store: StorePath = DEFAULT_STORE, as_json: JsonOption = False
 ) -> None:
-    """Ask the engines: is it the target, the traffic, or the draft?
+    """Find out if the target, the traffic or the served draft changed.
 
-    Exit 0: all is as it was examined; 3: something is not; 1: an engine could not be asked, or did not say enough (the line says
-    what to switch on). The result is kept in the store.
+    Sends examination prompts to the engines in watch.endpoints. Exit 0: nothing changed; 3: something did; 1: an engine did not
+    answer, or the canary is inconclusive (the output names the option to turn on). The result is kept in the store.
     """
     from dataclasses import asdict
 

@@ -72,7 +72,7 @@ def rollback(
 ) -> None:
     """Make the previous champion the champion again.
 
-    The exported link, the records of the runs and MLflow follow, and the receiver of promote.notice is told. Later runs do not
+    The exported link, the records of the runs and MLflow follow, and promote.notice is sent. Later runs do not
     promote the draft that was rolled back, unless they are called with --force-promote. A rollback that was interrupted is
     completed, and not repeated.
     """
@@ -123,12 +123,11 @@ def verify(
     ] = 600.0,
     as_json: JsonOption = False,
 ) -> None:
-    """After a reload: do the engines serve what was examined?
+    """Check after a reload that the engines serve the champion.
 
-    The canary is asked, and production's first drafts are compared with the prediction. Engines that serve another draft are told
-    to reload again, once, by promote.notice. A draft that falls short of its examination is rolled back with watch.rollback.
-    Exit 0: verified, or there is nothing to verify, because watch.endpoints names no engine; 3: it is not verified, or was rolled
-    back; 1: it could not be told.
+    Runs the canary, and compares the first drafts in production with the prediction. If an engine serves another draft,
+    promote.notice asks it once to reload again. With watch.rollback, a draft that falls short of its examination is rolled back.
+    Exit 0: verified, or watch.endpoints names no engine; 3: not verified, or rolled back; 1: inconclusive.
     """
     from dataclasses import asdict
 
@@ -228,9 +227,9 @@ def export(
     ] = None,
     store: StorePath = DEFAULT_STORE,
 ) -> None:
-    """Write a draft in the form of an engine, with what serves it.
+    """Write a draft in the form of an engine, with a start command.
 
-    The directory has the weights, a start command, and what the engine's counters should show.
+    The directory has the weights, a start command, and the counters that the engine should show.
     What the engine cannot load or shard is an error before a file is written. The exported weights are examined on the stored
     completions of the run.
     """

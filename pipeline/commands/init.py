@@ -51,7 +51,7 @@ def init(
         Literal["eagle3", "medusa"] | None,
         typer.Option(
             "--draft-kind",
-            help="With `--draft target`: an untrained head on its hidden states, in the place of some of its layers.",
+            help="With `--draft target`: an untrained head on its hidden states, instead of some of its layers.",
         ),
     ] = None,
     prompt_format: PromptFormatOption = None,
@@ -60,9 +60,7 @@ def init(
     domain_field: DomainFieldOption = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="FILE", help="Where the config goes, a file that is not there. Default: standard output."
-        ),
+        typer.Option("--out", metavar="FILE", help="Write the config to this new file. Default: standard output."),
     ] = None,
     trust_remote_code: TrustOption = False,
 ) -> None:

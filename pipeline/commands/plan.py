@@ -20,8 +20,8 @@ def plan(
 ) -> None:
     """Estimate what a run costs before it starts.
 
-    Prints tokens, bytes and hours of each job, the critical one, what one more endpoint, GPU or node saves, all assumptions, and
-    the memory that stages need, with what a run on this machine is refused for.
+    Prints tokens, bytes, hours and memory of each job, the critical job, what one more endpoint, GPU or node saves, all
+    assumptions, and why a run on this machine would be refused.
     Throughputs are those of earlier runs in the store, or stated in the section `plan` of the config; --measure measures them
     now. Exit 2 if no prompt can be used, or if the gate must refuse for too few of them.
     """

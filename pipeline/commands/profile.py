@@ -43,8 +43,8 @@ def profile(
 ) -> None:
     """Measure the forward times of a target and its draft.
 
-    Times are measured by batch size, number of tokens and context length. What is measured is kept in FILE.measured until all is:
-    a second call goes on after a killed one.
+    Times are measured by batch size, number of tokens and context length. Measurements are kept in FILE.measured until all are
+    done, so a second call continues after a killed one.
     """
     batches = _numbers(batch_sizes, "--batch-sizes")
     contexts = context_lengths and _numbers(context_lengths, "--context-lengths")

@@ -26,9 +26,10 @@ def watch(
 ) -> None:
     """Compare acceptance in production with the examination.
 
-    Tells when it drifts, and whether speculation pays. Reads the counters of the engines in watch.endpoints, or the log in
-    watch.log. Without --once it looks every watch.interval_seconds until it is stopped. What it knows is in one small file in the
-    store, so it may be stopped and started at any time. While another process watches, --once says what that has found.
+    Reports drift, and whether speculation is faster than plain decoding. Reads the counters of the engines in watch.endpoints, or
+    the log in watch.log. Without --once it reads them every watch.interval_seconds until it is stopped. Its state is one small
+    file in the store, so it may be stopped and started at any time. While another process watches, --once prints the result of
+    that one.
     """
     import json
     import time

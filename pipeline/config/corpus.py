@@ -72,7 +72,7 @@ class PromptSource(Section):
     roles: dict[str, str] = Field(
         default={},
         description="Roles (or `from`) of messages that are read as other ones, such as {developer: system}; {critic: critic} "
-        "says that the chat template knows a role which it does not name.",
+        "keeps a role that the chat template writes without naming it.",
     )
     turns_field: str = Field(default="turns", description="The column of Spec-Bench turns: a list of user texts.")
     group_field: str = Field(
@@ -105,7 +105,7 @@ class PromptSource(Section):
     )
     finish_reason: Literal["stop"] | None = Field(
         default=None,
-        description="What ended the recorded answers whose rows do not say it. null: nothing is known, and they are not used. "
+        description="What ended the recorded answers whose rows do not state it. null: unknown, and they are not used. "
         "`stop`: they ended by themselves, and none was cut at a limit.",
     )
     every_turn: bool = Field(

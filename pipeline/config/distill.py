@@ -74,7 +74,7 @@ class DistillConfig(Section):
         default=None,
         ge=1,
         le=16,
-        description="Of an EAGLE-3 head: places of a block that are trained, each from the one before. Null: "
+        description="For an EAGLE-3 head: places of a block that are trained, each from the one before. Null: "
         f"{EAGLE3.unrolled}.",
     )
     max_steps: int = Field(default=300, gt=0, description="Optimiser steps.")

@@ -33,9 +33,9 @@ class SpeedConfig(Section):
     seconds: float = Field(
         default=120,
         gt=0,
-        description="About the most seconds of the measurement, which drafts of equal shape share; where more would be needed, "
+        description="Approximate time limit of the measurement, which drafts of equal shape share; if it needs more, "
         "there are fewer turns (at 95% confidence 6), then fewer completions and fewer steps (at least 16 of one completion), "
-        "and the run says how many seconds a speedup needs.",
+        "and the run prints how many seconds a speedup needs.",
     )
 
 

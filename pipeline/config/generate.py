@@ -64,7 +64,7 @@ class GenerateConfig(Section):
         "the end (vLLM).",
     )
     segments: SegmentsConfig = Field(
-        default=SegmentsConfig(), description="How thinking, tool calls and the answer are told apart."
+        default=SegmentsConfig(), description="How thinking, tool calls and the answer are distinguished."
     )
     batch: int = Field(default=64, gt=0, description="Sequences decoded in one batch.")
     shard: int = Field(default=128, gt=0, description="Completions per shard; a resumed run keeps finished shards.")

@@ -115,18 +115,22 @@ _OF_ONE_KIND = {"layer_ids": "eagle3", "layer": "eagle3", "places": "medusa"}
 class HeadShape(Section):
     """An untrained head for the target (docs/drafts.md)."""
 
-    kind: Literal["eagle3", "medusa"] = Field(description="eagle3: a decoder layer; medusa: a small network a place.")
+    kind: Literal["eagle3", "medusa"] = Field(
+        description="eagle3: a decoder layer; medusa: a small network for each place of the block."
+    )
     layer_ids: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
         default=None,
-        description="Of eagle3: the target's hidden states that it reads, by the number of the layer that they enter, ascending; "
-        "null: an early, a middle and a late one.",
+        description="For eagle3: the target's hidden states that it reads, by the number of the layer that they enter, "
+        "ascending; null: an early, a middle and a late one.",
     )
     layer: Literal["eagle", "speculators"] = Field(
         default="eagle",
-        description="Of eagle3: eagle is the layer of EAGLE-3's authors, which every engine with EAGLE-3 computes; speculators "
+        description="For eagle3: eagle is the layer of EAGLE-3's authors, which every engine with EAGLE-3 computes; speculators "
         "has the normed states in its residual stream, and of a Qwen3 target q_norm and k_norm, which vLLM computes alone.",
     )
-    places: int = Field(default=5, ge=1, le=16, description="Of medusa: tokens of the longest block, one network each.")
+    places: int = Field(
+        default=5, ge=1, le=16, description="For medusa: tokens of the longest block, one network each."
+    )
 
     @property
     def traits(self) -> tuple[Trait, ...]:
@@ -163,6 +167,11 @@ class DraftSource(ModelSource):
     """Where the base draft comes from; `target` makes it from some of the target's layers, or an untrained head on its hidden
     states."""
 
+    source: str = Field(
+        min_length=1,
+        description="A hub id (`org/name`), a local directory (starting with `.`, `/` or `~`), `reference`, or `target`: some of "
+        "the target's `layers`, or a `head` on its hidden states.",
+    )
     layers: int | tuple[int, ...] | None = Field(
         default=None,
         description="With source `target`: the number of layers to keep (the first, the last, others evenly spaced), or a list "
@@ -171,7 +180,7 @@ class DraftSource(ModelSource):
 
     head: HeadShape | None = Field(
         default=None,
-        description="With source `target`: an untrained head on the target's hidden states, in place of layers.",
+        description="With source `target`: an untrained head on the target's hidden states, instead of layers.",
     )
 
     vocabulary: Literal["own", "target"] = Field(

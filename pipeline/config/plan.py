@@ -17,7 +17,7 @@ class PlanConfig(Section):
     longest_prompt_tokens: int | None = Field(
         default=None,
         gt=0,
-        description="Tokens of the longest prompt, as long as which training rows are packed; without it "
+        description="Tokens of the longest prompt, which sets the length of packed training rows; without it "
         "`corpus.max_prompt_tokens` is assumed.",
     )
     completion_tokens: float | None = Field(default=None, gt=0, le=MOST, description="Mean tokens of a completion.")

@@ -102,7 +102,8 @@ class PromoteConfig(Section):
         description="Export the champion after each change, and let a link point to it (docs/champion.md).",
     )
     notice: NoticeConfig | None = Field(
-        default=None, description="Who is told each time the champion changes, such as what reloads the servers."
+        default=None,
+        description="Receiver of a notice each time the champion changes, such as a program that reloads the servers.",
     )
     license: str | None = Field(default=None, description="Licence of the draft; null: the licence of the base draft.")
 

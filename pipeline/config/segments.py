@@ -60,7 +60,7 @@ class SegmentsConfig(Section):
 
     markers: Literal["auto", "none"] | FamilyName = Field(
         default="auto",
-        description="By whose markers: auto, the family that the target's chat template is of; none, no family's.",
+        description="Whose markers are used. auto: those of the model family of the target's chat template; none: only `rules`.",
     )
     rules: tuple[SegmentRule, ...] = Field(
         default=(), max_length=32, description="Further segments. They come before those of the family."

@@ -27,7 +27,7 @@ class EndpointConfig(Section):
         default=1.0,
         gt=0,
         le=1000,
-        description="Share of the requests relative to the other endpoints. No matter for watch.endpoints.",
+        description="Share of the requests relative to the other endpoints. Ignored in watch.endpoints.",
     )
 
     @field_validator("url")

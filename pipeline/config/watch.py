@@ -29,7 +29,7 @@ class WatchConfig(Section):
 
     endpoints: Endpoints = Field(
         default=(),
-        description="Every replica of the engine, as `http://host:port`. A gateway does not do: it gives the counters of one "
+        description="Every replica of the engine, as `http://host:port`. A gateway does not work: it gives the counters of one "
         "replica at a time. An entry may be a URL.",
     )
     engine: WatchedEngine | None = Field(
@@ -79,14 +79,14 @@ class WatchConfig(Section):
         default=0.05,
         ge=0,
         lt=1,
-        description="Deviations by hour and by day that are expected, until reference_days and reference_drafts of counters say "
-        "how large they are.",
+        description="Deviations by hour and by day that are expected, until the reference of "
+        "reference_days and reference_drafts is complete.",
     )
     design_effect: float | None = Field(
         default=None,
         ge=1,
         le=1000,
-        description="Variance of the accepted tokens of a scrape over that of independent drafts, until the counters say it. "
+        description="Variance of the accepted tokens of a scrape over that of independent drafts, until the counters give it. "
         "Null: that of the examination, or 6 without one.",
     )
     burst_minutes: float = Field(
@@ -98,7 +98,7 @@ class WatchConfig(Section):
     reference_days: int = Field(
         default=7, ge=7, le=365, description="Days of counters that make the reference of level and spread."
     )
-    reference_drafts: int = Field(default=20_000, ge=20_000, description="Drafts that the reference has at the least.")
+    reference_drafts: int = Field(default=20_000, ge=20_000, description="Minimum number of drafts of the reference.")
     years_between_false_alarms: float = Field(
         default=1.0, ge=0.01, le=100, description="The mean time to a false alarm is at least this long."
     )
@@ -108,7 +108,7 @@ class WatchConfig(Section):
     )
     notice: NoticeConfig | None = Field(
         default=None,
-        description="Who is told of a drift and of its end: a webhook or a program, as for promote.notice.",
+        description="Receiver of a notice when a drift begins and ends: a webhook or a program, as for promote.notice.",
     )
     metrics: str | None = Field(
         default=None,

@@ -143,8 +143,8 @@ def _check_whole_chats(rows: Sequence[Mapping[str, Any]], source: PromptSource, 
         said_by = {role_of(one, source.roles) if isinstance(one, str) else None for one in senders}
         if {"user", "assistant"} <= said_by and None not in said_by:
             raise UsageError(
-                f"{where.file}: {where.unit} {where.number}: each row is one message (`{name}` says whose), and answers are no "
-                "prompts; write the messages of each conversation as one row with `messages`"
+                f"{where.file}: {where.unit} {where.number}: each row is one message (by its column `{name}`), and answers are "
+                "no prompts; write the messages of each conversation as one row with `messages`"
             )
 
 

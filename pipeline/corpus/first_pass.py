@@ -40,11 +40,11 @@ REMEDIES = {
     "invalid unicode": "convert the file to UTF-8 (iconv -f LATIN1 -t UTF-8)",
     "bad messages": "set messages_field of {source} to the column of the chats",
     "chat template failed": "correct the template of the target's tokenizer, or set corpus.chat_template false for plain prompts",
-    NO_CHOICE: "say what the server does: {source}.tools_if_none",
+    NO_CHOICE: "set {source}.tools_if_none to what the server does",
     SPELLED: "write the column as JSON (json.dumps in Python)",
     ENCODED: "decode the column: it must hold what was sent and answered",
     TRANSCRIPT: "write the chats as messages, or set corpus.chat_template false if the target gets these texts as they are",
-    UNKNOWN_ROLE: "say how the role is read, such as roles: {{developer: system}} of {source}",
+    UNKNOWN_ROLE: "map the role, such as roles: {{developer: system}} of {source}",
     WITHOUT_TRACE: "the target's template drops such messages, as it does in a server: leave these rows out",
     "token that the models do not share": "take models with an embedding for this token, or leave out the prompts with it",
     "not text": "set prompt_field of {source} to a column of texts",
@@ -248,8 +248,8 @@ class _SourcePass:
             names = ", ".join(f"{printable(name[:40])} ({count:,})" for name, count in unknown.most_common(_SHOWN))
             others = ", ..." if len(unknown) > _SHOWN else ""
             progress.warn(
-                f"{self.reader.path}: fields of requests that Understudy does not know, by rows: {names}{others}; if one changes "
-                "the prompt, these rows are rendered otherwise than the server did"
+                f"{self.reader.path}: unknown fields of requests, by rows: {names}{others}; if one changes "
+                "the prompt, these rows are not rendered as the server did"
             )
         for reject in self.first_rejects:
             progress.warn(f"{self.reader.path}: {reject}; the row is not used")

@@ -44,7 +44,7 @@ def _backend(kind: str) -> str:
         return backend
     except ValueError:
         raise UsageError(
-            f"distill.processes: torch knows no way by which several devices of the kind {kind} exchange tensors; set it to 1"
+            f"distill.processes: torch has no exchange of tensors between devices of the kind {kind}; set it to 1"
         ) from None
 
 

@@ -56,7 +56,7 @@ def segment_weights(completions: Iterable[StoredCompletion], shares: Mapping[str
         found = ", ".join(sorted(tokens)) or "none"
         raise UsageError(
             f"distill.segment_shares: no train completion has the segment '{unknown[0]}'; segments are: {found} "
-            "(docs/examination.md says how they are found)"
+            "(docs/examination.md has how they are found)"
         )
     left = 1 - sum(shares.values())
     others = {name: count for name, count in tokens.items() if name not in shares}

@@ -98,7 +98,7 @@ def distill(
             track.advance(settings.max_steps)
         else:
             if checkpoint is not None:
-                progress.line(f"distill: goes on from step {step_of(checkpoint)} of {settings.max_steps}")
+                progress.line(f"distill: continues from step {step_of(checkpoint)} of {settings.max_steps}")
             trainer = _trainer(model, tokenizer, completions, prompts, settings, weights, seed, vocabulary, work)
             trainer.may_diverge = may_diverge
             trainer.add_callback(TrainingCallback(trainer, settings, trainer.by_segment, examine, track, work))

@@ -274,8 +274,8 @@ def take_targets(
     if differences is None:
         if head.draft_vocabulary != head.vocabulary:
             raise UsageError(
-                f"{directory}: the head has {head.draft_vocabulary:,} of {head.vocabulary:,} tokens, and no file has d2t, which "
-                "says which; save it with its vocabulary maps"
+                f"{directory}: the head has {head.draft_vocabulary:,} of {head.vocabulary:,} tokens, and no file has d2t, the "
+                "list of them; save it with its vocabulary maps"
             )
         return None
     targets_D = own + differences.long() if differences.shape == own.shape else own - 1

@@ -207,7 +207,7 @@ def read_eagle3(directory: Path) -> Eagle3Config:
     if ids is not None and ids != sorted(set(ids)):
         raise UsageError(
             f"{file}: eagle_aux_hidden_state_layer_ids is {ids}; engines read these layers in ascending order and once each, so "
-            "a head that was trained in another order would be given other states than it knows"
+            "a head that was trained in another order would read other states than in its training"
         )
     before_fc = section.norm_before_fc if section.norm_before_fc is not None else config.norm_before_fc
     if before_fc and config.fc_norm:

@@ -140,7 +140,7 @@ class Vocabularies:
                 )
             if self._own.unk_token_id in ids and text != self._own.unk_token:
                 raise UsageError(
-                    f"pair.draft.tokens.{token}: the draft's tokenizer does not know {text!r}; give other text"
+                    f"pair.draft.tokens.{token}: the draft's tokenizer has no token for {text!r}; give other text"
                 )
             found[place] = tuple(ids)
         return found

@@ -72,8 +72,8 @@ class TransplantFacts:
         if self.lost or self.unwritten:
             lost = f"loses {', '.join(self.lost)} of a text, and " if self.lost else ""
             found.append(
-                f"the draft's own tokenizer {lost}writes {self.unwritten:,} of the target's tokens in no text: the draft does "
-                "not know them, and a longer training or another draft may be needed"
+                f"the draft's own tokenizer {lost}writes {self.unwritten:,} of the target's tokens in no text: the draft was "
+                "never trained on them, and a longer training or another draft may be needed"
             )
         if self.unmatched:
             found.append(unmatched_note(self.unmatched))
@@ -85,7 +85,7 @@ def unmatched_note(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return (
         f"special tokens of the target without a counterpart in the draft: {', '.join(names[:_NAMED])}{more}; pair.draft.tokens "
-        "says what they are in the draft's text"
+        "maps them to the draft's text"
     )
 
 
@@ -97,7 +97,7 @@ def text_notes(vocabularies: Vocabularies, shared: SharedTokens, text: Mapping[i
     if total and (share := sum(text[one] for one in vocabularies.unwritten(others)) / total) >= _SAID:
         lost = f": it loses {', '.join(names)}" if (names := vocabularies.changed_text()) else ""
         found.append(
-            f"the draft's own tokenizer cannot write {share:.1%} of your prompts' text{lost}; the draft does not know it"
+            f"the draft's own tokenizer cannot write {share:.1%} of your prompts' text{lost}; it was never trained on that"
         )
     if unmatched := [one for one in shared.unmatched if text.get(one)]:
         found.append(unmatched_note(vocabularies.names(unmatched)))

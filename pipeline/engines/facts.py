@@ -247,7 +247,7 @@ FACTS: Mapping[str, EngineFacts] = {
             "A draft-length schedule is ignored with data parallelism.",
             "There are two model runners. V2 is the default; `parallel_drafting` of plain drafts (PARD) and of EAGLE, Medusa, "
             "MLP speculators, `suffix` and `use_heterogeneous_vocab` run on V1, which is deprecated (pull request 52487). The "
-            "start says which one runs; `VLLM_USE_V2_MODEL_RUNNER` chooses it. Without Triton it is V1.",
+            "log names the one that runs; `VLLM_USE_V2_MODEL_RUNNER` chooses it. Without Triton it is V1.",
             "`use_heterogeneous_vocab` (pull request 38174) compares how tokens are written, not their bytes: a line break of "
             "byte-level BPE is not one of SentencePiece. A token that is not shared is fed as the draft's unknown token, or else "
             "EOS, and no text is split anew. Of two tokens with one spelling either is taken, by the order of a hash table. "

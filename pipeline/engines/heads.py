@@ -20,7 +20,7 @@ _SAID: Mapping[Trait, tuple[str, str]] = {
     "embedding": ("the target's embedding among the states that it reads (0 of its layer ids)", _OTHER_STATES),
     "last_layer": ("the output of the target's last layer among the states that it reads", _OTHER_STATES),
     "own_embedding": ("an embedding of its own", _TARGETS_EMBEDDING),
-    "one_state": ("one hidden state in the place of several", _OTHER_STATES),
+    "one_state": ("one hidden state instead of several", _OTHER_STATES),
     "part_of_vocabulary": ("a part of the vocabulary (token_map)", "untrained ones have all of it"),
 }
 

@@ -131,7 +131,7 @@ def tell_again(scope: Handover) -> None:
     settings, entry = scope.config.promote.notice, recovered_entry(scope)
     change = entry.last_change
     if settings is None or change is None:
-        raise UnderstudyError(f"{scope.registry.name}: promote.notice names nobody who reloads the engines")
+        raise UnderstudyError(f"{scope.registry.name}: promote.notice is not set, so nothing reloads the engines")
     notice = _notice(scope, entry, change, _follow_link(scope, entry))
     send(settings, replace(notice, repeated=utc_now()))
 

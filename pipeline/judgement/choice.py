@@ -96,7 +96,7 @@ def _verdict(one: Contender, best: Contender, first: Contender, only: bool) -> t
         if one is best:
             return CHOSEN, (
                 f"{one.name}: the default; without a load (gate.load) and step times of variants (gate.profile) no latency is "
-                "predicted, and nothing says which variant is the fastest"
+                "predicted, and the fastest variant is unknown"
             )
         return (
             NOT_COMPARED,

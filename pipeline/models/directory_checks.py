@@ -57,8 +57,8 @@ def _check_quantization(file: Path, config: ModelConfig, packed: bool) -> None:
         return
     if found.method is None:
         raise UsageError(
-            f"{file}: quantization_config names no quant_method, as MLX writes it, so transformers and engines do not know how "
-            "to read the weights; take a checkpoint in bfloat16"
+            f"{file}: quantization_config names no quant_method, as MLX writes it, so transformers and engines cannot "
+            "read the weights; take a checkpoint in bfloat16"
         )
     if not packed and found.method in _PACKS:
         raise UsageError(

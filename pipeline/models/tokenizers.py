@@ -103,7 +103,7 @@ def never_emitted(stops: Sequence[int], vocabulary: int) -> list[str]:
     """Notes on stop tokens that no logits have a column for."""
     return [
         f"the stop token {token} (eos_token_id) is none of the {vocabulary:,} tokens, so no text ends with it; a generation "
-        "config of another model may say so"
+        "config of another model may be the cause"
         for token in stops
         if token >= vocabulary
     ]

@@ -31,7 +31,7 @@ def _eagle3(directory: Path) -> str:
     count, kind = head.layer.get("num_hidden_layers"), head.layer["model_type"]
     layers = f"{kind} layers" if count is None else f"{count} {kind} layer{'s' if count != 1 else ''}"
     reads = (
-        "does not say which hidden states it reads (engines then take an early, a middle and a late one)"
+        "does not state which hidden states it reads (engines then take an early, a middle and a late one)"
         if head.layer_ids is None
         else f"reads hidden states {', '.join(map(str, head.layer_ids))} of the target"
     )

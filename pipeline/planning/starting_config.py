@@ -314,7 +314,7 @@ def _rendering(target: Model, lengths: _Lengths, rendered: bool | None, sample: 
         yield "  chat_template: null  # apply the chat template if the target's tokenizer has one"
     elif rendered is not None:
         how = "applies it" if rendered else "applies none"
-        yield f"  chat_template: {_text(rendered)}  # as its log says, the deployment {how} to plain prompts"
+        yield f"  chat_template: {_text(rendered)}  # by its log, the deployment {how} to plain prompts"
     else:
         has = "has a" if target.chat_template else "has no"
         yield f"  chat_template: {_text(target.chat_template)}  # the target's tokenizer {has} chat template"

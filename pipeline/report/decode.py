@@ -82,7 +82,7 @@ def print_statistics(
     if compared is not None:
         out.text(
             f"tokens per second: medians of {compared.turns} turns of each in alternation, [95% interval], on this prompt. A "
-            f"speedup cannot be told from it: {too_few(1, found.tokens)} (`understudy probe` predicts it, `understudy run` "
+            f"speedup does not follow from it: {too_few(1, found.tokens)} (`understudy probe` predicts it, `understudy run` "
             "measures it)"
         )
     else:

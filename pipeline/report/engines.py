@@ -101,9 +101,9 @@ def _attention(fact: AttentionFact) -> str:
         if fact.option
         else "; export refuses it"
         if fact.advice
-        else "; export says it"
+        else "; export warns of it"
     )
-    memory = " (layers with a window then keep all tokens; export says how much that is)" if fact.keeps_all else ""
+    memory = " (layers with a window then keep all tokens; export prints how much that is)" if fact.keeps_all else ""
     return f"it {fact.effect}{option}{memory}. {fact.seen[0].upper()}{fact.seen[1:]}"
 
 
@@ -133,7 +133,7 @@ def _where(facts: EngineFacts) -> str:
     if not names.running:
         return ""
     labels = [f"`{label}`" for label in (names.model, names.rank) if label]
-    told = f"; series are told apart by {' and '.join(labels)}" if labels else ""
+    told = f"; series are distinguished by {' and '.join(labels)}" if labels else ""
     return f"`{names.path}`; {names.needs}{told}"
 
 

@@ -124,7 +124,7 @@ def print_costs(
     else:
         out.text(
             "Prefill time is unknown, so predictions leave out TTFT: there is no row with one request and its TTFT (column "
-            "`ttft`), and the measurements do not tell prefills from the cost per request. Step times contain the prefills"
+            "`ttft`), and the measurements do not separate prefills from the cost per request. Step times contain the prefills"
         )
     if path is not None:
         out.line(f"written to {path}")

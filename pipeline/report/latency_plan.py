@@ -42,7 +42,7 @@ def print_plan(
     if best and best.replicas and (best.by_throughput or 0) > best.replicas:
         out.text(
             f"by the largest measured throughput {best.by_throughput} are needed: no measurement shows what is expected of a "
-            "replica. A short load test begins and ends with an empty batch; a longer one tells which number is right"
+            "replica. A short load test begins and ends with an empty batch; a longer one shows which number is right"
         )
     if found.no_choice:
         names = ", ".join(one.name for one in found.no_choice)

@@ -104,7 +104,7 @@ def _print_stages(out: Report, summary: Summary) -> None:
         if jobs:
             out.text(f"{label}: {', '.join(jobs)}", indent=2)
     if resumed := [line.job for line in summary.stages if line.resumed]:
-        before = "not in these times: what tasks of a scheduler, or a run that was killed, had made before"
+        before = "not in these times: what tasks of a scheduler or a killed run had made before"
         out.text(f"{before} ({', '.join(resumed)})", indent=2)
 
 

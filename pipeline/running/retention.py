@@ -83,7 +83,7 @@ def review(store: Store, policy: Policy) -> list[Entry]:
     for run in unreadable_runs(store):
         if is_worked_on(store, run):
             raise UnderstudyError(
-                f"run {run}: a process works on it, and its record cannot be read, so nobody knows what it needs; wait for it"
+                f"run {run}: a process works on it, and its record cannot be read, so its artifacts are unknown; wait for it"
             )
     keeper = _Keeper(store)
     records = read_runs(store)

@@ -77,7 +77,7 @@ class Watch:
             self._say(change, before.own, after.own)
         for key in before.elsewhere.keys() - after.open.keys():
             where = compared_text(before.others[key])
-            self.progress.line(f"{self.name}: no drift any more in {where}: the champion is another one now")
+            self.progress.line(f"{self.name}: the drift in {where} has ended: another draft is champion")
         after = self._told(after, now)
         self._log(before, after, now)
         self.findings = after
@@ -97,12 +97,12 @@ class Watch:
         if self._goes_on(looked[latest], wanted, found):
             self.findings = self._findings(latest, looked[latest], states)
             when = clock(looked[latest].reader.time or 0.0)
-            self.progress.line(f"{self.name}: another process watches this; what its last look found, at {when}:")
+            self.progress.line(f"{self.name}: another process watches this; its last look, at {when}:")
             return
         self.findings = self._findings(f"{self.name}@", new_state(0.0), states)  # nobody looks at it
         said = (
             f"{self.name}: another process watches this name and compares {compared_text(looked[latest])}; this config compares "
-            f"{wanted.text}, at which nobody looks: start that process with this config"
+            f"{wanted.text}, which no process watches: start that process with this config"
         )
         if not self.findings.open:
             raise UnderstudyError(said)
@@ -134,8 +134,8 @@ class Watch:
         if states:
             kept = ", ".join(str(STATE.path(self.store, one)) for one in list(states)[:_LISTED])
             self.progress.line(
-                f"{self.name}: the first look at {wanted.text}; what other looks have found stays in {kept}, and this watch "
-                f"remembers in {STATE.path(self.store, key)}"
+                f"{self.name}: the first look at {wanted.text}; the state of other looks stays in {kept}, and "
+                f"that of this one is in {STATE.path(self.store, key)}"
             )
 
     def _goes_on_from(self, states: Mapping[str, WatchState], wanted: Compared, found: Served) -> str:
@@ -175,7 +175,7 @@ class Watch:
         try:
             champion = self._champion() if asked else None
         except UnderstudyError as error:  # not known, so nothing is over
-            return findings, [f"whether the champion changed is not known: {error}"]
+            return findings, [f"it is unknown whether the champion changed: {error}"]
         if champion is None:
             return findings, []
         return findings.under(champion, asked, now), []
@@ -190,7 +190,7 @@ class Watch:
         ]
         if known:
             raise UnderstudyError(
-                f"promote.export.out: the link {Path(export.out) / LINK} is gone, by which the watch knows the prediction. Is "
+                f"promote.export.out: the link {Path(export.out) / LINK} is gone, and with it the prediction. Is "
                 "the disk mounted? `understudy champion settle CONFIG` makes the link. To watch without a prediction, move "
                 f"{' and '.join(known)} away"
             )
@@ -268,7 +268,7 @@ def watch_of(config: Config, store: Store, name: str, now: float, progress: Prog
     store.create()
     states = all_states(store, name)
     if not states:
-        progress.line(f"{name}: the first look; the watch remembers in {STATE.path(store, name)}")
+        progress.line(f"{name}: the first look; its state is in {STATE.path(store, name)}")
     own = states.get(name) or new_state(now)
     return Watch(config, store, name, progress, _findings(store, name, name, own, states))
 

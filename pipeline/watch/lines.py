@@ -14,8 +14,8 @@ from pipeline.watch.state import Last, WatchState
 _DIRECTION = {"low": "below", "high": "above"}
 _USUAL_CAUSE = {
     "low": "the traffic or the target changed, another draft is served, or, if it is very low, the output is garbled; "
-    "`understudy canary` tells which",
-    "high": "often a loop in the output; `understudy canary` tells whether the target changed",
+    "`understudy canary` finds out which",
+    "high": "often a loop in the output; `understudy canary` checks whether the target changed",
 }
 
 
@@ -32,7 +32,7 @@ def drift_lines(found: Findings) -> list[str]:
 def elsewhere_lines(found: Findings) -> list[str]:
     """A line for each drift that looks at something else have found: those of now are no evidence of it."""
     return [
-        f"{state_line(state)}; found in {compared_text(state)}, and this look, which compares something else, is no evidence of "
+        f"{state_line(state)}; found in {compared_text(state)}, and this look compares something else and cannot end "
         f"it: look with the config that found it, or move {found.path(key)} away"
         for key, state in found.elsewhere.items()
     ]
@@ -46,7 +46,9 @@ def compared_text(state: WatchState) -> str:
 
 def _own_line(state: WatchState, settings: WatchConfig) -> str:
     if state.looked_at is None:
-        return "nothing was counted yet: the first look reads where counters and log stand; look again in some minutes"
+        return (
+            "nothing was counted yet: the first look records where counters and log stand; look again in some minutes"
+        )
     counted = [
         _counted(name, one, bool(state.draft)) for name, one in state.last.items() if one.time == state.looked_at
     ]

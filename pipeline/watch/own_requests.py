@@ -120,9 +120,7 @@ def of_traffic(
             counts += [] if found.counts is None else [found.counts]
             problems += found.problems
         if past is not None and (start is None or end is None):
-            problems.append(
-                "its counters before or after a canary are not known: what it counted meanwhile is left out"
-            )
+            problems.append("its counters before or after a canary are unknown: its counts in between are left out")
         start = following
     assert found is not None  # the page's
     known = {} if past is None else past.engines

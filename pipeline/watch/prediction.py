@@ -60,9 +60,7 @@ def served(config: Config) -> Served:
     expected = None if directory is None else read_expected(directory)
     engine = named or (None if expected is None else _ENGINES.get(expected.engine))
     if engine is None:
-        raise UsageError(
-            "watch.engine: nothing says which engine runs; set it to vllm, sglang, tensorrt-llm or llama.cpp"
-        )
+        raise UsageError("watch.engine: the engine is unknown; set it to vllm, sglang, tensorrt-llm or llama.cpp")
     if expected is not None and expected.engine != engine:
         raise UsageError(
             f"watch.engine is {engine}, and {directory} was exported for {expected.engine}: engines count differently; "

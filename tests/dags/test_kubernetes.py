@@ -50,7 +50,7 @@ def test_every_command_runs_in_a_pod_of_the_template(pods: dict[str, Any]) -> No
     )
     for name, pod in pods.items():
         container = _container(pod)
-        assert container.image == "registry.internal/understudy:0.1.0", name
+        assert container.image == "registry.internal/understudy:0.2.0", name
         assert container.command[:2] == ["bash", "-c"]
         assert container.env_from[0].secret_ref.name == "understudy"
         assert pod.spec.security_context.run_as_user == 10001

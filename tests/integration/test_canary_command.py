@@ -169,8 +169,8 @@ def test_one_engine_of_two_is_wrong_and_one_is_down(smoke: Smoke, loop: Place, l
     ("watch", "code", "said"),
     [
         ({"endpoints": []}, 2, "watch.endpoints: it names no engine"),
-        ({"engine": None}, 2, "watch.engine: nothing says which engine runs"),
-        ({"engine": "tensorrt-llm"}, 2, "watch.engine is tensorrt-llm, which no canary can ask"),
+        ({"engine": None}, 2, "watch.engine: the engine is unknown"),
+        ({"engine": "tensorrt-llm"}, 2, "watch.engine is tensorrt-llm, which the canary does not support"),
         ({"key_variable": "NOWHERE"}, 2, "watch.key_variable: the environment variable NOWHERE is not set"),
         ({"expected": "/nothing"}, 2, "watch.expected: /nothing/expected.json: no such file"),
         ({}, 1, "canary: no engine could be asked: http://127.0.0.1:1: cannot connect"),

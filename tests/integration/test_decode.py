@@ -40,7 +40,7 @@ def test_greedy_text_is_the_targets_own(smoke: Smoke) -> None:
     assert 24 == calls + int(accepted[2])
     assert kinds[1] == accepted[2]
     assert re.search(r"│ tokens per second +│ +[\d.,]+ \[[\d.,]+, [\d.,]+\] │ +[\d.,]+ \[", ended.out)
-    assert "speedup cannot be told from it" in ended.out
+    assert "speedup does not follow from it" in ended.out
     assert "medians of 6 turns of each in alternation" in ended.out
     assert "target alone" in ended.out
 

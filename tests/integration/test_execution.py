@@ -168,7 +168,5 @@ def test_tasks_of_a_scheduler_examine_what_one_process_does(loop: Place, monkeyp
     )
     assert "evaluate/prompt-lookup: already in the store" in late.err
     shown = " ".join(loop.understudy("show", "tasks").out.split())
-    assert (
-        "not in these times: what tasks of a scheduler, or a run that was killed, had made before (evaluate/" in shown
-    )
+    assert "not in these times: what tasks of a scheduler or a killed run had made before (evaluate/" in shown
     assert [] == [*(loop.store / "parts").iterdir(), *(loop.store / "work").iterdir()]

@@ -145,7 +145,7 @@ def test_a_notice_cannot_be_sent_again_to_nobody(memory_store: Store, tmp_path: 
     site = site_of(memory_store, tmp_path, notice=None)
     site.promote("a")
     with (
-        pytest.raises(UnderstudyError, match="names nobody who reloads"),
+        pytest.raises(UnderstudyError, match=r"promote\.notice is not set, so nothing reloads"),
         settle.handover(site.config, site.store, site.progress) as scope,
     ):
         settle.tell_again(scope)

@@ -109,7 +109,7 @@ def test_a_schedule_needs_nothing_but_the_sweep(smoke: Smoke, sweep: Path) -> No
 
     assert (2, 2) == (refused.code, unknown.code)
     assert "give --output-tokens: a number, MEAN:CAP, or a file" in refused.complaint
-    assert "does not say how many tokens are accepted; give --acceptance or --acceptance-rate" in unknown.complaint
+    assert "has no number of accepted tokens; give --acceptance or --acceptance-rate" in unknown.complaint
     assert set(found["not_measured"]) <= {1, 3}
     assert set(found["draft_length"]) - {0, 2, 4} == set(found["not_measured"])
     assert ("*" in high.out) == ("not measured at all of these batch sizes" in high.out)

@@ -151,7 +151,7 @@ def test_a_killed_run_ends_as_an_unbroken_one(
 
     model, log = _train(work, examine=examine, progress=Progress(False))
 
-    assert "distill: goes on from step 4 of 6" in capsys.readouterr().err.splitlines()
+    assert "distill: continues from step 4 of 6" in capsys.readouterr().err.splitlines()
     assert 2 == len(asked)  # at steps 5 and 6, not at the beginning: it did not start over
     assert _weights(unbroken[0]) == _weights(model)
     assert unbroken[1] == log

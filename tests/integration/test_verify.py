@@ -141,7 +141,7 @@ def test_other_weights_are_reloaded(smoke: Smoke, loop: Place, laws: Callable[[s
     with running(engine(smoke, laws("target"), draft)) as server:
         ended = loop.understudy("champion", "verify", config_for(loop, server.url, program=program), "--wait", "0.1")
     assert 0 == ended.code, ended.err
-    assert "the engines were told to reload again" in ended.out
+    assert "promote.notice asked the engines to reload again" in ended.out
     (notice,) = [json.loads(line) for line in told.read_text().splitlines()]
     assert ("1", "promote", True) == (notice["champion"]["version"], notice["action"], bool(notice["repeated"]))
 
@@ -168,7 +168,7 @@ def test_nobody_to_tell_is_an_alarm_at_once(smoke: Smoke, loop: Place, laws: Cal
     """promote.notice names who reloads."""
     with running(engine(smoke, laws("target"), laws("base"))) as server:
         ended = loop.understudy("champion", "verify", config_for(loop, server.url), "--wait", "60")
-    assert (3, True) == (ended.code, "promote.notice names nobody" in ended.complaint)
+    assert (3, True) == (ended.code, "without promote.notice nothing reloads it" in ended.complaint)
 
 
 def test_another_draft_length_than_exported_is_an_alarm(smoke: Smoke, loop: Place, laws: Callable[[str], Law]) -> None:

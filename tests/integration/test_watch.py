@@ -191,7 +191,7 @@ def test_points_are_in_mlflow(site: Site) -> None:
     ("watch", "said"),
     [
         ({"endpoints": []}, "watch: nothing to read; name the replicas in watch.endpoints"),
-        ({"engine": None, "expected": None}, "watch.engine: nothing says which engine runs"),
+        ({"engine": None, "expected": None}, "watch.engine: the engine is unknown"),
         ({"engine": "sglang"}, "was exported for vllm: engines count differently"),
         ({"engine": "sglang", "expected": None}, "watch.draft_length: SGLang does not count draft tokens"),
         ({"notice": {"program": "/no/such"}}, "watch.notice.program: /no/such: no such program"),
@@ -222,7 +222,7 @@ def test_it_runs_until_it_is_stopped(site: Site) -> None:
             text = ""
         time.sleep(0.2)
     beside = site.place.understudy("watch", site.config(), "--once", "--json")
-    assert (0, True) == (beside.code, "what its last look found" in beside.err), beside.err
+    assert (0, True) == (beside.code, "its last look, at " in beside.err), beside.err
     assert json.loads(beside.out)["looks"] > 1
     os.kill(process.pid, signal.SIGTERM)
     _, said = process.communicate(60)

@@ -80,8 +80,8 @@ def test_errors_of_an_actor_are_those_of_the_stage(context: Begin, accident: str
 @pytest.mark.parametrize(
     ("ray", "complaint"),
     [
-        ({"gpus": 3}, "execution.ray: this machine has not what one worker needs: GPU 0 of 3; ask for less"),
-        ({"address": "127.0.0.1:1"}, "execution.ray.address = 127.0.0.1:1: nobody answers there"),
+        ({"gpus": 3}, "execution.ray: this machine lacks what one worker needs: GPU 0 of 3; ask for less"),
+        ({"address": "127.0.0.1:1"}, "execution.ray.address = 127.0.0.1:1: no cluster answers there"),
     ],
 )
 def test_what_ray_cannot_give_is_said_in_one_line(context: Begin, ray: dict[str, Any], complaint: str) -> None:

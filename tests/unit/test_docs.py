@@ -96,11 +96,23 @@ def test_the_example_workflow_is_safe_to_copy() -> None:
     ]
 
 
-def test_every_link_of_the_documents_leads_to_a_file() -> None:
-    """Relative links of all pages; those to other sites are not followed."""
+def test_every_link_of_the_documents_leads_somewhere() -> None:
+    """To a file that is there, and to a heading of it; links to other sites are not followed."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))]
-    assert [] == [(page.name, link) for page, link in links if "://" not in link and not (page.parent / link).exists()]
+    dead = []
+    for page in pages:
+        for link in re.findall(r"\]\(([^)\s]+)", page.read_text(encoding="utf-8")):
+            path, _, heading = link.partition("#")
+            file = page.parent / path if path else page
+            if "://" not in link and (not file.exists() or (heading and heading not in _headings(file))):
+                dead.append((page.name, link))
+    assert [] == dead
+
+
+def _headings(page: Path) -> set[str]:
+    """The names by which GitHub links to the headings of a page."""
+    lines = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
 
 
 def test_every_make_target_says_what_it_is() -> None:

@@ -94,11 +94,14 @@ def _sentences() -> list[str]:
     passed = 100 * max(
         cell["passed"] for row in power["pairs"] for cell in row["losses"] if cell["loss"] == power["margin"]
     )
+    decoding = results.figure("gpu_kit")["parts"]["decoding"]["measures"].values()
+    faster = [one["over_assisted"] for one in decoding if "over_assisted" in one]
     return [
         f"it takes {quickstart['seconds']:.0f} s and {quickstart['peak_gibibytes']:.1f} GiB of memory "
         f"on {results.conditions('quickstart').partition(' on ')[2]}",
         f"identical in {sum(exact)} of {len(exact)} comparisons",
         f"{speed['ratio']:.0f} times faster than assisted generation",
+        f"{min(faster):.1f} and {max(faster):.1f} times as fast as assisted generation",
         f"After {results.figure('distillation_defaults')['seconds']:.0f} s of training",
         f"{ahead['moved', 'sft']:.1f} points above TRL's SFT and {ahead['moved', 'gkd']:.1f} points above its GKD",
         f"({ahead['near', 'sft']:.1f} points and {ahead['near', 'gkd']:.1f} points where it was not)",

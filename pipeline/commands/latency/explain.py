@@ -14,7 +14,7 @@ def explain(
 ) -> None:
     """Compute the speedup of one request, step by step.
 
-    Compares the rule of thumb with the exact formula and says where the rule of thumb is wrong.
+    Compares the rule of thumb with the exact formula and shows where the rule of thumb is wrong.
     """
     from pipeline.errors import UsageError
     from pipeline.report.latency_explain import Example, print_explanation

@@ -103,7 +103,7 @@ def _workload_of_numbers(
 
     measured = step_costs.tokens_by_gamma
     if alpha is None and not measured:
-        raise UsageError(f"{path} does not say how many tokens are accepted; give --acceptance or --acceptance-rate")
+        raise UsageError(f"{path} has no number of accepted tokens; give --acceptance or --acceptance-rate")
     mean = step_costs.output_tokens or default_tokens
     if tokens is None and mean is None:
         raise UsageError(f"give --output-tokens: {_HOW}; --acceptance has its own output lengths")

@@ -179,7 +179,7 @@ def _few(waited: bool | None) -> str:
     if waited is None:
         return (
             f"{said}, so the server was full and the other requests waited, or too few requests were sent; that number was used "
-            "(a column `ttft` tells which)"
+            "(a column `ttft` shows which)"
         )
     if waited:
         return f"{said} and TTFT is long, so the server was full and the other requests waited; that number was used"

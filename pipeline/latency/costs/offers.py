@@ -35,9 +35,9 @@ def offered(rows: Sequence[Row], where: object) -> list[str]:
             )
         )
     if "gamma" in table.lacks and (drafted := table.accepted()):
-        raise UsageError(f"{where}: '{printable(drafted)}' tells of drafts, but {NO_DRAFT_LENGTH}")
+        raise UsageError(f"{where}: '{printable(drafted)}' is about drafts, but {NO_DRAFT_LENGTH}")
     unclear = [
-        f"{name} can be {_or(columns)}; say which with --column {name}=NAME"
+        f"{name} can be {_or(columns)}; choose with --column {name}=NAME"
         for name, columns in open_ones.items()
         if name in ACCEPTANCE
     ]
@@ -74,7 +74,7 @@ def _several(name: str, columns: Sequence[str], lacks: str, line: str) -> str:
             f"{lacks} is {_NOT_KNOWN}, and can be {several}; give {of_all} if it is of all requests, {each} if it is of each"
             f"{and_line}"
         )
-    return f"{lacks} is {_NOT_KNOWN}, and can be {several}; say which it is with --column {name}=NAME"
+    return f"{lacks} is {_NOT_KNOWN}, and can be {several}; choose with --column {name}=NAME"
 
 
 def _or(columns: Sequence[str]) -> str:

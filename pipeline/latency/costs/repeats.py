@@ -51,7 +51,7 @@ class Contradiction:
         told = (
             f"they differ in {listed(self.labels)}, which `fit` does not use: fit each alone"
             if self.labels
-            else "no other column tells them apart: remove those of another model, server or kind of prompts"
+            else "no other column distinguishes them: remove those of another model, server or kind of prompts"
         )
         return (
             f"check {self.low.where} and {self.high.where}: both are draft length {self.low.gamma} at "

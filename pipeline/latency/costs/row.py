@@ -22,7 +22,7 @@ _OWN_ADDED = "the acceptance length counts accepted draft tokens only, so 1 was 
 _ACCEPTANCE = {"acceptance_length", "acceptance_rate", "draft_acceptance_rate"}
 _UNKNOWN = (
     "the acceptance is unknown, so drafts are compared by their time per token, which holds for the acceptance of these "
-    "measurements only; a break-even cannot be told. If a column has it: --column acceptance_length=NAME, or "
+    "measurements only; there is no break-even. If a column has it: --column acceptance_length=NAME, or "
     "draft_acceptance_rate=NAME"
 )
 NO_DRAFT_LENGTH = (

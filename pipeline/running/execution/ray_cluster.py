@@ -125,10 +125,10 @@ class RayActors:
         ]
         if short and config.address is None:
             raise UsageError(
-                f"execution.ray: this machine has not what one worker needs: {', '.join(short)}; ask for less"
+                f"execution.ray: this machine lacks what one worker needs: {', '.join(short)}; ask for less"
             )
         if short:
-            self._progress.warn(f"the Ray cluster has not what one worker needs: {', '.join(short)}; waiting for nodes")
+            self._progress.warn(f"the Ray cluster lacks what one worker needs: {', '.join(short)}; waiting for nodes")
 
     def get(self, answer: Any) -> Any:
         """What an actor has answered."""
@@ -239,7 +239,7 @@ def _require_answer(address: str | None) -> None:
         socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
     except OSError as error:
         raise UsageError(
-            f"execution.ray.address = {address}: nobody answers there ({error}); start Ray, or correct it"
+            f"execution.ray.address = {address}: no cluster answers there ({error}); start Ray, or correct it"
         ) from None
 
 

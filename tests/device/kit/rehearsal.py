@@ -74,7 +74,7 @@ def interrupted_loop(setup: Setup, config: str) -> dict[str, Any]:
     done = run_until(setup.until, command, _ROOT, environment)
     if done.returncode:
         raise RuntimeError(done.stdout[-1500:] + done.stderr[-1500:])
-    went_on = "goes on from step" in done.stdout + done.stderr
+    went_on = "continues from step" in done.stdout + done.stderr
     if not (interrupted and went_on):
         raise RuntimeError(
             f"the training was {'' if interrupted else 'not '}interrupted, and did {'' if went_on else 'not '}go on"

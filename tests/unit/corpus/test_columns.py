@@ -254,7 +254,7 @@ def test_rows_that_are_one_message_each_are_refused(
     """Answers would be asked as prompts. Also where the column is named."""
     rows = [{column: f"text {n}", name: (asks, answers)[n % 2], "parent_id": n} for n in range(6)]
     for named in ({}, {"prompt_field": column}):
-        with pytest.raises(UsageError, match=f"each row is one message \\(`{name}` says whose\\)"):
+        with pytest.raises(UsageError, match=f"each row is one message \\(by its column `{name}`\\)"):
             _reader(tmp_path, *rows, **named)
 
 

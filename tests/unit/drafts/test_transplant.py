@@ -79,7 +79,7 @@ def test_tokens_of_the_config_that_are_not_there_are_named() -> None:
         UsageError, match=r"pair.draft.tokens.<\|use\|>: the target has no such token.*did you mean <\|user"
     ):
         _shared(target, own, **{"<|use|>": "user"})
-    with pytest.raises(UsageError, match=r"pair.draft.tokens.<\|user\|>: the draft's tokenizer does not know 'zzz'"):
+    with pytest.raises(UsageError, match=r"pair.draft.tokens.<\|user\|>: the draft's tokenizer has no token for 'zzz'"):
         _shared(target, own, **{"<|user|>": "zzz"})
 
 

@@ -107,7 +107,7 @@ def test_times_that_leave_something_out_are_named(capsys: pytest.CaptureFixture[
     said = " ".join(capsys.readouterr().out.split())
     print_summary(make_summary(stages=stages[:1]))
 
-    assert "not in these times: what tasks of a scheduler, or a run that was killed, had made before (generate)" in said
+    assert "not in these times: what tasks of a scheduler or a killed run had made before (generate)" in said
     assert "not in these times" not in capsys.readouterr().out
 
 

@@ -179,7 +179,7 @@ def test_nothing_is_deleted_while_a_run_of_another_version_works(store: Store) -
     path = store.runs / record.id / "run.json"
     write_json(path, {**json.loads(path.read_text()), "schema": 99})
     sign = sign_life(path.parent)
-    with pytest.raises(UnderstudyError, match="its record cannot be read, so nobody knows what it needs"):
+    with pytest.raises(UnderstudyError, match="its record cannot be read, so its artifacts are unknown"):
         review(store, Policy(runs=0))
     sign.unlink()
     assert {} == kept(store)

@@ -33,7 +33,7 @@ def test_the_state_is_kept_with_the_readers(site: Site) -> None:
     look_at(watch, site, [0.8, 0.8])
     kept = STATE.find(Store(site.root), NAME)
     assert kept == watch.findings.own == site.watch().findings.own
-    assert [True, False] == [f"remembers in {site.root}/watch/{NAME}.json" in "".join(lines) for lines in site.began]
+    assert [True, False] == [f"its state is in {site.root}/watch/{NAME}.json" in "".join(lines) for lines in site.began]
     assert (2, BEGIN + 5 * MINUTE) == (watch.findings.own.looks, watch.findings.own.reader.time)
     site.watch().look(BEGIN + 10 * MINUTE)
     assert [None, BEGIN + 5 * MINUTE] == [one.time for one in site.began_with]

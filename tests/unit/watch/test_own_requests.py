@@ -107,7 +107,7 @@ def test_a_canary_that_was_killed(site: Site) -> None:
     site.engine.decode(11, TRAFFIC)
     seen = site.read(reader)
     assert before == seen.counts
-    assert "its counters before or after a canary are not known" in seen.problems[0]
+    assert "its counters before or after a canary are unknown" in seen.problems[0]
     traffic = site.engine.decode(12, TRAFFIC)
     assert traffic == site.read(reader).counts
 

@@ -79,7 +79,7 @@ def test_only_evidence_ends_a_drift(site: Site, config: Config, served: Served |
     assert found == STATE.find(Store(site.root), NAME)
     assert {NAME: "low"} == {key: state.verdict for key, state in elsewhere.items()}
     assert (True, "low") == (
-        "is no evidence of it: look with the config that found" in _status(other),
+        "compares something else and cannot end it: look with the config that found" in _status(other),
         figures(other.findings)["drift"],
     )
     assert ["low"] == [one.drift for one in site.told]
@@ -165,7 +165,7 @@ def test_every_report_knows_the_drift_of_another_state(site: Site, registry: Reg
     assert list(sides) == [one.drift for one in site.told]
     assert [{"watch_drift": 0.0}] == [figures for figures, _ in site.points]  # nothing was counted
     assert ("steady", {"drift": "steady"}) == _kept(site, NAME)
-    assert 1 == sum("no drift any more in the counters of" in line for line in site.lines)
+    assert 1 == sum("the drift in the counters of" in line for line in site.lines)
     registry.digest = "d"  # it was over
     look_at(site.watch(), site, [0.8], now + HOUR)
     assert list(sides) == [one.drift for one in site.told]
@@ -209,7 +209,7 @@ def test_a_drift_without_an_export_ends_with_the_champion(site: Site, registry: 
         registry.is_down, registry.digest = True, "other"
         now = look_at(watch, site, [0.4], now)
         assert ["low"] == [one.verdict for one in watch.findings.open.values()]  # not known, so not over
-        assert any("whether the champion changed is not known: MLflow" in line for line in site.lines)
+        assert any("it is unknown whether the champion changed: MLflow" in line for line in site.lines)
         registry.is_down = False
         look_at(watch, site, [0.4], now)
         kept = STATE.find(Store(site.root), NAME)
@@ -221,7 +221,7 @@ def test_a_drift_without_an_export_ends_with_the_champion(site: Site, registry: 
 @pytest.mark.parametrize(
     ("running", "mine", "said"),
     [
-        (LOG, LOG, "what its last look found, at 1970-01-05T04:20:00Z:"),
+        (LOG, LOG, "its last look, at 1970-01-05T04:20:00Z:"),
         (
             LOG,
             watch_config(),

@@ -200,7 +200,7 @@ def test_a_time_between_chunks_is_offered_where_the_acceptance_is_unknown(tmp_pa
 @pytest.mark.parametrize(
     ("header", "row", "message"),
     [
-        ("concurrency,tpot_ms,accepted_share", "1,10,0.7", "'accepted_share' tells of drafts, but the draft length is unknown"),
+        ("concurrency,tpot_ms,accepted_share", "1,10,0.7", "'accepted_share' is about drafts, but the draft length is unknown"),
         ("concurrency,tpot_ms,spec_len,num_spec", "1,10,3,4", "the draft length is in no column with a known name, and can be"),
         ("request_rate,mean_tpot_ms,osl,ttft_ms", "2,10,100,30", "the output length is in no column"),
         ("request_rate,latency,tpot_ms,ttft_ms,tokens,req_per_s", "2,1.02,10,30,100,1.2", "requests served per second"),
@@ -230,12 +230,12 @@ def test_results_after_each_other_are_lines_or_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "rows", "message"),
     [
-        ("method,concurrency,tpot_ms", ("none,1,10", "eagle3,1,5"), "'method' tells of drafts"),
-        ("method,concurrency,tpot_ms", ("eagle3 0.5B,1,10", "eagle3 0.5B,8,12"), "'method' tells of drafts"),
-        ("mode,concurrency,tpot_ms", ("spec temp=0,1,10", "spec temp=0,8,12"), "'mode' tells of drafts"),
+        ("method,concurrency,tpot_ms", ("none,1,10", "eagle3,1,5"), "'method' is about drafts"),
+        ("method,concurrency,tpot_ms", ("eagle3 0.5B,1,10", "eagle3 0.5B,8,12"), "'method' is about drafts"),
+        ("mode,concurrency,tpot_ms", ("spec temp=0,1,10", "spec temp=0,8,12"), "'mode' is about drafts"),
         ("mode,concurrency,tpot_ms", ("mtp 0,1,10", "draft=0,8,12"), ""),
-        ("mtp,concurrency,tpot_ms", ("on,1,10", "on,8,12"), "'mtp' tells of drafts"),
-        ("Draft model,concurrency,tpot_ms", ("Qwen3-0.6B,1,10", "Qwen3-0.6B,8,12"), "'Draft model' tells of drafts"),
+        ("mtp,concurrency,tpot_ms", ("on,1,10", "on,8,12"), "'mtp' is about drafts"),
+        ("Draft model,concurrency,tpot_ms", ("Qwen3-0.6B,1,10", "Qwen3-0.6B,8,12"), "'Draft model' is about drafts"),
         ("Draft model,concurrency,tpot_ms", ("none,1,10", "-,8,12"), ""),
         ("speculative decoding,concurrency,tpot_ms", ("False,1,10", "disabled,8,12"), ""),
         ("machine spec,concurrency,tpot_ms", ("8xH100,1,10", "8xH100,8,12"), ""),

@@ -59,7 +59,7 @@ def test_repeats_without_a_label_are_named_too(tmp_path: Path) -> None:
     (found,) = contradictions(_read(tmp_path, HEADER, [*_rows("same", 1), *_rows("same", 2)]))
 
     assert () == found.labels
-    assert "no other column tells them apart" in found.said()
+    assert "no other column distinguishes them" in found.said()
 
 
 def test_two_datasets_are_named_by_their_acceptance(tmp_path: Path) -> None:

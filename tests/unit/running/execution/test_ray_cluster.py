@@ -191,17 +191,17 @@ def test_a_machine_without_room_is_refused_and_a_cluster_waited_for(
     ray: _Ray, context: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ray would wait for ever, in silence."""
-    with pytest.raises(UsageError, match=r"this machine has not what one worker needs: GPU 0 of 1; ask for less"):
+    with pytest.raises(UsageError, match=r"this machine lacks what one worker needs: GPU 0 of 1; ask for less"):
         make(context(gpus=1), 1)
     assert 0 == make(context(gpus=1, address="auto"), 1)
-    assert "has not what one worker needs: GPU 0 of 1; waiting for nodes" in capsys.readouterr().err
+    assert "lacks what one worker needs: GPU 0 of 1; waiting for nodes" in capsys.readouterr().err
     assert {"address": "auto", "runtime_env": {}} == {name: ray.inits[-1][name] for name in ("address", "runtime_env")}
 
 
 @pytest.mark.parametrize("form", ["ray://127.0.0.1:{}", "127.0.0.1:{}"])
 def test_an_address_where_nobody_answers_is_said_at_once(form: str, ray: _Ray, context: Callable[..., Any]) -> None:
     """Ray would try for minutes."""
-    with pytest.raises(UsageError, match=r"execution\.ray\.address = .*: nobody answers there"):
+    with pytest.raises(UsageError, match=r"execution\.ray\.address = .*: no cluster answers there"):
         make(context(address=form.format(_free_port())), 1)
     assert [] == ray.inits
 
