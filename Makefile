@@ -227,8 +227,9 @@ bench-served: $(VENV)/.developed $(VLLM_VENV)/.installed  ## generation by vLLM'
 bench-scale: $(SCALE_VENV)/.installed  ## what a second Ray worker gives (five minutes)
 	OMP_NUM_THREADS=1 $(SCALE_VENV)/bin/python -m tests.benchmarks spread
 
-bench-sweep: $(VENV)/.developed $(VLLM_VENV)/.installed  ## a sweep of vLLM's CPU build into tests/fixtures/vllm_sweep (an hour and a half); nothing else may run
+bench-sweep: $(VENV)/.developed $(VLLM_VENV)/.installed  ## a sweep of vLLM's CPU build into tests/fixtures/vllm_sweep, and what Kong et al. vary (two hours and a half); nothing else may run
 	VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" $(BIN)/python -m tests.benchmarks.vllm_sweep
+	VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" $(BIN)/python -m tests.benchmarks paper_sweep
 
 docs: $(VENV)/.developed  ## docs/configuration.md from the config models, engines.md from the engine facts, commands.md from the commands, modules.md from the modules
 	$(BIN)/python -m pipeline.report.configuration > docs/configuration.md

@@ -16,6 +16,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.constructed_pair import DENSE, Shape, make_pair
+
 PROMPTS = {1: 10, 2: 16, 4: 32, 8: 56, 16: 112}  # by concurrency: at 7 a place the batch is full 97% of the time
 LENGTHS = tuple(range(6))
 ACCEPTANCE = 0.75
@@ -56,21 +58,21 @@ def _measure_loads(python: Path, place: Path, urls: Mapping[int, str], turn: int
     file.unlink(missing_ok=True)
     calls = [
         {
-            **_request(urls[length], length, file, place, seed=turn),
+            **request(urls[length], length, file, place, turn),
             "max-concurrency": concurrency,
             "num-prompts": PROMPTS[concurrency] if turn else 2,
         }
         for concurrency, length in cells
     ]
-    _call(python, calls)
+    call_generator(python, calls)
 
 
 def _measure_rate(python: Path, place: Path, url: str, rate: float, run: int) -> None:
     """An open loop with Poisson arrivals; keeps the output length of each request, but not its text and chunks."""
     detailed = place / f"rate-{rate:g}.jsonl"
     detailed.unlink(missing_ok=True)
-    asked = _request(url, RATE_LENGTH, detailed, place, seed=100 + run)
-    _call(python, [asked | {"request-rate": rate, "num-prompts": RATE_REQUESTS}], ["--save-detailed"])
+    asked = request(url, RATE_LENGTH, detailed, place, 100 + run)
+    call_generator(python, [asked | {"request-rate": rate, "num-prompts": RATE_REQUESTS}], ["--save-detailed"])
     result = json.loads(detailed.read_text())
     for name in ("input_lens", "ttfts", "itls", "generated_texts", "errors", "start_times"):
         result.pop(name, None)
@@ -78,18 +80,26 @@ def _measure_rate(python: Path, place: Path, url: str, rate: float, run: int) ->
         lines.write(json.dumps(result) + "\n")
 
 
-def start_servers(python: Path, place: Path, lengths: Sequence[int], stack: ExitStack) -> dict[int, str]:
+def start_servers(
+    python: Path,
+    place: Path,
+    lengths: Sequence[int],
+    stack: ExitStack,
+    shape: Shape = DENSE,
+    dtype: str = "bfloat16",
+    acceptance: float = ACCEPTANCE,
+    cap: int = CAP,
+) -> dict[int, str]:
     """URLs by draft length. The draft's acceptance is constructed."""
-    from tests.benchmarks.constructed_pair import make_pair
     from tests.benchmarks.refpair import find_pair
     from tests.conformance.servers import Server
 
-    print(make_pair(place, find_pair().tokenizer.resolve(), ACCEPTANCE), flush=True)
+    print(make_pair(place, find_pair().tokenizer.resolve(), acceptance, dtype, shape), flush=True)
     urls = {}
     for length in lengths:
         speculative = {"method": "draft_model", "model": str(place / "draft"), "num_speculative_tokens": length}
-        arguments = ["--dtype", "bfloat16", "--max-model-len", "256", "--no-enable-prefix-caching"]
-        arguments += ["--max-num-seqs", str(CAP)]
+        arguments = ["--dtype", dtype, "--max-model-len", "256", "--no-enable-prefix-caching"]
+        arguments += ["--max-num-seqs", str(cap)]
         if length:
             arguments += ["--speculative-config", json.dumps(speculative | {"draft_sample_method": "greedy"})]
         server = Server(python, place / "target", arguments, place / f"server-{length}.log")
@@ -99,7 +109,9 @@ def start_servers(python: Path, place: Path, lengths: Sequence[int], stack: Exit
     return urls
 
 
-def _request(url: str, length: int, file: Path, place: Path, seed: int) -> dict[str, Any]:
+def request(
+    url: str, length: int, file: Path, place: Path, seed: int, input_tokens: int = _INPUT, output_tokens: int = _OUTPUT
+) -> dict[str, Any]:
     """Arguments that all calls share."""
     return {
         "backend": "openai",
@@ -108,8 +120,8 @@ def _request(url: str, length: int, file: Path, place: Path, seed: int) -> dict[
         "model": "target",
         "tokenizer": str(place / "target"),
         "dataset-name": "random",
-        "random-input-len": _INPUT,
-        "random-output-len": _OUTPUT,
+        "random-input-len": input_tokens,
+        "random-output-len": output_tokens,
         "random-range-ratio": _SPREAD,
         "temperature": 0.0,
         "seed": seed,
@@ -120,7 +132,7 @@ def _request(url: str, length: int, file: Path, place: Path, seed: int) -> dict[
     }
 
 
-def _call(python: Path, calls: Sequence[Mapping[str, Any]], more: Sequence[str] = ()) -> None:
+def call_generator(python: Path, calls: Sequence[Mapping[str, Any]], more: Sequence[str] = ()) -> None:
     """Run `vllm.benchmarks.serve` once for each, in order."""
     always = ["--ignore-eos", "--save-result", "--append-result", "--disable-tqdm", *more]
     flags = [[text for name, value in one.items() for text in (f"--{name}", str(value))] + always for one in calls]
