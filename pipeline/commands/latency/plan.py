@@ -51,7 +51,9 @@ def plan(
 
     from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
     from pipeline.errors import UsageError
-    from pipeline.latency.load.plan import Goal, curves, make_plan, next_measurement
+    from pipeline.latency.load.closed_loop import curves
+    from pipeline.latency.load.plan import Goal, make_plan, next_measurement
+    from pipeline.latency.load.workload import measured_lengths
     from pipeline.report.latency_plan import plan_json, plot_plan, print_plan
 
     check_plot(plot)
@@ -86,7 +88,8 @@ def plan(
     else:
         print_plan(found, measure, tokens, replica_cost, told)
     if plot is not None:
-        plot_plan(found, curves(workload, step_costs, cap), tokens, replica_gpus, plot)
+        drawn = curves(workload, step_costs, cap, measured_lengths(workload, step_costs))
+        plot_plan(found, drawn, tokens, replica_gpus, plot)
 
 
 def _seconds(option: str, text: str) -> float:
