@@ -14,14 +14,17 @@ from pipeline.judgement.schema import (
     LoadFigures,
     Side,
     SideAtLoad,
+    TokenRates,
 )
+from pipeline.latency.load.closed_loop import curves
 from pipeline.latency.load.prediction import LoadPoint, chosen_lengths, predict
 from pipeline.latency.load.queueing import Latency
-from pipeline.latency.load.workload import Workload
+from pipeline.latency.load.workload import Workload, measured_lengths
 
 
 def benefit_at_load(workload: Workload, load: StatedLoad) -> Benefit:
-    """Latency and throughput of the candidate and of plain decoding, at the stated load and at others."""
+    """Latency and throughput of the candidate and of plain decoding, at the stated load and at others; and by number of requests,
+    at each measured draft length beside the stated one."""
     workload, step_costs, quantiles = covered(load, workload), load.step_costs, load.quantiles
     lengths_N = chosen_lengths(workload, step_costs, load.max_batch, load.gamma)
     tokens = float(workload.tokens_W.mean())
@@ -31,6 +34,7 @@ def benefit_at_load(workload: Workload, load: StatedLoad) -> Benefit:
         CANDIDATE: point.speculative,
         PLAIN: point.plain if step_costs.plain else None,
     }
+    lengths = sorted({*measured_lengths(workload, step_costs), load.gamma})
     limits: dict[Side, float] = {CANDIDATE: stated.speculative_limit, PLAIN: stated.plain_limit}
     return Benefit(
         requests_per_second=load.requests_per_second,
@@ -46,6 +50,11 @@ def benefit_at_load(workload: Workload, load: StatedLoad) -> Benefit:
             if found is not None
         },
         by_load=[_point(point, quantiles) for point in predict(workload, step_costs, lengths_N, []).points],
+        output_tokens=tokens,
+        by_draft_length={
+            gamma: [TokenRates(one.concurrency, one.each, one.throughput) for one in loops]
+            for gamma, loops in curves(workload, step_costs, load.max_batch, lengths).items()
+        },
     )
 
 

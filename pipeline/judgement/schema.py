@@ -125,6 +125,15 @@ class LoadFigures:
     plain: LatencyFigures | None
 
 
+@stored(kw_only=False)
+class TokenRates:
+    """Predicted output tokens per second in a load test that keeps so many requests open."""
+
+    requests: Count
+    each: Number  # of one user, after the first token
+    all: Number
+
+
 @stored
 class Benefit:
     """What the candidate buys, predicted at `gate.load`. A side is absent where its queue would grow without bound."""
@@ -134,6 +143,10 @@ class Benefit:
     gamma: Count
     sides: dict[Side, SideAtLoad]
     by_load: list[LoadFigures]
+    output_tokens: Number | None = (
+        None  # mean of a request; None and nothing below in files of versions before 20 of the gate
+    )
+    by_draft_length: dict[CountKey, list[TokenRates]] = field(default_factory=dict)  # 0: plain decoding
 
 
 @stored

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.acceptance.schema import Figure, Figures, PositionBin
-from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, LoadFigures, Side, TrainingStep
+from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, Benefit, LoadFigures, Side, TrainingStep
 
 # matplotlib needs colours; each stands for a variable of the page's style sheet.
 _VARIABLES = {
@@ -103,6 +103,26 @@ class Charts:
         axes.axvline(stated, color=_INK, linestyle=":", linewidth=1)
         return self._svg(figure, axes, legend=False)
 
+    def tokens_by_draft_length(self, benefit: Benefit, output_tokens: float, limits: Mapping[str, float]) -> str:
+        """Tokens per second of the replica against those of one user, by draft length; the engine's has markers. `limits`: of the
+        latency in seconds, by name; each a point at the stated load, for a request of mean length."""
+        figure, axes = self._axes("tokens/s of one user", "tokens/s of the replica")
+        dashes = itertools.cycle(_DASHES)
+        for length, rates in sorted(benefit.by_draft_length.items()):
+            each, of_all = [one.each for one in rates], [one.all for one in rates]
+            line = self._line(axes, CANDIDATE if length else PLAIN, each, of_all)
+            if length:
+                line.set_label(f"γ = {length}")
+            if length not in (0, benefit.gamma):
+                line.set(marker="", linewidth=1, dashes=next(dashes))
+        stated = benefit.requests_per_second * output_tokens
+        axes.axhline(stated, color=_INK, linestyle=":", linewidth=1)
+        for (name, seconds), fill in zip(limits.items(), itertools.cycle(("full", "none", "left"))):
+            axes.plot(output_tokens / seconds, stated, "*", color=_INK, fillstyle=fill, markersize=11, label=name)
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        return self._svg(figure, axes)
+
     def _axes(self, x: str, y: str) -> tuple[Any, Any]:
         # Figure, not pyplot: pyplot keeps every figure in a global list.
         figure = self._mpl.figure.Figure(figsize=_SIZE, layout="constrained")
@@ -130,8 +150,11 @@ class Charts:
             linewidth=1.2,
         )
 
-    def _line(self, axes: Any, side: Side, x: Sequence[float], y: Sequence[float]) -> None:
-        axes.plot(x, y, _SHAPES[side] + "-", color=_COLOURS[side], label=self._names[side], markersize=4, linewidth=1.4)
+    def _line(self, axes: Any, side: Side, x: Sequence[float], y: Sequence[float]) -> Any:
+        (line,) = axes.plot(
+            x, y, _SHAPES[side] + "-", color=_COLOURS[side], label=self._names[side], markersize=4, linewidth=1.4
+        )
+        return line
 
     def _svg(self, figure: Any, axes: Any, legend: bool = True) -> str:
         if legend:

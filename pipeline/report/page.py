@@ -85,6 +85,7 @@ def _render(
     }
     decision = _in_order(decision)
     benefit = decision.benefit
+    lengths = sorted(benefit.by_draft_length.items()) if benefit else []
     promotion = run["promotion"] if run else None
     shown = headline(decision, promotion)
     page = template.render(
@@ -109,6 +110,8 @@ def _render(
         power=power_lines(decision),
         benefit_text=_sentence(benefit_line(decision, benefit)) if benefit else "",
         quantiles=_quantiles(benefit) if benefit else [],
+        rates_by_requests=list(zip(*(rates for _, rates in lengths), strict=True)),
+        lengths=[length for length, _ in lengths],
         charts=_charts(decision, names),
         examples=examples,
         worst=min(10, len(examples)),
@@ -229,10 +232,27 @@ def _draw(decision: Decision, charts: Charts) -> list[tuple[str, Markup]]:
             ),
             ("Speedup by load.", charts.speedup_by_load(points, stated)),
         ]
+    if benefit and benefit.output_tokens:
+        limits = _latency_limits(decision)
+        caption = (
+            f"Tokens/s of the replica against those of one user, from 1 request (right) to {benefit.max_batch} at once (left). "
+            f"The dotted line is the stated load{', a star a latency limit for a request of mean length' if limits else ''}."
+        )
+        found.append((caption, charts.tokens_by_draft_length(benefit, benefit.output_tokens, limits)))
     training = split_trials(decision.training)[1]
     if sum(row.dev_acceptance_rate is not None for row in training) > 1:
         found.append(("Acceptance rate on dev prompts during training.", charts.training(training)))
     return [(caption, Markup(svg)) for caption, svg in found]
+
+
+def _latency_limits(decision: Decision) -> dict[str, float]:
+    """In seconds, by name, such as `p95 8 s`."""
+    rules = ((rule.name.partition(":"), rule.threshold) for rule in decision.rules)
+    return {
+        f"{quantile} {most:g} s": most
+        for (name, _, quantile), most in rules
+        if name == "max_latency_seconds" and most is not None
+    }
 
 
 def _painted(tokens: Sequence[str], outcomes: str) -> Markup:

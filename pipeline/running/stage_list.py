@@ -41,7 +41,7 @@ STAGES: tuple[Stage, ...] = (
         in_parts=True,
     ),
     Stage("speed", 4, "step times, plain and at each draft length, in turns", uses_device=True),
-    Stage("gate", 19, "apply the promotion rules", needs_registry=True),
+    Stage("gate", 20, "apply the promotion rules", needs_registry=True),
     Stage("promote", 3, "register the draft and set the alias `champion`", cached=False, needs_registry=True),
 )
 

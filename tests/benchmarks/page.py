@@ -81,6 +81,7 @@ DECISIVE = (
     ),
     Entry("And on a GPU?", ["gpu_waits", "gpu_kit"], "gpu", speed.gpu),
     Entry("Is predicted latency right beyond the sweep?", ["latency_models", "latency_public"], "latency", speed.sweep),
+    Entry("How many replicas does a load need, and is the number right?", ["replica_plans"], "latency", speed.replicas),
     Entry("How often does the watch see a drift where there is none?", ["watch_alarms"], "watch", quality.alarms),
     Entry("What does a second process give in training?", ["training_processes"], "scale", scale.training),
     Entry("How long does the quickstart take?", ["quickstart"], "quickstart", speed.quickstart),

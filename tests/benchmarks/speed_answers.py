@@ -161,6 +161,26 @@ def sweep(results: Results) -> Answer:
     )
 
 
+def replicas(results: Results) -> Answer:
+    figure = results.figure("replica_plans")
+    options, within = figure["options"], 0.03
+    known = [one for one in figure["found"] if None not in (one["error"], *one["interval"]) and one["error"] <= within]
+    widths = [one["interval"][1] - one["interval"][0] for one in known]
+    wide = sum(width > 2 for width in widths)
+    found = (
+        f"The interval of `understudy latency plan` holds the true number in **{figure['held']} of {options}** plans (aim 95); "
+        f"the number itself is right in {figure['exact']}. Where step times are known within {within:.0%} it is at most 2 "
+        f"replicas wide in {len(known) - wide} of {len(known)}."
+        + missed(f"{wide} of them are 3 to {max(widths)} wide.", wide > 0)
+        + missed("95 of 100 was the aim.", figure["held"] < 0.95 * options)
+    )
+    return found, (
+        f"the least number at which p95 of {figure['requests']:,} simulated requests meets the target, on {figure['servers']} "
+        "servers with known step costs; the plan has costs that were fitted to loads measured with noise of "
+        f"{figure['noise']:.0%}."
+    )
+
+
 def formula(results: Results) -> Answer:
     figure = results.figure("latency_simulated")
     rows = figure["rows"] + figure["caps"]

@@ -143,7 +143,7 @@ def test_replicas_are_planned(smoke: Smoke, sweep: Path) -> None:
 
 
 def test_output_lengths_decide_p95(smoke: Smoke, sweep: Path, tmp_path: Path) -> None:
-    """One length, a mean and a cap, and a file of lengths."""
+    """One length, a mean and a cap, and a file of lengths; a plan needs them."""
     costs, file = _fitted(smoke, sweep), tmp_path / "lengths.csv"
     file.write_text("output_tokens\n" + "\n".join(["50", "150"] * 5))
     p95, mean = {}, {}
@@ -154,6 +154,11 @@ def test_output_lengths_decide_p95(smoke: Smoke, sweep: Path, tmp_path: Path) ->
 
     assert p95["100"] < p95[str(file)] < p95["100:400"]
     assert mean["100:400"] < 1.2 * mean["100"]
+    known = json.loads(costs.read_text()) | {"output_tokens": 95.0}
+    costs.write_text(json.dumps(known))
+    refused = _latency(smoke, "plan", "--costs", costs, "--request-rate", 9, "--p95", "8s")
+    assert (2, "") == (refused.code, refused.out)
+    assert "the costs have only their mean, 95; 95 if all are alike, 95:CAP with the most tokens" in refused.complaint
 
 
 def test_what_was_not_measured_is_said(smoke: Smoke, sweep: Path) -> None:

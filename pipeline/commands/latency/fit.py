@@ -11,6 +11,8 @@ from pipeline.progress import Progress, say_json
 if TYPE_CHECKING:
     from pipeline.latency.costs.fit import Experts
 
+_MOST_NAMES = 3  # of files, in a line
+
 
 def fit(
     source: Annotated[
@@ -72,8 +74,10 @@ def fit(
             for note in table.notes:
                 told.setdefault(note, []).append(path.name)
     found = fit_measurements(measured, mixture)
-    notes = [f"{', '.join(names)}: {note}" for note, names in told.items()]
-    notes += ([one.said() for one in contradictions(measured)] or falls(measured)) + other_servers(measured)
+    notes = [f"{_named(names, len(files))}: {note}" for note, names in told.items()]
+    differing = contradictions(measured)
+    notes += [one.said() for one in differing] or falls(measured)
+    notes += other_servers(measured, [label for one in differing for label in one.labels])
     if out is not None:
         out.write_text(json.dumps(found.json(), indent=1) + "\n")
     if as_json:
@@ -82,6 +86,13 @@ def fit(
         say_json(found.json())
     else:
         print_costs(found, len(measured), out, notes, worst_misfit(found, measured))
+
+
+def _named(names: list[str], files: int) -> str:
+    """Of `files` in all; a long list is cut."""
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    return f"all {files} files" if len(names) == files else f"{names[0]} and {len(names) - 1} other files"
 
 
 def _parse_file(text: str) -> tuple[Path, dict[str, float]]:

@@ -32,7 +32,8 @@ TokensOption = Annotated[
         "--output-tokens",
         metavar="N|MEAN:CAP|F",
         help="Output lengths, without --acceptance: one number, a mean and a cap (lengths end at random), or a file: a table "
-        "with a column output_tokens, or a result of `vllm bench serve --save-detailed`. Default: the mean of the measurements.",
+        "with a column output_tokens, or a result of `vllm bench serve`, best with --save-detailed. Default, but for `plan`: the "
+        "mean of the measurements.",
     ),
 ]
 PromptTokensOption = Annotated[int, typer.Option(min=1, help="Prompt length, without --acceptance.")]

@@ -49,9 +49,14 @@ def plan(
     Prints a line for no draft, each draft length, and a schedule; the cheapest first.
     """
 
+    import numpy as np
+
     from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
+    from pipeline.config.quantiles import quantile_name
     from pipeline.errors import UsageError
-    from pipeline.latency.load.plan import Goal, curves, make_plan, next_measurement
+    from pipeline.latency.load.closed_loop import curves
+    from pipeline.latency.load.plan import Goal, make_plan, next_measurement
+    from pipeline.latency.load.workload import measured_lengths
     from pipeline.report.latency_plan import plan_json, plot_plan, print_plan
 
     check_plot(plot)
@@ -68,15 +73,18 @@ def plan(
     step_costs, workload = read_costs_and_workload(
         costs, acceptance, acceptance_rate, output_tokens, prompt_tokens, plain=False
     )
+    if acceptance is None and output_tokens is None:
+        mean = workload.tokens_W[0]
+        raise UsageError(
+            f"give --output-tokens: long outputs decide the percentile, and the costs have only their mean, {mean}; {mean} if "
+            f"all are alike, {mean}:CAP with the most tokens of an output, or a result of the lightest load test"
+        )
     cap = default_max_num_seqs(max_num_seqs, step_costs)
     found = make_plan(workload, step_costs, cap, goal)
     measure = next_measurement(workload, step_costs, found)
     tokens, told = float(workload.tokens_W.mean()), notes(step_costs, workload, cap)
-    if acceptance is None and len(set(workload.tokens_W.tolist())) == 1:
-        told.append(
-            f"note: every output has {workload.tokens_W[0]} tokens; if yours vary, the percentile is longer: give "
-            "--output-tokens MEAN:CAP or a file of lengths"
-        )
+    longest = np.quantile(workload.tokens_W, goal.quantile)
+    told.append(f"output lengths: mean {tokens:.0f} tokens, {quantile_name(goal.quantile)} {longest:.0f}")
     if acceptance_rate is not None:
         told.append("note: --acceptance-rate is taken as exact; --acceptance gives the interval its error")
     if as_json:
@@ -86,7 +94,8 @@ def plan(
     else:
         print_plan(found, measure, tokens, replica_cost, told)
     if plot is not None:
-        plot_plan(found, curves(workload, step_costs, cap), tokens, replica_gpus, plot)
+        drawn = curves(workload, step_costs, cap, measured_lengths(workload, step_costs))
+        plot_plan(found, drawn, tokens, replica_gpus, plot)
 
 
 def _seconds(option: str, text: str) -> float:

@@ -4,7 +4,7 @@ Two models, prompt lengths or datasets in one table look like repeats. Their mea
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ Floats = NDArray[np.float64]
 _REPEAT = 1.08  # ratio of two numbers of requests up to which they are one point
 _DIFFERS = 1.10  # ratio of two repeats from which they are of different things
 _OF_SERVER = re.compile("model|gpu|hardware|machine|engine|dtype|precision", re.IGNORECASE)
+_RESULT = re.compile(
+    "total_.*tokens|max_output_tokens_per_s|max_concurrent_requests"
+)  # of `vllm bench serve`: no label
 _LABEL = 0.5  # distinct values / measurements up to which a column is a label, not a result
 
 
@@ -51,12 +54,13 @@ class Contradiction:
         told = (
             f"they differ in {listed(self.labels)}, which `fit` does not use: fit each alone"
             if self.labels
-            else "no other column distinguishes them: remove those of another model, server or kind of prompts"
+            else "no other column distinguishes them: remove those of another model, server or kind of prompts; if there are none, "
+            "the machine or the prompts vary, so measure longer"
         )
+        loads = "1 load has" if self.points == 1 else f"{self.points} loads have"
         return (
             f"check {self.low.where} and {self.high.where}: both are draft length {self.low.gamma} at "
-            f"{self.low.requests:g} requests, and {self.what} differs by {self.ratio - 1:.0%} ({self.points} loads have such "
-            f"repeats); {told}"
+            f"{self.low.requests:.3g} requests, and {self.what} differs by {self.ratio - 1:.0%} ({loads} such repeats); {told}"
         )
 
 
@@ -99,17 +103,27 @@ def falls(measured: Sequence[Measurement]) -> list[str]:
     return found
 
 
-def other_servers(measured: Sequence[Measurement]) -> list[str]:
-    """Columns that say which model or machine it was, and have no value that rows with drafts and rows without share."""
+def other_servers(measured: Sequence[Measurement], known: Collection[str] = ()) -> list[str]:
+    """Columns that say which model or machine it was, and have no value that rows with drafts and rows without share; and columns
+    with several models, but for the `known` ones."""
     found = []
     for column in dict.fromkeys(column for one in measured for column in one.unread):
-        drafted, plain = ({_text(one.unread, column) for one in measured if bool(one.gamma) == side} for side in (1, 0))
+        drafted, plain = (
+            sorted({_text(one.unread, column) for one in measured if bool(one.gamma) == side}) for side in (1, 0)
+        )
         named = _OF_SERVER.search(column) and not any(map(tells_of_drafts, (column, *drafted)))
-        if named and drafted and plain and not drafted & plain:
+        if named and drafted and plain and not {*drafted} & {*plain}:
             found.append(
-                f"check {column}: {listed(sorted(drafted))} with drafts, and {listed(sorted(plain))} without: a speedup would "
+                f"check {column}: {listed(drafted)} with drafts, and {listed(plain)} without: a speedup would "
                 "compare two servers; fit each alone"
             )
+        elif (
+            named
+            and "model" in column.lower()
+            and column not in known
+            and (several := max(drafted, plain, key=len))[1:]
+        ):
+            found.append(f"check {column}: {listed(several)}: costs are of one server; fit each alone")
     return found
 
 
@@ -144,7 +158,8 @@ def _labels(groups: Sequence[Sequence[Measurement]], measured: Sequence[Measurem
     return tuple(
         column
         for column in names
-        if len(values(measured, column)) <= _LABEL * len(measured)
+        if not _RESULT.fullmatch(column)
+        and len(values(measured, column)) <= _LABEL * len(measured)
         and any(len(values(group, column)) > 1 for group in groups)
     )
 

@@ -3,7 +3,8 @@
 With one fixed length for all, the 0.95 quantile at 8 requests was predicted 51% too low for a server whose output lengths vary.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,16 @@ Ints = NDArray[np.int64]
 
 LEAST, MOST = 2, 32_768  # tokens of one output
 _QUANTILES = 200  # equally likely requests that stand for a longer list
+_MIDDLE_Q = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
 _COLUMNS = (*COLUMNS["tokens"], "output_len", "osl", "completion_tokens")
 _HOW = "give a number, MEAN:CAP, or a file of lengths"
+_PERCENTILE = re.compile(r"p(\d+(?:\.\d+)?)_e2el_ms")  # in a result of `vllm bench serve`
 
 
 def parse_output_lengths(text: str) -> Ints:
     """`200`: one length. `300:1024`: lengths with this mean that end at random and at the cap (geometric). Otherwise a file: a
-    CSV table with a column of lengths, or results of `vllm bench serve --save-detailed`. Returns at most 200 equally likely
-    lengths, ascending. UsageError for anything else."""
+    CSV table with a column of lengths, or results of `vllm bench serve`, with `--save-detailed` or by their latencies. Returns at
+    most 200 equally likely lengths, ascending. UsageError for anything else."""
     if Path(text).is_file():
         return _quantiles(_read(Path(text)), text)
     mean, colon, cap = text.partition(":")
@@ -47,10 +50,9 @@ def parse_output_lengths(text: str) -> Ints:
 
 def _geometric(mean: float, cap: float) -> Ints:
     """Quantiles of min(1 + geometric, cap) with this mean."""
-    middle_Q = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
 
     def lengths(scale: float) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = np.clip(np.ceil(-scale * np.log1p(-middle_Q)), LEAST, cap)
+        found: NDArray[np.float64] = np.clip(np.ceil(-scale * np.log1p(-_MIDDLE_Q)), LEAST, cap)
         return found
 
     return lengths(float(brentq(lambda scale: lengths(scale).mean() - mean, 1e-3, 1e9))).astype(np.int64)
@@ -65,11 +67,11 @@ def _quantiles(lengths: Sequence[Any], where: str) -> Ints:
     if not len(found_W) or not (np.isfinite(found_W) & (found_W <= MOST)).all():
         raise UsageError(f"--output-tokens {where}: give lengths from {LEAST} to {MOST:,} tokens")
     if len(found_W) > _QUANTILES:
-        found_W = np.quantile(found_W, (np.arange(_QUANTILES) + 0.5) / _QUANTILES)
+        found_W = np.quantile(found_W, _MIDDLE_Q)
     return np.sort(np.maximum(found_W.round(), LEAST).astype(np.int64))
 
 
-def _read(path: Path) -> list[Any]:
+def _read(path: Path) -> Sequence[Any]:
     where = f"--output-tokens {path}"
     try:
         text = read_text(path)
@@ -85,16 +87,45 @@ def _read(path: Path) -> list[Any]:
     return [row.cells[column] for row in table.rows if column in row.cells]
 
 
-def _detailed(text: str, where: str) -> list[Any]:
-    """All `output_lens` of the results that have them, one or one a line."""
+def _detailed(text: str, where: str) -> Sequence[Any]:
+    """All `output_lens` of the results that have them, one or one a line; otherwise lengths by the latencies of one."""
+    lengths: Sequence[Any] = []
     try:
         results = json_documents(text)
         results = results if isinstance(results, list) else [results]
         lengths = [length for result in results for length in result.get("output_lens", ())]
-    except (ValueError, AttributeError, TypeError):
-        lengths = []
-    if not lengths:
+        lengths = lengths or _by_latency(results)
+    except (ValueError, AttributeError, TypeError, KeyError, ArithmeticError):
+        pass
+    if not len(lengths):
         raise UsageError(
-            f"{where}: no output_lens; run `vllm bench serve` with --save-result --save-detailed, or give a CSV table"
+            f"{where}: no output_lens, and no percentiles of the latency; run `vllm bench serve` with --save-result and "
+            "--save-detailed or --percentile-metrics ttft,tpot,itl,e2el, or give a CSV table"
         )
     return lengths
+
+
+def _by_latency(results: Sequence[Mapping[str, Any]]) -> Sequence[float]:
+    """Of the result with the shortest mean latency: at a light load a latency, less the time to first token, is in proportion to
+    the output. Between known percentiles quantiles are those of an exponential distribution, and below the lowest they are
+    linear, with the mean of the outputs. Empty without percentiles."""
+    known = [one for one in results if "mean_e2el_ms" in one and any(map(_PERCENTILE.fullmatch, one))]
+    if not known:
+        return []
+    one = min(known, key=lambda result: float(result["mean_e2el_ms"]))
+    mean = float(one["total_output_tokens"]) / float(one["completed"])
+    first = float(one.get("mean_ttft_ms", 0.0))
+    shares = {float(found[1]) / 100: one[name] for name in one if (found := _PERCENTILE.fullmatch(name))}
+    if "median_e2el_ms" in one:
+        shares[0.5] = one["median_e2el_ms"]
+    each_token = (float(one["mean_e2el_ms"]) - first) / mean
+    tokens = {
+        share: (float(latency) - first) / each_token for share, latency in sorted(shares.items()) if 0 < share < 1
+    }
+    lowest, known_Q = min(tokens), -np.log1p(-np.array(list(tokens)))
+    above_Q = np.interp(-np.log1p(-_MIDDLE_Q), known_Q, list(tokens.values()))
+    below_Q = np.clip(_MIDDLE_Q / lowest, 0, 1)  # from the shortest output to the lowest percentile
+    rising_Q, shortest_Q = above_Q * below_Q, 1 - below_Q
+    shortest = float(np.clip((mean - rising_Q.mean()) / shortest_Q.mean(), 0, tokens[lowest]))
+    found_Q: Sequence[float] = (rising_Q + shortest * shortest_Q).tolist()
+    return found_Q

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import ServerCapacity
-from pipeline.latency.load.closed_loop import ClosedLoop, alone, closed_loop
+from pipeline.latency.load.closed_loop import alone
 from pipeline.latency.load.prediction import chosen_lengths, latency_at, length_at
 from pipeline.latency.load.queueing import Latency
-from pipeline.latency.load.workload import Workload, server_capacity
+from pipeline.latency.load.workload import Workload, measured_lengths, server_capacity
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -105,7 +105,9 @@ class Plan:
 
 def make_plan(workload: Workload, step_costs: StepCosts, cap: int, goal: Goal) -> Plan:
     """Plain decoding, each measured draft length, and the schedule by batch size, where these were measured."""
-    lengths = {"none" if gamma == 0 else str(gamma): np.full(cap, gamma) for gamma in _measured(workload, step_costs)}
+    lengths = {
+        "none" if gamma == 0 else str(gamma): np.full(cap, gamma) for gamma in measured_lengths(workload, step_costs)
+    }
     schedule_N = chosen_lengths(workload, step_costs, cap)
     if len(set(schedule_N.tolist())) > 1:
         lengths[SCHEDULE] = schedule_N
@@ -118,20 +120,6 @@ def next_measurement(workload: Workload, step_costs: StepCosts, plan: Plan) -> N
     favour."""
     first = plan.options[0]
     return _Server(workload, step_costs, first.lengths_N, plan.goal).next_measurement(first)
-
-
-def curves(workload: Workload, step_costs: StepCosts, cap: int) -> dict[int, list[ClosedLoop]]:
-    """By measured draft length, at loads from one request to the batch cap: what one user gets of what the replica gives."""
-    loads = np.unique(np.geomspace(1, cap, 16).round().astype(int)).tolist()
-    return {
-        gamma: [closed_loop(workload, step_costs, np.full(cap, gamma), load) for load in loads]
-        for gamma in _measured(workload, step_costs)
-    }
-
-
-def _measured(workload: Workload, step_costs: StepCosts) -> list[int]:
-    first = 0 if step_costs.plain else 1
-    return [gamma for gamma in range(first, workload.max_gamma + 1) if step_costs.measured(gamma)]
 
 
 @dataclass(frozen=True)

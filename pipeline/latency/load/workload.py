@@ -173,6 +173,12 @@ def make_traces(workload: Workload, gamma: int) -> Traces:
     return Traces(workload.prompt_tokens_W, tokens_W, acceptance_WT)
 
 
+def measured_lengths(workload: Workload, step_costs: StepCosts) -> list[int]:
+    """The draft lengths that were measured, 0 among them if plain decoding was."""
+    first = 0 if step_costs.plain else 1
+    return [gamma for gamma in range(first, workload.max_gamma + 1) if step_costs.measured(gamma)]
+
+
 def server_capacity(workload: Workload, step_costs: StepCosts, lengths_N: Ints) -> ServerCapacity:
     """Service times of the workload at each batch size n, at draft length lengths_N[n - 1]; the batch cap is
     `len(lengths_N)`. They contain the step of the first token, where it takes one."""

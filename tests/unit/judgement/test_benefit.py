@@ -1,6 +1,8 @@
 """What a draft buys at a load."""
 
 import re
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -8,9 +10,11 @@ from pipeline.acceptance.schema import Figure
 from pipeline.judgement.at_load import StatedLoad
 from pipeline.judgement.benefit import benefit_at_load
 from pipeline.judgement.rule_result import PASS, RuleResult
-from pipeline.judgement.schema import PLAIN
+from pipeline.judgement.schema import CANDIDATE, PLAIN
+from pipeline.latency.load.closed_loop import closed_loop
 from pipeline.latency.load.prediction import predict
 from pipeline.registry.run_content import decision_points
+from pipeline.report.charts import Charts
 from pipeline.report.page import review_page
 from tests.decisions import make_decision, make_example_set
 from tests.unit.latency.load.test_prediction import WORKLOAD, step_costs_of
@@ -38,3 +42,74 @@ def test_latency_is_named_by_its_quantile() -> None:
         name.removeprefix("predicted_p99"): value for name, value in metrics.items() if "predicted" in name
     }
     assert 1.0 == metrics["rules/max_latency_seconds/p99"]
+
+
+LOAD = StatedLoad(
+    step_costs=step_costs_of(0.0005), requests_per_second=1.5, max_batch=16, gamma=2, quantiles=[0.95, 0.99]
+)
+LIMITS = [
+    RuleResult(name=f"max_latency_seconds:{name}", verdict=PASS, text="", threshold=seconds)
+    for name, seconds in (("p95", 4.0), ("p99", 8.0))
+]
+
+
+class Axes(Charts):
+    """Gives the axes that were drawn, instead of SVG."""
+
+    def _svg(self, figure: Any, axes: Any, legend: bool = True) -> Any:
+        return axes
+
+
+def test_tokens_per_second_are_known_at_each_draft_length() -> None:
+    """Those of a load test with so many requests: of one user and of the replica. The engine's length is among them where it was
+    not measured."""
+    found = benefit_at_load(WORKLOAD, LOAD)
+    loop = closed_loop(WORKLOAD, LOAD.step_costs, np.full(16, 2), 16)
+    apart = benefit_at_load(WORKLOAD, replace(LOAD, step_costs=fit_without(2)))
+
+    assert 200 == found.output_tokens
+    assert [0, 1, 2, 3] == list(found.by_draft_length)
+    assert [1, 16] == [found.by_draft_length[2][at].requests for at in (0, -1)]
+    assert (loop.each, loop.throughput) == (found.by_draft_length[2][-1].each, found.by_draft_length[2][-1].all)
+    assert [0, 1, 2, 3] == list(apart.by_draft_length)
+
+
+def fit_without(gamma: int) -> Any:
+    costs = step_costs_of(0.0005)
+    return replace(costs, measured_requests={length: (1, 16) for length in range(4) if length != gamma})
+
+
+def test_the_chart_has_the_stated_load_and_the_limits() -> None:
+    """A limit is the tokens per second of a request of mean length that takes as long; the load, those that arrive."""
+    benefit = benefit_at_load(WORKLOAD, LOAD)
+    drawn: Any = Axes({PLAIN: "Plain decoding", CANDIDATE: "x"}).tokens_by_draft_length(benefit, 200, {"p95 4 s": 4.0})
+    lines = {line.get_label(): line for line in drawn.lines}
+
+    assert [(50.0, 300.0)] == [tuple(at) for at in lines["p95 4 s"].get_xydata()]
+    assert {"Plain decoding", "γ = 1", "γ = 2", "γ = 3"} < lines.keys()
+    assert [(one.each, one.all) for one in benefit.by_draft_length[3]] == [
+        tuple(at) for at in lines["γ = 3"].get_xydata()
+    ]
+    assert [300.0, 300.0] in [list(line.get_ydata()) for line in drawn.lines]
+
+
+def test_the_page_has_tokens_per_second_as_a_chart_and_as_a_table() -> None:
+    """The caption names a star only where there are limits; a decision of before has neither chart nor table."""
+    benefit = benefit_at_load(WORKLOAD, LOAD)
+    limited, free, old = (
+        review_page(make_decision(benefit=one, rules=rules), make_example_set("one"))
+        for one, rules in (
+            (benefit, LIMITS),
+            (benefit, []),
+            (replace(benefit, output_tokens=None, by_draft_length={}), LIMITS),
+        )
+    )
+    (last,) = re.findall(r"<div>16</div></th>(.*?)</tr>", limited)
+    at = benefit.by_draft_length[0][-1]
+
+    assert f'<td data-label="Plain decoding">{at.each:.3g} / {at.all:.3g}</td><td data-label="γ = 1">' in last
+    assert [(True, True), (True, False), (False, False)] == [
+        ("against those of one user" in page, "a star a latency limit" in page) for page in (limited, free, old)
+    ]
+    assert ("p99 8 s" in limited, "p99 8 s" in free) == (True, False)
+    assert "number of requests and draft length" not in old

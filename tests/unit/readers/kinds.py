@@ -472,6 +472,12 @@ KINDS: tuple[Kind, ...] = (
         covers=("pipeline/latency/load/output_lengths:_read",),
     ),
     Kind(
+        name="output lengths by latency", file="lengths.json",
+        valid={"completed": 9, "total_output_tokens": 900, "mean_ttft_ms": 5.0, "mean_e2el_ms": 105.0, "p95_e2el_ms": 200.0},
+        read=lambda place: parse_output_lengths(str(place / "lengths.json")),
+        covers=("pipeline/latency/load/output_lengths:_read",),
+    ),
+    Kind(
         name="config", file="config.yaml", valid=yaml_text(CONFIG), read=lambda place: load_config(place / "config.yaml"),
         covers=("pipeline/config/loading:_read", "pipeline/config/loading:_apply"),
     ),

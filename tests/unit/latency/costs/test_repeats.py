@@ -112,3 +112,22 @@ def test_rows_with_drafts_are_of_the_same_server(
     found = other_servers(_read(tmp_path, f"{column},concurrency,k,tpot_ms,acceptance_length", rows))
 
     assert said == [one.partition(": ")[2].partition(":")[0] for one in found]
+
+
+def test_several_models_are_named_where_no_load_is_shared(tmp_path: Path) -> None:
+    """Of two, at loads of their own; one that a contradiction names already is not said again."""
+    rows = [f"{model},{load},{10 + load}" for model, loads in (("8B", (1, 4)), ("30B", (2, 8))) for load in loads]
+    table = _read(tmp_path, "model_id,concurrency,tpot_ms", rows)
+
+    assert ["check model_id: 30B, 8B: costs are of one server; fit each alone"] == other_servers(table)
+    assert [] == other_servers(table, ["model_id"])
+
+
+def test_a_result_is_no_label(tmp_path: Path) -> None:
+    """Counts of `vllm bench serve` differ between repeats, and say nothing of a server."""
+    rows = [f"{load},{load * (10 + turn)},{100 * turn + 1}" for load in (1, 2, 4, 8) for turn in (0, 5)]
+    (found,) = contradictions(_read(tmp_path, "concurrency,tpot_ms,total_output_tokens", rows))
+
+    assert () == found.labels
+    assert "4 loads have such repeats); no other column tells them apart" in found.said()
+    assert "so measure longer" in found.said()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.latency.load.closed_loop import closed_loop
+from pipeline.latency.load.closed_loop import closed_loop, curves
 from pipeline.latency.load.workload import constant_acceptance_workload
 from tests.benchmarks.replica_plans import Known
 
@@ -39,3 +39,12 @@ def test_a_queue_adds_latency_and_no_throughput() -> None:
     assert pytest.approx(2 * full.mean) == queued.mean
     assert queued.first_token > full.mean
     assert pytest.approx(full.token) == queued.token
+
+
+def test_a_curve_goes_from_one_request_to_the_batch_cap() -> None:
+    """Each of its points is a load test of its own."""
+    found = curves(WORKLOAD, COSTS, 8, [0, 2])
+
+    assert [0, 2] == list(found)
+    assert (1, 8) == (found[2][0].concurrency, found[2][-1].concurrency)
+    assert found[2] == [closed_loop(WORKLOAD, COSTS, np.full(8, 2), one.concurrency) for one in found[2]]

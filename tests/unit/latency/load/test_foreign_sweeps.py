@@ -460,6 +460,27 @@ def test_output_lengths_are_a_distribution(tmp_path: Path) -> None:
     assert pytest.approx(1020, abs=3) == capped.mean()
 
 
+def test_latencies_of_a_result_tell_its_output_lengths(tmp_path: Path) -> None:
+    """Outputs of 2 to 400 tokens at 10 ms each, and of an exponential distribution; the time to first token is no part of them. A
+    heavier load, whose latencies vary more, is not used. Quantiles between known ones are off by less than a tenth."""
+    quantiles = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+    heavier = {"completed": 5, "total_output_tokens": 5000, "mean_e2el_ms": 9e9, "p99_e2el_ms": 9e12}
+    for mean, length in ((201.0, lambda q: 2 + 398 * q), (300.0, lambda q: -300 * np.log1p(-q))):
+        percentiles = {f"{name}_e2el_ms": 500 + 10 * float(length(q)) for name, q in quantiles.items()}
+        of_mean = {
+            "mean_ttft_ms": 500,
+            "mean_e2el_ms": 500 + 10 * mean,
+            "completed": 9,
+            "total_output_tokens": 9 * mean,
+        }
+        (tmp_path / "one.json").write_text(json.dumps([heavier, of_mean | percentiles]))
+        found = parse_output_lengths(str(tmp_path / "one.json"))
+
+        assert pytest.approx(mean, rel=0.02) == found.mean()
+        for q in (0.5, 0.8, 0.9, 0.95):
+            assert pytest.approx(length(q), rel=0.1) == np.quantile(found, q)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -475,7 +496,10 @@ def test_output_lengths_are_a_distribution(tmp_path: Path) -> None:
         ("{place}/words.csv", "a length is not a number"),
         ("{place}/empty.csv", "no column of output lengths"),
         ("{place}/huge.csv", "give lengths from 2 to 32,768 tokens"),
-        ("{place}/result.json", "no output_lens; run `vllm bench serve` with --save-result --save-detailed"),
+        (
+            "{place}/result.json",
+            "no output_lens, and no percentiles of the latency; run `vllm bench serve` with --save-result and",
+        ),
     ],
 )
 def test_output_lengths_that_cannot_be_are_one_line(text: str, message: str, tmp_path: Path) -> None:
