@@ -1,12 +1,15 @@
 """A training as its task says: what it reads of the completions of `generate`, and the training itself, in one process or as one
 of several."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pipeline.config.pair import DeviceMap
-from pipeline.distillation.learning_curve import subset
 from pipeline.distillation.mixing import training_rows
 from pipeline.distillation.processes import is_first, join, leave
 from pipeline.distillation.scored_prompts import ScoredPrompts
@@ -14,7 +17,7 @@ from pipeline.distillation.segments import segment_weights
 from pipeline.distillation.settings import TrainingSettings, TrainingTask
 from pipeline.distillation.training import Training
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.generation.stored_completions import StoredCompletions
+from pipeline.generation.stored_completions import StoredCompletions, chosen, column
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.progress import Progress
 from pipeline.speculation.settings import Sampling
@@ -46,6 +49,23 @@ def training_data(
         train = subset(train, share)
         rows = training_rows(train, distill, settings.seed)
     return TrainingData(train, rows, ScoredPrompts.read(prompts, distill.prompt_weight), weights, dev)
+
+
+def subset(completions: Sequence[StoredCompletion], share: float) -> Sequence[StoredCompletion]:
+    """The completions of a share of each domain's prompts. The subset of a smaller share is contained in that of a larger one."""
+    id_N, domain_N = column(completions, "id"), column(completions, "domain")
+    is_chosen_N = np.zeros(len(id_N), dtype=bool)
+    for domain in np.unique(domain_N):
+        prompts = np.unique(id_N[domain_N == domain])
+        is_chosen_N |= np.isin(id_N, _by_digest(prompts)[: max(1, round(share * len(prompts)))])
+    return chosen(completions, np.flatnonzero(is_chosen_N))
+
+
+def _by_digest(prompts: NDArray[np.bytes_]) -> NDArray[np.bytes_]:
+    """By a digest of each, so that the order of two does not depend on the others."""
+    digests = b"".join(hashlib.sha256(b"learning curve " + prompt).digest() for prompt in prompts.tolist())
+    words_PW = np.frombuffer(digests, dtype=">u8").reshape(len(prompts), -1)
+    return prompts[np.lexsort(words_PW.T[::-1])]
 
 
 def training_of(

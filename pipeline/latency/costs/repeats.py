@@ -54,8 +54,8 @@ class Contradiction:
         told = (
             f"they differ in {listed(self.labels)}, which `fit` does not use: fit each alone"
             if self.labels
-            else "no other column distinguishes them: remove those of another model, server or kind of prompts; if there are none, "
-            "the machine or the prompts vary, so measure longer"
+            else "no other column distinguishes them: remove those of another model, server or kind of prompts; if there are "
+            "none, the machine or the prompts vary, so measure longer"
         )
         loads = "1 load has" if self.points == 1 else f"{self.points} loads have"
         return (

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipeline.distillation.learning_curve import CurvePoint, curve_json, next_doubling, subset
+from pipeline.distillation.learning_curve import CurvePoint, curve_json, next_doubling
+from pipeline.distillation.task import subset
 from tests.fakes import stored_completion
 
 SPOKEN = [

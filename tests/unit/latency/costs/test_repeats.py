@@ -129,5 +129,5 @@ def test_a_result_is_no_label(tmp_path: Path) -> None:
     (found,) = contradictions(_read(tmp_path, "concurrency,tpot_ms,total_output_tokens", rows))
 
     assert () == found.labels
-    assert "4 loads have such repeats); no other column tells them apart" in found.said()
+    assert "4 loads have such repeats); no other column distinguishes them" in found.said()
     assert "so measure longer" in found.said()
