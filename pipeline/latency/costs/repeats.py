@@ -20,9 +20,7 @@ Floats = NDArray[np.float64]
 _REPEAT = 1.08  # ratio of two numbers of requests up to which they are one point
 _DIFFERS = 1.10  # ratio of two repeats from which they are of different things
 _OF_SERVER = re.compile("model|gpu|hardware|machine|engine|dtype|precision", re.IGNORECASE)
-_RESULT = re.compile(
-    "total_.*tokens|max_output_tokens_per_s|max_concurrent_requests"
-)  # of `vllm bench serve`: no label
+_RESULT = re.compile("total_.*tokens|max_output_tokens_per_s|max_concurrent_requests")  # counts, no labels
 _LABEL = 0.5  # distinct values / measurements up to which a column is a label, not a result
 
 
@@ -111,18 +109,14 @@ def other_servers(measured: Sequence[Measurement], known: Collection[str] = ()) 
         drafted, plain = (
             sorted({_text(one.unread, column) for one in measured if bool(one.gamma) == side}) for side in (1, 0)
         )
+        several = max(drafted, plain, key=len)
         named = _OF_SERVER.search(column) and not any(map(tells_of_drafts, (column, *drafted)))
         if named and drafted and plain and not {*drafted} & {*plain}:
             found.append(
                 f"check {column}: {listed(drafted)} with drafts, and {listed(plain)} without: a speedup would "
                 "compare two servers; fit each alone"
             )
-        elif (
-            named
-            and "model" in column.lower()
-            and column not in known
-            and (several := max(drafted, plain, key=len))[1:]
-        ):
+        elif named and "model" in column.lower() and column not in known and len(several) > 1:
             found.append(f"check {column}: {listed(several)}: costs are of one server; fit each alone")
     return found
 
