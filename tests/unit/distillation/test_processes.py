@@ -16,7 +16,7 @@ def test_one_process_is_all_and_the_first() -> None:
 
 
 def test_devices_that_cannot_exchange_tensors_train_in_one_process() -> None:
-    with pytest.raises(UsageError, match=r"^distill\.processes: torch has no exchange .* kind meta .* set it to 1$"):
+    with pytest.raises(UsageError, match=r"^distill\.processes: torch has no exchange .* kind meta; set it to 1$"):
         processes.join("meta")
 
 

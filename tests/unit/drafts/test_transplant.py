@@ -187,7 +187,7 @@ def test_how_much_of_a_text_is_shared_is_said() -> None:
 
     assert "259 of 264 tokens are shared, 90.0% of your prompts' text; it must be trained afterwards" == first
     assert "cannot write 6.0% of your prompts' text: it loses capital letters" in more[0]
-    assert "without a counterpart in the draft: <|user|>; pair.draft.tokens says" in more[1]
+    assert "without a counterpart in the draft: <|user|>; pair.draft.tokens maps" in more[1]
     assert 1 == len(text_notes(vocabularies, shared, {the: 1}))
     assert ["259 of 264 tokens are shared; it must be trained afterwards"] == text_notes(vocabularies, shared, {})
 

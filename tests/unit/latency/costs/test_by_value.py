@@ -297,7 +297,7 @@ def test_results_after_each_other_are_lines_or_not(tmp_path: Path) -> None:
         ("concurrency,latency_ms,generated tokens", ("1,2143,2560", "8,2446,20480"), "TPOT is unknown"),
         ("concurrency,k,tpot_ms,acceptance_rate", ("1,0,10,", "1,3,5,51.1"), "draft_acceptance_rate=acceptance_rate*0.01"),
         ("concurrency,k,tpot_ms,accept_len,tau", ("1,0,10,,", "1,3,5,2.5,2.5"), "give --column acceptance_length=accept_len"),
-        ("concurrency,k,tpot_ms,accept_len,tau", ("1,0,10,1,1", "1,3,5,2.5,2.7"), "can be 'accept_len' or 'tau'; say which"),
+        ("concurrency,k,tpot_ms,accept_len,tau", ("1,0,10,1,1", "1,3,5,2.5,2.7"), "can be 'accept_len' or 'tau'; choose"),
         ("concurrency,num_draft_tokens,tpot_ms,accept_len", ("1,0,10,1", "1,3,5,2.5"), "gamma=num_draft_tokens"),
         ("concurrency,Draft Tokens,tpot_ms,acceptance_length", ("1,0,10,1", "1,3,5,2.5"), "'gamma=Draft Tokens'"),
         ("concurrency,steps,num_draft_tokens,tpot_ms,accept_len", ("1,3,4,10,2", "8,3,4,12,2"), "gamma=steps"),
