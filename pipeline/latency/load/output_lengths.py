@@ -122,6 +122,8 @@ def _by_latency(results: Sequence[Mapping[str, Any]]) -> Sequence[float]:
     tokens = {
         share: (float(latency) - first) / each_token for share, latency in sorted(shares.items()) if 0 < share < 1
     }
+    if not all(-MOST <= length <= MOST for length in (mean, *tokens.values())):
+        raise ValueError("no lengths")
     lowest, known_Q = min(tokens), -np.log1p(-np.array(list(tokens)))
     above_Q = np.interp(-np.log1p(-_MIDDLE_Q), known_Q, list(tokens.values()))
     below_Q = np.clip(_MIDDLE_Q / lowest, 0, 1)  # from the shortest output to the lowest percentile
