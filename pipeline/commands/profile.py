@@ -65,7 +65,7 @@ def profile(
     check_user_file(points_path(out), "--out")
     named = find_draft(draft, Store(store), "--draft")
     from pipeline.drafts.named_pair import load_named_pair
-    from pipeline.latency.costs.measure import measure_profile  # loads torch
+    from pipeline.latency.costs.measure import Grid, measure_profile  # loads torch
     from pipeline.report.profile import print_profile
 
     pair = load_named_pair(target, {draft: named}, dtype, device, trust_remote_code)
@@ -85,10 +85,7 @@ def profile(
         pair.target,
         loaded.models[0],
         pair.vocabulary,
-        batches=batches,
-        gammas=max_gamma,
-        contexts=contexts,
-        prompts=prompts,
+        Grid(batches=batches, gammas=max_gamma, contexts=contexts, prompts=prompts),
         about=about,
         progress=Progress(),
         out=out,

@@ -64,17 +64,17 @@ def ended(facts: Mapping[str, Any]) -> str | None:
     return reason_of(facts["finish_reason"] if facts.get("finish_reason") is not None else next(iter(words), None))
 
 
-def read_answer(found: Any) -> Answered:
-    """The answer that `found` is, in whatever form. UnusableAnswer where there is none, or none of a known form."""
-    value = decoded(found)
+def read_answer(given: Any) -> Answered:
+    """The answer that `given` is, in whatever form. UnusableAnswer where there is none, or none of a known form."""
+    value = decoded(given)
     if isinstance(value, str):
         if _OPENS.match(value):
             raise UnusableAnswer("an answer as text that is not JSON")
         if found_form := encoded(value):
             raise UnusableAnswer(f"an answer that is {found_form}")
         return Answered(value)
-    if isinstance(found, str) and not _is_of_a_server(value):
-        return Answered(found)  # the target has answered in JSON
+    if isinstance(given, str) and not _is_of_a_server(value):
+        return Answered(given)  # the target has answered in JSON
     for _ in range(_MOST_INNER):
         if not isinstance(value, Mapping):
             break
@@ -83,8 +83,8 @@ def read_answer(found: Any) -> Answered:
                 return answer
         inner = (decoded(value.get(name)) for name in _INNER)
         value = next((one for one in inner if isinstance(one, Mapping)), None)
-    if isinstance(found, list):
-        return Answered(found)  # parts of a content, or nothing
+    if isinstance(given, list):
+        return Answered(given)  # parts of a content, or nothing
     raise UnusableAnswer("an answer of no known form")
 
 
@@ -243,5 +243,5 @@ def _message_within(value: Any) -> Any:
 
 def _stopped(word: Any, facts: Mapping[str, Any]) -> str | None:
     """The reason, where a server also states the stop string that it found."""
-    found = any(isinstance(facts.get(name), str) for name in ("stop_reason", "matched_stop"))
-    return STOP_STRING if found else reason_of(word)
+    has_stop_string = any(isinstance(facts.get(name), str) for name in ("stop_reason", "matched_stop"))
+    return STOP_STRING if has_stop_string else reason_of(word)

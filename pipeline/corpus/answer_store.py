@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.corpus.arrow_batches import batches, kept_batches
 from pipeline.errors import UnderstudyError
 from pipeline.store.json_text import parse_json
 from pipeline.store.own_files import reads_own_files
@@ -30,21 +31,18 @@ class StoredAnswer:
     exact: bool = True  # the log has the token ids; else they are those of its text, tokenised again
 
 
-@reads_own_files("written by the same process")
 def write_answers(path: Path, accepted: Path, ids: NDArray[np.uint64], kept: NDArray[np.bool_]) -> int:
     """Write the answers of the kept rows of the row buffer's `accepted` file, batch by batch, and return their number. No file
     where there is none. `ids` and `kept` are [rows]."""
-    schema, written, first = pa.schema([("id", pa.string()), ("answer", ANSWER)]), 0, 0
-    with pa.memory_map(str(accepted)) as source, pa.ipc.new_file(str(path), schema) as out:
-        reader = pa.ipc.open_file(source)
-        for number in range(reader.num_record_batches):
-            batch = reader.get_batch(number)
-            answers, rows = batch.column("answer"), slice(first, first + batch.num_rows)
-            chosen = np.flatnonzero(kept[rows] & answers.is_valid().to_numpy(zero_copy_only=False))
+    schema, written = pa.schema([("id", pa.string()), ("answer", ANSWER)]), 0
+    with pa.ipc.new_file(str(path), schema) as out:
+        for batch, rows in kept_batches(accepted, kept):
+            answers = batch.column("answer")
+            chosen = np.flatnonzero(answers.is_valid().to_numpy(zero_copy_only=False))
             if len(chosen):
-                names = [f"{int(value):016x}" for value in ids[rows][chosen]]
+                names = [f"{int(value):016x}" for value in ids[rows[chosen]]]
                 out.write_batch(pa.record_batch([pa.array(names), answers.take(pa.array(chosen))], schema=schema))
-            first, written = first + batch.num_rows, written + len(chosen)
+            written += len(chosen)
     if not written:
         path.unlink()
     return written
@@ -62,9 +60,9 @@ class StoredAnswers:
             return
         try:
             self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            batches = [self._reader.get_batch(number).column("id") for number in range(self._reader.num_record_batches)]
-            names = np.concatenate([np.array(ids.to_pylist(), dtype="S16") for ids in batches])
-            self._first = np.cumsum([0, *map(len, batches)])
+            ids = [batch.column("id") for batch in batches(self._reader)]
+            names = np.concatenate([np.array(column.to_pylist(), dtype="S16") for column in ids])
+            self._first = np.cumsum([0, *map(len, ids)])
             self._rows = np.argsort(names)
             self._names = names[self._rows]
         except pa.ArrowInvalid as error:
@@ -86,10 +84,10 @@ class StoredAnswers:
 
     def __iter__(self) -> Iterator[StoredAnswer]:
         """Every answer, in the order of the file."""
-        for number in range(self._reader.num_record_batches if len(self) else 0):
-            yield from map(_answer, self._reader.get_batch(number).column("answer").to_pylist())
+        for batch in batches(self._reader) if len(self) else ():
+            yield from map(_answer, batch.column("answer").to_pylist())
 
 
 @reads_own_files("an Arrow file of an artifact: a stage compares its SHA-256 before it reads it")
-def _answer(found: Mapping[str, Any]) -> StoredAnswer:
-    return StoredAnswer(tuple(found["tokens"]), found["cut"], parse_json(found["stated"]), found["exact"])
+def _answer(row: Mapping[str, Any]) -> StoredAnswer:
+    return StoredAnswer(tuple(row["tokens"]), row["cut"], parse_json(row["stated"]), row["exact"])

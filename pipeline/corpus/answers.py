@@ -52,9 +52,9 @@ def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
 
     It is in one of the forms of `answer_forms.py`. Without a reason of its end it may be cut off, and is not used.
     """
-    found = row.get(source.answer_field)
-    answer = read_answer(_last_message(row, source) if found is None else found)
-    if found is not None and _begun(row, source, answer.said):
+    given = row.get(source.answer_field)
+    answer = read_answer(_last_message(row, source) if given is None else given)
+    if given is not None and _begun(row, source, answer.said):
         raise UnusableAnswer("a request that ends with an assistant's message, which the answer may go on with")
     if changed := [name for name, values in NEUTRAL.items() if row.get(name) not in values]:
         raise UnusableAnswer(f"a request with {changed[0]}")
@@ -83,7 +83,7 @@ def stated_sampling(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def settings_text(stated: Mapping[str, float]) -> str:
-    """For messages."""
+    """The settings in words, for messages."""
     return ", ".join(f"{name} {value:g}" for name, value in stated.items())
 
 
@@ -128,15 +128,15 @@ def _begun(row: Mapping[str, Any], source: PromptSource, said: Any) -> bool:
     return bool(last.get("content")) and last.get("content") != own
 
 
-def _said(found: Any) -> tuple[str, Mapping[str, Any] | None]:
+def _said(said: Any) -> tuple[str, Mapping[str, Any] | None]:
     """The text of an answer; and where a server parsed thinking or tool calls out of it, the message that has them."""
-    if not isinstance(found, Mapping):
-        return _text(found), None
-    calls = found.get("tool_calls") or ([{"function": call}] if (call := found.get("function_call")) else [])
-    thinking = found.get("reasoning_content") or found.get("reasoning")
+    if not isinstance(said, Mapping):
+        return _text(said), None
+    calls = said.get("tool_calls") or ([{"function": call}] if (call := said.get("function_call")) else [])
+    thinking = said.get("reasoning_content") or said.get("reasoning")
     if not calls and not thinking:
-        return _text(found.get("content")), None
-    content = "" if found.get("content") is None else _text(found["content"])
+        return _text(said.get("content")), None
+    content = "" if said.get("content") is None else _text(said["content"])
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if thinking:
         thinking = _text(thinking)
@@ -155,22 +155,22 @@ def _calls(calls: Any) -> list[dict[str, Any]]:
             raise UnusableAnswer("tool calls of an unknown form")
         if "\ufffd" in str(function.get("arguments")):
             raise UnusableAnswer("characters that were cut off")
-    found = [with_arguments(call) for call in calls]
-    if any(isinstance(call["function"].get("arguments"), str) for call in found):
+    parsed = [with_arguments(call) for call in calls]
+    if any(isinstance(call["function"].get("arguments"), str) for call in parsed):
         raise UnusableAnswer("tool calls with arguments that are not JSON")  # a template would quote them
-    return found
+    return parsed
 
 
-def _text(found: Any) -> str:
-    if isinstance(found, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in found):
-        found = "".join(str(part.get("text", "")) for part in found)
-    if not isinstance(found, str):
+def _text(content: Any) -> str:
+    if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
+        content = "".join(str(part.get("text", "")) for part in content)
+    if not isinstance(content, str):
         raise UnusableAnswer("no text")
-    if "\ufffd" in found:
+    if "\ufffd" in content:
         raise UnusableAnswer("characters that were cut off")
-    if is_cut(found):
+    if is_cut(content):
         raise UnusableAnswer("a text that a logger cut")
-    return found
+    return content
 
 
 def _is_cut(reason: str | None) -> bool:

@@ -86,15 +86,15 @@ def standard_role(role: str) -> str:
 def as_served(message: Mapping[str, Any]) -> dict[str, Any]:
     """`message`, of one of the roles of `SENDERS` or another, as the template gets it. ValueError, which says why, for tool calls
     that engines read differently."""
-    found = {name: item for name, item in message.items() if item is not None}
-    call = decoded(found.pop("function_call", None))
-    calls = decoded(found.pop("tool_calls", None)) or ([{"type": "function", "function": call}] if call else [])
-    found.setdefault("content", "")
-    if standard_role(str(found.get("role"))) != "assistant":
-        return found
+    served = {name: item for name, item in message.items() if item is not None}
+    call = decoded(served.pop("function_call", None))
+    calls = decoded(served.pop("tool_calls", None)) or ([{"type": "function", "function": call}] if call else [])
+    served.setdefault("content", "")
+    if standard_role(str(served.get("role"))) != "assistant":
+        return served
     if calls:
-        found["tool_calls"] = [_served_call(call) for call in _list_of_calls(calls)]
-    return with_thinking(found)
+        served["tool_calls"] = [_served_call(call) for call in _list_of_calls(calls)]
+    return with_thinking(served)
 
 
 def with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,14 +127,14 @@ def _list_of_calls(calls: Any) -> list[Mapping[str, Any]]:
 
 
 def _served_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    found = with_arguments(call)
-    function = found.get("function")
+    served = with_arguments(call)
+    function = served.get("function")
     if not isinstance(function, Mapping):
-        return found  # of a form that only templates may know
+        return served  # of a form that only templates may know
     arguments = function.get("arguments")
     if arguments is None or arguments == "":
         arguments = {}
     if not isinstance(arguments, Mapping):
         kind = "text that is not JSON" if isinstance(arguments, str) else json_kind(arguments)
         raise ValueError(f"have arguments that are {kind} and no object, which engines read differently")
-    return {**found, "function": {**function, "arguments": arguments}}
+    return {**served, "function": {**function, "arguments": arguments}}

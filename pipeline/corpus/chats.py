@@ -13,8 +13,8 @@ def as_list(value: Any) -> Any:
     """A chat as a list of messages where it is the JSON text of one, a list of such texts, or an object of lists, as `datasets`
     stores a sequence of objects. Other values as they are."""
     if isinstance(value, str):
-        found = decoded(value)
-        return found if isinstance(found, list) else value
+        messages = decoded(value)
+        return messages if isinstance(messages, list) else value
     if is_texts(value) and all(isinstance(one, Mapping) and _is_message(one) for one in map(decoded, value)):
         return list(map(decoded, value))
     if isinstance(value, Mapping):
@@ -75,8 +75,8 @@ def as_message(entry: Mapping[str, Any], roles: Mapping[str, str]) -> dict[str, 
 
 
 def _call(value: Any) -> dict[str, Any]:
-    found = decoded(value)
-    calls = found if isinstance(found, list) else [found]
+    stated = decoded(value)
+    calls = stated if isinstance(stated, list) else [stated]
     if not all(isinstance(call, Mapping) and isinstance(call.get("name"), str) for call in calls):
         return {"role": "assistant", "content": value}
     return {

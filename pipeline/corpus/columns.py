@@ -79,7 +79,7 @@ def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where:
     if not configured and names:
         if any(getattr(source, key) != PromptSource.model_fields[key].default for key in _CHOICES):
             raise _not_there(names, source, where)
-        source, layout, foreign = _recognised(rows, names, source, where)(source)
+        source, layout, foreign = _recognised(rows, names, source, where)
     else:
         layout, foreign = _configured(rows, configured, source), None
     _check_whole_chats(rows, source, where)
@@ -148,17 +148,16 @@ def _check_whole_chats(rows: Sequence[Mapping[str, Any]], source: PromptSource, 
             )
 
 
-class _Found:
-    """Columns that were recognised, to be written into a source."""
-
-    def __init__(self, layout: str, foreign: str | None = None, **fields: str) -> None:
-        self._layout, self._foreign, self._fields = layout, foreign, fields
-
-    def __call__(self, source: PromptSource) -> tuple[PromptSource, str, str | None]:
-        return source.model_copy(update=self._fields), self._layout, self._foreign
+_Recognised = tuple[PromptSource, str, str | None]  # with its columns, the layout, and answers of others
 
 
-def _recognised(rows: Sequence[Mapping[str, Any]], names: Sequence[str], source: PromptSource, where: Where) -> _Found:
+def _with(source: PromptSource, layout: str, foreign: str | None = None, **fields: str) -> _Recognised:
+    return source.model_copy(update=fields), layout, foreign
+
+
+def _recognised(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], source: PromptSource, where: Where
+) -> _Recognised:
     by_name = {name.strip().lower(): name for name in reversed(names)}
     chats = {name: form for name in names if (form := _form(rows, name)) is not None}
     known = [by_name[name] for name in _CHATS if by_name.get(name) in chats]
@@ -166,25 +165,27 @@ def _recognised(rows: Sequence[Mapping[str, Any]], names: Sequence[str], source:
         chosen = _only(known[:1] or list(chats), names, where)
         form = chats[chosen]
         if form == "from/value":
-            return _Found(f"ShareGPT: `{chosen}` with from/value", f"the answers in `{chosen}`", messages_field=chosen)
+            return _with(
+                source, f"ShareGPT: `{chosen}` with from/value", f"the answers in `{chosen}`", messages_field=chosen
+            )
         if chosen.strip().lower() in _TEXTS or _has_other(rows, chosen):  # a list here and a text there
-            return _Found(f"chats: `{chosen}` with role/content, or texts", prompt_field=chosen)
-        return _Found(f"chats: `{chosen}` with role/content", messages_field=chosen)
+            return _with(source, f"chats: `{chosen}` with role/content, or texts", prompt_field=chosen)
+        return _with(source, f"chats: `{chosen}` with role/content", messages_field=chosen)
     texts = [by_name[name] for name in _TEXTS if name in by_name and _is_text(rows, by_name[name])]
     if "instruction" in by_name and by_name["instruction"] in texts and ("output" in by_name or "input" in by_name):
-        return _alpaca(by_name)
+        return _alpaca(source, by_name)
     if not texts and len(names) == 1 and not where.has_header and isinstance(_first(rows, names[0]), str):
-        return _Found(f"`{names[0]}`, the only column", prompt_field=names[0])
+        return _with(source, f"`{names[0]}`, the only column", prompt_field=names[0])
     chosen = _only(texts, names, where, "" if texts else _what_to_do(rows, source, where))
-    return _Found(f"`{chosen}`", prompt_field=chosen)
+    return _with(source, f"`{chosen}`", prompt_field=chosen)
 
 
-def _alpaca(by_name: Mapping[str, str]) -> _Found:
+def _alpaca(source: PromptSource, by_name: Mapping[str, str]) -> _Recognised:
     fields = {"prompt_field": by_name["instruction"]}
     if "input" in by_name:
         fields["input_field"] = by_name["input"]
     read = " and ".join(f"`{name}`" for name in fields.values())
-    return _Found(f"Alpaca: {read}", f"`{by_name['output']}`" if "output" in by_name else None, **fields)
+    return _with(source, f"Alpaca: {read}", f"`{by_name['output']}`" if "output" in by_name else None, **fields)
 
 
 def _what_to_do(rows: Sequence[Mapping[str, Any]], source: PromptSource, where: Where) -> str:
@@ -207,8 +208,8 @@ def _what_to_do(rows: Sequence[Mapping[str, Any]], source: PromptSource, where: 
                     f"`{printable(name)[:40]}` holds answers, and no column the requests that they answer: join them with the "
                     "file of the requests, such as by custom_id"
                 )
-    if (found := _other_messages(rows)) is not None:
-        name, keys = found
+    if (messages := _other_messages(rows)) is not None:
+        name, keys = messages
         return (
             f"`{printable(name)[:60]}` holds messages of another form ({printable(', '.join(keys))[:80]}); write each as "
             "{role, content}, with a text as content"
@@ -227,10 +228,10 @@ def holds_prompts(rows: Sequence[Any], source: PromptSource, where: Where) -> bo
     if any(_is_answer(row) for row in rows):
         return False
     try:
-        found = find_columns(rows, source, replace(where, tries=False))
+        columns = find_columns(rows, source, replace(where, tries=False))
     except UsageError:
         return False
-    asked = [one for row in rows if (one := _prompt_of(row, found.source)) is not None]
+    asked = [prompt for row in rows if (prompt := _prompt_of(row, columns.source)) is not None]
     return 2 * len(asked) > len(rows) and (len(set(asked)) > 1 or len(rows) <= _FEW)
 
 
@@ -255,14 +256,14 @@ def _other_messages(rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]] 
     for name, value in rows[0].items():
         if keys := _keys_of_messages(value):
             return name, keys
-    found = list[str]()
+    keys_within = list[str]()
 
     def are_messages(inner: Sequence[Any]) -> bool:
-        found[:] = _keys_of_messages(inner[0]) if inner else []
-        return bool(found)
+        keys_within[:] = _keys_of_messages(inner[0]) if inner else []
+        return bool(keys_within)
 
     program = program_for(rows, are_messages)
-    return None if program is None else (program.removeprefix("."), found)
+    return None if program is None else (program.removeprefix("."), keys_within)
 
 
 def _keys_of_messages(value: Any) -> list[str]:
@@ -281,14 +282,14 @@ def _can_be_named(rows: Sequence[Mapping[str, Any]], name: str, source: PromptSo
     return any(_prompt_of(row, named) is not None for row in rows)
 
 
-def _only(found: Sequence[str], names: Sequence[str], where: Where, inner: str = "") -> str:
+def _only(candidates: Sequence[str], names: Sequence[str], where: Where, inner: str = "") -> str:
     """The one column that was found. `inner`: what to do where there is none, in place of naming one."""
-    if len(found) == 1:
-        return found[0]
+    if len(candidates) == 1:
+        return candidates[0]
     shown = printable(", ".join(name[:40] for name in names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
     place = f"{where.file}: {where.unit} {where.number}"
-    if found:
-        several = printable(", ".join(name[:40] for name in found))
+    if candidates:
+        several = printable(", ".join(name[:40] for name in candidates))
         raise UsageError(f"{place}: several columns may hold the prompts: {several} (of {shown}); {where.remedy}")
     first = "; the first line is taken for the names of the columns" if where.has_header else ""
     raise UsageError(f"{place}: no column that is known to hold prompts among {shown}{first}; {inner or where.remedy}")
@@ -323,7 +324,7 @@ def _described(rows: Sequence[Mapping[str, Any]], name: str) -> str:
 
 
 def _form(rows: Sequence[Mapping[str, Any]], name: str) -> str | None:
-    """Of the chats in a column, by its first value that is one."""
+    """The form of the chats in a column, by its first value that is one."""
     return next((form for row in rows if (form := chat_form(row.get(name))) is not None), None)
 
 

@@ -11,11 +11,12 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from pipeline.config.corpus import CorpusConfig, PromptSource
+from pipeline.config.corpus import CorpusConfig
+from pipeline.corpus.accepted_rows import AcceptedRow, Rows
 from pipeline.corpus.answer_forms import UnusableAnswer
 from pipeline.corpus.answer_store import StoredAnswer
 from pipeline.corpus.answers import LoggedAnswer, parse_answer
-from pipeline.corpus.readers import Row, SourceReader
+from pipeline.corpus.readers import SourceReader, SourceRow
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.rendering import TRANSCRIPT
 from pipeline.corpus.request_fields import NO_CHOICE
@@ -79,9 +80,9 @@ class RowCounts:
     unused_answers: Counter[str] = field(default_factory=Counter)  # by reason
 
     def add(self, other: "RowCounts") -> None:
-        for one in fields(self):
-            mine, theirs = getattr(self, one.name), getattr(other, one.name)
-            setattr(self, one.name, mine + theirs)
+        for field_ in fields(self):
+            mine, theirs = getattr(self, field_.name), getattr(other, field_.name)
+            setattr(self, field_.name, mine + theirs)
 
 
 class Rendering(Protocol):
@@ -101,19 +102,6 @@ class Rendering(Protocol):
     def bare_ids(self, texts: Sequence[str]) -> list[list[int]]: ...
 
     def answer_ids(self, prompt: ParsedPrompt, ids: Sequence[int], answer: LoggedAnswer) -> StoredAnswer: ...
-
-
-class Rows(Protocol):
-    """Takes the accepted rows, as `RowBuffer` does."""
-
-    def add(
-        self,
-        source: int,
-        prompts: list[ParsedPrompt],
-        tokens: list[list[int]],
-        bare: list[list[int]],
-        answers: Sequence[StoredAnswer | None],
-    ) -> None: ...
 
 
 def read_sources(
@@ -147,7 +135,8 @@ def read_sources(
     ):
         for number, source, reader in readers:
             renderer.check_arguments(source.chat_template_arguments, f"corpus.sources.{number}.chat_template_arguments")
-            _say_columns(reader, source, progress)
+            if not source.is_reference:  # what the config does not name is recognised, and is printed
+                progress.line(reader.line)
             traffic = Traffic(reader, reader.source, today or datetime.now(UTC).date(), reader.since)
             source_pass = _SourcePass(number, reader, traffic, config, renderer, buffer, stream)
             source_pass.run(track)
@@ -159,13 +148,6 @@ def read_sources(
                 of_logs.append((reader, source_pass.counts.rows, traffic.newest))
     check_rows(config, of_logs)
     return counts
-
-
-def _say_columns(reader: SourceReader, source: PromptSource, progress: Progress) -> None:
-    """How a source is read. What the config does not name is recognised, and nobody should have to guess what was."""
-    if source.is_reference:
-        return
-    progress.line(reader.line)
 
 
 class _SourcePass:
@@ -186,7 +168,7 @@ class _SourcePass:
         self.renderer, self.buffer, self.rejects = renderer, buffer, rejects
         self.counts = RowCounts()
         self.first_rejects: list[str] = []
-        self._rejected: list[tuple[Row, str]] = []  # of this batch; written in file order
+        self._rejected: list[tuple[SourceRow, str]] = []  # of this batch; written in file order
 
     def run(self, track: Track) -> None:
         for batch in self._batches(track):
@@ -258,8 +240,8 @@ class _SourcePass:
                 f"{self.reader.path}: {more:,} more rows are not used; rejects.jsonl of the corpus names them"
             )
 
-    def _batches(self, track: Track) -> Iterator[list[tuple[Row, ParsedPrompt, tuple[str, bool]]]]:
-        batch: list[tuple[Row, ParsedPrompt, tuple[str, bool]]] = []
+    def _batches(self, track: Track) -> Iterator[list[tuple[SourceRow, ParsedPrompt, tuple[str, bool]]]]:
+        batch: list[tuple[SourceRow, ParsedPrompt, tuple[str, bool]]] = []
         characters = 0
         for row in self._rows(track):
             self.counts.rows += 1
@@ -278,19 +260,19 @@ class _SourcePass:
                 batch, characters = [], 0
         yield batch
 
-    def _rows(self, track: Track) -> Iterator[Row]:
+    def _rows(self, track: Track) -> Iterator[SourceRow]:
         """A row for each prompt: with `every_answer`, one for each recorded answer of a row."""
         for row in self.traffic:
             track.advance(1)
             yield from (replace(row, value=value) for value in rows_by_answer(row.value, self.source))
 
-    def _text(self, prompt: ParsedPrompt, row: Row) -> tuple[str, bool]:
+    def _text(self, prompt: ParsedPrompt, row: SourceRow) -> tuple[str, bool]:
         try:
             return self.renderer.text(prompt)
         except UsageError as error:
             raise UsageError(f"{self.reader.path}: {self._place(row)}: {error}") from None
 
-    def _add_batch(self, batch: list[tuple[Row, ParsedPrompt, tuple[str, bool]]]) -> None:
+    def _add_batch(self, batch: list[tuple[SourceRow, ParsedPrompt, tuple[str, bool]]]) -> None:
         """Tokenise a batch and add it to the buffer; prompts that are too long or too short are rejected."""
         tokens = self.renderer.token_ids([text for _, _, text in batch])
         least, most = self.config.min_prompt_tokens, self.config.prompt_limit
@@ -314,11 +296,12 @@ class _SourcePass:
                 self.counts.dropped_turns += prompt.dropped_turns
                 self.counts.dropped_answers += prompt.dropped_answers
         bare = self.renderer.bare_ids([prompt.comparison_text for prompt in prompts])
-        self.buffer.add(self.number, prompts, kept, bare, answers)
+        accepted = zip(prompts, kept, bare, answers, strict=True)
+        self.buffer.add([AcceptedRow(self.number, *row) for row in accepted])
         self.counts.accepted += len(kept)
         self._write_rejects()
 
-    def _answer(self, row: Row, prompt: ParsedPrompt, ids: list[int]) -> StoredAnswer | None:
+    def _answer(self, row: SourceRow, prompt: ParsedPrompt, ids: list[int]) -> StoredAnswer | None:
         """The recorded answer; None where the target has to answer again, which is counted by its reason."""
         if not self.source.use_answers:
             return None
@@ -332,14 +315,14 @@ class _SourcePass:
         self.counts.answers += 1
         return answer
 
-    def _reject(self, row: Row, bad: BadRow) -> None:
+    def _reject(self, row: SourceRow, bad: BadRow) -> None:
         self.counts.rejected += 1
         self.counts.reasons[bad.kind] += 1
         if len(self.first_rejects) < _NAMED:
             self.first_rejects.append(f"{self._place(row)}: {bad}")
         self._rejected.append((row, str(bad)))
 
-    def _place(self, row: Row) -> str:
+    def _place(self, row: SourceRow) -> str:
         place = f"{self.reader.unit} {row.number}"
         return place if row.file == self.reader.path.name else f"{row.file} {place}"
 

@@ -39,9 +39,9 @@ def transcript(text: str) -> str | None:
     bare = text.lstrip()
     for start in _STARTS:
         bare = bare.removeprefix(start).lstrip()
-    if not _ASKS.match(bare) or not (found := _ANSWERS.search(bare)):
+    if not _ASKS.match(bare) or not (mark := _ANSWERS.search(bare)):
         return None
-    return printable(found.group().strip())
+    return printable(mark.group().strip())
 
 
 def encoded(text: str) -> str | None:
@@ -52,10 +52,10 @@ def encoded(text: str) -> str | None:
     if not _ENCODED.fullmatch(bare):
         return None
     try:
-        found = base64.b64decode(bare.translate({0x2D: "+", 0x5F: "/"}), validate=True).decode("utf-8")
+        text_within = base64.b64decode(bare.translate({0x2D: "+", 0x5F: "/"}), validate=True).decode("utf-8")
     except ValueError:
         return None
-    return BASE64 if isinstance(decoded(found), Mapping | list) else None
+    return BASE64 if isinstance(decoded(text_within), Mapping | list) else None
 
 
 def is_cut(text: str) -> bool:

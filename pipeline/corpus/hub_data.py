@@ -38,18 +38,18 @@ def named_prompts(text: str, option: str, wanted: SourceFormat) -> NamedPrompts:
     UsageError for a data set that the hub does not have, without files to read, or with files of several formats or splits;
     UnderstudyError where the hub cannot be reached, or only a part of the files. All say what to do.
     """
-    found = HUB_DATA.fullmatch(text)
-    if found is None or os.path.lexists(text) or _is_path(Path(found["source"]), found):
+    match = HUB_DATA.fullmatch(text)
+    if match is None or os.path.lexists(text) or _is_path(Path(match["source"]), match):
         return NamedPrompts(Path(text), str(source_path(Path(text))))
-    source, pattern = found["source"], found["pattern"]
-    commit = commit_of(source, found["revision"], "data set")
+    source, pattern = match["source"], match["pattern"]
+    commit = commit_of(source, match["revision"], "data set")
     if pattern is None:
         pattern = _one_set(list_data(source, commit), text, option, wanted)
     directory, name = fetch_data(source, commit, _fetched(pattern)), f"{source}@{commit}:{pattern}"
     try:
         files = find_files(directory / pattern, wanted, f"{option} {text}")
     except UsageError as error:  # names what there is as paths of the cache
-        shown = text if found["pattern"] is None else text.removesuffix(pattern)
+        shown = text if match["pattern"] is None else text.removesuffix(pattern)
         raise UsageError(str(error).replace(f"{directory}/", shown)) from None
     _require_whole([file.relative_to(directory).as_posix() for file in files.files], pattern, name)
     return NamedPrompts(directory / pattern, name)
@@ -65,13 +65,13 @@ def source_files(number: int, source: PromptSource) -> Path:
 def _require_whole(names: list[str], pattern: str, name: str) -> None:
     """UnderstudyError where shards that the pattern matches are missing: a cache that was filled in part, without the hub."""
     ends, wanted = dict[tuple[str, str], dict[str, str]](), _fetched(pattern)
-    for one in names:
-        if found := _SHARD.search(one):
-            ends.setdefault((one[: found.start()], found[2]), {})[found[1]] = one[found.end(2) :]
+    for file in names:
+        if shard := _SHARD.search(file):
+            ends.setdefault((file[: shard.start()], shard[2]), {})[shard[1]] = file[shard.end(2) :]
     for (split, total), there in ends.items():
         end = next(iter(there.values()))
         others = (f"{split}-{number:05}-of-{total}{end}" for number in range(int(total)) if f"{number:05}" not in there)
-        if len(there) < int(total) and any(fnmatchcase(one, glob) for one in others for glob in wanted):
+        if len(there) < int(total) and any(fnmatchcase(file, glob) for file in others for glob in wanted):
             raise UnderstudyError(
                 f"{name}: only {len(there):,} of {int(total):,} shards of {split} are in this machine's cache, and the hub gave "
                 "no others; fetch them with a network, or name those that you want"
@@ -80,8 +80,8 @@ def _require_whole(names: list[str], pattern: str, name: str) -> None:
 
 def _one_set(names: list[str], text: str, option: str, wanted: SourceFormat) -> str:
     """The pattern of the files of a data set that are read. UsageError for several formats or sets, and for none."""
-    formats = {name: found for name in sorted(names) if (found := format_within(Path(name))) is not None}
-    held = {name: found for name, found in formats.items() if wanted in ("auto", found)}
+    formats = {name: format_ for name in sorted(names) if (format_ := format_within(Path(name))) is not None}
+    held = {name: format_ for name, format_ in formats.items() if wanted in ("auto", format_)}
     if not held:
         sought = "of prompts that can be read" if wanted == "auto" else f"of format {wanted}"
         raise UsageError(
@@ -120,9 +120,9 @@ def _fetched(pattern: str) -> list[str]:
     return [f"{one}{end}" for one in (*ones, escape(pattern.rstrip("/"))) for end in ("", "/*")]
 
 
-def _is_path(path: Path, found: "re.Match[str]") -> bool:
+def _is_path(path: Path, match: "re.Match[str]") -> bool:
     """Whether `org/name` is more likely a file here: its folder is there, or it ends as files of prompts do."""
-    plain = found["revision"] is None and found["pattern"] is None
+    plain = match["revision"] is None and match["pattern"] is None
     return path.name.lower().endswith(_ENDS) or (plain and path.parent.is_dir())
 
 

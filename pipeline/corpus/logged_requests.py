@@ -48,8 +48,8 @@ def with_request(row: Any, prompts: Sequence[str], column: str | None, unknown: 
     request = with_settings(request, SETTINGS)
     if unknown is not None:
         unknown.update(name for name, item in request.items() if item is not None and not is_known(name))
-    if (found := refusal(request, REFUSED_UNDER_KEY)) is not None:
-        return BadRow(f"request with {found[0]}", found[1])
+    if (reason := refusal(request, REFUSED_UNDER_KEY)) is not None:
+        return BadRow(f"request with {reason[0]}", reason[1])
     own = with_settings({name: item for name, item in row.items() if name != column}, SETTINGS)
     try:
         request = _with_documents(_with_effort(_with_system(request)))
@@ -59,7 +59,7 @@ def with_request(row: Any, prompts: Sequence[str], column: str | None, unknown: 
 
 
 def _with_system(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With Anthropic's `system`, or `instructions` of Responses, as the first message."""
+    """The request with Anthropic's `system`, or `instructions` of Responses, as the first message."""
     for name in SYSTEMS:
         column = "messages" if request.get("messages") else "input"
         system, asked = decoded(request.get(name)), decoded(request.get(column))
@@ -73,7 +73,7 @@ def _with_system(request: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_effort(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With the effort that Responses state in `reasoning`. Of chats, it is a field of one engine only."""
+    """The request with the effort that Responses state in `reasoning`. Of chats, it is a field of one engine only."""
     reasoning = decoded(request.get("reasoning"))
     if "messages" in request or not isinstance(reasoning, Mapping) or reasoning.get("effort") is None:
         return request
@@ -81,7 +81,7 @@ def _with_effort(request: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_documents(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With `documents` among the arguments of the chat template, as vLLM has them. The template may not read them."""
+    """The request with `documents` among the arguments of the chat template, as vLLM has them. The template may not read them."""
     documents, stated = decoded(request.get(DOCUMENTS)), decoded(request.get("chat_template_kwargs"))
     if not documents:
         return request

@@ -44,13 +44,13 @@ def stated_arguments(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise ValueError("is not an object of arguments")
     # Columnar files put null where a key is absent.
-    found = {name: item for name, item in value.items() if item is not None}
-    if taken := sorted(set(found) & set(TEMPLATE_ARGUMENTS_OF_OURS)):
+    arguments = {name: item for name, item in value.items() if item is not None}
+    if taken := sorted(set(arguments) & set(TEMPLATE_ARGUMENTS_OF_OURS)):
         raise ValueError(f"sets {taken[0]}, which Understudy sets")
     try:
-        canonical_json(found).encode()
+        canonical_json(arguments).encode()
     except (TypeError, ValueError, RecursionError):
         raise ValueError("holds a value that JSON does not support") from None
-    if mistake := label_mistake(mode_of(found)):
+    if mistake := label_mistake(mode_of(arguments)):
         raise ValueError(f"has {mistake}")
-    return found
+    return arguments

@@ -34,7 +34,7 @@ class NamedColumns:
             self._unseen = {key: column for key, column in self._unseen.items() if row.get(column) is None}
 
     def missing(self, others: Collection[str]) -> dict[str, str]:
-        """By key of the source, in words, what no row has. `others`: the columns that there are."""
+        """What no row has, in words by key of the source. `others`: the columns that there are."""
         shown = printable(", ".join(list(others)[:_SHOWN])) or "(none)"
         return {
             key: f"no row has a value in the column '{printable(column)}'; other columns are {shown}"

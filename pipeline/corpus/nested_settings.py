@@ -26,28 +26,28 @@ _PLAIN = re.compile(r"-?\d{1,12}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?|true|false|
 def with_settings(fields: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """`fields` with those of `names` that stand in an object within them. A field of the request itself goes before one of an
     object, but for Ollama."""
-    found = {name: item for name, item in fields.items() if name not in names or item is not None}
-    found |= {name: _plain(found[name]) for name in names if isinstance(found.get(name), str)}
+    settings = {name: item for name, item in fields.items() if name not in names or item is not None}
+    settings |= {name: _plain(settings[name]) for name in names if isinstance(settings.get(name), str)}
     for holder in HOLDERS:
         inner = decoded(fields.get(holder))
         if not isinstance(inner, Mapping):
             continue
         for key, item in inner.items():
             name = setting_name(str(key))
-            if name in names and item is not None and (name not in found or holder == _ONLY_HERE):
-                found[name] = _plain(item)
-    return found
+            if name in names and item is not None and (name not in settings or holder == _ONLY_HERE):
+                settings[name] = _plain(item)
+    return settings
 
 
 def holders_of(rows: Iterable[Mapping[str, Any]], names: Collection[str]) -> list[str]:
     """The objects in which `rows` have fields of `names`."""
     inner = [(holder, decoded(row.get(holder))) for row in rows for holder in HOLDERS]
-    found = {
+    holders = {
         holder
         for holder, one in inner
         if isinstance(one, Mapping) and any(setting_name(str(key)) in names for key in one)
     }
-    return [holder for holder in HOLDERS if holder in found]
+    return [holder for holder in HOLDERS if holder in holders]
 
 
 def setting_name(key: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.corpus.arrow_batches import batches, kept_batches
 from pipeline.corpus.as_served import with_joined_parts, with_parts
 from pipeline.corpus.near_duplicates import Clusters
 from pipeline.corpus.row_facts import NO_FACTS, RowFacts
@@ -102,11 +103,10 @@ class CorpusCounts:
 
     def conversations(self) -> dict[str, int]:
         """{domain: conversations} of the examination prompts, for the domains that have fewer of them than prompts."""
-        found = {domain: len(names) for domain, names in sorted(self.examined.items())}
-        return {domain: count for domain, count in found.items() if count < self.prompts[domain, "examination"]}
+        counts = {domain: len(names) for domain, names in sorted(self.examined.items())}
+        return {domain: count for domain, count in counts.items() if count < self.prompts[domain, "examination"]}
 
 
-@reads_own_files("written by the same process")
 def write_prompts(
     path: Path,
     accepted: Path,
@@ -121,20 +121,14 @@ def write_prompts(
     `renamed`: domains of logs that have another name (`small_domains.py`).
     """
     kept_first = clusters.first[clusters.kept]
-    found, start, inverse, sizes = np.unique(kept_first, return_index=True, return_inverse=True, return_counts=True)
-    number = np.empty(len(found), dtype=np.int64)
-    number[np.argsort(start)] = np.arange(len(found))
+    firsts, start, inverse, sizes = np.unique(kept_first, return_index=True, return_inverse=True, return_counts=True)
+    number = np.empty(len(firsts), dtype=np.int64)
+    number[np.argsort(start)] = np.arange(len(firsts))
     cluster_of = np.full(len(clusters.kept), -1, dtype=np.int64)
     cluster_of[clusters.kept] = number[inverse]
-    written = CorpusCounts(clusters=len(found), largest_cluster=int(sizes.max()))
-    with pa.memory_map(str(accepted)) as source, pa.ipc.new_file(str(path), SCHEMA) as out:
-        row = 0
-        for batch in _batches(pa.ipc.open_file(source)):
-            rows = row + np.flatnonzero(clusters.kept[row : row + batch.num_rows])
-            row += batch.num_rows
-            if not len(rows):
-                continue
-            batch = batch.take(pa.array(rows - (row - batch.num_rows)))
+    written = CorpusCounts(clusters=len(firsts), largest_cluster=int(sizes.max()))
+    with pa.ipc.new_file(str(path), SCHEMA) as out:
+        for batch, rows in kept_batches(accepted, clusters.kept):
             names = [SPLITS[split] for split in splits[rows]]
             domains, tokens = _domains(batch, renamed), batch.column("tokens")
             out.write_batch(
@@ -203,7 +197,7 @@ class StoredPrompts(Sequence[Prompt]):
         self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
         chosen = range(len(SPLITS)) if splits is None else [SPLITS.index(split) for split in splits]
         ids, codes, lengths, rows, self.has_chats, self._first = [], [], [], [], False, [0]
-        for batch in _batches(self._reader):
+        for batch in batches(self._reader):
             code_B = np.array([SPLITS.index(split) for split in batch["split"].to_pylist()], dtype=np.uint8)
             row_B = np.flatnonzero(np.isin(code_B, chosen))
             ids.append(np.array(batch["id"].to_pylist(), dtype="S16")[row_B])
@@ -231,14 +225,14 @@ class StoredPrompts(Sequence[Prompt]):
             return [self[number] for number in range(*place.indices(len(self)))]
         row = int(self._rows[place])
         batch = bisect_right(self._first, row) - 1
-        (found,) = _prompts(self._reader.get_batch(batch).slice(row - self._first[batch], 1))
-        return found
+        (prompt,) = _prompts(self._reader.get_batch(batch).slice(row - self._first[batch], 1))
+        return prompt
 
     def domains(self, split: str) -> set[str]:
         """The domains of the prompts of a split."""
         return {
             domain
-            for batch in _batches(self._reader)
+            for batch in batches(self._reader)
             for domain, found in zip(batch["domain"].to_pylist(), batch["split"].to_pylist(), strict=True)
             if found == split
         }
@@ -260,11 +254,6 @@ def open_prompts(artifact_dir: Path, splits: Collection[str] | None = None) -> S
         raise UnderstudyError(
             f"{path}: damaged ({' '.join(str(error).split())[:200]}); delete {artifact_dir} and run again"
         ) from None
-
-
-def read_prompts(artifact_dir: Path, splits: Collection[str] | None = None) -> list[Prompt]:
-    """As `open_prompts`, all in memory."""
-    return list(open_prompts(artifact_dir, splits))
 
 
 @reads_own_files("an Arrow file of an artifact: a stage compares its SHA-256 before it reads it")
@@ -293,14 +282,7 @@ def chat_json(chat: Chat) -> str:
 
 
 def _chat(raw: Mapping[str, Any]) -> Chat:
-    """Of versions before, facts are missing: the roles were checked, and are those of the messages."""
     messages = tuple(map(with_joined_parts, raw["messages"]))
     follow_ups = tuple(tuple(map(with_joined_parts, part)) for part in raw["follow_ups"])
-    roles = raw.get("roles", {message["role"] for part in (messages, *follow_ups) for message in part})
-    facts = RowFacts(tuple(raw["tools"]), raw["arguments"], raw.get("time"), tuple(sorted(roles)), raw.get("longest"))
+    facts = RowFacts(tuple(raw["tools"]), raw["arguments"], raw["time"], tuple(raw["roles"]), raw["longest"])
     return Chat(messages, follow_ups, facts)
-
-
-def _batches(reader: Any) -> Iterator[Any]:
-    for number in range(reader.num_record_batches):
-        yield reader.get_batch(number)

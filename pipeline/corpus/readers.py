@@ -30,7 +30,7 @@ _BY_LINE: tuple[SourceFormat, ...] = ("jsonl", "csv", "tsv", "text")
 
 
 @dataclass(frozen=True)
-class Row:
+class SourceRow:
     """One row: the file's name, its 1-based line or row number, and the parsed value or a BadRow."""
 
     file: str
@@ -128,7 +128,7 @@ class SourceReader:
 
     @property
     def missing(self) -> dict[str, str]:
-        """By key of the source, in words, the columns that it names and none of the rows read so far has."""
+        """In words by key of the source, the columns that it names and none of the rows read so far has."""
         return self._named.missing(self.columns.unused)
 
     def require_named(self) -> None:
@@ -143,8 +143,8 @@ class SourceReader:
         self.over_limit = rows - read
         return read
 
-    def __iter__(self) -> Iterator[Row]:
-        """At most `limit` rows, in file order."""
+    def __iter__(self) -> Iterator[SourceRow]:
+        """Yields at most `limit` rows, in file order."""
         left = self.source.limit
         self.unknown.clear()
         for file in self._found.files:
@@ -153,7 +153,7 @@ class SourceReader:
                 if left == 0:
                     return
                 left = None if left is None else left - 1
-                yield Row(name, number, value)
+                yield SourceRow(name, number, value)
 
     def _requests(self, rows: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         """Rows with the fields of their requests; also of those that come after the first rows, as logs change their form."""
@@ -176,7 +176,8 @@ class SourceReader:
         return list(dict.fromkeys([*([self._request] if self._request else []), *self.columns.read, *self._also]))
 
     def _columns(self, source: PromptSource, remedy: str, option: str | None) -> Columns:
-        """By the first rows of the first file that has some. Rows may be texts or chats instead of objects, then all are."""
+        """The columns by the first rows of the first file that has some. Rows may be texts or chats instead of objects, then
+        all are."""
         samples = ((file, list(islice(self._read(file, None), SAMPLE))) for file in self._found.files)
         first, sample = next((found for found in samples if found[1]), (self._found.files[0], []))
         values = [value for _, value in sample if not isinstance(value, BadRow)]
@@ -251,10 +252,10 @@ def _check_lines(
         )
     broken = sum(isinstance(value, BadRow) and value.kind == "broken JSON" for _, value in sample)
     if isinstance(first, BadRow) and len(sample) < 2 * broken:  # the last element of a list may be alone on its line
-        found = text_files.first_values(file, SAMPLE)
-        if len(sample) == 1 and len(found) < 2:  # a bad row like others
+        following = text_files.first_values(file, SAMPLE)
+        if len(sample) == 1 and len(following) < 2:  # a bad row like others
             return
-        program = program_for(found, lambda rows: holds_prompts(rows, source, where), as_they_are=True)
+        program = program_for(following, lambda rows: holds_prompts(rows, source, where), as_they_are=True)
         command = f", for example with {jq_command(str(file), printable(program)[:80])}" if program else ""
         raise UsageError(
             f"{file}: line {number}: {first}; most of the first lines are no JSON by themselves; write each row on "

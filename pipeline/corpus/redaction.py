@@ -71,27 +71,27 @@ _RULES: tuple[tuple[str, re.Pattern[str], str | _Replace], ...] = (
 )
 
 
-def redact(value: Any, found: Counter[str], numbers: bool = False) -> Any:
-    """`value` (JSON) with every text in it redacted; `found` counts what was replaced, by kind. Keys of mappings stay.
+def redact(value: Any, counts: Counter[str], numbers: bool = False) -> Any:
+    """`value` (JSON) with every text in it redacted; `counts` counts what was replaced, by kind. Keys of mappings stay.
 
     `numbers`: long ones become 0. So do those in arguments of tool calls; others are times and counts.
     """
     if isinstance(value, str):
-        return redact_text(value, found)
+        return redact_text(value, counts)
     if isinstance(value, Mapping):
-        return {key: redact(item, found, numbers or key == "arguments") for key, item in value.items()}
+        return {key: redact(item, counts, numbers or key == "arguments") for key, item in value.items()}
     if numbers and type(value) is int and abs(value) >= _LONG:
-        found["number"] += 1
+        counts["number"] += 1
         return 0
-    return [redact(item, found, numbers) for item in value] if isinstance(value, list) else value
+    return [redact(item, counts, numbers) for item in value] if isinstance(value, list) else value
 
 
-def redact_text(text: str, found: Counter[str]) -> str:
-    """`text` with what the rules find replaced; `found` counts it, by kind."""
+def redact_text(text: str, counts: Counter[str]) -> str:
+    """`text` with what the rules find replaced; `counts` counts it, by kind."""
     for kind, pattern, by in _RULES:
         text, count = pattern.subn(by, text)
         if count:
-            found[kind] += count
+            counts[kind] += count
     return text
 
 

@@ -100,8 +100,8 @@ class Renderer:
     def _sources(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """The texts of the tokenizer's templates, and of one in `arguments`."""
         own = self._tokenizer.chat_template
-        found = [*(own.values() if isinstance(own, Mapping) else [own]), arguments.get(_TEMPLATE)]
-        return tuple(str(one) for one in found if one is not None)
+        templates = [*(own.values() if isinstance(own, Mapping) else [own]), arguments.get(_TEMPLATE)]
+        return tuple(str(one) for one in templates if one is not None)
 
     def text(self, prompt: ParsedPrompt) -> tuple[str, bool]:
         """The text to tokenise, and whether the tokenizer must add special tokens (a template contains its own).
@@ -112,8 +112,8 @@ class Renderer:
             if prompt.tools:
                 raise BadRow("tools without a chat template", "tools are part of a rendered chat")
             return prompt.messages[0]["content"], True
-        if prompt.plain and (found := transcript(prompt.messages[0]["content"])):
-            raise BadRow(TRANSCRIPT, f"the prompt holds the assistant's part too, after '{found}'")
+        if prompt.plain and (mark := transcript(prompt.messages[0]["content"])):
+            raise BadRow(TRANSCRIPT, f"the prompt holds the assistant's part too, after '{mark}'")
         if not self.has_template:
             raise UsageError(
                 "chats and turns need a chat template, and the target's tokenizer has none; use plain-text prompts "
@@ -148,16 +148,16 @@ class Renderer:
             whole = text + answer.text
         else:
             whole = self._with_end(prompt, text, answer.text)
-        (found,) = self._encode([whole], special)
+        (encoded,) = self._encode([whole], special)
         if special and not answer.cut:
             if self._tokenizer.eos_token_id is None:
                 raise UnusableAnswer("a tokenizer without an end-of-sequence token")
-            if found[-1] != self._tokenizer.eos_token_id:
-                found = [*found, self._tokenizer.eos_token_id]
-        if found[: len(ids)] != list(ids):
+            if encoded[-1] != self._tokenizer.eos_token_id:
+                encoded = [*encoded, self._tokenizer.eos_token_id]
+        if encoded[: len(ids)] != list(ids):
             raise UnusableAnswer("a token of both prompt and answer")
         # Where a text was cut, its last token may be another one than the target's.
-        tokens = found[len(ids) : -1] if answer.cut else found[len(ids) :]
+        tokens = encoded[len(ids) : -1] if answer.cut else encoded[len(ids) :]
         if not tokens:
             raise UnusableAnswer("no text")
         if answer.counted is not None and answer.counted > _MOST_COUNTED * len(tokens) + _FEW_COUNTED:
@@ -210,7 +210,7 @@ class Renderer:
         return len(texts) > 1
 
     def _clock(self, prompt: ParsedPrompt) -> AbstractContextManager[None]:
-        """At the time of the prompt's row, as the server rendered it, or else on the stated day."""
+        """The clock at the time of the prompt's row, as the server rendered it, or else on the stated day."""
         own = None if prompt.facts.time is None else moment_of(prompt.facts.time)
         return clock_at(self._noon if own is None else own) if self.has_clock else nullcontext()
 
@@ -248,8 +248,10 @@ class Renderer:
         ids: list[list[int]] = [[] for _ in texts]
         for special in (False, True):
             places = [place for place, (_, wants) in enumerate(texts) if wants is special]
-            for place, found in zip(places, self._encode([texts[place][0] for place in places], special), strict=True):
-                ids[place] = found
+            for place, encoded in zip(
+                places, self._encode([texts[place][0] for place in places], special), strict=True
+            ):
+                ids[place] = encoded
         return ids
 
     def check_ids(self, ids: Sequence[int], facts: RowFacts) -> None:

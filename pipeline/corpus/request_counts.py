@@ -17,6 +17,11 @@ from pipeline.engines.counts import Counts
 RESPONSE = "response"  # the column of the answer, as docs/examples/request_log.py writes it
 COUNT_COLUMNS = (RESPONSE, "body", "choices", "metrics", "sglext", "meta_info", "timings", "usage")
 """Columns of a row that may hold the counts, or an answer that holds them."""
+_Names = tuple[str, str, str, str]  # of drafts, proposed and accepted tokens, and of drafts by accepted tokens
+_VLLM = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens", "acceptance_histogram")
+_SGLANG = ("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts", "spec_correct_drafts_histogram")
+_LLAMA_CPP = ("", "draft_n", "draft_n_accepted", "")
+_OPENAI = ("", "proposed", "accepted", "")
 _MOST = 10**9  # tokens of a request; larger numbers are damage
 
 
@@ -25,82 +30,47 @@ def request_counts(row: Any, answer_field: str = RESPONSE) -> Counts | None:
 
     They are looked for in the answer, in `answer_field` or `response`, also within a `body`, and in the row itself.
     """
-    if not isinstance(row, Mapping):
-        return None
-    for answer in _answers(row, answer_field):
-        for found in (_vllm(answer), _sglang(answer), _llama_cpp(answer), _openai(answer)):
-            if found is not None:
-                return found
-    return None
+    return next((counts for report in _reports(row, answer_field) if (counts := _counts(*report)) is not None), None)
 
 
 def has_impossible_counts(row: Any, answer_field: str = RESPONSE) -> bool:
     """Whether a row states what its request drafted, and `request_counts` finds that it cannot be."""
-    if not isinstance(row, Mapping) or request_counts(row, answer_field) is not None:
+    if request_counts(row, answer_field) is not None:
         return False
-    return any(stated for answer in _answers(row, answer_field) for stated in _stated(answer))
+    return any(part.get(name) for _, part, names in _reports(row, answer_field) for name in names[1:3])
 
 
-def _stated(answer: Mapping[str, Any]) -> Iterator[Any]:
-    """What an answer states of proposed or accepted tokens, as it is."""
-    details = _part(_part(answer, "usage"), "completion_tokens_details")
-    for found, names in (
-        (_part(_part(answer, "metrics"), "speculative_decoding"), ("num_draft_tokens", "num_accepted_draft_tokens")),
-        (
-            _part(_part(answer, "sglext"), "spec_tokens_details"),
-            ("spec_num_proposed_drafts", "spec_num_correct_drafts"),
-        ),
-        *((part, ("spec_num_proposed_drafts", "spec_num_correct_drafts")) for part in _with("meta_info", answer)),
-        (_part(answer, "timings"), ("draft_n", "draft_n_accepted")),
-        (details, ("accepted_prediction_tokens", "rejected_prediction_tokens")),
-    ):
-        yield from (found.get(name) for name in names)
+def _reports(row: Any, answer_field: str) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any], _Names]]:
+    """Each answer of a row, a part of it that may hold counts, and their names there."""
+    for answer in _answers(row, answer_field):
+        yield answer, _part(_part(answer, "metrics"), "speculative_decoding"), _VLLM
+        for part in (_part(_part(answer, "sglext"), "spec_tokens_details"), *_with("meta_info", answer)):
+            yield answer, part, _SGLANG
+        yield answer, _part(answer, "timings"), _LLAMA_CPP
+        yield answer, _openai(answer), _OPENAI
 
 
-def _answers(row: Mapping[str, Any], answer_field: str) -> Iterator[Mapping[str, Any]]:
-    for found in (decoded(row.get(answer_field)), decoded(row.get(RESPONSE)), row):
-        if isinstance(found, Mapping):
-            yield found
-            if isinstance(body := decoded(found.get("body")), Mapping):
+def _answers(row: Any, answer_field: str) -> Iterator[Mapping[str, Any]]:
+    if not isinstance(row, Mapping):
+        return
+    for answer in (decoded(row.get(answer_field)), decoded(row.get(RESPONSE)), row):
+        if isinstance(answer, Mapping):
+            yield answer
+            if isinstance(body := decoded(answer.get("body")), Mapping):
                 yield body
 
 
-def _vllm(answer: Mapping[str, Any]) -> Counts | None:
-    found = _part(_part(answer, "metrics"), "speculative_decoding")
-    names = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
-    return _counts(answer, found, names, found.get("acceptance_histogram"))
-
-
-def _sglang(answer: Mapping[str, Any]) -> Counts | None:
-    for found in (_part(_part(answer, "sglext"), "spec_tokens_details"), *_with("meta_info", answer)):
-        names = ("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts")
-        counts = _counts(answer, found, names, found.get("spec_correct_drafts_histogram"))
-        if counts is not None:
-            return counts
-    return None
-
-
-def _llama_cpp(answer: Mapping[str, Any]) -> Counts | None:
-    return _counts(answer, _part(answer, "timings"), ("", "draft_n", "draft_n_accepted"))
-
-
-def _openai(answer: Mapping[str, Any]) -> Counts | None:
+def _openai(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Proposed tokens are accepted and rejected ones; as it is stated where one of these is no number."""
     details = _part(_part(answer, "usage"), "completion_tokens_details")
-    accepted, rejected = (_count(details.get(f"{what}_prediction_tokens")) for what in ("accepted", "rejected"))
-    if accepted is None or rejected is None:
-        return None
-    found = {"proposed": accepted + rejected, "accepted": accepted}
-    return _counts(answer, found, ("", "proposed", "accepted"))
+    accepted, rejected = (details.get(f"{what}_prediction_tokens") for what in ("accepted", "rejected"))
+    known, others = _count(accepted), _count(rejected)
+    return {"accepted": accepted, "proposed": rejected if known is None or others is None else known + others}
 
 
-def _counts(
-    answer: Mapping[str, Any], found: Mapping[str, Any], names: tuple[str, str, str], histogram: Any = None
-) -> Counts | None:
-    """`names` of the counts of drafts, proposed and accepted tokens in `found`. `histogram`: drafts by accepted tokens.
-
-    A request for which nothing was drafted has no counts.
-    """
-    drafts, proposed, accepted = (_count(found.get(name)) for name in names)
+def _counts(answer: Mapping[str, Any], part: Mapping[str, Any], names: _Names) -> Counts | None:
+    """A request for which nothing was drafted has no counts."""
+    drafts, proposed, accepted = (_count(part.get(name)) for name in names[:3])
     if not proposed or accepted is None or accepted > proposed:
         return None
     if drafts is not None and not 0 < drafts <= proposed:
@@ -109,8 +79,8 @@ def _counts(
         drafts=drafts,
         draft_tokens=proposed,
         accepted=accepted,
-        accepted_first=_accepted_first(histogram, drafts, accepted),
-        tokens=_tokens(answer, found),
+        accepted_first=_accepted_first(part.get(names[3]), drafts, accepted),
+        tokens=_tokens(answer, part),
     )
 
 
@@ -125,10 +95,10 @@ def _accepted_first(histogram: Any, drafts: float | None, accepted: float) -> fl
     return sum(known[1:])
 
 
-def _tokens(answer: Mapping[str, Any], found: Mapping[str, Any]) -> float | None:
+def _tokens(answer: Mapping[str, Any], part: Mapping[str, Any]) -> float | None:
     """The tokens of the answer, as the engine counted them."""
     places = [_part(answer, "usage").get("completion_tokens"), _part(answer, "timings").get("predicted_n")]
-    places += [found.get("completion_tokens")]
+    places += [part.get("completion_tokens")]
     return next((count for place in places if (count := _count(place)) is not None), None)
 
 

@@ -103,8 +103,8 @@ def is_known(name: str) -> bool:
 
 def refusal(fields: Mapping[str, Any], table: Mapping[str, tuple[tuple[Any, ...], str]]) -> tuple[str, str] | None:
     """The first field of `table` that makes another prompt, and what it does; None without one."""
-    found = ((name, why) for name, (neutral, why) in table.items() if fields.get(name) not in neutral)
-    return next(found, None)
+    refused = ((name, why) for name, (neutral, why) in table.items() if fields.get(name) not in neutral)
+    return next(refused, None)
 
 
 class OtherPrompt(Exception):
@@ -151,8 +151,8 @@ def chosen_tools(
 def longest_prompt(row: Mapping[str, Any], plain: bool) -> int | None:
     """Tokens to which the server cuts the prompt; None for no such limit. `plain`: of a text and no chat. OtherPrompt for a
     request that opens no answer, or adds special tokens otherwise than its route does."""
-    if (found := refusal(row, REFUSED)) is not None:
-        raise OtherPrompt(f"request with {found[0]}", found[1])
+    if (refused := refusal(row, REFUSED)) is not None:
+        raise OtherPrompt(f"request with {refused[0]}", refused[1])
     if row.get(SPECIAL) not in (None, plain):
         raise OtherPrompt(f"request with {SPECIAL}", "not the default, which is true for a text and false for a chat")
     longest = row.get(LONGEST)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.corpus.accepted_rows import AcceptedRow
 from pipeline.corpus.answer_store import ANSWER, StoredAnswer
 from pipeline.corpus.minhash import PERMUTATIONS, signatures
 from pipeline.corpus.modes import mode_of
@@ -49,16 +50,16 @@ def text_hash(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
-def _hashes(prompt: ParsedPrompt, tokens: Sequence[int], source: int) -> tuple[int, int, int, int, int, int, bool]:
-    group = prompt.group
-    scoped, name = (0, 0) if group is None else (text_hash(f"{source} {group}"), text_hash(group))
+def _hashes(row: AcceptedRow) -> tuple[int, int, int, int, int, int, bool]:
+    prompt, group = row.prompt, row.prompt.group
+    scoped, name = (0, 0) if group is None else (text_hash(f"{row.source} {group}"), text_hash(group))
     place = text_hash(prompt.place) if prompt.place else 0
     texts = (int(prompt.text_id, 16), int(prompt.conversation, 16))
-    return token_hash(tokens), *texts, scoped, name, place, group is not None
+    return token_hash(row.tokens), *texts, scoped, name, place, group is not None
 
 
 def _chat(prompt: ParsedPrompt) -> str | None:
-    """Of a multi-turn chat, as it is stored; None for other prompts."""
+    """A multi-turn chat as it is stored; None for other prompts."""
     return chat_json(Chat(prompt.messages, prompt.follow_ups, prompt.facts)) if prompt.follow_ups else None
 
 
@@ -94,32 +95,23 @@ class RowBuffer:
         self._signatures.close()
         self._tokens.close()
 
-    def add(
-        self,
-        source: int,
-        prompts: list[ParsedPrompt],
-        tokens: list[list[int]],
-        bare: list[list[int]],
-        answers: Sequence[StoredAnswer | None],
-    ) -> None:
-        """Append rows: prompts, their token ids for the target, the token ids of what near-duplicates are found by, and the
-        recorded answers that are used."""
-        if not prompts:
+    def add(self, rows: Sequence[AcceptedRow]) -> None:
+        if not rows:
             return
-        hashes = [_hashes(prompt, ids, source) for prompt, ids in zip(prompts, tokens, strict=True)]
-        np.array(hashes, dtype=ROW_HASHES).tofile(self._hashes)
-        signatures(bare).tofile(self._signatures)
+        np.array(list(map(_hashes, rows)), dtype=ROW_HASHES).tofile(self._hashes)
+        signatures([row.bare for row in rows]).tofile(self._signatures)
+        prompts = [row.prompt for row in rows]
         columns = [
             pa.array([prompt.domain for prompt in prompts], pa.string()),
             pa.array([mode_of({**self._arguments, **prompt.arguments}) for prompt in prompts], pa.string()),
             pa.array([prompt.log_mode for prompt in prompts], pa.string()),
-            pa.array(tokens, ACCEPTED.field("tokens").type),
+            pa.array([row.tokens for row in rows], ACCEPTED.field("tokens").type),
             pa.array([_chat(prompt) for prompt in prompts], pa.string()),
             pa.array([prompt.acceptance for prompt in prompts], pa.float32()),
-            pa.array([_answer(answer) for answer in answers], ANSWER),
+            pa.array([_answer(row.answer) for row in rows], ANSWER),
         ]
         self._tokens.write_batch(pa.record_batch(columns, schema=ACCEPTED))
-        self.rows += len(prompts)
+        self.rows += len(rows)
 
     @reads_own_files("written by the same process")
     def hashes(self) -> NDArray[np.void]:

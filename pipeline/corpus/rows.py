@@ -71,7 +71,7 @@ class ParsedPrompt:
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """Of the chat template."""
+        """The arguments of the chat template."""
         return self.facts.arguments
 
     @property
@@ -92,12 +92,12 @@ class ParsedPrompt:
 
     @property
     def log_mode(self) -> str | None:
-        """Of a prompt of a log: the template mode in the name of its domain."""
+        """The template mode in the name of the domain, for a prompt of a log; None for others."""
         return mode_of(self.arguments) if self.of_log else None
 
     @cached_property
     def text_id(self) -> str:
-        """Of the messages up to the first answer: chats that open alike are one prompt, whatever follows."""
+        """The text id of the messages up to the first answer: chats that open alike are one prompt, whatever follows."""
         return text_id(self.messages)
 
     @property
@@ -144,8 +144,8 @@ def _check_spelling(value: Any, what: str) -> None:
     """Refuse a chat or a list that is a text, which tables hold where a program wrote lists into them, and encoded texts."""
     if not isinstance(value, str):
         return
-    if found := encoded(value):
-        raise BadRow(ENCODED, f"'{what}' is {found}")
+    if form := encoded(value):
+        raise BadRow(ENCODED, f"'{what}' is {form}")
     if spelled_chat(value):
         raise BadRow(SPELLED, f"'{what}' is a chat as a program printed it, and not the JSON of one")
     if spelled_texts(value) and not is_spelled_texts(value):  # JSON is a column's matter, `Columns.lists_as_text`
@@ -158,7 +158,7 @@ def kind_of(value: Mapping[str, Any], source: PromptSource) -> str:
 
 
 def prompt_columns(source: PromptSource) -> tuple[str, str, str]:
-    """In the order in which a row's prompt is looked for."""
+    """The columns in the order in which a row's prompt is looked for."""
     return (source.prompt_field, source.messages_field, source.turns_field)
 
 
@@ -167,14 +167,14 @@ def _parse_prompt(value: Mapping[str, Any], source: PromptSource) -> ParsedPromp
     group = _label(value.get(source.group_field), "group")
     instructed = _optional(value, source.system_field)
     system = () if instructed is None else ({"role": "system", "content": instructed},)
-    found = None if source.prompt_field == source.turns_field else value.get(source.prompt_field)
-    turns = found if is_texts(found) and not is_chat(found) else None
-    if found is not None and turns is None and not is_chat(found):
-        _check_spelling(found, source.prompt_field)
-        text, further = _text(found, source.prompt_field), _optional(value, source.input_field)
+    given = None if source.prompt_field == source.turns_field else value.get(source.prompt_field)
+    turns = given if is_texts(given) and not is_chat(given) else None
+    if given is not None and turns is None and not is_chat(given):
+        _check_spelling(given, source.prompt_field)
+        text, further = _text(given, source.prompt_field), _optional(value, source.input_field)
         text = text if further is None else f"{text}\n\n{further}"
         return ParsedPrompt((*system, {"role": "user", "content": text}), not system, domain, group)
-    name = source.messages_field if found is None else source.prompt_field
+    name = source.messages_field if given is None else source.prompt_field
     if turns is None and value.get(name) is not None:
         messages, answers = _messages(value[name], name, source.roles)
         if messages[0]["role"] != "system":
@@ -248,8 +248,8 @@ def _check_unicode(value: str, what: str) -> None:
     except UnicodeEncodeError as error:
         # As a reader of tables and arrays writes a byte that is not UTF-8.
         escaped = 0xDC80 <= ord(value[error.start]) <= 0xDCFF
-        found = "is not UTF-8 (convert Latin-1 text to UTF-8)" if escaped else "has a lone surrogate"
-        raise BadRow("invalid unicode", f"'{what}' {found} at character {error.start + 1}") from None
+        mistake = "is not UTF-8 (convert Latin-1 text to UTF-8)" if escaped else "has a lone surrogate"
+        raise BadRow("invalid unicode", f"'{what}' {mistake} at character {error.start + 1}") from None
 
 
 def _messages(value: Any, what: str, roles: Mapping[str, str]) -> tuple[tuple[Mapping[str, Any], ...], int]:
@@ -364,7 +364,7 @@ def _tools(row: Mapping[str, Any], field: str | None) -> tuple[Mapping[str, Any]
 
 
 def _arguments(row: Mapping[str, Any], source: PromptSource, names: TemplateNames | None) -> dict[str, Any]:
-    """Of the chat template: the source's, and the row's own before them."""
+    """The arguments of the chat template: the source's, and the row's own before them."""
     field = source.arguments_field
     try:
         stated = stated_arguments(None if field is None else row.get(field))

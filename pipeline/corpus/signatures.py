@@ -25,9 +25,9 @@ _OTHERS = (
 def check_start(path: object, start: bytes, expected: str | None) -> None:
     """UsageError where a file that begins with `start` is not what its name says: `expected` is a compression, "Parquet", or
     None for text."""
-    if found := _packed(start):
-        extension = next(extension for extension, name in COMPRESSIONS.items() if name == found)
-        mistake = found != expected and (f"{found} data", f"give its name the extension {extension}")
+    if packing := _packed(start):
+        extension = next(extension for extension, name in COMPRESSIONS.items() if name == packing)
+        mistake = packing != expected and (f"{packing} data", f"give its name the extension {extension}")
     elif start.startswith(_PARQUET):
         mistake = expected != "Parquet" and ("Parquet data", "give its name the extension .parquet")
     else:

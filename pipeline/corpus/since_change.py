@@ -13,10 +13,10 @@ MORE_ROWS = "wait until the log has more rows, or set corpus.since to an earlier
 
 def why_no_log(readers: Iterable[SourceReader]) -> str | None:
     """Why rows since a change cannot be told from older ones; None if a source has times. `readers` are those of the sources."""
-    found = list(readers)
-    if any(reader.columns.has_times for reader in found):
+    logs = list(readers)
+    if any(reader.columns.has_times for reader in logs):
         return None
-    where = ", ".join(f"{printable(str(reader.path))} has no column '{reader.source.time_field}'" for reader in found)
+    where = ", ".join(f"{printable(str(reader.path))} has no column '{reader.source.time_field}'" for reader in logs)
     return (
         f"no source has times{f' ({where})' if where else ''}; name the column of the time in corpus.sources.N.time_field, or "
         "add the deployment's log as a source (docs/logs.md)"
@@ -29,14 +29,14 @@ def check_log(config: CorpusConfig, readers: Iterable[SourceReader]) -> None:
         raise UsageError(f"corpus.since = {config.since}: {reason}")
 
 
-def check_rows(config: CorpusConfig, found: Sequence[tuple[SourceReader, int, float | None]]) -> None:
-    """UsageError where no log has a row since the change. `found`: the readers of the logs, with the number of their rows that
+def check_rows(config: CorpusConfig, logs: Sequence[tuple[SourceReader, int, float | None]]) -> None:
+    """UsageError where no log has a row since the change. `logs`: the readers of the logs, with the number of their rows that
     are used and the time of the newest, in seconds since 1970."""
-    if config.since is None or any(rows for _, rows, _ in found):
+    if config.since is None or any(rows for _, rows, _ in logs):
         return
-    newest = max((time for _, _, time in found if time is not None), default=None)
+    newest = max((time for _, _, time in logs if time is not None), default=None)
     stated = "" if newest is None else f"; the newest is of {_text(newest)}"
-    paths = ", ".join(printable(str(reader.path)) for reader, _, _ in found)
+    paths = ", ".join(printable(str(reader.path)) for reader, _, _ in logs)
     raise UsageError(f"{paths}: no row is of corpus.since = {config.since} or later{stated}; {MORE_ROWS}")
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.corpus.modes import domain_in_mode
-from pipeline.store.own_files import reads_own_files
 
 OTHER = "other"
 
@@ -37,7 +36,7 @@ class DomainCounts:
     def renamed(self, least: int) -> dict[str, str]:
         """The new names of domains of logs that have fewer than `least` conversations: `other` in their mode, or, where these
         together are as few, the domain of logs in that mode that has the most prompts. A domain that is alone keeps its name."""
-        found = dict[str, str]()
+        names = dict[str, str]()
         for mode in sorted(set(self.of_logs.values())):
             sizes = {name: len(self.conversations[name]) for name, of in self.of_logs.items() if of == mode}
             small = sorted(name for name, size in sizes.items() if size < least)
@@ -47,12 +46,12 @@ class DomainCounts:
             if large and together < least:
                 into = max(sorted(large), key=self.prompts.__getitem__)  # conversations are counted to `most` only
             if len(sizes) > 1:
-                found |= {name: into for name in small if name != into}
-        return found
+                names |= {name: into for name in small if name != into}
+        return names
 
 
 def folded_line(renamed: Mapping[str, str], counts: Mapping[str, Collection[int]], least: int) -> str:
-    """For people: what was folded into what."""
+    """The line that says what was folded into what."""
     into = Counter(renamed.values())
     names = ", ".join(f"{name} ({len(counts[name]):,})" for name in list(renamed)[:6])
     more = ", ..." if len(renamed) > 6 else ""
@@ -63,24 +62,17 @@ def folded_line(renamed: Mapping[str, str], counts: Mapping[str, Collection[int]
     )
 
 
-@reads_own_files("written by the same process")
 def count_domains(
     accepted: Path, conversations: NDArray[np.uint64], kept: NDArray[np.bool_], most: int
 ) -> DomainCounts:
-    """Of the kept rows of the row buffer's `accepted` file. `conversations` and `kept` are [rows]."""
-    import pyarrow as pa
+    """Counts the kept rows of the row buffer's `accepted` file. `conversations` and `kept` are [rows]."""
+    from pipeline.corpus.arrow_batches import kept_batches
 
-    counts, first = DomainCounts(most), 0
-    with pa.memory_map(str(accepted)) as source:
-        reader = pa.ipc.open_file(source)
-        for number in range(reader.num_record_batches):
-            batch = reader.get_batch(number)
-            rows = first + np.flatnonzero(kept[first : first + batch.num_rows])
-            taken = batch.take(pa.array(rows - first))
-            first += batch.num_rows
-            named: Iterable[Any] = zip(
-                taken["domain"].to_pylist(), conversations[rows].tolist(), taken["log_mode"].to_pylist(), strict=True
-            )
-            for domain, conversation, mode in named:
-                counts.add(domain, conversation, mode)
+    counts = DomainCounts(most)
+    for batch, rows in kept_batches(accepted, kept):
+        named: Iterable[Any] = zip(
+            batch["domain"].to_pylist(), conversations[rows].tolist(), batch["log_mode"].to_pylist(), strict=True
+        )
+        for domain, conversation, mode in named:
+            counts.add(domain, conversation, mode)
     return counts

@@ -62,7 +62,7 @@ class SourceFiles:
     format: SourceFormat
 
     def name(self, file: Path) -> str:
-        """Of one of the files, in messages and digests."""
+        """The name of one of the files, in messages and digests."""
         return file.relative_to(self.root).as_posix() if file != self.root else file.name
 
 
@@ -85,11 +85,11 @@ def find_files(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
     raise UsageError(f"{name}: no such file or directory{_nearest(path) or _of_hub(path, name)}")
 
 
-def digested_files(found: SourceFiles) -> list[Path]:
+def digested_files(source: SourceFiles) -> list[Path]:
     """The files whose names and contents are the content of a source."""
-    if found.format != "dataset":
-        return list(found.files)
-    return sorted(item for item in found.root.rglob("*") if item.is_file())
+    if source.format != "dataset":
+        return list(source.files)
+    return sorted(item for item in source.root.rglob("*") if item.is_file())
 
 
 def format_within(file: Path) -> SourceFormat | None:
@@ -98,7 +98,7 @@ def format_within(file: Path) -> SourceFormat | None:
 
 
 def compression(path: Path) -> str | None:
-    """Of a file, by its extension."""
+    """The compression of a file, by its extension."""
     return COMPRESSIONS.get(path.suffix.lower())
 
 
@@ -109,11 +109,11 @@ def jq_command(file: str, step: str) -> str:
 
 
 def _format(path: Path, name: str) -> SourceFormat:
-    found = _format_of(path)
-    if found is None:
+    format_ = _format_of(path)
+    if format_ is None:
         known = f"known are {_KNOWN}, each also with {', '.join(COMPRESSIONS)}"
         raise UsageError(f"{name}: unknown file extension; {known}; {_what_to_do(path, name)}")
-    return found
+    return format_
 
 
 def _how_to_set(name: str) -> str:
@@ -134,8 +134,8 @@ def _format_of(path: Path) -> SourceFormat | None:
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
-    found = FORMATS.get(suffixes[-1]) if suffixes else None
-    return None if found == "parquet" and compression(path) else found  # is compressed within
+    format_ = FORMATS.get(suffixes[-1]) if suffixes else None
+    return None if format_ == "parquet" and compression(path) else format_  # is compressed within
 
 
 def _directory(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
@@ -160,13 +160,13 @@ def _instead(path: Path, files: list[Path], name: str) -> str:
     counts = Counter(file.suffix.lower() for file in files).most_common(3)
     if not counts:
         return "; it is empty"
-    found = ", ".join(f"{count:,} {printable(suffix) or 'without extension'}" for suffix, count in counts)
+    extensions = ", ".join(f"{count:,} {printable(suffix) or 'without extension'}" for suffix, count in counts)
     first = counts[0][0]
     chosen = next(file for file in files if file.suffix.lower() == first)
     if first in _OTHER:
-        return f" (found: {found}); {_OTHER[first]}"
+        return f" (found: {extensions}); {_OTHER[first]}"
     pattern = f"{path}/**/*{printable(chosen.suffix)}"
-    return f" (found: {found}); {_how_to_set(name)}, and name the files with a glob such as {pattern}"
+    return f" (found: {extensions}); {_how_to_set(name)}, and name the files with a glob such as {pattern}"
 
 
 def _within(path: Path, name: str) -> Iterator[Path]:
@@ -184,9 +184,9 @@ def _within(path: Path, name: str) -> Iterator[Path]:
         seen.add(real)
 
 
-def _present(found: Iterable[Path], name: str) -> list[Path]:
-    """The files of `found`, sorted. UsageError for a link to nowhere, whose prompts would be missing without a word."""
-    items = sorted(found)
+def _present(paths: Iterable[Path], name: str) -> list[Path]:
+    """The files of `paths`, sorted. UsageError for a link to nowhere, whose prompts would be missing without a word."""
+    items = sorted(paths)
     if lost := next((item for item in items if item.is_symlink() and not item.exists()), None):
         raise UsageError(
             f"{name}: {printable(str(lost))} is a link to a file that is not there; fix or delete the link"
@@ -202,8 +202,8 @@ def _glob(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
     root = next(
         folder for folder in path.parents if folder.is_dir()
     )  # its name may hold brackets, which match themselves
-    found = glob.iglob(str(path.relative_to(root)), root_dir=root, recursive=True)
-    files = _present((root / item for item in found), name)
+    matches = glob.iglob(str(path.relative_to(root)), root_dir=root, recursive=True)
+    files = _present((root / item for item in matches), name)
     if not files:
         raise UsageError(f"{name}: no file matches{_of_hub(path, name)}")
     if wanted == "auto":
@@ -238,16 +238,16 @@ def _nearest(path: Path) -> str:
         beside = sorted(item.name for item in path.parent.iterdir())
     except OSError:
         return ""
-    found = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.75)
-    return f"; did you mean {printable(str(path.parent / found[0]))}?" if found else ""
+    close = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.75)
+    return f"; did you mean {printable(str(path.parent / close[0]))}?" if close else ""
 
 
 def _of_hub(path: Path, name: str) -> str:
     """How a config names a data set of the hub, where `path` may be one."""
-    found = _HUB_DATA.search(str(path))
-    if found is None or name.startswith("--") or path.name.lower().endswith((*FORMATS, *COMPRESSIONS)):
+    match = _HUB_DATA.search(str(path))
+    if match is None or name.startswith("--") or path.name.lower().endswith((*FORMATS, *COMPRESSIONS)):
         return ""
     return (
-        f"; a data set of the hub has its commit in a config, {found['source']}@ and 40 hex digits: "
-        f"`understudy init --prompts {found['source']}` writes it"
+        f"; a data set of the hub has its commit in a config, {match['source']}@ and 40 hex digits: "
+        f"`understudy init --prompts {match['source']}` writes it"
     )

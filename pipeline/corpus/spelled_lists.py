@@ -37,10 +37,10 @@ def spelled_texts(text: str) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that Python does not know
-            found = ast.literal_eval(bare)
+            value = ast.literal_eval(bare)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return False
-    return isinstance(found, list) and all(isinstance(one, str) for one in found)
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _begins(bare: str) -> bool:

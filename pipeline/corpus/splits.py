@@ -51,8 +51,8 @@ def split_of(identity: int, shares: Splits) -> int:
 
 def assign_splits(hashes: NDArray[np.void], clusters: Clusters, shares: Splits) -> NDArray[np.uint8]:
     """The split of every row as an index into SPLITS, shape (rows,). UsageError if no prompt is left for one of the splits."""
-    found, inverse = np.unique(identities(hashes, clusters), return_inverse=True)
-    splits = np.array([split_of(int(identity), shares) for identity in found], dtype=np.uint8)[inverse]
+    distinct, inverse = np.unique(identities(hashes, clusters), return_inverse=True)
+    splits = np.array([split_of(int(identity), shares) for identity in distinct], dtype=np.uint8)[inverse]
     for number, name in enumerate(SPLITS):
         if not (splits[clusters.kept] == number).any():
             count = len(np.unique(clusters.first))

@@ -70,16 +70,16 @@ def _dataset(path: Path) -> Any:
     import datasets
 
     try:
-        found = datasets.load_from_disk(str(path))
+        dataset = datasets.load_from_disk(str(path))
     except (OSError, ValueError, KeyError) as error:
         raise _unreadable(path, "a datasets directory", error) from None
-    if not isinstance(found, Mapping):
-        return found
-    if len(found) != 1:
+    if not isinstance(dataset, Mapping):
+        return dataset
+    if len(dataset) != 1:
         raise UsageError(
-            f"{path}: contains the splits {', '.join(found)}; name one, for example {path / next(iter(found))}"
+            f"{path}: contains the splits {', '.join(dataset)}; name one, for example {path / next(iter(dataset))}"
         )
-    return next(iter(found.values()))
+    return next(iter(dataset.values()))
 
 
 def _present(path: Path, names: list[str], columns: list[str] | None) -> list[str]:
@@ -137,7 +137,7 @@ def _inner(value: Any) -> Any:
 
 
 def _unreadable(path: Path, what: str, error: Exception) -> UsageError:
-    """Of a file or directory. Raises another UsageError where the first bytes say what the file is."""
+    """The error of a file or directory. Raises another UsageError where the first bytes say what the file is."""
     if path.is_file():
         with regular_file(path) as stream:
             check_start(path, stream.read(LENGTH), what)

@@ -26,7 +26,7 @@ class _Clock:
 
 
 def moment_of(seconds: float) -> datetime | None:
-    """Of seconds since 1970, in UTC; None beyond the years that there are."""
+    """The moment of so many seconds since 1970, in UTC; None beyond the years that there are."""
     try:
         return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
     except (OverflowError, ValueError, OSError):

@@ -16,7 +16,8 @@ _WHETHER = ("defined", "undefined", "none", "default", "d")  # tests and filters
 
 
 class TemplateNames:
-    """Of the templates of a tokenizer, `sources`. What cannot be parsed names nothing but its words; it fails when it renders."""
+    """The names in the templates of a tokenizer, `sources`. What cannot be parsed names nothing but its words; it fails when it
+    renders."""
 
     def __init__(self, sources: Sequence[str]) -> None:
         self._text = "\n".join(sources)
@@ -39,7 +40,7 @@ class TemplateNames:
 
 
 def _parsed(source: str) -> nodes.Template | None:
-    """With transformers' own extensions of the language."""
+    """The parsed template, with transformers' own extensions of the language."""
     from transformers.utils import chat_template_utils
 
     try:
@@ -144,6 +145,6 @@ def _is_item(value: nodes.Node, name: str) -> bool:
 
 def _texts(values: Iterable[nodes.Node]) -> Iterator[str]:
     for value in values:
-        for one in (value, *value.find_all(nodes.Const)):
-            if isinstance(one, nodes.Const) and isinstance(one.value, str):
-                yield one.value
+        for node in (value, *value.find_all(nodes.Const)):
+            if isinstance(node, nodes.Const) and isinstance(node.value, str):
+                yield node.value

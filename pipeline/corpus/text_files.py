@@ -54,7 +54,7 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def _is_utf16(start: bytes) -> bool:
-    """By its mark, or by every second byte of Latin text, which is 0."""
+    """Whether it is UTF-16: by its mark, or by every second byte of Latin text, which is 0."""
     return start[:2] in _BOMS or (any(start) and max(start[0::2].count(0), start[1::2].count(0)) > len(start) // 3)
 
 

@@ -100,14 +100,14 @@ def _calls(message: Message) -> Sequence[Any]:
 def _marked(message: Message, numbers: Iterator[int]) -> tuple[dict[str, Any], list[int]]:
     """The message with a number in place of its text and of each call's name, and those that must be written: of the calls, where
     it has some, since a template may leave out the text beside them."""
-    found, wanted = dict(message), list[int]()
+    marked, wanted = dict(message), list[int]()
     if _has_text(message):
         wanted = [next(numbers)]
-        found["content"] = f"text {wanted[0]}"
+        marked["content"] = f"text {wanted[0]}"
     if calls := _calls(message):
         wanted = [number for number, _ in zip(numbers, calls, strict=False)]
-        found["tool_calls"] = [_named(call, f"f{number}") for call, number in zip(calls, wanted, strict=True)]
-    return found, wanted
+        marked["tool_calls"] = [_named(call, f"f{number}") for call, number in zip(calls, wanted, strict=True)]
+    return marked, wanted
 
 
 def _named(call: Any, name: str) -> Any:

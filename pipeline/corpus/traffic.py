@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.readers import Row
+from pipeline.corpus.readers import SourceRow
 from pipeline.corpus.redaction import redact
 from pipeline.corpus.rows import BadRow
 from pipeline.store.files import canonical_json
@@ -29,7 +29,9 @@ class Traffic:
     `since`: seconds since 1970; rows before it are left out, whatever the source's window is.
     """
 
-    def __init__(self, rows: Iterable[Row], source: PromptSource, today: date, since: float | None = None) -> None:
+    def __init__(
+        self, rows: Iterable[SourceRow], source: PromptSource, today: date, since: float | None = None
+    ) -> None:
         self._rows, self._source = rows, source
         self._end = datetime(today.year, today.month, today.day, tzinfo=UTC).timestamp() + _DAY
         window = None if source.since is None else self._end - _DAY - seconds(source.since)
@@ -40,21 +42,21 @@ class Traffic:
         self.not_sampled: int = 0
         self.redacted: Counter[str] = Counter()
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[SourceRow]:
         """Rows in file order. A row without a readable time, where one is needed, is yielded as a BadRow."""
         chosen = self._sample() if self._source.sample is not None else None
         self.older = self.not_sampled = 0
         for place, row in enumerate(self._rows):
             time = self._time(row)
             if isinstance(time, BadRow):
-                yield Row(row.file, row.number, time)
+                yield SourceRow(row.file, row.number, time)
             elif self._is_old(time):
                 self.older += 1
             elif chosen is not None and place not in chosen:
                 self.not_sampled += 1
             elif self._source.redact and isinstance(row.value, Mapping):
                 value = self._redacted(row.value)
-                yield Row(row.file, row.number, value, redacted=value != row.value)
+                yield SourceRow(row.file, row.number, value, redacted=value != row.value)
             else:
                 yield row
 
@@ -102,11 +104,11 @@ class Traffic:
         self.newest = time if self.newest is None else max(self.newest, time)
         return time < self._first
 
-    def time_of(self, row: Row) -> float | None:
+    def time_of(self, row: SourceRow) -> float | None:
         """Seconds since 1970 where the row has a readable time, needed or not."""
         return timestamp(row.value.get(self._source.time_field)) if isinstance(row.value, Mapping) else None
 
-    def _time(self, row: Row) -> "float | BadRow | None":
+    def _time(self, row: SourceRow) -> "float | BadRow | None":
         """Seconds since 1970; None where no time is needed."""
         if not self._needs_time or isinstance(row.value, BadRow):
             return None
@@ -119,7 +121,7 @@ class Traffic:
 
 
 def seconds(duration: str) -> float:
-    """Of a duration such as 14d or 48h."""
+    """The seconds of a duration such as 14d or 48h."""
     return timedelta(**{{"d": "days", "h": "hours"}[duration[-1]]: int(duration[:-1])}).total_seconds()
 
 

@@ -53,8 +53,8 @@ class TrainedOn:
         return TrainedOn(self.prompts | other.prompts, self.texts | other.texts, self.modes | other.modes)
 
     def begun_from(self, base: "TrainedOn") -> "TrainedOn":
-        """Of a draft that was trained on these prompts and before on those of `base`: it has seen both, and is for the modes of
-        its own training, so that a mode can be given up."""
+        """The prompts of a draft that was trained on these prompts and before on those of `base`: it has seen both, and is for
+        the modes of its own training, so that a mode can be given up."""
         return TrainedOn(self.prompts | base.prompts, self.texts | base.texts, self.modes)
 
     def among(self, text_ids: Mapping[str, str]) -> frozenset[str]:

@@ -66,7 +66,7 @@ class Eagle3Draft:
         return examined(batch, self.logits_on(batch, gamma, features), gamma, gamma, sampling)
 
     def logits_on(self, batch: PaddedBatch, places: int, features: Features | None) -> Iterator[Logits]:
-        """Of every round that could start at a token of the batch, the logits at each of so many places."""
+        """The logits of every round that could start at a token of the batch, at each of so many places."""
         assert features is not None
         return logits_by_place(self, batch, self._hidden_by_place(batch, places, features))
 
@@ -149,7 +149,7 @@ class AllStarts:
         first = 1 if window is None else max(1, self.place - window + 1)  # a window may be shorter than a block
         own = [self._own[layer, place] for place in range(first, self.place + 1)]
         rows, heads, starts, _ = query_BASW.shape
-        at_T, found = torch.arange(keys_BATW.shape[2], device=query_BASW.device), []
+        at_T, chunks = torch.arange(keys_BATW.shape[2], device=query_BASW.device), []
         step = max(1, _CHUNK_SCORES // (rows * heads * len(at_T)))
         for begin in range(0, starts, step):
             part = slice(begin, begin + step)
@@ -163,8 +163,8 @@ class AllStarts:
             attended = weights[..., : len(at_T)] @ values_BATW
             for place, (_, value) in enumerate(own):
                 attended = attended + weights[..., len(at_T) + place, None] * value[:, :, part]
-            found.append(attended)
-        return torch.cat(found, dim=2)
+            chunks.append(attended)
+        return torch.cat(chunks, dim=2)
 
 
 class Eagle3Drafter:

@@ -37,15 +37,17 @@ class OwnAttention(Protocol):
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """Of queries (B, heads, T, width), and keys and values with their own number of heads: (B, T, heads, width)."""
+        """Attention of queries (B, heads, T, width), and keys and values with their own number of heads: (B, T, heads, width)."""
 
 
 def _attend(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **options: Any
 ) -> tuple[torch.Tensor, None]:
     if isinstance(attention_mask, torch.Tensor):
-        found: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-        return found
+        attended: tuple[torch.Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, **options
+        )
+        return attended
     return attention_mask.attend(module.layer_idx, query, key, value, options["scaling"]), None
 
 
@@ -130,10 +132,10 @@ class Eagle3Model(nn.Module):
 
     def combine(self, features: Features) -> torch.Tensor:
         """The target's states of all layers as one, (B, T, H)."""
-        found = [features[layer].to(self.device, self.dtype) for layer in self.layer_ids]
+        states = [features[layer].to(self.device, self.dtype) for layer in self.layer_ids]
         if self.fc_norm is not None:
-            found = [norm(one) for norm, one in zip(self.fc_norm, found, strict=True)]
-        joined = torch.cat(found, dim=-1)
+            states = [norm(one) for norm, one in zip(self.fc_norm, states, strict=True)]
+        joined = torch.cat(states, dim=-1)
         combined: torch.Tensor = self.fc(joined if self.input_norm is None else self.input_norm(joined))
         return combined
 
@@ -151,9 +153,9 @@ class Eagle3Model(nn.Module):
         return self.norm(hidden_BTH) if self.norm_output else hidden_BTH
 
     def logits(self, hidden_xH: torch.Tensor) -> torch.Tensor:
-        """Of what `forward` gave: (..., D)."""
-        found: torch.Tensor = self.lm_head(hidden_xH if self.norm_output else self.norm(hidden_xH))
-        return found
+        """The logits of what `forward` gave: (..., D)."""
+        logits: torch.Tensor = self.lm_head(hidden_xH if self.norm_output else self.norm(hidden_xH))
+        return logits
 
     def as_forward(self, vocabulary: int) -> "_Alone":
         """As `speculation.forward.Forward`, for measurements."""
@@ -254,14 +256,14 @@ def unstated_layers(layers: int) -> tuple[int, ...]:
 
 
 def named_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """With the names of the modules here."""
-    found = dict[str, torch.Tensor]()
+    """The tensors with the names of the modules here."""
+    named = dict[str, torch.Tensor]()
     for name, tensor in tensors.items():
         own = name.removeprefix("model.").replace("midlayer.", "layers.0.")
         if own.startswith("layers.0.") and not own.startswith("layers.0.hidden_norm."):
             own = own.replace("layers.0.", "layers.0.layer.", 1)
-        found[own] = tensor
-    return found
+        named[own] = tensor
+    return named
 
 
 def take_targets(

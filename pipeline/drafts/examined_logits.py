@@ -23,7 +23,8 @@ class _HasLogits(Protocol):
 
 
 class Logits(NamedTuple):
-    """Of one place of the block, for rounds that start at the tokens `part` of the batch: (n, V), and (n,) the tokens there."""
+    """The logits of one place of the block, for rounds that start at the tokens `part` of the batch: (n, V), and (n,) the
+    tokens there."""
 
     place: int
     part: slice
@@ -32,8 +33,8 @@ class Logits(NamedTuple):
 
 
 def logits_by_place(draft: _HasLogits, batch: PaddedBatch, hidden_PBSH: Iterable[torch.Tensor]) -> Iterator[Logits]:
-    """By place and chunk. `hidden_PBSH`: by place, what the logits of each start are computed from. BrokenDraft for logits that
-    are NaN."""
+    """Yields logits by place and chunk. `hidden_PBSH`: by place, what the logits of each start are computed from. BrokenDraft
+    for logits that are NaN."""
     for place, hidden_BSH in enumerate(hidden_PBSH):
         device = hidden_BSH.device
         hidden_NH = hidden_BSH[upload(batch.is_token_BS, device)]

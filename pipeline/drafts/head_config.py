@@ -94,13 +94,13 @@ class MedusaConfig:
 
 def kind_of(directory: Path) -> Kind:
     """The kind of the draft in a model directory. UsageError for a kind that cannot be examined here, by its name."""
-    found = _kind_in(_FORMAT.read(directory / CONFIG))
-    if isinstance(found, str):
+    kind = _kind_in(_FORMAT.read(directory / CONFIG))
+    if isinstance(kind, str):
         raise UsageError(
-            f"{directory}: a draft of the kind {found} cannot be examined exactly yet: its prediction was not compared with "
+            f"{directory}: a draft of the kind {kind} cannot be examined exactly yet: its prediction was not compared with "
             "the counters of an engine; kinds that can: a plain model, EAGLE-3, Medusa"
         )
-    return found
+    return kind
 
 
 def _kind_in(config: HeadConfig) -> Kind | str:
@@ -117,21 +117,21 @@ def _kind_in(config: HeadConfig) -> Kind | str:
 def require_target(directory: Path, where: str) -> None:
     """UsageError, which begins with `where`, for a head in the place of a target."""
     try:
-        found = _kind_in(_FORMAT.read(directory / CONFIG))
+        kind = _kind_in(_FORMAT.read(directory / CONFIG))
     except UsageError:  # of a target, other keys may mean something else; whoever loads it says what is wrong
         return
-    if found != PLAIN:
+    if kind != PLAIN:
         raise UsageError(
-            f"{where}: this is a draft (kind {found if isinstance(found, str) else found.name}), not a target, which is a whole "
+            f"{where}: this is a draft (kind {kind if isinstance(kind, str) else kind.name}), not a target, which is a whole "
             "language model; swap target and draft if they are in each other's place"
         )
 
 
 def find_target(name: str) -> Path:
     """The directory of the target that is called `name` on the command line, fetched if need be. UsageError for a draft."""
-    found = find_model(name, "target")
-    require_target(found, f"--target {name}")
-    return found
+    directory = find_model(name, "target")
+    require_target(directory, f"--target {name}")
+    return directory
 
 
 def longest_block(directory: Path) -> int | None:

@@ -30,17 +30,17 @@ _MAPS = frozenset({"d2t", "t2d", "token_map"})  # which of the target's tokens a
 
 @reads_own_files("files whose headers stored_tensors has checked")
 def read_tensors(directory: Path, device: torch.device = _CPU) -> dict[str, torch.Tensor]:
-    """By name, in host memory; for the device `meta` shapes alone, but for the maps of a vocabulary. UnderstudyError for files
-    that are damaged, or no safetensors."""
-    found = dict[str, torch.Tensor]()
+    """The tensors by name, in host memory; for the device `meta` shapes alone, but for the maps of a vocabulary.
+    UnderstudyError for files that are damaged, or no safetensors."""
+    tensors = dict[str, torch.Tensor]()
     for name, entry in stored_tensors(directory).items() if device == _META else ():
-        found[name] = torch.empty(entry.shape, device=_META)
+        tensors[name] = torch.empty(entry.shape, device=_META)
     for file in weight_files(directory):
         with safe_open(file, "pt") as opened:
             names = opened.keys()
             wanted = [name for name in names if device != _META or name.removeprefix("model.") in _MAPS]
-            found |= {name: opened.get_tensor(name) for name in wanted}
-    return found
+            tensors |= {name: opened.get_tensor(name) for name in wanted}
+    return tensors
 
 
 def measure_draft(directory: Path, trust_remote_code: bool = False) -> Weights:

@@ -111,5 +111,5 @@ assert set(get_args(KindName)) == KINDS.keys()
 def rates_compare(kinds: Iterable[KindName]) -> bool:
     """Whether acceptance rates of drafts of these kinds are of the same: over all tokens, or over those that one kind
     examines."""
-    found = set(kinds)
-    return len(found) == 1 or all(KINDS[kind].by_token for kind in found)
+    names = set(kinds)
+    return len(names) == 1 or all(KINDS[kind].by_token for kind in names)

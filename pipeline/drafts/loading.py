@@ -1,7 +1,7 @@
 """Loads a draft of any kind for the target of a pair. A kind has its line in `_LOADERS`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,6 @@ class DraftSource:
     lookup_ngram: int  # of prompt-lookup
     target: str = "target"  # the role of the model whose hidden states a head reads
     target_device_map: DeviceMap | None = None
-    suffix: SuffixSettings = field(default_factory=SuffixSettings)  # of suffix-matching; no config key sets them
 
     def load(self, device: torch.device) -> LoadedDraft:
         """BrokenDraft for one that cannot speculate for this pair."""
@@ -145,5 +144,5 @@ def _with_weights(source: DraftSource, device: torch.device) -> LoadedDraft:
 _LOADERS: dict[KindName, Callable[[DraftSource, torch.device], LoadedDraft]] = {
     **dict.fromkeys((PLAIN.name, TLI.name, EAGLE3.name, MEDUSA.name), _with_weights),
     LOOKUP.name: lambda source, device: PromptLookup(source.lookup_ngram),
-    SUFFIX.name: lambda source, device: SuffixMatching(source.suffix),
+    SUFFIX.name: lambda source, device: SuffixMatching(SuffixSettings()),
 }

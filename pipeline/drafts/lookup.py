@@ -43,15 +43,15 @@ class PromptLookup:
     def _examine(self, row: TokenizedCompletion, gamma: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         text = np.concatenate([row.prompt, row.tokens]).tolist()
         before, known = len(row.prompt), np.array(text)
-        index, found = _Index(self.ngram), np.full(len(row.tokens), -1)
+        index, places = _Index(self.ngram), np.full(len(row.tokens), -1)
         for end in range(1, len(text)):
             index.add(text, end)
             if end >= before:
-                found[end - before] = index.find(text, end)
+                places[end - before] = index.find(text, end)
         starts_S = np.arange(before, len(text))
-        drafted_S = np.where(found >= 0, np.minimum(starts_S - found, gamma), 0)
+        drafted_S = np.where(places >= 0, np.minimum(starts_S - places, gamma), 0)
         places_P = np.arange(gamma)
-        copied_SP = known[np.minimum(found[:, None] + places_P, len(text) - 1)]
+        copied_SP = known[np.minimum(places[:, None] + places_P, len(text) - 1)]
         actual_SP = known[np.minimum(starts_S[:, None] + places_P, len(text) - 1)]
         return ((copied_SP == actual_SP) & (places_P < drafted_S[:, None])).astype(np.uint8), drafted_S
 
@@ -78,6 +78,6 @@ class _Index:
     def find(self, text: Sequence[int], end: int) -> int:
         """Where the continuation begins of the longest n-gram that ends at `end`; -1 if none occurred before."""
         for n in range(min(self._longest, end), 0, -1):
-            if (found := self._ends.get(tuple(text[end - n : end]))) is not None:
-                return found
+            if (place := self._ends.get(tuple(text[end - n : end]))) is not None:
+                return place
         return -1

@@ -62,7 +62,7 @@ class MedusaModel(nn.Module):
         return sum(one.numel() for part in (self.blocks[0], self.lm_heads[0]) for one in part.parameters())
 
     def logits(self, hidden_nH: torch.Tensor, place: int, vocabulary: int) -> torch.Tensor:
-        """Of head `place`, (n, V)."""
+        """The logits of head `place`, (n, V)."""
         logits_nD: torch.Tensor = self.lm_heads[min(place, len(self.lm_heads) - 1)](self.blocks[place](hidden_nH))
         if self.targets_D is None:
             return logits_nD[:, :vocabulary]
@@ -112,7 +112,7 @@ class MedusaDraft:
         return examined(batch, self.logits_on(batch, places, features), places, gamma, sampling)
 
     def logits_on(self, batch: PaddedBatch, places: int, features: Features | None) -> Iterator[Logits]:
-        """Of every round that could start at a token of the batch, the logits at each of so many places, as far as there are
+        """The logits of every round that could start at a token of the batch, at each of so many places, as far as there are
         heads."""
         assert features is not None
         device, places = self.model.device, min(places, self.longest)
@@ -220,10 +220,10 @@ def load_medusa(
 
 
 def named_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """With the names of the modules here."""
-    found = dict[str, torch.Tensor]()
+    """The tensors with the names of the modules here."""
+    named = dict[str, torch.Tensor]()
     for name, tensor in tensors.items():
         for old, new in _OLD_NAMES:
             name = old.sub(new, name)
-        found[name] = tensor
-    return found
+        named[name] = tensor
+    return named

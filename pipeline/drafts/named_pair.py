@@ -70,12 +70,7 @@ def load_named_pair(
     paths = {name: draft.directory for name, draft in drafts.items()}
     target_path = find_target(target)
     defaults = sampling_defaults(target_path)
-    choices = [choice_in(path) for path in paths.values()]
-    if chosen := next(
-        (one for one in choices if one is not None), None
-    ):  # with which the draft was trained, and its target examined
-        target_path, *others = (with_factors(path, chosen) for path in (target_path, *paths.values()))
-        paths = dict(zip(paths, others, strict=True))
+    target_path, paths = _with_trained_factors(target_path, paths)
     tokenizer = load_tokenizer(target_path, trust_remote_code)
     kinds = {name: kind_of(path) for name, path in paths.items()}
     plain = [path for name, path in paths.items() if not kinds[name].reads_states]
@@ -123,8 +118,18 @@ def load_named_pair(
     )
 
 
+def _with_trained_factors(target: Path, drafts: Mapping[str, Path]) -> tuple[Path, dict[str, Path]]:
+    """The models with the rope factors with which a draft was trained, and its target examined."""
+    chosen = next((choice for path in drafts.values() if (choice := choice_in(path)) is not None), None)
+    if chosen is None:
+        return target, dict(drafts)
+    return with_factors(target, chosen), {name: with_factors(path, chosen) for name, path in drafts.items()}
+
+
 @dataclass(frozen=True)
 class _Target:
+    """What a draft with another tokenizer needs of its target."""
+
     path: Path
     tokenizer: Any
     width: int

@@ -95,8 +95,8 @@ def _eagle_name(name: str, layers: int) -> str:
 def _rope(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """As every version of transformers reads it."""
     scaling = {name: value for name, value in parameters.items() if name != "rope_theta"}
-    found: dict[str, Any] = {"rope_theta": parameters["rope_theta"]}
-    return found if scaling.get("rope_type", "default") == "default" else found | {"rope_scaling": scaling}
+    rope: dict[str, Any] = {"rope_theta": parameters["rope_theta"]}
+    return rope if scaling.get("rope_type", "default") == "default" else rope | {"rope_scaling": scaling}
 
 
 def medusa_layout(directory: Path) -> HeadFiles:

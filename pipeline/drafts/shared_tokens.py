@@ -26,10 +26,10 @@ class SharedTokens:
     def in_words(self, text: Mapping[int, int]) -> str:
         """How much of the target's vocabulary the draft has, for people. `text`: how often prompts have each token; empty where
         none is at hand."""
-        found, total = self.copied.keys() | self.special.keys(), sum(text.values())
-        share = f", {sum(text.get(one, 0) for one in found) / total:.1%} of your prompts' text" if total else ""
-        count = len(found) + len(self.others)
-        return f"{len(found):,} of {count:,} tokens are shared{share}; it must be trained afterwards"
+        known, total = self.copied.keys() | self.special.keys(), sum(text.values())
+        share = f", {sum(text.get(one, 0) for one in known) / total:.1%} of your prompts' text" if total else ""
+        count = len(known) + len(self.others)
+        return f"{len(known):,} of {count:,} tokens are shared{share}; it must be trained afterwards"
 
 
 class Vocabularies:
@@ -67,7 +67,7 @@ class Vocabularies:
         return self._written(text) or self._longest(text)
 
     def unwritten(self, places: Iterable[int]) -> tuple[int, ...]:
-        """Of some tokens of the target, the ordinary ones whose bytes the draft's tokenizer writes in no text, because it changes
+        """The ordinary ones of some tokens of the target whose bytes the draft's tokenizer writes in no text, because it changes
         them before it splits a text, or has no token for some byte."""
         texts = ((place, self._theirs.ordinary.get(place)) for place in places)
         return tuple(place for place, text in texts if text is not None and not self._can_write(text))
@@ -83,8 +83,8 @@ class Vocabularies:
         """What the draft's tokenizer makes of a text in the middle of another; empty where that has other bytes."""
         if not _is_text(text):
             return []
-        found = self._in_the_middle(text.decode())
-        return next((ids for ids in found if b"".join(self._ours.ordinary.get(one, b"") for one in ids) == text), [])
+        splits = self._in_the_middle(text.decode())
+        return next((ids for ids in splits if b"".join(self._ours.ordinary.get(one, b"") for one in ids) == text), [])
 
     def _in_the_middle(self, text: str) -> Iterator[list[int]]:
         for sign, before in self._before.items():
@@ -101,15 +101,15 @@ class Vocabularies:
 
     def _longest(self, text: bytes) -> list[int]:
         """The longest token at each place, whatever the merges are; empty where there is none."""
-        found, at, longest = list[int](), 0, max(map(len, self._by_bytes), default=0)
+        pieces, at, longest = list[int](), 0, max(map(len, self._by_bytes), default=0)
         while at < len(text):
             ends = range(min(len(text), at + longest), at, -1)
             end = next((end for end in ends if text[at:end] in self._by_bytes), None)
             if end is None:
                 return []
-            found.append(self._by_bytes[text[at:end]])
+            pieces.append(self._by_bytes[text[at:end]])
             at = end
-        return found
+        return pieces
 
     def _by_name(self) -> dict[int, tuple[int, ...]]:
         """Special tokens of both with the same name."""
@@ -117,16 +117,16 @@ class Vocabularies:
         return {place: (ours[name],) for place, name in self._theirs.special.items() if name in ours}
 
     def _by_role(self, stops: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        found: dict[int, tuple[int, ...]] = {}
+        by_role: dict[int, tuple[int, ...]] = {}
         for role in _ROLES:
             own = getattr(self._own, role)
             theirs = {getattr(self._target, role), *(stops if role == _ROLES[0] else ())}
             if own in self._ours.special:
-                found |= {place: (own,) for place in theirs if place in self._theirs.special and place not in found}
-        return found
+                by_role |= {place: (own,) for place in theirs if place in self._theirs.special and place not in by_role}
+        return by_role
 
     def _by_config(self, tokens: Mapping[str, str]) -> dict[int, tuple[int, ...]]:
-        known, found = self._target.get_vocab(), dict[int, tuple[int, ...]]()
+        known, by_config = self._target.get_vocab(), dict[int, tuple[int, ...]]()
         for token, text in tokens.items():
             if (place := known.get(token)) is None or place >= self._width:
                 meant = did_you_mean(token, self._theirs.special.values())
@@ -142,8 +142,8 @@ class Vocabularies:
                 raise UsageError(
                     f"pair.draft.tokens.{token}: the draft's tokenizer has no token for {text!r}; give other text"
                 )
-            found[place] = tuple(ids)
-        return found
+            by_config[place] = tuple(ids)
+        return by_config
 
 
 def _is_text(text: bytes) -> bool:
@@ -156,8 +156,9 @@ def _is_text(text: bytes) -> bool:
 
 
 def _by_bytes(tokens: TokenBytes) -> dict[bytes, int]:
-    """Of tokens with equal bytes, that which the tokenizer uses: `g`, not `<0x67>`, which is for characters without a token."""
-    found: dict[bytes, int] = {}
+    """The token of some bytes; of several with equal bytes that which the tokenizer uses: `g`, not `<0x67>`, which is for
+    characters without a token."""
+    by_bytes: dict[bytes, int] = {}
     for place in sorted(tokens.ordinary, key=lambda one: (one in tokens.fallback, one)):
-        found.setdefault(tokens.ordinary[place], place)
-    return found
+        by_bytes.setdefault(tokens.ordinary[place], place)
+    return by_bytes

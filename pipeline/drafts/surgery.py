@@ -60,23 +60,23 @@ def _check_outside_layers(model: Any, smaller: Any, stack: str) -> None:
 
 def _renamed(weights: dict[str, Any], wanted: Sequence[str], stack: str, chosen: Sequence[int]) -> dict[str, Any]:
     """The weights of a model with the layers `chosen`, under their new names."""
-    found = {}
+    renamed = {}
     for key in wanted:
         source = key
         if key.startswith(f"{stack}."):
             layer, _, rest = key.removeprefix(f"{stack}.").partition(".")
             source = f"{stack}.{chosen[int(layer)]}.{rest}"
-        found[key] = weights[source]
-    return found
+        renamed[key] = weights[source]
+    return renamed
 
 
 def _layers(model: Any) -> tuple[str, torch.nn.ModuleList]:
     """The list of the model's decoder layers, and its name in the model. UsageError if there is no such list."""
-    if (found := decoder_layers(model)) is None:
+    if (layers := decoder_layers(model)) is None:
         raise UsageError(
             f"pair.draft.source = target: the layers of a {type(model).__name__} are not one list; set a draft model instead"
         )
-    return found
+    return layers
 
 
 def _spread(count: int, kept: int) -> list[int]:

@@ -62,7 +62,7 @@ class _Mapped:
 
     @property
     def width(self) -> int:
-        """Of its own logits."""
+        """The width of its own logits."""
         return int(self.inner.config.get_text_config().vocab_size)
 
     def as_forward(self, vocabulary: int) -> "_MappedForward":

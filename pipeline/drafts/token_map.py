@@ -42,8 +42,8 @@ class TokenMap:
 
 
 def map_tokens(target: Any, own: Any, width: int, own_width: int) -> TokenMap:
-    """Of two tokenizers, and the columns of the logits of their models. BrokenDraft where the engine has nothing to feed the
-    draft in the place of other tokens, or no token is shared."""
+    """The map of two tokenizers, and the columns of the logits of their models. BrokenDraft where the engine has nothing to
+    feed the draft in the place of other tokens, or no token is shared."""
     other = own.eos_token_id if own.unk_token_id is None else own.unk_token_id
     if other is None:
         raise BrokenDraft(
@@ -62,13 +62,13 @@ def map_tokens(target: Any, own: Any, width: int, own_width: int) -> TokenMap:
 
 def _spellings(tokenizer: Any) -> tuple[Mapping[str, int], set[str]]:
     """The first token of each spelling, and spellings of several tokens."""
-    marks, found, twice = _marks(tokenizer), dict[str, int](), set[str]()
+    marks, spellings, twice = _marks(tokenizer), dict[str, int](), set[str]()
     for token, place in sorted(tokenizer.get_vocab().items(), key=lambda one: one[1]):
         mark = next((one for one in marks if token.startswith(one)), None)
         name = token if mark is None else f" {token.removeprefix(mark)}"
-        if found.setdefault(name, place) != place:
+        if spellings.setdefault(name, place) != place:
             twice.add(name)
-    return found, twice
+    return spellings, twice
 
 
 def _marks(tokenizer: Any) -> tuple[str, ...]:

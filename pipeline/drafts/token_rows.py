@@ -19,20 +19,21 @@ WAYS: tuple[Way, ...] = get_args(Way)
 
 @dataclass(frozen=True)
 class TokenRows:
-    """By column of the logits: the place in WAYS, and whether the draft's own tokenizer writes the token in no text."""
+    """How rows were made, by column of the logits: the place in WAYS, and whether the draft's own tokenizer writes the token in
+    no text."""
 
     way_V: NDArray[np.uint8]
     unwritten_V: NDArray[np.bool_]
 
     @classmethod
     def of(cls, width: int, shared: SharedTokens, vocabularies: Vocabularies) -> "TokenRows":
-        """Before rows of `shared.others` are made, which have the mean row."""
-        found = cls(np.full(width, WAYS.index("mean"), np.uint8), np.zeros(width, np.bool_))
-        found.set(shared.copied, "copied")
-        found.set(shared.special, "special")
-        found.set(shared.padded, "padded")
-        found.unwritten_V[list(vocabularies.unwritten(shared.others))] = True
-        return found
+        """The ways before rows of `shared.others` are made, which have the mean row."""
+        rows = cls(np.full(width, WAYS.index("mean"), np.uint8), np.zeros(width, np.bool_))
+        rows.set(shared.copied, "copied")
+        rows.set(shared.special, "special")
+        rows.set(shared.padded, "padded")
+        rows.unwritten_V[list(vocabularies.unwritten(shared.others))] = True
+        return rows
 
     def set(self, places: Iterable[int], way: Way) -> None:
         self.way_V[list(places)] = WAYS.index(way)

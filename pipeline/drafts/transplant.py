@@ -30,7 +30,7 @@ _SAID = 0.001  # share of a text from which on it is said that the draft's token
 
 @dataclass(frozen=True)
 class TransplantFacts:
-    """Of how many tokens of the target which rows are, as `pair.json` has it."""
+    """How many tokens of the target have which rows, as `pair.json` has it."""
 
     copied: int  # of a token with equal bytes
     special: int  # of a token of the same role or name, or of `pair.draft.tokens`
@@ -68,16 +68,16 @@ class TransplantFacts:
 
     def warnings(self) -> list[str]:
         """What of the target the draft cannot know before it is trained."""
-        found = []
+        warnings = []
         if self.lost or self.unwritten:
             lost = f"loses {', '.join(self.lost)} of a text, and " if self.lost else ""
-            found.append(
+            warnings.append(
                 f"the draft's own tokenizer {lost}writes {self.unwritten:,} of the target's tokens in no text: the draft was "
                 "never trained on them, and a longer training or another draft may be needed"
             )
         if self.unmatched:
-            found.append(unmatched_note(self.unmatched))
-        return found
+            warnings.append(unmatched_note(self.unmatched))
+        return warnings
 
 
 def unmatched_note(names: Sequence[str]) -> str:
@@ -92,16 +92,16 @@ def unmatched_note(names: Sequence[str]) -> str:
 def text_notes(vocabularies: Vocabularies, shared: SharedTokens, text: Mapping[int, int]) -> list[str]:
     """How much the draft has of the target's vocabulary and of the prompts' text, before anything is made. `text`: how often
     prompts have each token; empty where none is at hand."""
-    found, total = [shared.in_words(text)], sum(text.values())
+    notes, total = [shared.in_words(text)], sum(text.values())
     others = [one for one in shared.others if text.get(one)]
     if total and (share := sum(text[one] for one in vocabularies.unwritten(others)) / total) >= _SAID:
         lost = f": it loses {', '.join(names)}" if (names := vocabularies.changed_text()) else ""
-        found.append(
+        notes.append(
             f"the draft's own tokenizer cannot write {share:.1%} of your prompts' text{lost}; it was never trained on that"
         )
     if unmatched := [one for one in shared.unmatched if text.get(one)]:
-        found.append(unmatched_note(vocabularies.names(unmatched)))
-    return found
+        notes.append(unmatched_note(vocabularies.names(unmatched)))
+    return notes
 
 
 def require_one_table(model: Any, whose: str) -> None:
@@ -110,8 +110,8 @@ def require_one_table(model: Any, whose: str) -> None:
     embedding, text = model.get_input_embeddings(), model.config.get_text_config()
     sizes = {embedding.num_embeddings, getattr(text, "vocab_size_per_layer_input", None)}
     sizes -= {getattr(text, "max_position_embeddings", None)}  # a table of positions
-    for name, one in model.named_modules():
-        if isinstance(one, torch.nn.Embedding) and one is not embedding and one.num_embeddings in sizes:
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Embedding) and module is not embedding and module.num_embeddings in sizes:
             raise UsageError(
                 f"{whose}: a {type(model).__name__} has rows for its tokens in {name} too, which cannot be made for another "
                 "tokenizer; choose another draft"
@@ -144,8 +144,8 @@ def transplant(
             no_map = f"its leave-one-out error is {max(errors):.0%} of the rows' spread"
     if no_map:
         for place in others:
-            if found := vocabularies.pieces(place):
-                new_VD[place] = rows_VD[found].mean(0)
+            if pieces := vocabularies.pieces(place):
+                new_VD[place] = rows_VD[pieces].mean(0)
                 made.set([place], "pieces")
     model.resize_token_embeddings(width, mean_resizing=False)
     for table, part in zip(row_tables(model), _columns(tables), strict=True):
@@ -219,12 +219,12 @@ def row_tables(model: Any) -> list[torch.Tensor]:
     """What has a row for each token: the embedding, the weight of an output layer that is not tied to it, and its bias as one
     column."""
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
-    found = [embedding]
+    tables = [embedding]
     if head is not None and head.weight is not embedding:
-        found.append(head.weight)
+        tables.append(head.weight)
     if head is not None and getattr(head, "bias", None) is not None:
-        found.append(head.bias[:, None])
-    return found
+        tables.append(head.bias[:, None])
+    return tables
 
 
 def _columns(tables: Sequence[torch.Tensor]) -> list[slice]:

@@ -12,14 +12,15 @@ from pipeline.models.model_json import read_config
 
 @dataclass(frozen=True)
 class Size:
-    """In parameters. `read`: by a pass, so all but an embedding of its own, of which a pass reads the rows of its tokens."""
+    """A size in parameters. `read`: by a pass, so all but an embedding of its own, of which a pass reads the rows of its
+    tokens."""
 
     whole: int
     read: int
 
 
 def resized(draft: Path, target: Path, trust_remote_code: bool = False) -> Size:
-    """Of the draft with as many rows as the target has."""
+    """The size of the draft with as many rows as the target has."""
     model = empty_model(draft, trust_remote_code)
     return _size(model, empty_model(target, trust_remote_code).get_input_embeddings().num_embeddings)
 

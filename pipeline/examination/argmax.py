@@ -16,8 +16,8 @@ from pipeline.speculation.teacher_forced import PaddedBatch, TokenizedCompletion
 
 @dataclass(frozen=True)
 class Choices:
-    """Of a draft on N tokens: (N,) by token, or (N, P) where they depend on the start of the round; entry [s, j] is about token
-    s + j, and one about no token of the completion says nothing."""
+    """The choices of a draft on N tokens: (N,) by token, or (N, P) where they depend on the start of the round; entry [s, j] is
+    about token s + j, and one about no token of the completion says nothing."""
 
     is_argmax: NDArray[np.bool_]  # whether the token is its argmax, given all tokens before
     margin: NDArray[np.float64]  # between the logit of the token and the largest other one, at least 0
@@ -29,7 +29,7 @@ def argmax_on(
     draft: DraftWithWeights, completions: Sequence[TokenizedCompletion], places: int, batch_tokens: int
 ) -> list[Choices]:
     """The choices of a draft on each completion, in rounds of `places` places. BrokenDraft for NaN logits."""
-    found = dict[int, Choices]()
+    choices = dict[int, Choices]()
     for numbers in batches([len(item.prompt) + len(item.tokens) for item in completions], batch_tokens):
         batch = PaddedBatch([completions[number] for number in numbers])
         features = None if draft.states is None else draft.states.features(batch, draft.layers)
@@ -40,8 +40,8 @@ def argmax_on(
             is_argmax[part, place], margin[part, place], largest[part, place] = chosen
         columns = [one[:, 0] if draft.kind.by_token else one for one in (is_argmax, margin, largest)]
         rows = zip(*map(batch.by_row, columns), strict=True)
-        found |= {number: Choices(*own) for number, own in zip(numbers, rows, strict=True)}
-    return [found[number] for number in range(len(completions))]
+        choices |= {number: Choices(*own) for number, own in zip(numbers, rows, strict=True)}
+    return [choices[number] for number in range(len(completions))]
 
 
 def _chosen(logits_nV: torch.Tensor, tokens_n: torch.Tensor) -> tuple[NDArray[Any], ...]:

@@ -145,8 +145,12 @@ def decoded_starts(completion: Completion) -> list[int]:
 
 def _text_difference(target: Any, item: GreedyCompletion, own: _Decoded, vocabulary: int) -> list[Difference]:
     stored = item.tokens[: len(own.tokens)].tolist()
-    found = first_divergence(target, item.prompt.tolist(), stored, own.tokens.tolist(), vocabulary)
-    return [] if found is None else [Difference(prompt=item.id, position=found[0], of="target", gap=found[1])]
+    divergence = first_divergence(target, item.prompt.tolist(), stored, own.tokens.tolist(), vocabulary)
+    return (
+        []
+        if divergence is None
+        else [Difference(prompt=item.id, position=divergence[0], of="target", gap=divergence[1])]
+    )
 
 
 def first_divergence(

@@ -75,8 +75,8 @@ class Examiner:
 
         @cache
         def longest() -> _Needed:
-            (found,) = self._needed([max(completions, key=lambda item: len(item.prompt) + len(item.tokens))])
-            return found
+            (needed,) = self._needed([max(completions, key=lambda item: len(item.prompt) + len(item.tokens))])
+            return needed
 
         def attempt(batch_tokens: int) -> None:
             length = len(longest().prompt) + len(longest().tokens)
@@ -100,10 +100,10 @@ class Examiner:
         settings = (self.sampling, self._draft_sampling, self.settings.batch_tokens)
         if draft.kind.by_token:
             return acceptance_probabilities(draft, completions, *settings)
-        found = examine({"draft": draft}, completions, *settings, self.settings.gamma)["draft"]
-        if isinstance(found, BrokenDraft):
-            raise found
-        return [one.at(self.settings.gamma).astype(np.float64) for one in found]
+        acceptance = examine({"draft": draft}, completions, *settings, self.settings.gamma)["draft"]
+        if isinstance(acceptance, BrokenDraft):
+            raise acceptance
+        return [one.at(self.settings.gamma).astype(np.float64) for one in acceptance]
 
     def examine(
         self,
@@ -128,8 +128,8 @@ class Examiner:
     ) -> Iterator[list[PromptCounts]]:
         """Per-prompt counts of one draft, window by window. BrokenDraft if it cannot be examined; completions are numbered from
         `first_number`."""
-        for found in self.counts_of_all({"draft": draft}, completions, on_done, on_acceptance, first_number):
-            counts = found["draft"]
+        for window in self.counts_of_all({"draft": draft}, completions, on_done, on_acceptance, first_number):
+            counts = window["draft"]
             if isinstance(counts, BrokenDraft):
                 raise counts
             yield counts
@@ -152,17 +152,17 @@ class Examiner:
             acceptance = self.examine(remaining, self._needed(window), on_done, seen)
             seen += len(window)
             facts = draft_independent(window)
-            found: dict[str, list[PromptCounts] | BrokenDraft] = {}
+            counts: dict[str, list[PromptCounts] | BrokenDraft] = {}
             for name, values in acceptance.items():
                 if isinstance(values, BrokenDraft):
-                    found[name] = values
+                    counts[name] = values
                     del remaining[name]
                 else:
                     rate_gamma = None if drafts[name].kind.by_token else self.settings.gamma
-                    found[name] = count_completions(facts, values, self.settings.max_gamma, self.counting, rate_gamma)
+                    counts[name] = count_completions(facts, values, self.settings.max_gamma, self.counting, rate_gamma)
                     if on_acceptance is not None:
                         on_acceptance(window, values)
-            yield found
+            yield counts
             if not remaining:
                 return
 
@@ -172,27 +172,27 @@ class Examiner:
 
     def groups(self, completions: Sequence[StoredCompletion]) -> list[list[int]]:
         """The numbers of the completions in each batch: processes may examine some of these each."""
-        found, first = list[list[int]](), 0
+        groups, first = list[list[int]](), 0
         for window in windows(completions):
             lengths = [len(item.prompt) + len(item.tokens) for item in window]
-            found += [[first + number for number in group] for group in batches(lengths, self.settings.batch_tokens)]
+            groups += [[first + number for number in group] for group in batches(lengths, self.settings.batch_tokens)]
             first += len(window)
-        return found
+        return groups
 
     def acceptance_of(
         self, draft: LoadedDraft, completions: Sequence[StoredCompletion], numbers: Collection[int]
     ) -> list[Floats]:
         """`acceptance` of the completions with these numbers, in their order. Of whole `groups` the batches, and so the last
         digits, are those of an examination of all. Raises BrokenDraft."""
-        found, first = list[Floats](), 0
+        acceptance, first = list[Floats](), 0
         for window in windows(completions):
             wanted = [item for number, item in enumerate(window, first) if number in numbers]
-            found += self.acceptance(draft, wanted)
+            acceptance += self.acceptance(draft, wanted)
             first += len(window)
-        return found
+        return acceptance
 
     def summary_of(self, completions: Sequence[StoredCompletion], acceptance: Iterable[Floats]) -> AcceptanceSummary:
-        """Of the `acceptance` of all completions."""
+        """The summary of the `acceptance` of all completions."""
         rates, tokens, calls, of_each, gamma = _Rates(), 0, 0.0, iter(acceptance), self.settings.gamma
         for window in windows(completions):
             a = list(islice(of_each, len(window)))
@@ -247,8 +247,8 @@ class _Rates:
     @property
     def by_segment(self) -> dict[str, float]:
         """Empty where all tokens are of one segment."""
-        found = sorted(self._by_segment.items()) if len(self._by_segment) > 1 else []
-        return {name: accepted / examined for name, (accepted, examined) in found if examined}
+        segments = sorted(self._by_segment.items()) if len(self._by_segment) > 1 else []
+        return {name: accepted / examined for name, (accepted, examined) in segments if examined}
 
 
 def draft_independent(window: Sequence[StoredCompletion]) -> Completions:

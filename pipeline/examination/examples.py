@@ -67,14 +67,14 @@ def make_examples(
     """The content of `examples.json`: the `chosen` prompts in their order. `examinations`: by side (candidate, baseline), the
     evaluate artifact. Both sides use the same random numbers, so that they differ only where the drafts do."""
     a = {side: read_token_acceptance(directory, set(chosen)) for side, directory in examinations.items()}
-    found = {item.id: item for item in completions if _is_wanted(item.id, chosen, a.values())}
+    wanted = {item.id: item for item in completions if _is_wanted(item.id, chosen, a.values())}
     return {
         "schema": SCHEMA,
         "gamma": gamma,
         "examples": [
-            _example(found[name], {side: values[name] for side, values in a.items()}, tokenizer, gamma, convention)
+            _example(wanted[name], {side: values[name] for side, values in a.items()}, tokenizer, gamma, convention)
             for name in chosen
-            if name in found
+            if name in wanted
         ],
     }
 
@@ -105,7 +105,7 @@ def _example(
 
 
 def _rates(counts: CountTable) -> Floats:
-    """Of each prompt; NaN where no token was examined."""
+    """The acceptance rate of each prompt; NaN where no token was examined."""
     examined_N = counts.columns["examined"]
     rates_N: Floats = np.where(examined_N > 0, counts.columns["accepted"] / np.maximum(examined_N, 1e-300), np.nan)
     return rates_N

@@ -56,10 +56,10 @@ def _texts(target: torch.nn.Module, vocabulary: int) -> list[_Text]:
     source = np.random.default_rng(0)
     prompts = source.integers(vocabulary, size=(ROWS, _PROMPT))
     decoder = Decoder(target, None, sampling=Sampling(), vocabulary=vocabulary)
-    found = decoder.decode([Request(prompt.tolist(), TOKENS, seed) for seed, prompt in enumerate(prompts)])
+    completions = decoder.decode([Request(prompt.tolist(), TOKENS, seed) for seed, prompt in enumerate(prompts)])
     return [
         _Text(prompt.astype(np.int32), np.array(one.tokens, dtype=np.int32))
-        for prompt, one in zip(prompts, found, strict=True)
+        for prompt, one in zip(prompts, completions, strict=True)
     ]
 
 
@@ -68,5 +68,5 @@ def _of_the_next_text(features: Features) -> Features:
 
 
 def _log_q(draft: LoadedDraft, batch: PaddedBatch, features: Features) -> list[NDArray[np.float64]]:
-    """Of the tokens of each text, at the first place of a block."""
+    """log q of the tokens of each text, at the first place of a block."""
     return [values[:, 0].astype(np.float64) for values in draft.examine(batch, Sampling(), 1, features).values]

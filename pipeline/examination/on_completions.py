@@ -46,10 +46,10 @@ class _MadeBy:
 
 def _made_by(completions: Artifact) -> _MadeBy:
     manifest = completions.manifest
-    found = {"target": manifest.inputs.get("target")} | {
+    facts = {"target": manifest.inputs.get("target")} | {
         name: manifest.settings.get(name) for name in ("dtype", "sampling")
     }
-    return format_of(_MadeBy).parse(found, str(completions.path / MANIFEST))
+    return format_of(_MadeBy).parse(facts, str(completions.path / MANIFEST))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,8 +96,10 @@ class OneDecode:
 
     def warm_up(self) -> None:
         """So that no measurement includes the first use of the weights."""
-        for one in (self.plain, self.speculating):
-            _, rounds = self._begin(one, Request(self.request.prompt, min(8, self.request.limit), self.request.seed))
+        for decoder in (self.plain, self.speculating):
+            _, rounds = self._begin(
+                decoder, Request(self.request.prompt, min(8, self.request.limit), self.request.seed)
+            )
             deque(rounds, maxlen=0)
         self.speculating.length = self.draft_length()
 
@@ -107,8 +109,8 @@ class OneDecode:
         for turn in range(turns):
             self.speculating.length, order = self.draft_length(), [(ours, self.speculating), (plain, self.plain)]
             for rates, decoder in order if turn % 2 else reversed(order):
-                found = decoder.decode([self.request])[0]
-                rates.append(_tokens_per_second(found))
+                completion = decoder.decode([self.request])[0]
+                rates.append(_tokens_per_second(completion))
         self.notes.clear()
         return Compared(of_turns(ours), of_turns(plain), turns)
 
@@ -127,16 +129,16 @@ class OneDecode:
         if not self.settings.sampling.greedy:
             return "the target alone (another sample from the same distribution)"
         length = min(len(speculative.tokens), len(alone.tokens))
-        found = first_divergence(
+        divergence = first_divergence(
             self.pair.target,
             self.request.prompt,
             alone.tokens[:length],
             speculative.tokens[:length],
             self.pair.vocabulary,
         )
-        if found is None:
+        if divergence is None:
             return "the target alone (stopped at another length)"
-        position, gap = found
+        position, gap = divergence
         why = (
             "a tie within rounding error"
             if gap < NEAR_TIE
@@ -147,6 +149,6 @@ class OneDecode:
         )
 
 
-def _tokens_per_second(found: Completion) -> float:
-    seconds = found.seconds.total - found.seconds.prefill
-    return (found.length or len(found.tokens)) / max(seconds, 1e-9)
+def _tokens_per_second(completion: Completion) -> float:
+    seconds = completion.seconds.total - completion.seconds.prefill
+    return (completion.length or len(completion.tokens)) / max(seconds, 1e-9)

@@ -48,7 +48,7 @@ def of_row(pair: NamedPair, source: PromptSource, number: int, chat: bool | None
         raise UsageError(f"--row {number}: {path} has {sum(1 for _ in reader):,} rows; name one of them")
     place = f"--prompts {path}: {reader.unit} {row.number}"
     try:
-        found = _rendered(pair, renderer, parse_row(row.value, reader.source, renderer.names), new)
+        rendered = _rendered(pair, renderer, parse_row(row.value, reader.source, renderer.names), new)
     except BadRow as reason:
         raise UsageError(f"{place}: {reason}; take another one (--row)") from None
     except UsageError as error:
@@ -58,7 +58,7 @@ def of_row(pair: NamedPair, source: PromptSource, number: int, chat: bool | None
         with contextlib.suppress(UnusableAnswer):  # values that cannot be
             stated[tuple(stated_sampling(row.value).items())] += 1
     notes = [f"{reader.unit} {row.number} of {path}: {reader.summary}"]
-    return OnePrompt(found.tokens, found.text, found.domain, notes, of_log(stated))
+    return OnePrompt(rendered.tokens, rendered.text, rendered.domain, notes, of_log(stated))
 
 
 def _renderer(pair: NamedPair, chat: bool | None) -> Renderer:

@@ -106,7 +106,7 @@ def read_prompts(
     path = Path(source.path)
     reader = SourceReader(0, source, path, option="--prompts")
     renderer = Renderer(pair.tokenizer, chat, {}, pair.vocabulary)
-    found: dict[str, Prompt] = {}
+    prompts: dict[str, Prompt] = {}
     longer, templated, bad, stated = 0, 0, list[str](), Counter[tuple[tuple[str, float], ...]]()
     for row in reader:
         try:
@@ -124,12 +124,12 @@ def read_prompts(
             with contextlib.suppress(UnusableAnswer):  # values that cannot be
                 stated[tuple(stated_sampling(row.value).items())] += 1
         digest = f"{token_hash(tokens):016x}"
-        domain = min(request.domain, found[digest].domain) if digest in found else request.domain
+        domain = min(request.domain, prompts[digest].domain) if digest in prompts else request.domain
         text_id, conversation = request.text_id, request.conversation
-        found[digest] = Prompt(
+        prompts[digest] = Prompt(
             digest, "examination", domain, 0, tuple(tokens), text_id=text_id, conversation=conversation
         )
-    if found:
+    if prompts:
         reader.require_named()
     notes = [f"{longer} prompts left out: no token, or more than {most_tokens} tokens (context minus --max-new-tokens)"]
     by_default = (
@@ -137,15 +137,15 @@ def read_prompts(
     )
     notes = (notes if longer else []) + ([by_default] if templated and chat is None else [])
     notes += [f"{len(bad)} rows are not prompts; the first: {bad[0]}"] if bad else []
-    if not found:
+    if not prompts:
         raise UsageError(f"--prompts {path}: no prompt to complete{''.join('; ' + note for note in notes)}")
-    trained_on = pair.trained_on.among({name: prompt.text_id for name, prompt in found.items()})
+    trained_on = pair.trained_on.among({name: prompt.text_id for name, prompt in prompts.items()})
     if trained_on:
         notes.append(f"{len(trained_on)} prompts left out: a draft was trained on them")
-    fresh = sorted(found.keys() - trained_on)
+    fresh = sorted(prompts.keys() - trained_on)
     if not fresh:
         raise UsageError(f"--prompts {path}: a draft was trained on every one of these prompts; use other prompts")
-    chosen = [found[digest] for digest in fresh[:count]]
+    chosen = [prompts[digest] for digest in fresh[:count]]
     return PromptsToComplete(chosen, [f"{path}: {reader.summary}", *notes], of_log(stated))
 
 
@@ -241,15 +241,15 @@ def probe(
     if not whole:
         raise BrokenDraft("; ".join(f"--draft {name}: {reason}" for name, reason in broken.items()))
     times = _times_by_draft(pair, whole, cost_ratio, least_turns(settings.confidence))
-    found = [
+    findings = [
         _finding(name, tally, times[name], _operations_ratio(pair, name), settings) for name, tally in whole.items()
     ]
     # A search in the text costs nothing compared with a forward pass.
     free = [ForwardTimes(turn.target, 0.0) for turn in next(iter(times.values()))]
-    found += [_finding(name, tally, free, 0.0, settings) for name, tally in copied.items()]
+    findings += [_finding(name, tally, free, 0.0, settings) for name, tally in copied.items()]
     device = timed_on(input_device(pair.target), passes_of(_models(pair), pair.vocabulary))
     unequal = cost_ratio is None and passes_differ(pair.target, _models(pair)[1:], pair.vocabulary)
-    return Probe(found, broken, len(ids), len(chosen), len(stored) - len(ids), unequal, device)
+    return Probe(findings, broken, len(ids), len(chosen), len(stored) - len(ids), unequal, device)
 
 
 def _models(pair: NamedPair) -> list[Any]:
@@ -270,17 +270,17 @@ def _times_by_draft(
     pair: NamedPair, names: Iterable[str], cost_ratio: float | None, turns: int
 ) -> dict[str, list[ForwardTimes]]:
     """Measured once for drafts of equal shape, which differ by their acceptance alone."""
-    found, by_shape = dict[str, list[ForwardTimes]](), dict[str, list[ForwardTimes]]()
+    times, by_shape = dict[str, list[ForwardTimes]](), dict[str, list[ForwardTimes]]()
     for name in names:
         shape = pair.shapes.get(name, name)
         if shape not in by_shape:
             by_shape[shape] = _times(pair, pair.drafts[name].models[0], cost_ratio, turns)
-        found[name] = by_shape[shape]
-    return found
+        times[name] = by_shape[shape]
+    return times
 
 
 def _times(pair: NamedPair, draft: Any, cost_ratio: float | None, turns: int) -> list[ForwardTimes]:
-    """In each turn; a ratio that is given has no error."""
+    """Forward times in each turn; a ratio that is given has no error."""
     if cost_ratio is not None:
         return [from_cost_ratio(cost_ratio, max(_GAMMAS))] * turns
     context = min(128, pair.context - max(_GAMMAS) - 1)
@@ -310,8 +310,8 @@ def _finding(
     per_round = {gamma: _per_round(figures, gamma) for gamma in _GAMMAS if gamma <= settings.max_gamma}
     plain = [turn.target[1] for turn in turns]
     rounds = {gamma: [turn.round(gamma) for turn in turns] for gamma in per_round}
-    found = speed_at_best_length(plain, rounds, per_round, confidence)
-    gamma, measured = found.gamma, found.speedup
+    best = speed_at_best_length(plain, rounds, per_round, confidence)
+    gamma, measured = best.gamma, best.speedup
     speedup = None
     if measured is not None:
         speedup = replace(per_round[gamma], value=measured.median, low=measured.low, high=measured.high)
@@ -329,10 +329,10 @@ def _finding(
         cost_ratio=median(turn.cost_ratio for turn in turns),
         gamma=gamma,
         speedup=speedup,
-        not_measurable=found.not_measurable,
+        not_measurable=best.not_measurable,
         break_even=break_even({gamma: cost.median for gamma, cost in costs.items()}) if has_break_even else None,
         least_break_even=break_even(low) if has_break_even else None,
-        verdict=f"{name}: {_verdict(pays, gamma, per_round[gamma], speedup, found.not_measurable)}",
+        verdict=f"{name}: {_verdict(pays, gamma, per_round[gamma], speedup, best.not_measurable)}",
         pays=pays,
         arithmetic=None if ratio is None else operations_factor(per_round[gamma].value, gamma, ratio),
     )
@@ -357,9 +357,9 @@ def _verdict(
     pays: bool | None, gamma: int, per_round: Figure, speedup: Figure | None, not_measurable: str | None
 ) -> str:
     if per_round.units < _LEAST_PROMPTS:
-        found = counted(per_round.prompts, per_round.conversations)
+        count = counted(per_round.prompts, per_round.conversations)
         return (
-            f"{found} are too few for a verdict; give at least {units_needed(_LEAST_PROMPTS, per_round.conversations)}"
+            f"{count} are too few for a verdict; give at least {units_needed(_LEAST_PROMPTS, per_round.conversations)}"
         )
     if speedup is None:
         return f"speedup not measurable: {not_measurable} Call it again on an idle machine"

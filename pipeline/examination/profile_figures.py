@@ -36,15 +36,15 @@ def profile_figures(
 def headline_figures(profile: Profile) -> dict[str, float]:
     """The finite figures of an examined draft that a run's record shows."""
     gamma, (headline, greedy) = profile.conditions.gamma, profile.examined
-    found = {
+    figures = {
         "acceptance_rate": headline.acceptance_rate.value,
         f"tokens_per_target_call_gamma_{gamma}": headline.tokens_per_target_call[gamma].value,
         "acceptance_rate_greedy": greedy.acceptance_rate.value,
         "loop_share_greedy": greedy.loop_share,
         "draft_bytes": float(profile.draft.bytes),
     }
-    found |= {f"acceptance_rate_{domain}": entry.acceptance_rate.value for domain, entry in profile.domains.items()}
-    found |= {
+    figures |= {f"acceptance_rate_{domain}": entry.acceptance_rate.value for domain, entry in profile.domains.items()}
+    figures |= {
         f"acceptance_rate_segment_{name}": part.acceptance_rate.value for name, part in headline.by_segment.items()
     }
-    return {name: value for name, value in found.items() if np.isfinite(value)}
+    return {name: value for name, value in figures.items() if np.isfinite(value)}

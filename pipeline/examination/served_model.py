@@ -47,8 +47,10 @@ class ServedModel:
             requests = [ScoreRequest(ids=[*row, _ANY], start=len(row) + 1 - keep, kept=self._listed) for row in rows]
             return await asyncio.gather(*(self._target.score(request) for request in requests))
 
-        found = [scored for scored, _ in self._runner.run(ask())]
-        return torch.stack([self._dense(scored, [*row, _ANY][-keep:]) for scored, row in zip(found, rows, strict=True)])
+        scores = [scored for scored, _ in self._runner.run(ask())]
+        return torch.stack(
+            [self._dense(scored, [*row, _ANY][-keep:]) for scored, row in zip(scores, rows, strict=True)]
+        )
 
     def _dense(self, scored: Scored, tokens: Sequence[int]) -> torch.Tensor:
         log_p_kK = torch.from_numpy(scored.likeliest.log_p_NK).double()

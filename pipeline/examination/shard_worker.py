@@ -72,13 +72,13 @@ class _ShardCounts:
 
 def shards_to_examine(sets: CompletionSets) -> dict[str, list[ExaminedShard]]:
     """The parts of each set of completions, in order."""
-    found: dict[str, list[ExaminedShard]] = {}
+    shards: dict[str, list[ExaminedShard]] = {}
     for name, (sampling, _) in sets.named().items():
-        first, parts = 0, found.setdefault(name, [])
+        first, parts = 0, shards.setdefault(name, [])
         for shard, count in sets.shards(sampling).items():
             parts.append(ExaminedShard(set=name, sampling=sampling, shard=shard, completions=count, first=first))
             first += count
-    return found
+    return shards
 
 
 def open_examination(work: ExaminationWork, device: str) -> Callable[[ExaminedShard, Path, Advance], None]:
@@ -117,10 +117,10 @@ def _examine(work: ExaminationWork, count: Count, part: ExaminedShard, out: Path
     with TokenAcceptanceFile(tokens) as by_token:
         try:
             rows = [row for window in count(part, completions, advance, by_token) for row in counts_json(window)]
-            found: dict[str, Any] = {"broken": None, "prompts": rows}
+            content: dict[str, Any] = {"broken": None, "prompts": rows}
         except BrokenDraft as error:
-            found = {"broken": str(error), "prompts": []}
-    write_json(counts, found)
+            content = {"broken": str(error), "prompts": []}
+    write_json(counts, content)
 
 
 def merged(
@@ -136,7 +136,7 @@ def merged(
 
 
 def _shard_counts(path: Path) -> Iterator[list[PromptCounts]]:
-    found = format_of(_ShardCounts).read(path)
-    if found.broken is not None:
-        raise BrokenDraft(found.broken)
-    yield from (found.prompts[begin : begin + WINDOW] for begin in range(0, len(found.prompts), WINDOW))
+    counts = format_of(_ShardCounts).read(path)
+    if counts.broken is not None:
+        raise BrokenDraft(counts.broken)
+    yield from (counts.prompts[begin : begin + WINDOW] for begin in range(0, len(counts.prompts), WINDOW))

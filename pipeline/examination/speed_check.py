@@ -33,20 +33,20 @@ class Decode:
 def check_speed(
     decoder: Decoder, turns: Turns, computed: DraftSpeed, confidence: float, most: float = inf
 ) -> SpeedCheck | None:
-    """With the requests of the turns, and where their completions end early with further ones, for about `most` seconds. None
+    """Decodes the requests of the turns, and where their completions end early further ones, for about `most` seconds. None
     where no speedup was computed; a check without a decoded speedup where too little can be decoded."""
     if computed.speedup is None:
         return None
-    found, began = list[Decode](), perf_counter()
+    decodes, began = list[Decode](), perf_counter()
     for number, request in enumerate(chain(turns.requests, turns.further)):
-        if number >= len(turns.requests) and (_enough(found) or perf_counter() - began > most):
+        if number >= len(turns.requests) and (_enough(decodes) or perf_counter() - began > most):
             break
-        found.append(decode_both(decoder, turns, request, number, computed.gamma))
-    decoded = decoded_speedup(found, confidence) if _enough(found) else None
+        decodes.append(decode_both(decoder, turns, request, number, computed.gamma))
+    decoded = decoded_speedup(decodes, confidence) if _enough(decodes) else None
     return SpeedCheck(
         gamma=computed.gamma,
-        prompts=len(found),
-        tokens=sum(one.tokens for one in found),
+        prompts=len(decodes),
+        tokens=sum(one.tokens for one in decodes),
         computed=computed.speedup,
         decoded=decoded,
         agrees=decoded is None or overlap(computed.speedup, decoded),
@@ -60,10 +60,10 @@ def _enough(decodes: Sequence[Decode]) -> bool:
 
 def decode_both(decoder: Decoder, turns: Turns, request: Request, number: int, gamma: int) -> Decode:
     """One request with the draft and without it, in an order that alternates by `number`."""
-    found = dict[int, tuple[int, float]]()
+    by_length = dict[int, tuple[int, float]]()
     for length in (gamma, 0) if number % 2 else (0, gamma):
-        found[length] = _decode(decoder, turns, request, length)
-    return Decode(*found[gamma], *found[0])
+        by_length[length] = _decode(decoder, turns, request, length)
+    return Decode(*by_length[gamma], *by_length[0])
 
 
 def _decode(decoder: Decoder, turns: Turns, request: Request, length: int) -> tuple[int, float]:

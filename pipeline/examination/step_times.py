@@ -54,7 +54,7 @@ class Turns:
 
     @property
     def tokens(self) -> int:
-        """Of plain decoding, in a turn."""
+        """Tokens of plain decoding in a turn."""
         return self.steps * len(self.requests)
 
 
@@ -75,8 +75,10 @@ def turns_of(sets: CompletionSets, speed: SpeedConfig, max_gamma: int, pair: Pai
     rooms = ((context, pair.context - len(context) - longest - 1) for context in contexts)
     fitting = ((context, room) for context, room in rooms if room >= least)
     most = max(speed.prompts, _MOST_CHECKED)
-    found = [Request(context, min(room, wanted), seed) for seed, (context, room) in enumerate(islice(fitting, most))]
-    requests, further = found[: speed.prompts], found[speed.prompts :]
+    all_requests = [
+        Request(context, min(room, wanted), seed) for seed, (context, room) in enumerate(islice(fitting, most))
+    ]
+    requests, further = all_requests[: speed.prompts], all_requests[speed.prompts :]
     if not requests:
         raise UnderstudyError(
             f"no examination prompt leaves room for {least} tokens in the context of {pair.context}; lower "
@@ -95,7 +97,7 @@ def turns_of(sets: CompletionSets, speed: SpeedConfig, max_gamma: int, pair: Pai
 def timed_decoder(
     target: Any, draft: LoadedDraft, turns: Turns, sampling: Sampling, draft_sampling: Sampling, vocabulary: int
 ) -> Decoder:
-    """Of all sides."""
+    """The decoder of all sides."""
     return Decoder(
         target, draft, sampling=sampling, draft_sampling=draft_sampling, vocabulary=vocabulary, gamma=max(turns.lengths)
     )
@@ -126,34 +128,34 @@ def within_seconds(decoder: Decoder, turns: Turns, most: float, confidence: floa
         steps -= 1
     requests = min(requests, max(1, int(most / (count * cost.of(steps)))))
     further = [*turns.requests[requests:], *turns.further]
-    found = replace(turns, requests=turns.requests[:requests], further=further, steps=steps, count=count)
-    lacking, lacked = (too_few(len(one.requests), one.tokens) is not None for one in (found, turns))
+    fewer = replace(turns, requests=turns.requests[:requests], further=further, steps=steps, count=count)
+    lacking, lacked = (too_few(len(one.requests), one.tokens) is not None for one in (fewer, turns))
     if lacked or not lacking:  # more seconds would not help
-        return found, None
+        return fewer, None
     steps = min(turns.steps, LEAST_TOKENS // LEAST_PROMPTS)  # steps are what is reduced last, after requests
-    return found, _MARGIN * min(turns.count, least_turns(confidence)) * ceil(LEAST_TOKENS / steps) * cost.of(steps)
+    return fewer, _MARGIN * min(turns.count, least_turns(confidence)) * ceil(LEAST_TOKENS / steps) * cost.of(steps)
 
 
-def _cost(decoder: Decoder, one: Turns) -> _Cost:
-    _turn(decoder, one, 0)  # warm-up
+def _cost(decoder: Decoder, turn: Turns) -> _Cost:
+    _turn(decoder, turn, 0)  # warm-up
     began = perf_counter()
-    seconds = _turn(decoder, one, 0)
+    seconds = _turn(decoder, turn, 0)
     whole = perf_counter() - began
     step = seconds.pop(_PLAIN)
     rounds = sum(seconds.values())
-    return _Cost(max(0.0, whole - one.steps * step - one.rounds * rounds), step, rounds)
+    return _Cost(max(0.0, whole - turn.steps * step - turn.rounds * rounds), step, rounds)
 
 
 def measure_step_times(
     decoder: Decoder, turns: Turns, turn_done: Callable[[], None] = lambda: None
 ) -> dict[int, list[float]]:
     """Mean seconds of a round by draft length, 0 for plain decoding, in each turn. `turn_done` is called after each turn."""
-    found: dict[int, list[float]] = {length: [] for length in (_PLAIN, *turns.lengths)}
+    times: dict[int, list[float]] = {length: [] for length in (_PLAIN, *turns.lengths)}
     for number in range(turns.count):
         for length, seconds in _turn(decoder, turns, number).items():
-            found[length].append(seconds)
+            times[length].append(seconds)
         turn_done()
-    return found
+    return times
 
 
 def _turn(decoder: Decoder, turns: Turns, number: int) -> dict[int, float]:

@@ -68,7 +68,7 @@ def read_token_acceptance(directory: Path, ids: Collection[str]) -> dict[str, ND
 
     UnderstudyError names a file that is missing or damaged.
     """
-    path, found = directory / FILE, dict[str, NDArray[np.float16]]()
+    path, by_prompt = directory / FILE, dict[str, NDArray[np.float16]]()
     try:
         with pa.memory_map(str(path)) as source:
             reader = pa.ipc.open_file(source)
@@ -76,7 +76,7 @@ def read_token_acceptance(directory: Path, ids: Collection[str]) -> dict[str, ND
                 batch = reader.get_batch(number)
                 for row, name in enumerate(batch["id"].to_pylist()):
                     if name in ids:
-                        found[name] = np.array(batch["a"][row].values)
+                        by_prompt[name] = np.array(batch["a"][row].values)
     except (OSError, pa.ArrowInvalid) as error:
         raise UnderstudyError(f"{path}: missing or damaged ({error}); delete its directory and run again") from None
-    return found
+    return by_prompt

@@ -200,10 +200,10 @@ def _completions(path: Path, batch: Any, rows: NDArray[np.intp]) -> Iterator[Sto
 
 def stored_samplings(directory: Path, splits: Collection[str] | None = None) -> dict[Sampling, int]:
     """The number of completions of these splits for each sampling settings, in the order written."""
-    found: Counter[Sampling] = Counter()
+    counts: Counter[Sampling] = Counter()
     for _, batch, rows in selected_rows(directory, splits):
-        found.update(samplings_of(batch.select(_TUPLE).take(pa.array(rows))))
-    return dict(found)
+        counts.update(samplings_of(batch.select(_TUPLE).take(pa.array(rows))))
+    return dict(counts)
 
 
 def stored_conversations(directory: Path, split: str, sampling: Sampling) -> Iterator[str]:
@@ -234,7 +234,7 @@ def _selected(path: Path, splits: Collection[str] | None, sampling: Sampling | N
 
 
 def samplings_of(batch: Any) -> list[Sampling]:
-    """Of each row of a completion file."""
+    """The sampling settings of each row of a completion file."""
     return [Sampling(*row) for row in zip(*(batch[name].to_pylist() for name in _TUPLE), strict=True)]
 
 

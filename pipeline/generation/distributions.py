@@ -150,8 +150,8 @@ def unpack(
 def _below_highest(bits: int) -> NDArray[np.float64]:
     """What a code of so many bits adds to the largest possible log p, by code."""
     levels = 2**bits - 1
-    found: NDArray[np.float64] = _LOWEST * (np.arange(levels + 1) / levels) ** 2
-    return found
+    below: NDArray[np.float64] = _LOWEST * (np.arange(levels + 1) / levels) ** 2
+    return below
 
 
 def step(log_p_N: NDArray[np.float64], vocabulary: int) -> NDArray[np.float64]:

@@ -62,7 +62,7 @@ class Alternative(NamedTuple):
 
     @property
     def text(self) -> str:
-        """In words, for messages."""
+        """The alternative in words, for messages."""
         if self.mixed:
             return f"about {self.share:.0%} of them begin as the others do, and not as their prompts ask for"
         if not self.power:
@@ -94,7 +94,7 @@ _LOG_PRIOR_C = np.concatenate(
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Of some completions; the sum of two is that of both."""
+    """Evidence of some completions; the sum of two is that of both."""
 
     completions: int
     tokens: int
@@ -139,11 +139,11 @@ class Evidence:
     @reads_own_files("metadata of a shard, which the manifest hashes, or a journal's record, which has a checksum")
     def from_json(cls, text: str | bytes) -> "Evidence":
         """The reverse of `to_json`."""
-        found = parse_json(text)
+        facts = parse_json(text)
         return cls(
-            log_e_C=np.array(found.pop("log_e"), dtype=np.float64),
-            moments=np.array(found.pop("moments"), dtype=np.float64),
-            **found,
+            log_e_C=np.array(facts.pop("log_e"), dtype=np.float64),
+            moments=np.array(facts.pop("moments"), dtype=np.float64),
+            **facts,
         )
 
 
@@ -153,8 +153,8 @@ NO_EVIDENCE = Evidence(completions=0, tokens=0, log_e_C=np.zeros(len(ALTERNATIVE
 def of_tokens(
     tokens_N: NDArray[np.int32], ids_NK: NDArray[np.int32], log_p_NK: NDArray[np.float32], tolerance: float
 ) -> Evidence:
-    """Of the tokens of a completion. `log_p_NK`: of the distributions as sampled from; -inf for tokens that cannot be sampled.
-    `tolerance`: nats per token by which their mean log p may differ from that of what was sampled from."""
+    """Evidence of the tokens of a completion. `log_p_NK`: of the distributions as sampled from; -inf for tokens that cannot be
+    sampled. `tolerance`: nats per token by which their mean log p may differ from that of what was sampled from."""
     listed_NK = np.isfinite(log_p_NK)
     log_p_NK = np.where(listed_NK, log_p_NK, 0.0).astype(np.float64)
     p_NK = np.where(listed_NK, np.exp(log_p_NK), 0.0)
@@ -183,17 +183,19 @@ def of_tokens(
 
 
 def _of_part(log_e_NL: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-    """For each opening and share, of `_OF_PART`."""
-    found = []
+    """log e of each opening and share of `_OF_PART`, in its order."""
+    log_e_of_parts = []
     for opening in _OPENINGS:
         log_e_L = log_e_NL[:opening].sum(0)
         for share in _SHARES:
-            found.append(log_e_L if share == 1 else np.logaddexp(math.log1p(-share), math.log(share) + log_e_L))
-    return found
+            log_e_of_parts.append(
+                log_e_L if share == 1 else np.logaddexp(math.log1p(-share), math.log(share) + log_e_L)
+            )
+    return log_e_of_parts
 
 
 class FirstToken(NamedTuple):
-    """Of an answer, with its log p as sampled from."""
+    """The first token of an answer, with its log p as sampled from."""
 
     token: int
     log_p: float
@@ -206,8 +208,8 @@ class FirstTokens:
         self._counts: Counter[int] = Counter()
 
     def evidence(self, first: FirstToken, vocabulary: int) -> Evidence:
-        """Of the next answer, which is counted then. A token that no answer began with has its part of the share that new tokens
-        have had so far (as in prediction by partial matching, method C)."""
+        """Evidence of the next answer, which is counted then. A token that no answer began with has its part of the share that
+        new tokens have had so far (as in prediction by partial matching, method C)."""
         new, seen = max(len(self._counts), 1), self._counts.total()
         q = (self._counts[first.token] + new / vocabulary) / (seen + new)
         self._counts[first.token] += 1
@@ -218,8 +220,8 @@ class FirstTokens:
 
 
 def of_answer(possible: bool, exact: bool, sampled: Evidence = NO_EVIDENCE) -> Evidence:
-    """Of an answer: whether the target can have chosen every token, and what `of_tokens` says of them. `exact`: its token ids
-    are known."""
+    """Evidence of an answer: whether the target can have chosen every token, and what `of_tokens` says of them. `exact`: its
+    token ids are known."""
     chosen = _of_choice(possible, exact)
     return replace(chosen + sampled, completions=1)
 
@@ -241,35 +243,38 @@ class Power(NamedTuple):
     kl_noise: float  # that of independent normal noise of every logit that does
 
 
-def power(found: Evidence) -> Power | None:
+def power(evidence: Evidence) -> Power | None:
     """What completions like these, as many and as long, find; None where nothing is sampled.
 
     In a product with lambda, n tokens whose mean log p is lower by `shift` add n (lambda (shift - tolerance) - lambda^2 V / 2),
     with a standard deviation of lambda sqrt(n V), where V is the variance of log p. A temperature shifts it by V per unit of
     inverse temperature. Noise of variance s^2 shifts it by s^2 Cov(p, log p) and has the KL divergence s^2 (1 - sum of p^2) / 2.
     """
-    if not found.tokens:
+    if not evidence.tokens:
         return None
-    variance, covariance, spread, tolerance = found.moments / found.tokens
+    variance, covariance, spread, tolerance = evidence.moments / evidence.tokens
     if variance <= 0 or covariance <= 0:
         return None
     needed = -math.log(FALSE_ALARM) - float(_LOG_PRIOR_C[0])
     shift = min(
-        needed / (found.tokens * one) + one * variance / 2 + tolerance + _POWER * math.sqrt(variance / found.tokens)
+        needed / (evidence.tokens * one)
+        + one * variance / 2
+        + tolerance
+        + _POWER * math.sqrt(variance / evidence.tokens)
         for one in _LAMBDAS
     )
     return Power(shift, shift**2 / (2 * variance), shift / covariance * spread)
 
 
-def findable_share(found: Evidence) -> float:
+def findable_share(evidence: Evidence) -> float:
     """The smallest share of answers with impossible tokens that a log of as many answers is refused for, on average."""
-    exact = found.completions - found.texts
+    exact = evidence.completions - evidence.texts
     needed = -math.log(FALSE_ALARM) - float(_LOG_PRIOR_C[-1])
 
     def log_e(share: float) -> float:
         both = [
             (share * _of_choice(False, one).log_e_C + (1 - share) * _of_choice(True, one).log_e_C) * count
-            for one, count in ((True, exact), (False, found.texts))
+            for one, count in ((True, exact), (False, evidence.texts))
         ]
         return float((both[0] + both[1])[-len(_OF_IMPOSSIBLE) :].max())
 

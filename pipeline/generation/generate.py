@@ -51,15 +51,14 @@ def generate(
     stop_tokens: Sequence[int],
     out: Path,
     progress: Progress,
-    turn: int = 1,
 ) -> None:
     """Generate the completions of `requests` with `model` (the target) and write them as shards to the directory `out`.
 
     Shards that exist are not generated again. `read_completions` returns the completions in the order of `requests`, if these
     are sorted by sampling settings: all completions of a shard have the same. `vocabulary`: number of shared tokens.
-    `turn`: number of the chat turn, from 1. The progress bar counts `max_new_tokens` tokens per completion.
+    The progress bar counts `max_new_tokens` tokens per completion.
     """
-    shards = shards_of(requests, settings.shard, turn)
+    shards = shards_of(requests, settings.shard, turn=1)
     most = settings.max_new_tokens
     done = sum(len(shard) for name, shard in shards if shard_exists(out, name)) * most
     with progress.track("generate", len(requests) * most, "tokens", done) as track:
@@ -98,9 +97,9 @@ def generate_past_end(
 ) -> list[dict[str, NDArray[Any]]]:
     """What is stored of the `lookahead` tokens past the end of completions that are there already: by name, tokens and what the
     target's logits decide. `before`: prompt and completion of each request. All have the same sampling settings."""
-    found: list[dict[str, NDArray[Any]]] = []
+    columns: list[dict[str, NDArray[Any]]] = []
     if not requests:
-        return found
+        return columns
     decoder = Decoder(model, None, sampling=requests[0].sampling, vocabulary=vocabulary, stop_tokens=())
     for begin in range(0, len(requests), settings.batch):
         rows = slice(begin, begin + settings.batch)
@@ -110,8 +109,8 @@ def generate_past_end(
         ]
         recorder = _Recorder([request.seed for request in decode_requests], settings, decoder)
         completions = decoder.decode(decode_requests, recorder.observe)
-        found += [recorder.columns(row, completion) for row, completion in enumerate(completions)]
-    return found
+        columns += [recorder.columns(row, completion) for row, completion in enumerate(completions)]
+    return columns
 
 
 def attempt_batch(

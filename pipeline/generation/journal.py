@@ -96,8 +96,8 @@ def _record(path: Path, raw: bytes) -> Record:
     """UnderstudyError for a record with a right checksum that is not one of this journal."""
     try:
         with np.load(io.BytesIO(raw)) as arrays:
-            found = dict(arrays)
-        facts = parse_json(found.pop(_FACTS).tobytes())
-        return Record(facts.pop("number"), facts, found)
+            record = dict(arrays)
+        facts = parse_json(record.pop(_FACTS).tobytes())
+        return Record(facts.pop("number"), facts, record)
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise UnderstudyError(f"{path}: damaged ({type(error).__name__}: {error}); delete it and run again") from None

@@ -33,8 +33,8 @@ def label_shards(directory: Path, segmenter: Labels) -> None:
         shard = path.name.removesuffix(".completions.arrow")
         if segment_file(directory, shard).exists():
             continue
-        found = [np.zeros(0, np.uint8)]
+        parts = [np.zeros(0, np.uint8)]
         for item in read_shard(path):
             labels = segmenter.labels(item.prompt.tolist(), item.tokens[: item.length].tolist(), item.stopped)
-            found += [labels, np.repeat(labels[-1:], len(item.tokens) - item.length)]
-        write_segments(directory, shard, segmenter.names, np.concatenate(found))
+            parts += [labels, np.repeat(labels[-1:], len(item.tokens) - item.length)]
+        write_segments(directory, shard, segmenter.names, np.concatenate(parts))

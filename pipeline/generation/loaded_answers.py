@@ -59,7 +59,7 @@ def complete_recorded(
         )
         for number in numbers
     ]
-    found, tested = dict[int, dict[str, NDArray[Any]]](), dict[int, SampleEvidence]()
+    columns_by_number, tested = dict[int, dict[str, NDArray[Any]]](), dict[int, SampleEvidence]()
     if not numbers:
         return {}, tested
     sampling = requests[numbers[0]].sampling
@@ -76,15 +76,15 @@ def complete_recorded(
                 tested[number] = of_recorded(
                     answer.tokens_N, columns["log_p"], None if sampling.greedy else listed, answer.exact
                 )
-            found[number] = {"tokens": answer.tokens_N, **columns}
+            columns_by_number[number] = {"tokens": answer.tokens_N, **columns}
         else:
             by_rounding = not sampling.greedy and bool((margin_N >= -NEAR_TIE).all())
             tested[number] = (
                 SampleEvidence() if by_rounding else SampleEvidence(recorded=of_answer(False, answer.exact))
             )
-    past_end = _past_end(model, requests, found, settings, vocabulary)
+    past_end = _past_end(model, requests, columns_by_number, settings, vocabulary)
     completions = {}
-    for number, columns in found.items():
+    for number, columns in columns_by_number.items():
         answer, rest = answers[number], past_end.get(number, {})
         joined = {name: np.concatenate([one, rest[name]]) if rest else one for name, one in columns.items()}
         completions[number] = requests[number].stored(joined, len(answer.tokens_N), answer.stopped, vocabulary)
@@ -104,13 +104,17 @@ def _listed(columns: dict[str, NDArray[Any]]) -> LikeliestTokens:
 def _past_end(
     model: Any,
     requests: Sequence[CompletionRequest],
-    found: Mapping[int, Mapping[str, NDArray[Any]]],
+    columns_by_number: Mapping[int, Mapping[str, NDArray[Any]]],
     settings: GenerationSettings,
     vocabulary: int,
 ) -> dict[int, dict[str, NDArray[Any]]]:
     """The columns of the tokens past the end, of the examination prompts."""
-    wanted = [number for number in found if requests[number].prompt.split == "examination" and settings.lookahead]
-    whole = {number: [*requests[number].prompt.tokens, *found[number]["tokens"].tolist()] for number in wanted}
+    wanted = [
+        number for number in columns_by_number if requests[number].prompt.split == "examination" and settings.lookahead
+    ]
+    whole = {
+        number: [*requests[number].prompt.tokens, *columns_by_number[number]["tokens"].tolist()] for number in wanted
+    }
     go_on = partial(generate_past_end, model, settings=settings, vocabulary=vocabulary)
 
     def attempt(count: int) -> None:

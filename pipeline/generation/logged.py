@@ -45,9 +45,11 @@ class Recorded:
         raise NotImplementedError
 
     def of_requests(self, requests: Sequence[CompletionRequest]) -> dict[int, LoggedCompletion]:
-        """By the number of the request; the target has to complete the others."""
-        found = ((number, self.get(one.prompt.id, one.sampling, one.number)) for number, one in enumerate(requests))
-        return {number: answer for number, answer in found if answer is not None}
+        """The completions by the number of the request; the target has to complete the others."""
+        completions = (
+            (number, self.get(one.prompt.id, one.sampling, one.number)) for number, one in enumerate(requests)
+        )
+        return {number: answer for number, answer in completions if answer is not None}
 
 
 class LoggedAnswers(Recorded):
@@ -79,8 +81,8 @@ class LoggedAnswers(Recorded):
         """UsageError if no answer can be used: before the target answers all prompts again, which has its price."""
         reasons = Counter[str]()
         for answer in self._stored:
-            found, reason = self._as_completion(answer)
-            if found is not None:
+            completion, reason = self._as_completion(answer)
+            if completion is not None:
                 return
             reasons[reason] += 1
         raise UsageError(
@@ -129,7 +131,7 @@ def count_answers(
     logged: LoggedAnswers, prompts: Iterable[str], completions: Iterable[StoredCompletion]
 ) -> AnswerCounts:
     """`prompts`: ids. `completions`: those at the deployment's sampling, in stored order: of one prompt, one after another."""
-    found, last, asked = AnswerCounts(), "", Counter[bool]()
+    counts, last, asked = AnswerCounts(), "", Counter[bool]()
     for item in completions:
         if item.id == last:  # a further one of the same prompt
             continue
@@ -138,17 +140,17 @@ def count_answers(
         if answer is not None:
             asked[True] += 1
             if np.array_equal(answer.tokens_N, item.tokens[: item.length]):
-                found.used += 1
+                counts.used += 1
             else:
-                found.unused["with tokens that the target does not choose"] += 1
+                counts.unused["with tokens that the target does not choose"] += 1
     for prompt in prompts:
         answer, reason = logged.completion(prompt)
         asked[False] += answer is not None
         if reason:
-            found.unused[reason] += 1
+            counts.unused[reason] += 1
     if others := asked[False] - asked[True]:
-        found.unused["of a prompt that has other temperatures (generate.train_temperatures)"] += others
-    return found
+        counts.unused["of a prompt that has other temperatures (generate.train_temperatures)"] += others
+    return counts
 
 
 def _listed(reasons: Counter[str]) -> str:

@@ -25,7 +25,7 @@ _SAMPLE = 255  # prompts of a group by which it is decided what most of them sha
 
 @dataclass(frozen=True, eq=False)
 class PromptPositions(Recorded):
-    """Of P prompts, positions begin .. end - 1; none where end <= begin. `shared`: tokens that are left out."""
+    """Positions of P prompts, begin .. end - 1; none where end <= begin. `shared`: tokens that are left out."""
 
     prompts: Sequence[Prompt]
     begin_P: NDArray[np.int64]

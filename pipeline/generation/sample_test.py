@@ -55,35 +55,36 @@ class SampleEvidence:
 
     def facts(self) -> dict[str, str]:
         """As it is stored with a completion or a shard."""
-        found = {"recorded": self.recorded, "generated": self.generated}
-        texts = {name: one.to_json() for name, one in found.items() if one.completions}
+        evidence = {"recorded": self.recorded, "generated": self.generated}
+        texts = {name: one.to_json() for name, one in evidence.items() if one.completions}
         return texts | ({"firsts": json.dumps(self.firsts)} if self.firsts else {})
 
     @classmethod
     @reads_own_files("metadata of a shard, which the manifest hashes, or a journal's record, which has a checksum")
     def of_facts(cls, facts: Mapping[str, Any]) -> "SampleEvidence":
         """The reverse of `facts`, which may have others beside it."""
-        found = {name: Evidence.from_json(facts[name]) for name in ("recorded", "generated") if name in facts}
-        return cls(**found, firsts=tuple(FirstToken(*one) for one in parse_json(facts.get("firsts", "[]"))))
+        evidence = {name: Evidence.from_json(facts[name]) for name in ("recorded", "generated") if name in facts}
+        return cls(**evidence, firsts=tuple(FirstToken(*one) for one in parse_json(facts.get("firsts", "[]"))))
 
 
 def of_recorded(
     tokens_N: NDArray[np.int32], log_p_N: NDArray[np.float32], listed: LikeliestTokens | None, exact: bool
 ) -> SampleEvidence:
-    """Of a recorded answer that the target can have chosen. `listed`: the distributions as sampled from, which may go on past the
-    answer, as `log_p_N` may; None where nothing is sampled. `exact`: the log has its token ids."""
+    """Evidence of a recorded answer that the target can have chosen. `listed`: the distributions as sampled from, which may go
+    on past the answer, as `log_p_N` may; None where nothing is sampled. `exact`: the log has its token ids."""
     if listed is None:
         return SampleEvidence(recorded=of_answer(True, exact))
     own = listed[: len(tokens_N)]
-    found = of_tokens(tokens_N, own.ids_NK, own.log_p_NK, ROUNDING if exact else TEXT)
+    evidence = of_tokens(tokens_N, own.ids_NK, own.log_p_NK, ROUNDING if exact else TEXT)
     firsts = (FirstToken(int(tokens_N[0]), float(log_p_N[0])),)
-    return SampleEvidence(recorded=of_answer(True, exact, found), firsts=firsts)
+    return SampleEvidence(recorded=of_answer(True, exact, evidence), firsts=firsts)
 
 
 def stored_test(directory: Path, shards: str = "") -> SampleEvidence:
-    """Of all completions stored in `directory`, or those of shards whose names begin with `shards`; without the first tokens."""
-    found = (SampleEvidence.of_facts(facts).sums for _, facts in shard_facts(directory, shards))
-    return sum(found, start=SampleEvidence())
+    """Evidence of all completions stored in `directory`, or those of shards whose names begin with `shards`; without the first
+    tokens."""
+    evidence = (SampleEvidence.of_facts(facts).sums for _, facts in shard_facts(directory, shards))
+    return sum(evidence, start=SampleEvidence())
 
 
 @dataclass
@@ -91,24 +92,25 @@ class SampleTest:
     """Completions by their place in the order of the requests. `vocabulary`: tokens that an answer can begin with."""
 
     vocabulary: int
-    found: SampleEvidence = field(default_factory=SampleEvidence)  # of all places before `_next`
+    pooled: SampleEvidence = field(default_factory=SampleEvidence)  # of all places before `_next`
     _next: int = 0
     _waiting: dict[int, tuple[int, SampleEvidence]] = field(default_factory=dict)  # with how many places they take
     _firsts: FirstTokens = field(default_factory=FirstTokens)
 
     def add(self, place: int, tested: SampleEvidence, places: int = 1) -> None:
-        """Of the completions at `place` and the `places` - 1 after it. A completion that was received twice counts once.
+        """Adds the evidence of the completions at `place` and the `places` - 1 after it. A completion that was received twice
+        counts once.
 
         UnderstudyError if the completions up to here are no samples.
         """
         if place >= self._next:
             self._waiting.setdefault(place, (places, tested))
         while self._next in self._waiting:
-            count, one = self._waiting.pop(self._next)
-            self.found, self._next = self.found + one.sums, self._next + count
-            for first in one.firsts:
-                self.found += SampleEvidence(recorded=self._firsts.evidence(first, self.vocabulary))
-            _require_samples(self.found)
+            count, evidence = self._waiting.pop(self._next)
+            self.pooled, self._next = self.pooled + evidence.sums, self._next + count
+            for first in evidence.firsts:
+                self.pooled += SampleEvidence(recorded=self._firsts.evidence(first, self.vocabulary))
+            _require_samples(self.pooled)
 
 
 class StoredShards:
@@ -133,70 +135,70 @@ class StoredShards:
             self._tested += 1
 
 
-def _require_samples(found: SampleEvidence) -> None:
-    if found.recorded.refuted:
-        raise UnderstudyError(_not_recorded(found.recorded))
-    if found.generated.refuted:
+def _require_samples(evidence: SampleEvidence) -> None:
+    if evidence.recorded.refuted:
+        raise UnderstudyError(_not_recorded(evidence.recorded))
+    if evidence.generated.refuted:
         raise UnderstudyError(
-            f"the completions are not samples of the log-probabilities that came with them: {_why(found.generated)}; does the "
+            f"the completions are not samples of the log-probabilities that came with them: {_why(evidence.generated)}; does the "
             "server's sampler work (vLLM issue 55005: "
             "not while speculating on a CPU), and do its log-probabilities belong to `sampling`?"
         )
 
 
-def _not_recorded(found: Evidence) -> str:
+def _not_recorded(evidence: Evidence) -> str:
     remedy = "shorten the window (corpus.sources.N.since), or set use_answers to false"
-    if found.strongest.mixed:
+    if evidence.strongest.mixed:
         return (
-            f"the recorded answers do not begin like samples of the target at `sampling`: {_why(found)}; they belong to other "
+            f"the recorded answers do not begin like samples of the target at `sampling`: {_why(evidence)}; they belong to other "
             f"prompts: check how the log was joined, {remedy}"
         )
-    if not found.strongest.power:
+    if not evidence.strongest.power:
         return (
-            f"{found.impossible:,} of {found.completions:,} recorded answers have tokens that the target does not choose at "
-            f"`sampling`; the log is of other weights, settings or another chat template: {remedy}"
+            f"{evidence.impossible:,} of {evidence.completions:,} recorded answers have tokens that the target does not choose "
+            f"at `sampling`; the log is of other weights, settings or another chat template: {remedy}"
         )
-    if found.strongest.opening is not None:
+    if evidence.strongest.opening is not None:
         return (
-            f"the recorded answers do not begin like samples of the target at `sampling`: {_why(found)}; they belong to other "
+            f"the recorded answers do not begin like samples of the target at `sampling`: {_why(evidence)}; they belong to other "
             "prompts, the chat template is another one, or many answers were left out, such as tool calls: check the log, "
             f"{remedy}"
         )
     return (
-        f"the recorded answers are not samples of the target at `sampling`: {_why(found)}; the log is of other weights, "
+        f"the recorded answers are not samples of the target at `sampling`: {_why(evidence)}; the log is of other weights, "
         f"settings or another chat template, or its answers belong to other prompts: {remedy}"
     )
 
 
-def _why(found: Evidence) -> str:
+def _why(evidence: Evidence) -> str:
     return (
-        f"after {found.completions:,} of them, {found.strongest.text}; samples give such evidence once in "
+        f"after {evidence.completions:,} of them, {evidence.strongest.text}; samples give such evidence once in "
         f"{1 / FALSE_ALARM:,.0f} times"
     )
 
 
-def passed(found: Evidence) -> str:
+def passed(evidence: Evidence) -> str:
     """What a test that recorded answers have passed can find, in words; empty without answers."""
-    if not found.completions:
+    if not evidence.completions:
         return ""
-    length = found.tokens / max(found.completions - found.impossible, 1)
-    answers = f"{found.completions:,} answers of {length:,.0f} tokens"
+    length = evidence.tokens / max(evidence.completions - evidence.impossible, 1)
+    answers = f"{evidence.completions:,} answers of {length:,.0f} tokens"
     chance = f"refuses one right log in {1 / FALSE_ALARM:,.0f}"
-    if (finds := power(found)) is None:
-        share = findable_share(found)
-        return f"{found.completions:,} answers pass a test that {chance} and finds {share:.1%} of other answers"
+    if (finds := power(evidence)) is None:
+        share = findable_share(evidence)
+        return f"{evidence.completions:,} answers pass a test that {chance} and finds {share:.1%} of other answers"
     return (
         f"{answers} pass a test that {chance} and finds mean log p that differs by {finds.shift:.2g} nats per token: a KL "
         f"divergence of {finds.kl_temperature:.1g} if the temperature differs, of {finds.kl_noise:.1g} if every logit has noise"
     )
 
 
-def figures(found: Evidence) -> dict[str, float]:
+def figures(evidence: Evidence) -> dict[str, float]:
     """The same as figures of the artifact."""
-    if not found.completions:
+    if not evidence.completions:
         return {}
-    if (finds := power(found)) is None:
-        return {"recorded_findable_share": findable_share(found)}
+    if (finds := power(evidence)) is None:
+        return {"recorded_findable_share": findable_share(evidence)}
     return {
         "recorded_findable_shift": finds.shift,
         "recorded_findable_kl_temperature": finds.kl_temperature,

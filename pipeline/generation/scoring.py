@@ -56,10 +56,10 @@ def score(
     padding included (`evaluate.batch_tokens`, as an error for a full memory names it). The caller makes sure that prompt and
     completion fit the target's context.
     """
-    found: dict[int, StoredCompletion] = {}
+    completions_by_number: dict[int, StoredCompletion] = {}
     for number, own in score_rows(target, completions, sampling, kept, method, vocabulary, batch_tokens):
         row = completions[number]
-        found[number] = StoredCompletion(
+        completions_by_number[number] = StoredCompletion(
             id=row.id,
             text_id=row.text_id,
             conversation=row.conversation,
@@ -73,7 +73,7 @@ def score(
             vocabulary=vocabulary,
             **own,
         )
-    return [found[number] for number in range(len(completions))]
+    return [completions_by_number[number] for number in range(len(completions))]
 
 
 def score_rows(
@@ -137,11 +137,11 @@ def _score(
         tokens_n1 = batch.tokens_N[part].to(part_nV.device).unsqueeze(1)
         log_p1_nV = part_nV.log_softmax(-1)
         sampled_nV = log_p1_nV if sampling.unchanged else log_probabilities(part_nV, sampling)
-        found = sparsify(log_p1_nV, kept, method, uniform_N[part])
+        sparse = sparsify(log_p1_nV, kept, method, uniform_N[part])
         columns["log_p"].append(_at(sampled_nV, tokens_n1))
-        columns["entries"].append(pack(found, vocabulary))
-        columns["certain"].append(found.certain_N)
-        columns["rest_log_p"].append(found.rest_log_p_N)
+        columns["entries"].append(pack(sparse, vocabulary))
+        columns["certain"].append(sparse.certain_N)
+        columns["rest_log_p"].append(sparse.rest_log_p_N)
         if listed:
             top = sampled_nV.topk(listed, -1)
             columns["listed_ids"].append(top.indices.cpu().numpy().astype(np.int32))

@@ -113,7 +113,7 @@ class _Run:
         """Add the shards that are stored to the test: those of earlier turns, then those of this one."""
         here = {shard.name: shard for shard in self._shards}
         earlier = (facts for name, facts in shard_facts(self._out) if name not in here)
-        self._test.found = sum((SampleEvidence.of_facts(facts).sums for facts in earlier), start=SampleEvidence())
+        self._test.pooled = sum((SampleEvidence.of_facts(facts).sums for facts in earlier), start=SampleEvidence())
         for name, facts in shard_facts(self._out):
             if (shard := here.get(name)) is not None:
                 self._test.add(shard.first, SampleEvidence.of_facts(facts), len(shard.requests))
@@ -167,15 +167,15 @@ class _Run:
         logged = None
         if self._logged is not None:
             logged = self._logged.get(item.prompt.id, item.sampling, item.number)
-        found, is_recorded, tested = await self._completion(item, logged)
+        completion, is_recorded, tested = await self._completion(item, logged)
         facts = {
             "is_recorded": is_recorded,
-            "endpoints": found.endpoints,
-            "length": found.length,
-            "stopped": found.stopped,
+            "endpoints": completion.endpoints,
+            "length": completion.length,
+            "stopped": completion.stopped,
             **tested.facts(),
         }
-        shard.add(Record(number, facts, {**found.arrays, _ANSWERED: found.answered_N}))
+        shard.add(Record(number, facts, {**completion.arrays, _ANSWERED: completion.answered_N}))
         self._test.add(shard.first + number, tested)
         self._recorded += is_recorded
         pool = self._served.target.pool
@@ -191,14 +191,14 @@ class _Run:
         """A completion, whether its tokens are the recorded ones, and what they are evidence for. The target answers again where
         it cannot have chosen the recorded tokens."""
         try:
-            found = await complete(self._served, item, self._settings, logged)
-            return found, logged is not None, found.tested
+            completion = await complete(self._served, item, self._settings, logged)
+            return completion, logged is not None, completion.tested
         except NotOfTarget as error:
             assert logged is not None  # it has the impossible token
             by_rounding = error.by_rounding
-        found = await complete(self._served, item, self._settings)
+        completion = await complete(self._served, item, self._settings)
         impossible = SampleEvidence() if by_rounding else SampleEvidence(recorded=of_answer(False, logged.exact))
-        return found, False, impossible + found.tested
+        return completion, False, impossible + completion.tested
 
     def _commit_later(self, shard: OpenShard) -> None:
         task = asyncio.create_task(self._commit(shard))
@@ -235,7 +235,7 @@ class _Run:
         if not served.abilities.trusted:
             return "cannot be checked, because the servers' log-probabilities differ from a scoring"
         last = [record for record in shard.records.values() if url in record.facts["endpoints"]][-_LAST:]
-        found = await asyncio.gather(
+        differences = await asyncio.gather(
             *(
                 differs(
                     served,
@@ -247,7 +247,7 @@ class _Run:
                 for record in last
             )
         )
-        differences_N = np.concatenate(found)
+        differences_N = np.concatenate(differences)
         known_N = differences_N[np.isfinite(differences_N)]
         if 2 * len(known_N) < len(differences_N):
             return "cannot be checked, because too few likeliest tokens are listed; raise generate.server.logprobs"

@@ -66,14 +66,14 @@ async def complete(
     else:
         way = passes_of_recorded(item.sampling, api)
     requests = _Requests(served, item, settings, way)
-    found = await requests.completion() if logged is None else _recorded(logged)
-    answers = await requests.answers([found, *await requests.lookahead(found)], recorded=logged is not None)
+    generated = await requests.completion() if logged is None else _recorded(logged)
+    answers = await requests.answers([generated, *await requests.lookahead(generated)], recorded=logged is not None)
     sampled = SAMPLED_FROM[way.log_p](answers, item.sampling)
     return ReceivedCompletion(
         endpoints=sorted(requests.endpoints),
-        length=len(found.tokens_N),
-        stopped=found.stopped,
-        tested=_tested(found.tokens_N, sampled, way, logged),
+        length=len(generated.tokens_N),
+        stopped=generated.stopped,
+        tested=_tested(generated.tokens_N, sampled, way, logged),
         answered_N=answers.answered_N,
         arrays={
             "tokens": answers.tokens_N,
@@ -86,11 +86,11 @@ async def complete(
 def _tested(
     tokens_N: NDArray[np.int32], sampled: SampledFrom, way: Passes, logged: LoggedCompletion | None
 ) -> SampleEvidence:
-    """Of a completion without its lookahead, where the distributions as sampled from are listed. The lookahead is no part of an
-    answer, and llama.cpp samples it without the end of sequence."""
+    """Evidence of a completion without its lookahead, where the distributions as sampled from are listed. The lookahead is no
+    part of an answer, and llama.cpp samples it without the end of sequence."""
     if logged is not None:
-        found = of_recorded(tokens_N, sampled.log_p_N, sampled.listed, logged.exact)
-        return found if logged.is_answer else SampleEvidence()
+        evidence = of_recorded(tokens_N, sampled.log_p_N, sampled.listed, logged.exact)
+        return evidence if logged.is_answer else SampleEvidence()
     if sampled.listed is None:
         return SampleEvidence()
     listed = sampled.listed[: len(tokens_N)]
@@ -116,16 +116,16 @@ class _Requests:
 
     async def completion(self) -> Generated:
         """The completion itself."""
-        found, endpoint = await self._served.target.generate(self._first)
-        _check_end(found, self._served.stop_tokens, endpoint)
+        generated, endpoint = await self._served.target.generate(self._first)
+        _check_end(generated, self._served.stop_tokens, endpoint)
         self.endpoints.add(endpoint.url)
-        return found
+        return generated
 
-    async def lookahead(self, found: Generated) -> list[Generated]:
+    async def lookahead(self, generated: Generated) -> list[Generated]:
         """The tokens past the end, of an examination prompt; else nothing."""
         if self._item.prompt.split != "examination" or not self._settings.lookahead:
             return []
-        prompt = [*self._item.prompt.tokens, *found.tokens_N.tolist()]
+        prompt = [*self._item.prompt.tokens, *generated.tokens_N.tolist()]
         request = replace(self._first, prompt=prompt, max_tokens=self._settings.lookahead, ignore_eos=True)
         later, endpoint = await self._served.target.generate(request)
         self.endpoints.add(endpoint.url)
@@ -144,7 +144,7 @@ class _Requests:
         return Answers(
             tokens_N=tokens_N,
             answered_N=answered_N,
-            listed=_joined(lists) if lists else None,
+            listed=LikeliestTokens.joined(lists) if lists else None,
             scored=scored,
             recorded=recorded,
         )
@@ -216,9 +216,9 @@ def _require_possible(tokens_N: NDArray[np.int32], scored: Scored, sampling: Sam
         raise NotOfTarget
 
 
-def _check_end(found: Generated, stop_tokens: Sequence[int], endpoint: Endpoint) -> None:
-    *before, last = found.tokens_N.tolist()
-    if found.stopped and last not in stop_tokens:
+def _check_end(generated: Generated, stop_tokens: Sequence[int], endpoint: Endpoint) -> None:
+    *before, last = generated.tokens_N.tolist()
+    if generated.stopped and last not in stop_tokens:
         raise UsageError(
             f"{endpoint.url} ended a completion at token {last}, which is not a stop token of the pair; add it to eos_token_id "
             "in a generation_config.json beside the tokenizer (pair.target.tokenizer)"
@@ -228,9 +228,3 @@ def _check_end(found: Generated, stop_tokens: Sequence[int], endpoint: Endpoint)
             f"{endpoint.url}: a completion continues after a stop token, so its tokenizer differs; "
             "set pair.target.tokenizer to the one that it has loaded"
         )
-
-
-def _joined(parts: Sequence[LikeliestTokens]) -> LikeliestTokens:
-    return LikeliestTokens(
-        np.concatenate([one.ids_NK for one in parts]), np.concatenate([one.log_p_NK for one in parts])
-    )

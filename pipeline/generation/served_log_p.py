@@ -33,14 +33,14 @@ class Answers:
     @property
     def likeliest(self) -> LikeliestTokens:
         """The listed tokens at temperature 1."""
-        found = self.listed if self.scored is None else self.scored.likeliest
-        assert found is not None  # `passes` asks for one of the two
-        return found
+        likeliest = self.listed if self.scored is None else self.scored.likeliest
+        assert likeliest is not None  # `passes` asks for one of the two
+        return likeliest
 
 
 @dataclass(frozen=True)
 class SampledFrom:
-    """Of the distributions that the tokens were sampled from."""
+    """The distributions that the tokens were sampled from."""
 
     log_p_N: NDArray[np.float32]
     listed: (
@@ -62,7 +62,7 @@ def of_greedy(answers: Answers, sampling: Sampling) -> SampledFrom:
 
 
 def of_likeliest(answers: Answers, sampling: Sampling) -> SampledFrom:
-    """From the listed tokens at temperature 1, which include every token that can be sampled.
+    """log p from the listed tokens at temperature 1, which include every token that can be sampled.
 
     NotOfTarget or UnderstudyError for a token that cannot be: a recorded one, or one of the server.
     """
@@ -82,7 +82,8 @@ def of_likeliest(answers: Answers, sampling: Sampling) -> SampledFrom:
 
 
 def of_cut_off(answers: Answers, sampling: Sampling) -> SampledFrom:
-    """From the answer and its listed tokens, which are at the sampling's temperature before cut-offs. Raises as `cut_off`."""
+    """log p from the answer and its listed tokens, which are at the sampling's temperature before cut-offs. Raises as
+    `cut_off`."""
     assert answers.listed is not None  # `passes` asks for them
     log_p_N, sampled_NK = cut_off(answers.tokens_N, answers.answered_N, answers.listed, sampling)
     return SampledFrom(log_p_N, LikeliestTokens(answers.listed.ids_NK, sampled_NK))

@@ -152,8 +152,8 @@ class Joined(Sequence[StoredCompletion]):
 
 
 def column(completions: Sequence[StoredCompletion], name: str) -> NDArray[Any]:
-    """Of N completions in memory or in files, (N,): `id`, `text_id`, `conversation`, `domain` and `mode` as UTF-8; `acceptance`,
-    NaN where it is not known; `length`, and `prompt_length`, in tokens."""
+    """A column of N completions in memory or in files, (N,): `id`, `text_id`, `conversation`, `domain` and `mode` as UTF-8;
+    `acceptance`, NaN where it is not known; `length`, and `prompt_length`, in tokens."""
     if isinstance(completions, StoredCompletions | Joined):
         return completions.column(name)
     if not len(completions):
@@ -186,22 +186,22 @@ _VALUES: Mapping[str, Callable[[StoredCompletion], Any]] = {
 
 
 def _concatenated(parts: Sequence[NDArray[Any]], name: str) -> NDArray[Any]:
-    """In the column's type; names in the width of the longest."""
+    """The parts in the column's type; names in the width of the longest."""
     return np.concatenate(parts) if name in _NAMES else np.concatenate(parts, dtype=_DTYPES[name])
 
 
 def _columns(batch: Any, rows: NDArray[np.intp], words: Mapping[str, dict[Any, int]]) -> dict[str, NDArray[Any]]:
-    """Of these rows of a completion file. New words are added to `words`."""
+    """The columns of these rows of a completion file. New words are added to `words`."""
     begins = batch["prompt"].offsets.to_numpy()
     taken = batch.select([name for name in batch.schema.names if name != "prompt"]).take(pa.array(rows))
-    found = {name: taken[name].to_numpy() for name in ("first", "total", "length")}
-    found["stopped"] = taken["stopped"].to_numpy(zero_copy_only=False)
-    found["acceptance"] = taken["acceptance"].to_numpy(zero_copy_only=False)  # null: NaN
-    found["prompt_first"], found["prompt_length"] = begins[rows], np.diff(begins)[rows]
+    columns = {name: taken[name].to_numpy() for name in ("first", "total", "length")}
+    columns["stopped"] = taken["stopped"].to_numpy(zero_copy_only=False)
+    columns["acceptance"] = taken["acceptance"].to_numpy(zero_copy_only=False)  # null: NaN
+    columns["prompt_first"], columns["prompt_length"] = begins[rows], np.diff(begins)[rows]
     for name in _NAMES:
-        found[name] = np.array([value.encode() for value in taken[name].to_pylist()])
+        columns[name] = np.array([value.encode() for value in taken[name].to_pylist()])
     values = {name: taken[name].to_pylist() for name in _WORDS} | {"sampling": samplings_of(taken)}
     for name, listed in values.items():
         known = words[name]
-        found[name] = np.array([known.setdefault(value, len(known)) for value in listed])
-    return found
+        columns[name] = np.array([known.setdefault(value, len(known)) for value in listed])
+    return columns

@@ -49,7 +49,7 @@ def cache_directory(create: bool = True) -> Path:
         raise OSError("this user has no home directory") from error
     if create:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found = directory.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    status = directory.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise PermissionError(f"{directory} is writable by other users")
     return directory

@@ -6,19 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pipeline.config.corpus import CorpusConfig, PromptSource
+from pipeline.corpus.accepted_rows import CountedTokens
 from pipeline.corpus.first_pass import RowCounts, read_sources, remedy_for
 from pipeline.corpus.rendering import Renderer
-from pipeline.corpus.rows import ParsedPrompt
 from pipeline.escaping.terminal import printable
 from pipeline.progress import Progress
-
-if TYPE_CHECKING:
-    from pipeline.corpus.answer_store import StoredAnswer
 
 SAMPLED = 5_000  # rows
 _KEY = "corpus.sources.0"
@@ -84,31 +81,11 @@ def sample_prompts(
     tokenizer. UsageError where no row is a prompt that a run would use, and there are no rows after the sample."""
     source = PromptSource.model_validate({"path": str(path), "limit": SAMPLED, **columns})
     config = CorpusConfig(sources=(source,), max_rejected_share=1.0, max_prompt_tokens=limit, chat_template=wanted)
-    renderer, found = Renderer(tokenizer, wanted, {}, vocabulary), _Used()
+    renderer, found = Renderer(tokenizer, wanted, {}, vocabulary), CountedTokens()
     counts = read_sources(config, [path], renderer, found, Path(os.devnull), _Silent(terminal=False), is_sample=True)
     templated = renderer.has_template and wanted is not False
     share = CorpusConfig.model_fields["max_rejected_share"].default
     return PromptSample(counts, found.lengths, templated, limit, share, is_context, found.tokens)
-
-
-class _Used:
-    """Takes the place of the row buffer."""
-
-    def __init__(self) -> None:
-        self.lengths: list[int] = []
-        self.tokens = Counter[int]()
-
-    def add(
-        self,
-        source: int,
-        prompts: list[ParsedPrompt],
-        tokens: list[list[int]],
-        bare: list[list[int]],
-        answers: "Sequence[StoredAnswer | None]",
-    ) -> None:
-        self.lengths += map(len, tokens)
-        for ids in tokens:
-            self.tokens.update(ids)
 
 
 class _Silent(Progress):

@@ -40,7 +40,7 @@ def obstacle(variant: QuantizedVariant, layers: Mapping[str, Sizes]) -> str | No
 
 
 def impossible_variants(directory: Path, trust_remote_code: bool = False) -> dict[QuantizedVariant, str]:
-    """By variant that cannot be made of the model in `directory`, the reason. Builds the model without its weights.
+    """The reason by variant that cannot be made of the model in `directory`. Builds the model without its weights.
 
     Empty if the model cannot be built in this way, as some with code of their own; then quantization itself reports it.
     """
@@ -48,15 +48,15 @@ def impossible_variants(directory: Path, trust_remote_code: bool = False) -> dic
         model = empty_model(directory, trust_remote_code)
     except UnderstudyError:  # whatever the code of a model raises without storage
         return {}
-    found = {}
+    reasons = {}
     for variant in _WHOLE:
         if reason := reason_against(variant, model):
-            found[variant] = reason
-    return found
+            reasons[variant] = reason
+    return reasons
 
 
 def no_variants() -> dict[QuantizedVariant, str]:
-    """Of a head: as `impossible_variants`."""
+    """As `impossible_variants`, for a head."""
     return dict.fromkeys(_WHOLE, "heads on hidden states are not quantized")
 
 
@@ -97,11 +97,11 @@ def _left_in_bf16(variant: QuantizedVariant, model: Any) -> str | None:
 def _bitsandbytes_layers(model: Any) -> dict[str, Sizes]:
     """The layers that transformers replaces by those of bitsandbytes, without the head."""
     kept = get_keys_to_not_convert(model)
-    found: dict[str, Sizes] = {}
+    layers: dict[str, Sizes] = {}
     for name, module in model.named_modules():
         if should_convert_module(name, kept):
             if isinstance(module, Conv1D):
-                found[name] = (module.weight.shape[0], module.weight.shape[1])
+                layers[name] = (module.weight.shape[0], module.weight.shape[1])
             elif type(module) is nn.Linear:
-                found[name] = (module.in_features, module.out_features)
-    return found
+                layers[name] = (module.in_features, module.out_features)
+    return layers

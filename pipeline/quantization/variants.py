@@ -141,13 +141,13 @@ def _tensors(directory: Path) -> dict[str, int]:
     """Bytes of every tensor stored in `directory`."""
     from safetensors import safe_open
 
-    found = {}
+    sizes = {}
     for path in directory.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - not a dict
                 tensor = file.get_tensor(name)
-                found[name] = tensor.numel() * tensor.element_size()
-    return found
+                sizes[name] = tensor.numel() * tensor.element_size()
+    return sizes
 
 
 def _bytes(directory: Path, linears: set[str]) -> int:

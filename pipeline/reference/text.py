@@ -80,13 +80,13 @@ def library_stamp(library: Path) -> str:
 
 def _names(library: Path) -> dict[bool, list[str]]:
     """The source files of the modules and of the tests (True), in the order in which they are read."""
-    found: dict[bool, list[str]] = {False: [], True: []}
+    by_domain: dict[bool, list[str]] = {False: [], True: []}
     for directory, folders, names in os.walk(library):
         folders[:] = set(folders) - _SKIPPED_DIRECTORIES
         parts = Path(directory).relative_to(library).parts
         within = "".join(f"{part}/" for part in parts)
-        found[not _TEST_DIRECTORIES.isdisjoint(parts)] += [within + name for name in names if name.endswith(".py")]
-    return {tests: sorted(names, key=_fraction) for tests, names in found.items()}
+        by_domain[not _TEST_DIRECTORIES.isdisjoint(parts)] += [within + name for name in names if name.endswith(".py")]
+    return {tests: sorted(names, key=_fraction) for tests, names in by_domain.items()}
 
 
 @reads_own_files("the standard library of this interpreter")

@@ -23,7 +23,8 @@ from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress
 from pipeline.running import certain_refusals
 
-if TYPE_CHECKING:  # both import pyarrow, which takes half a second; with the reference pair nothing is read
+if TYPE_CHECKING:  # these import pyarrow, which takes half a second; with the reference pair nothing is read
+    from pipeline.corpus.accepted_rows import AcceptedRow
     from pipeline.corpus.answer_store import StoredAnswer
     from pipeline.corpus.rendering import Renderer
     from pipeline.corpus.row_facts import RowFacts
@@ -69,18 +70,19 @@ def sampled_tokens(config: Config) -> Counter[int]:
     `require_prompts` says."""
     sources = [source.model_copy(update={"limit": _SAMPLED}) for source in config.corpus.sources]
     corpus = config.corpus.model_copy(update={"sources": tuple(sources), "max_rejected_share": 1.0})
-    found = _Tokens()
     try:
         renderer = _local_renderer(config)
         paths = [None if one.is_reference else source_files(number, one) for number, one in enumerate(sources)]
         if renderer is not None:
+            from pipeline.corpus.accepted_rows import CountedTokens
             from pipeline.corpus.first_pass import read_sources
 
-            quiet = _Quiet(terminal=False)
-            read_sources(corpus, paths, renderer, found, Path(os.devnull), quiet, is_sample=True)
+            counted, quiet = CountedTokens(), _Quiet(terminal=False)
+            read_sources(corpus, paths, renderer, counted, Path(os.devnull), quiet, is_sample=True)
+            return counted.tokens
     except UnderstudyError:
-        return Counter()
-    return found.tokens
+        pass
+    return Counter()
 
 
 def _local_renderer(config: Config) -> "Renderer | None":
@@ -116,15 +118,9 @@ class _Domains:
         self._rows = Counter[str]()
         self._found = DomainCounts(max(most, least_of_log))
 
-    def add(
-        self,
-        source: int,
-        prompts: list[ParsedPrompt],
-        tokens: list[list[int]],
-        bare: list[list[int]],
-        answers: "Sequence[StoredAnswer | None]",
-    ) -> None:
-        for prompt in prompts:
+    def add(self, rows: "Sequence[AcceptedRow]") -> None:
+        for row in rows:
+            prompt = row.prompt
             self._rows[prompt.domain] += 1
             self._found.add(prompt.domain, int(prompt.conversation, 16), prompt.log_mode)
 
@@ -135,24 +131,6 @@ class _Domains:
             texts[renamed.get(domain, domain)] |= found
             rows[renamed.get(domain, domain)] += self._rows[domain]
         return {domain: len(found) for domain, found in sorted(texts.items()) if rows[domain] >= least}
-
-
-class _Tokens:
-    """Takes the place of the row buffer: counts tokens."""
-
-    def __init__(self) -> None:
-        self.tokens = Counter[int]()
-
-    def add(
-        self,
-        source: int,
-        prompts: list[ParsedPrompt],
-        tokens: list[list[int]],
-        bare: list[list[int]],
-        answers: "Sequence[StoredAnswer | None]",
-    ) -> None:
-        for ids in tokens:
-            self.tokens.update(ids)
 
 
 class _Prefix:

@@ -38,7 +38,7 @@ Mode = Literal["raw", "scaled", "processed"]
 
 @dataclass(frozen=True)
 class Abilities:
-    """Of the log-probabilities that come with a completion."""
+    """What the log-probabilities that come with a completion mean."""
 
     mode: Mode
     trusted: bool  # they agree with a scoring of the same tokens; a server that speculates may report wrong ones
@@ -46,7 +46,7 @@ class Abilities:
 
     @property
     def text(self) -> str:
-        """In words, for messages."""
+        """The abilities in words, for messages."""
         return self.mode if self.trusted else f"{self.mode} and differ from a scoring (the server speculates)"
 
 
@@ -80,16 +80,16 @@ async def find_abilities(endpoint: Endpoint, asking: Asking, kept: int, dtype: N
         return (await asking.generate(endpoint, request))[0]
 
     only_one = await generated(Sampling(temperature=_HALF, top_k=1), 0)
-    found = await generated(Sampling(), kept)
+    at_one = await generated(Sampling(), kept)
     mode: Mode = "processed"
     if not (only_one.log_p_N > _CERTAIN).all():
         sharper = await generated(Sampling(temperature=_HALF), kept, tokens=1)
-        mode = "raw" if is_rounding(_first_difference(found, sharper), dtype) else "scaled"
+        mode = "raw" if is_rounding(_first_difference(at_one, sharper), dtype) else "scaled"
     trusted = True
     if asking.api.scores:
-        ids = [*prompt, *found.tokens_N.tolist()]
+        ids = [*prompt, *at_one.tokens_N.tolist()]
         scored, _ = await asking.score(endpoint, ScoreRequest(ids=ids, start=len(prompt), kept=kept))
-        trusted = is_rounding(float(np.abs(found.log_p_N - scored.log_p_N).mean()), dtype)
+        trusted = is_rounding(float(np.abs(at_one.log_p_N - scored.log_p_N).mean()), dtype)
     return Abilities(mode=mode, trusted=trusted, scores=asking.api.scores)
 
 

@@ -28,14 +28,14 @@ async def read(answer: aiohttp.ClientResponse, most: int) -> bytes:
         raise TooMuch(f"the answer is packed as {packing!r}, which was not asked for")
     # Some gateways pack though `Accept-Encoding: identity` was sent. 47: by gzip or by zlib.
     inflate = zlib.decompressobj(wbits=47) if packing in _INFLATED else None
-    found = bytearray()
+    body = bytearray()
     async for chunk in answer.content.iter_chunked(_CHUNK):
         try:
-            found += chunk if inflate is None else inflate.decompress(chunk, most + 1 - len(found))
+            body += chunk if inflate is None else inflate.decompress(chunk, most + 1 - len(body))
         except zlib.error as error:
             raise TooMuch(f"the answer cannot be inflated ({error})") from None
-        if len(found) > most and not answer.ok:
+        if len(body) > most and not answer.ok:
             break
-        if len(found) > most:
+        if len(body) > most:
             raise TooMuch(f"the answer is larger than {most:,} bytes, which is more than the request can take")
-    return bytes(found[:most])
+    return bytes(body[:most])

@@ -31,6 +31,11 @@ class LikeliestTokens:
     def __getitem__(self, rows: slice) -> "LikeliestTokens":
         return LikeliestTokens(self.ids_NK[rows], self.log_p_NK[rows])
 
+    @classmethod
+    def joined(cls, parts: "Sequence[LikeliestTokens]") -> "LikeliestTokens":
+        """Those of several parts of a completion, one after the other."""
+        return cls(np.concatenate([part.ids_NK for part in parts]), np.concatenate([part.log_p_NK for part in parts]))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Generated:
@@ -73,12 +78,12 @@ def generated(
     vocabulary: int,
 ) -> Generated:
     """A checked completion of at most `limit` tokens; BadAnswer says what is wrong. `kept`: K. `may_stop`: before the limit."""
-    found = plain(tokens, stopped=stopped, may_stop=may_stop, limit=limit, vocabulary=vocabulary)
+    checked = plain(tokens, stopped=stopped, may_stop=may_stop, limit=limit, vocabulary=vocabulary)
     if log_p is None:
         raise BadAnswer("no log-probabilities")
     _check_counts(len(tokens), log_p, candidates)
     return Generated(
-        tokens_N=found.tokens_N,
+        tokens_N=checked.tokens_N,
         log_p_N=_log_p(log_p),
         likeliest=None if candidates is None else _likeliest(candidates, kept, vocabulary),
         stopped=stopped,
@@ -103,11 +108,11 @@ def scored(tokens: Sequence[int], candidates: Sequence[Candidates], *, kept: int
 
 
 def _check_counts(count: int, log_p: Sequence[float] | None, candidates: Sequence[Candidates] | None) -> None:
-    for name, found in (("log-probabilities", log_p), ("lists of likeliest tokens", candidates)):
-        if found is not None and not isinstance(found, list):
+    for name, values in (("log-probabilities", log_p), ("lists of likeliest tokens", candidates)):
+        if values is not None and not isinstance(values, list):
             raise BadAnswer(f"the {name} are not a list")
-        if found is not None and len(found) != count:
-            raise BadAnswer(f"{len(found)} {name} for {count} tokens")
+        if values is not None and len(values) != count:
+            raise BadAnswer(f"{len(values)} {name} for {count} tokens")
 
 
 def _likeliest(candidates: Sequence[Candidates], kept: int, vocabulary: int) -> LikeliestTokens:

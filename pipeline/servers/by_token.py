@@ -9,7 +9,7 @@ from pipeline.servers.answer_bytes import most_bytes
 from pipeline.servers.answers import Generated, LikeliestTokens, Scored
 from pipeline.servers.api import GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint
-from pipeline.servers.llama_cpp import Incomplete, LlamaCpp, Row
+from pipeline.servers.llama_cpp import Incomplete, LlamaCpp, TokenLogP
 from pipeline.servers.target import Asking, naming
 
 _EVERY_TOKEN = 2**31 - 1
@@ -52,16 +52,18 @@ class AskingByToken(Asking):
                 return self.api.completion(request, found.tokens, rows, found.stopped, self.vocabulary), paid
 
     async def score(self, endpoint: Endpoint, request: ScoreRequest) -> tuple[Scored, int]:
-        found, paid = list[Scored](), 0
+        parts, paid = list[Scored](), 0
         for place in range(request.start, len(request.ids)):
-            one = ScoreRequest(ids=request.ids[: place + 1], start=place, kept=request.kept)
+            part_request = ScoreRequest(ids=request.ids[: place + 1], start=place, kept=request.kept)
             try:
-                scored, taken = await super().score(endpoint, one)
+                scored, taken = await super().score(endpoint, part_request)
             except Incomplete:
-                scored, taken = await self._listed(endpoint, one)
-            found, paid = [*found, scored], paid + taken
-        log_p_N = np.concatenate([one.log_p_N for one in found])
-        return Scored(log_p_N=log_p_N, likeliest=_one_list([one.likeliest for one in found])), paid
+                scored, taken = await self._listed(endpoint, part_request)
+            parts, paid = [*parts, scored], paid + taken
+        log_p_N = np.concatenate([part_request.log_p_N for part_request in parts])
+        return Scored(
+            log_p_N=log_p_N, likeliest=LikeliestTokens.joined([part_request.likeliest for part_request in parts])
+        ), paid
 
     async def _listed(self, endpoint: Endpoint, request: ScoreRequest) -> tuple[Scored, int]:
         """The scoring of a token that comes without log-probabilities, from the list of the likeliest, or of all tokens."""
@@ -81,9 +83,9 @@ def _tokens(parts: Collection[Generated]) -> list[int]:
     return [token for part in parts for token in part.tokens_N.tolist()]
 
 
-def _row(scored: Scored) -> Row:
+def _row(scored: Scored) -> TokenLogP:
     ids_K, log_p_K = scored.likeliest.ids_NK[0].tolist(), scored.likeliest.log_p_NK[0].tolist()
-    return Row(float(scored.log_p_N[0]), dict(zip(ids_K, log_p_K, strict=True)))
+    return TokenLogP(float(scored.log_p_N[0]), dict(zip(ids_K, log_p_K, strict=True)))
 
 
 def _joined(parts: list[Generated]) -> Generated:
@@ -91,12 +93,6 @@ def _joined(parts: list[Generated]) -> Generated:
     return Generated(
         tokens_N=np.concatenate([part.tokens_N for part in parts]),
         log_p_N=np.concatenate([part.log_p_N for part in parts]),
-        likeliest=_one_list(lists) if lists else None,
+        likeliest=LikeliestTokens.joined(lists) if lists else None,
         stopped=parts[-1].stopped,
-    )
-
-
-def _one_list(lists: list[LikeliestTokens]) -> LikeliestTokens:
-    return LikeliestTokens(
-        np.concatenate([one.ids_NK for one in lists]), np.concatenate([one.log_p_NK for one in lists])
     )

@@ -66,12 +66,12 @@ async def identify(
         for endpoint, model in models.items():
             try:
                 if identity is None:
-                    found = await retried(partial(_known, endpoint, asking, model, declared))
-                    if found is None:
+                    known_or_new = await retried(partial(_known, endpoint, asking, model, declared))
+                    if known_or_new is None:
                         golden = await retried(partial(first_answers, endpoint, asking))
-                        found = new_identity(model, golden, revision, dtype)
-                        _warn_of_equal(found, known, progress)
-                    identity, by = found, endpoint
+                        known_or_new = new_identity(model, golden, revision, dtype)
+                        _warn_of_equal(known_or_new, known, progress)
+                    identity, by = known_or_new, endpoint
                     continue
                 differs_by = await retried(partial(mean_difference, endpoint, asking, identity.golden))
             except TRANSIENT as error:
@@ -88,11 +88,11 @@ async def identify(
 
 
 async def _models(endpoints: Sequence[Endpoint], name: str | None, progress: Progress) -> dict[Endpoint, ServedModel]:
-    found = await asyncio.gather(
+    answers = await asyncio.gather(
         *(retried(partial(read_model, endpoint, name)) for endpoint in endpoints), return_exceptions=True
     )
     models, errors = dict[Endpoint, ServedModel](), list[str]()
-    for endpoint, model in zip(endpoints, found, strict=True):
+    for endpoint, model in zip(endpoints, answers, strict=True):
         if isinstance(model, ServedModel):
             models[endpoint] = model
         elif isinstance(model, TRANSIENT):
@@ -105,13 +105,15 @@ async def _models(endpoints: Sequence[Endpoint], name: str | None, progress: Pro
 
 def _warn_of_equal(new: Identity, known: Sequence[Identity], progress: Progress) -> None:
     """Warn where the same weights are known under another name: one of the two declarations is wrong."""
-    others = [one for one in known if (one.revision, one.dtype) != (new.revision, new.dtype)]
-    for one in others:
-        if one.golden.sequences == new.golden.sequences and is_rounding(difference(one.golden, new.golden), "float32"):
+    others = [other for other in known if (other.revision, other.dtype) != (new.revision, new.dtype)]
+    for other in others:
+        if other.golden.sequences == new.golden.sequences and is_rounding(
+            difference(other.golden, new.golden), "float32"
+        ):
             progress.warn(
                 "pair.target: the servers answer as the target of an earlier run did, which was declared with revision "
-                f"{one.revision} and dtype {one.dtype}, and now with revision {new.revision} and dtype {new.dtype}; check which "
-                "is right"
+                f"{other.revision} and dtype {other.dtype}, and now with revision {new.revision} and dtype {new.dtype}; check "
+                "which is right"
             )
             return
 
@@ -157,18 +159,18 @@ async def connect(
     started with different flags.
     """
     asking = asking_of(settings.api, identity.model.name, vocabulary)
-    checking, found = asking.waiting(timing), list[Abilities]()
+    checking, known = asking.waiting(timing), list[Abilities]()
 
     async def readmit(endpoint: Endpoint) -> None:
         await require_same(endpoint, checking, identity)
         abilities = await find_abilities(endpoint, checking, settings.logprobs, identity.dtype)
-        if found and abilities != found[0]:
+        if known and abilities != known[0]:
             raise UsageError(
-                f"{endpoint.url}: its log-probabilities are {abilities.text}; those of the other endpoints are {found[0].text}; "
+                f"{endpoint.url}: its log-probabilities are {abilities.text}; those of the other endpoints are {known[0].text}; "
                 "start all servers with the same flags"
             )
-        found.append(abilities)
+        known.append(abilities)
 
     endpoints = [Endpoint(one, settings) for one in settings.endpoints]
     async with Pool(endpoints, settings, readmit, progress, timing) as pool:
-        yield ServedTarget(pool, asking), found[0]
+        yield ServedTarget(pool, asking), known[0]

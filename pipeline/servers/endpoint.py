@@ -198,10 +198,10 @@ class Endpoint:
     def _message(self, raw: bytes) -> str:
         """The message in an error as OpenAI's API sends it; else the beginning of the answer."""
         try:
-            found = parse_json(raw, foreign=True)
+            answer = parse_json(raw, foreign=True)
         except ValueError:
             return self._quoted(raw)
-        inner = found.get("error", found) if isinstance(found, dict) else found
+        inner = answer.get("error", answer) if isinstance(answer, dict) else answer
         message = inner.get("message") if isinstance(inner, dict) else inner
         return self._brief(str(message)) if message else self._quoted(raw)
 

@@ -31,7 +31,7 @@ def reason(error: BaseException) -> str:
 
 
 def _of_the_system(error: OSError) -> str:
-    """In the words of the operating system."""
+    """The error in the words of the operating system."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or type(error).__name__

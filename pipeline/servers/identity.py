@@ -89,8 +89,8 @@ async def first_answers(endpoint: Endpoint, asking: Asking) -> Golden:
         request = GenerateRequest(
             prompt=prompt, sampling=GREEDY, max_tokens=_NEW_TOKENS, stop_tokens=(), ignore_eos=True
         )
-        found, _ = await asking.generate(endpoint, request)
-        sequences.append([*prompt, *found.tokens_N.tolist()])
+        generated, _ = await asking.generate(endpoint, request)
+        sequences.append([*prompt, *generated.tokens_N.tolist()])
     return Golden(sequences, [await _score(endpoint, asking, one) for one in sequences])
 
 
@@ -109,8 +109,8 @@ def difference(one: Golden, other: Golden) -> float:
 
 async def _score(endpoint: Endpoint, asking: Asking, ids: Sequence[int]) -> list[float]:
     start = 1 if asking.scores_prompts else _PROMPT_TOKENS
-    found, _ = await asking.score(endpoint, ScoreRequest(ids=ids, start=start, kept=1))
-    return [float(value) for value in found.log_p_N]
+    scored, _ = await asking.score(endpoint, ScoreRequest(ids=ids, start=start, kept=1))
+    return [float(value) for value in scored.log_p_N]
 
 
 def most_rounding(dtype: NumberFormat) -> float:

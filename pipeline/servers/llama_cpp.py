@@ -39,7 +39,7 @@ _LOWEST = -104.0  # below the logarithm of float32's smallest number; the server
 
 
 @dataclass(frozen=True)
-class Row:
+class TokenLogP:
     """Log-probabilities at one token."""
 
     log_p: float  # of the token itself
@@ -49,7 +49,7 @@ class Row:
 class Incomplete(BadAnswer):
     """A completion in which some tokens have no log-probabilities."""
 
-    def __init__(self, tokens: Sequence[int], rows: Sequence[Row | None], stopped: bool) -> None:
+    def __init__(self, tokens: Sequence[int], rows: Sequence[TokenLogP | None], stopped: bool) -> None:
         super().__init__(f"{sum(row is None for row in rows)} of {len(tokens)} tokens without log-probabilities")
         self.tokens, self.rows, self.stopped = tokens, rows, stopped
 
@@ -108,7 +108,7 @@ class LlamaCpp:
         self,
         request: GenerateRequest,
         tokens: Sequence[int],
-        rows: Sequence[Row | None],
+        rows: Sequence[TokenLogP | None],
         stopped: bool,
         vocabulary: int,
     ) -> Generated:
@@ -129,7 +129,7 @@ class LlamaCpp:
         )
 
     def score(self, request: ScoreRequest, model: str) -> tuple[str, Body]:
-        """Of one token, the last of `request.ids`."""
+        """The scoring of one token, the last of `request.ids`."""
         assert request.start == len(request.ids) - 1  # `AskingByToken` asks for one after another
         return self._forced(request, model, request.ids[-1])
 
@@ -138,8 +138,10 @@ class LlamaCpp:
         return self._forced(request, model, _LETTER)
 
     def _forced(self, request: ScoreRequest, model: str, token: int | str) -> tuple[str, Body]:
-        one = GenerateRequest(prompt=request.ids[:-1], sampling=GREEDY, max_tokens=1, stop_tokens=(), kept=request.kept)
-        path, body = self.generate(one, model)
+        request_of_one = GenerateRequest(
+            prompt=request.ids[:-1], sampling=GREEDY, max_tokens=1, stop_tokens=(), kept=request.kept
+        )
+        path, body = self.generate(request_of_one, model)
         return path, body | {"logit_bias": [[token, _FORCE]]}
 
     def read_scored(self, request: ScoreRequest, answer: Mapping[str, Any], vocabulary: int) -> Scored:
@@ -155,20 +157,20 @@ class LlamaCpp:
         return False
 
 
-def _read(answer: Mapping[str, Any], limit: int) -> tuple[list[int], list[Row | None], bool]:
+def _read(answer: Mapping[str, Any], limit: int) -> tuple[list[int], list[TokenLogP | None], bool]:
     """Tokens, their log-probabilities, and whether an end of sequence was reached.
 
     UsageError where the server must be started otherwise."""
     tokens, stopped = _ended(answer, limit)
     try:
-        found = [(one["id"], _row(one)) for one in answer.get("completion_probabilities", [])]
+        entries = [(one["id"], _row(one)) for one in answer.get("completion_probabilities", [])]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadAnswer(f"no completion with log-probabilities ({type(error).__name__})") from None
     if answer.get("draft_n"):
         raise UsageError(
             "generate.server: llama-server gives no log-probabilities while it speculates; give an endpoint without a draft model"
         )
-    return tokens, _aligned(tokens, found), stopped
+    return tokens, _aligned(tokens, entries), stopped
 
 
 def _ended(answer: Mapping[str, Any], limit: int) -> tuple[list[int], bool]:
@@ -190,13 +192,13 @@ def _ended(answer: Mapping[str, Any], limit: int) -> tuple[list[int], bool]:
     return tokens, reason == "eos"
 
 
-def _aligned(tokens: Sequence[int], found: Sequence[tuple[int, Row]]) -> list[Row | None]:
+def _aligned(tokens: Sequence[int], entries: Sequence[tuple[int, TokenLogP]]) -> list[TokenLogP | None]:
     """The row of each token. The answer leaves out rows without saying which; a row that could be of two tokens is not used."""
-    ids = [token for token, _ in found]
+    ids = [token for token, _ in entries]
     first = _places(tokens, ids)
     last = [len(tokens) - 1 - place for place in reversed(_places(tokens[::-1], ids[::-1]))]
-    rows: list[Row | None] = [None] * len(tokens)
-    for (_, row), one, other in zip(found, first, last, strict=True):
+    rows: list[TokenLogP | None] = [None] * len(tokens)
+    for (_, row), one, other in zip(entries, first, last, strict=True):
         if one == other:
             rows[one] = row
     return rows
@@ -214,11 +216,11 @@ def _places(tokens: Sequence[int], ids: Sequence[int]) -> list[int]:
     return places
 
 
-def _row(one: Mapping[str, Any]) -> Row:
-    listed = {other["id"]: _log_p(other["logprob"]) for other in one["top_logprobs"]}
+def _row(entry: Mapping[str, Any]) -> TokenLogP:
+    listed = {other["id"]: _log_p(other["logprob"]) for other in entry["top_logprobs"]}
     if not set(map(type, listed)) <= {int}:
         raise TypeError("an invalid token id")
-    return Row(_log_p(one["logprob"]), listed)
+    return TokenLogP(_log_p(entry["logprob"]), listed)
 
 
 def _log_p(value: float) -> float:

@@ -46,12 +46,12 @@ class Sglang:
         return _PATH, _body(request.prompt, sampling, _OUTPUT_ONLY, request.kept)
 
     def read_generated(self, request: GenerateRequest, answer: Mapping[str, Any], vocabulary: int) -> Generated:
-        found = _meta(answer, len(request.prompt))
-        stopped = _stopped(found)
+        meta = _meta(answer, len(request.prompt))
+        stopped = _stopped(meta)
         try:
-            rows = found["output_token_logprobs"]
+            rows = meta["output_token_logprobs"]
             tokens, log_p = [row[1] for row in rows], [_log_p(row[0]) for row in rows]
-            candidates = [_by_id(row) for row in found["output_top_logprobs"]] if request.kept else None
+            candidates = [_by_id(row) for row in meta["output_top_logprobs"]] if request.kept else None
             repeated = answer.get("output_ids", tokens)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise BadAnswer(f"no completion with token ids and log-probabilities ({type(error).__name__})") from None
@@ -84,10 +84,10 @@ class Sglang:
         return _PATH, _body(request.ids, _sampling(GREEDY, 1, ignore_eos=True), request.start - 1, request.kept)
 
     def read_scored(self, request: ScoreRequest, answer: Mapping[str, Any], vocabulary: int) -> Scored:
-        found, tokens = _meta(answer, len(request.ids)), request.ids[request.start :]
+        meta, tokens = _meta(answer, len(request.ids)), request.ids[request.start :]
         try:
-            rows = found["input_token_logprobs"][1:]
-            top = found["input_top_logprobs"][1:] if request.kept else [[]] * len(tokens)
+            rows = meta["input_token_logprobs"][1:]
+            top = meta["input_top_logprobs"][1:] if request.kept else [[]] * len(tokens)
             ids, log_p = [row[1] for row in rows], [_log_p(row[0]) for row in rows]
             likeliest = [_by_id(row) for row in top]
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -132,21 +132,21 @@ def _body(ids: Sequence[int], sampling: Body, logprob_start: int, kept: int) -> 
 def _stopped(meta: Mapping[str, Any]) -> bool:
     """Whether the completion ended at a stop token. BadAnswer for another end than that and the limit."""
     reason = meta.get("finish_reason")
-    found = reason if isinstance(reason, dict) else {}
-    kind = found.get("type")
-    if kind not in ("stop", "length") or (kind == "stop" and type(found.get("matched")) is not int):
+    finish = reason if isinstance(reason, dict) else {}
+    kind = finish.get("type")
+    if kind not in ("stop", "length") or (kind == "stop" and type(finish.get("matched")) is not int):
         raise BadAnswer(f"no completion that ended: finish_reason is {str(reason)[:100]}")
     return bool(kind == "stop")
 
 
 def _meta(answer: Mapping[str, Any], prompt: int) -> Mapping[str, Any]:
     """`meta_info` of an answer to a prompt of so many tokens."""
-    found = answer.get("meta_info") if isinstance(answer, dict) else None
-    if not isinstance(found, dict):
+    meta = answer.get("meta_info") if isinstance(answer, dict) else None
+    if not isinstance(meta, dict):
         raise BadAnswer("no meta_info in the answer")
-    if found.get("prompt_tokens") != prompt:
+    if meta.get("prompt_tokens") != prompt:
         raise BadAnswer("the answer is to another prompt")
-    return found
+    return meta
 
 
 def _by_id(row: Sequence[Sequence[Any]]) -> Candidates:

@@ -113,7 +113,8 @@ class Asking:
     scores_prompts: ClassVar[bool] = True  # in one request
 
     def waiting(self, timing: Timing) -> Self:
-        """For a check of one endpoint, which takes many requests: it goes on after a pause that the endpoint asks for."""
+        """The same for a check of one endpoint, which takes many requests: it goes on after a pause that the endpoint asks
+        for."""
         return replace(self, waits=timing)
 
     async def generate(
@@ -125,8 +126,8 @@ class Asking:
         body = {key: value for key, value in body.items() if key not in without}
         answer = await self._post(endpoint, path, body, most_bytes(request.tokens, request.kept))
         with naming(endpoint):
-            found = self.api.read_generated(request, answer, self.vocabulary)
-        return found, len(request.prompt) + len(found.tokens_N)
+            generated = self.api.read_generated(request, answer, self.vocabulary)
+        return generated, len(request.prompt) + len(generated.tokens_N)
 
     async def plain(self, endpoint: Endpoint, request: GenerateRequest) -> tuple[Plain, Counts | None]:
         """The completion without log-probabilities, and what the server counted of speculation; None where it does not say.

@@ -49,10 +49,10 @@ class Vllm:
     def read_generated(self, request: GenerateRequest, answer: Mapping[str, Any], vocabulary: int) -> Generated:
         choice = _choice(answer, request.prompt)
         try:
-            found = choice["logprobs"]
-            candidates = [_by_id(one) for one in found["top_logprobs"]] if request.kept else None
-            tokens, log_p, reason = choice["token_ids"], found["token_logprobs"], choice["finish_reason"]
-            repeated = [int(one.removeprefix(_TOKEN)) for one in found["tokens"]]
+            log_probs = choice["logprobs"]
+            candidates = [_by_id(one) for one in log_probs["top_logprobs"]] if request.kept else None
+            tokens, log_p, reason = choice["token_ids"], log_probs["token_logprobs"], choice["finish_reason"]
+            repeated = [int(one.removeprefix(_TOKEN)) for one in log_probs["tokens"]]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadAnswer(f"no completion with token ids and log-probabilities ({type(error).__name__})") from None
         if reason not in ("stop", "length"):
@@ -95,11 +95,11 @@ class Vllm:
         }
 
     def read_scored(self, request: ScoreRequest, answer: Mapping[str, Any], vocabulary: int) -> Scored:
-        found = _choice(answer, request.ids).get("prompt_logprobs")
-        if not isinstance(found, list) or len(found) != len(request.ids):
+        listed = _choice(answer, request.ids).get("prompt_logprobs")
+        if not isinstance(listed, list) or len(listed) != len(request.ids):
             raise BadAnswer(f"no log-probability for each of the {len(request.ids)} tokens of the prompt")
         try:
-            candidates = [{int(token): one["logprob"] for token, one in row.items()} for row in found[request.start :]]
+            candidates = [{int(token): one["logprob"] for token, one in row.items()} for row in listed[request.start :]]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadAnswer(f"prompt_logprobs in an unknown form ({type(error).__name__})") from None
         return scored(request.ids[request.start :], candidates, kept=request.kept, vocabulary=vocabulary)
@@ -123,5 +123,5 @@ def _choice(answer: Mapping[str, Any], prompt: Sequence[int]) -> Mapping[str, An
     return choices[0]
 
 
-def _by_id(found: Mapping[str, float]) -> Candidates:
-    return {int(token.removeprefix(_TOKEN)): log_p for token, log_p in found.items()}
+def _by_id(listed: Mapping[str, float]) -> Candidates:
+    return {int(token.removeprefix(_TOKEN)): log_p for token, log_p in listed.items()}

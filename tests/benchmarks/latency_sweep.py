@@ -20,7 +20,7 @@ def main() -> None:
 
 def _measure() -> dict[str, Any]:
     from pipeline.drafts.plain import PlainDraft
-    from pipeline.latency.costs.measure import measure_profile
+    from pipeline.latency.costs.measure import Grid, measure_profile
     from pipeline.progress import Progress
     from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.settings import Sampling
@@ -62,13 +62,9 @@ def _measure() -> dict[str, Any]:
         target,
         draft,
         pair.vocabulary,
-        batches=BATCHES,
-        gammas=max(GAMMAS),
-        contexts=(PROMPT, 4 * PROMPT),
-        prompts=(32, 128),
+        Grid(batches=BATCHES, gammas=max(GAMMAS), contexts=(PROMPT, 4 * PROMPT), prompts=(32, 128), repeats=9),
         about={},
         progress=Progress(),
-        repeats=9,
     )
     return {"rows": rows, "profile": profile.json(), "turns": TURNS}
 

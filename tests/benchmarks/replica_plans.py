@@ -6,9 +6,9 @@ requests that are simulated on the known costs, step by step, meet the p95; besi
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from multiprocessing import get_context
 from typing import Any
@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from pipeline.latency.costs.accuracy import MEASURED, StepAccuracy
 from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.measurements import Measurement
+from pipeline.latency.costs.server_facts import ServerFacts
 from pipeline.latency.load.plan import Goal, make_plan
 from pipeline.latency.load.prediction import SimulatedLatency
 from pipeline.latency.load.simulation import Replica, Traces, simulate
@@ -31,7 +32,7 @@ _SERVERS, _REQUESTS = 50, 60_000
 
 
 @dataclass(frozen=True)
-class Known:
+class Known(ServerFacts):
     """`StepCosts` without an error."""
 
     base: float  # seconds
@@ -40,20 +41,11 @@ class Known:
     draft: float  # share of a step, for each draft token
     max_requests: int
     max_gamma: int = max(_GAMMAS)
-    plain: bool = True
     draft_digest: None = None
     draft_shape: None = None
     notes: tuple[()] = ()
     load: None = None
-    acceptance_known: bool = True
-    max_throughput: None = None
-    cells: tuple[()] = ()
-    first_token: float = 0.0
     first_steps: int = 0
-    edge_error: None = None
-    tokens_by_gamma: Mapping[int, float] = field(default_factory=dict)
-    tokens_error: float = 0.0
-    output_tokens: None = None
 
     def seconds(self, requests: ArrayLike, gamma: ArrayLike) -> NDArray[np.float64]:
         n, k = np.asarray(requests, dtype=np.float64), np.asarray(gamma)
@@ -80,16 +72,13 @@ class Known:
     def measured(self, gamma: int) -> bool:
         return gamma in _GAMMAS
 
-    @property
-    def measured_requests(self) -> dict[int, tuple[int, int]]:
-        return dict.fromkeys(_GAMMAS, (1, self.max_requests))
-
 
 def case(seed: int, loads: Sequence[int] = _LOADS, requests: int = 0) -> list[dict[str, Any]]:
     """True and planned replicas of each option of one server, swept at these loads: without a draft and with one. The true number
     is that of so many simulated requests; of the formula, where these are 0."""
     random, cap = np.random.default_rng(seed), max(loads)
-    known = Known(0.02, 0.02 * random.uniform(0.02, 0.2), random.uniform(0.6, 1.0), random.uniform(0.03, 0.1), cap)
+    costs = (0.02, 0.02 * random.uniform(0.02, 0.2), random.uniform(0.6, 1.0), random.uniform(0.03, 0.1))
+    known = Known(*costs, cap, measured_requests=dict.fromkeys(_GAMMAS, (1, cap)))
     fitted = fit_measurements(
         [
             Measurement(

@@ -19,7 +19,7 @@ from pipeline.generation.completion_plan import plan_completions
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.generation.generate import generate
 from pipeline.generation.scoring import DraftCompletion, score
-from pipeline.latency.costs.measure import measure_profile
+from pipeline.latency.costs.measure import Grid, measure_profile
 from pipeline.models.devices import download, upload
 from pipeline.models.loading import load_model
 from pipeline.models.saving import save_model
@@ -138,13 +138,9 @@ def test_a_profile_is_measured_there(pair: tuple[Any, Any]) -> None:
     found = measure_profile(
         *models,
         VOCABULARY,
-        batches=(1, 2),
-        gammas=2,
-        contexts=(4,),
-        prompts=(3, 6),
+        Grid(batches=(1, 2), gammas=2, contexts=(4,), prompts=(3, 6), repeats=1),
         about={},
         progress=quiet(),
-        repeats=1,
     )
     assert found.about["device"].startswith(DEVICE.type)
     assert (found.steps(2, 6) > 0).all()

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pipeline.config.loading import load_config
-from pipeline.corpus.prompt_store import read_prompts
+from pipeline.corpus.prompt_store import open_prompts
 from pipeline.corpus.same_text import text_id
 from pipeline.errors import UsageError
 from pipeline.generation.completion_store import read_completions
@@ -64,7 +64,7 @@ def test_every_split_is_of_rows_since_the_change(smoke: Smoke, paired: Place, tm
     for run, override in (("zone", SINCE), ("utc", "corpus.since=2026-11-24T10:00:00Z"), ("all", "corpus.since=null")):
         ended = _corpus(paired, run, config, override)
         assert 0 == ended.code, ended.err
-    found, everything = (read_prompts(paired.artifact("corpus", run)) for run in ("zone", "all"))
+    found, everything = (list(open_prompts(paired.artifact("corpus", run))) for run in ("zone", "all"))
     expected = {text_id([{"role": "user", "content": _prompt(n)}]) for n in (*range(60, 120), *range(1000, 1060))}
 
     assert {prompt.text_id for prompt in found} <= expected
@@ -94,7 +94,7 @@ def test_prompts_and_completions_know_the_acceptance_of_their_requests(
         options = ("--until", "generate", "--run", run, "--set", "generate.max_new_tokens=4")
         ended = paired.understudy("run", config, *options, MLFLOW_TRACKING_URI=NOBODY)
         assert 0 == ended.code, ended.err
-    found, plain = (read_prompts(paired.artifact("corpus", run)) for run in configs)
+    found, plain = (list(open_prompts(paired.artifact("corpus", run))) for run in configs)
     rates = {text_id([{"role": "user", "content": _prompt(number)}]): number % 11 / 10 for number in range(60)}
     completions = list(read_completions(paired.artifact("generate", "counted")))
 

@@ -127,8 +127,8 @@ def test_samples_of_the_target_pass_and_mixed_up_ones_do_not(target: Any, prompt
     samples = [_sampled(target, prompts, seed) for seed in range(10)]
     right = SampleTest(VOCABULARY)
     _add(right, *(_scored(target, ids_AT) for ids_AT in samples))
-    assert 10 * len(prompts) == right.found.recorded.completions
-    assert right.found.recorded.log_e < 5
+    assert 10 * len(prompts) == right.pooled.recorded.completions
+    assert right.pooled.recorded.log_e < 5
     for seed, ids_AT in enumerate(samples):
         chosen = torch.arange(seed, len(ids_AT), 10)
         ids_AT[chosen, PROMPT:] = ids_AT[chosen.roll(7), PROMPT:]
@@ -145,4 +145,4 @@ def test_rounding_to_bfloat16_is_no_evidence(target: Any, prompts: torch.Tensor)
     assert 1e-6 < log.kl < 1e-3
     test = SampleTest(VOCABULARY)
     _add(test, log)
-    assert test.found.recorded.log_e < 1
+    assert test.pooled.recorded.log_e < 1

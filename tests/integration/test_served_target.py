@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.corpus.prompt_store import read_prompts
+from pipeline.corpus.prompt_store import open_prompts
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.generation.journal import read_journal
 from pipeline.models.loading import load_tokenizer
@@ -91,7 +91,7 @@ def test_a_log_of_the_deployment(smoke: Smoke, place: Place, server: StandIn) ->
     config = _write(place, smoke, [server])
     assert 0 == place.understudy("run", config, "--until", "generate", "--run", "first").code
     first = {item.id: item for item in read_completions(place.artifact("generate", "first")) if not item.greedy}
-    prompts = {prompt.id: prompt for prompt in read_prompts(place.artifact("corpus", "first"))}
+    prompts = {prompt.id: prompt for prompt in open_prompts(place.artifact("corpus", "first"))}
     tokenizer = load_tokenizer(smoke.place.artifact("pair", "first") / "tokenizer")
 
     def row(item: StoredCompletion) -> dict[str, Any]:

@@ -287,7 +287,7 @@ def test_only_drafts_ask_which_kind_a_draft_is() -> None:
 # Each `.root` outside `pipeline/store`. MLflow's database has absolute paths within the store.
 ROOTS = {
     "pipeline/registry/mlflow_client.py": {"location.lock_in.root"},
-    "pipeline/corpus/sources.py": {"self.root", "found.root"},  # of a source of prompts
+    "pipeline/corpus/sources.py": {"self.root", "source.root"},  # of a source of prompts
     "pipeline/running/inputs.py": {"found.root"},
     "pipeline/servers/identity.py": {"model.root"},  # a field of OpenAI's API
     "pipeline/servers/target_facts.py": {"identity.model.root"},

@@ -14,10 +14,6 @@ class EdgeError:
     lighter: float
     heavier: float
 
-    @property
-    def most(self) -> float:
-        return max(self.lighter, self.heavier)
-
 
 @dataclass(frozen=True)
 class StepAccuracy:
@@ -32,11 +28,11 @@ class StepAccuracy:
     edge: bool = False
 
     def with_tokens(self, error: float) -> "StepAccuracy":
-        """Of figures that are computed from measured tokens per step too."""
+        """The accuracy of figures that are computed from measured tokens per step too."""
         return replace(self, tokens=error)
 
     def or_worse(self, other: "StepAccuracy") -> "StepAccuracy":
-        """Of a figure that is computed from steps of both."""
+        """The accuracy of a figure that is computed from steps of both."""
         return max(self, other, key=lambda one: one.certain_speedup)
 
     @property
@@ -51,7 +47,7 @@ class StepAccuracy:
 
     @property
     def short(self) -> str:
-        """In a cell of a table."""
+        """The text of a cell of a table."""
         if not self.fitted:
             return "measured"
         steps = "unknown" if self.left_out is None else f"{self.left_out:.1%}"
@@ -60,7 +56,7 @@ class StepAccuracy:
 
     @property
     def said(self) -> str:
-        """Beside a figure."""
+        """The text beside a figure."""
         if not self.fitted:
             return "step times measured"
         tokens = f", tokens per step {self.tokens:.1%} off" if self.tokens >= _SHOWN else ""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.columns import is_median
-from pipeline.latency.costs.row import Row
+from pipeline.latency.costs.row import MeasuredRow
 
 BURST = (
     "the request rate is unlimited and no concurrency is stated, so all requests came at once; the batch is the mean of those "
@@ -23,12 +23,12 @@ _CERTAIN = 2.0  # standard deviations by which the end of random arrivals may be
 def with_kind_of_load(values: Mapping[str, float]) -> dict[str, float]:
     """The quantities of a row where a concurrency is the number of open requests, `limit` is the most that may be open where
     requests arrive at a rate, and an unlimited rate is one that has neither: a burst."""
-    found = dict(values)
-    if found.get("rate") == math.inf and found.keys() & {"concurrency", "running"}:
-        del found["rate"]
-    if "rate" in found and "concurrency" in found:
-        found["limit"] = found.pop("concurrency")
-    return found
+    quantities = dict(values)
+    if quantities.get("rate") == math.inf and quantities.keys() & {"concurrency", "running"}:
+        del quantities["rate"]
+    if "rate" in quantities and "concurrency" in quantities:
+        quantities["limit"] = quantities.pop("concurrency")
+    return quantities
 
 
 def left_at_end(values: Mapping[str, float], where: str) -> list[str]:
@@ -49,7 +49,7 @@ def left_at_end(values: Mapping[str, float], where: str) -> list[str]:
     )
 
 
-def mean_batch(row: Row, token_seconds: float) -> float | None:
+def mean_batch(row: MeasuredRow, token_seconds: float) -> float | None:
     """Mean number of requests in the batch that a request finds, with itself; None if it is unknown. An arrival at a steady rate
     finds the mean number of others (Poisson arrivals); those of a burst are all there. Never above the requests of the test,
     their limit, or the most that were open."""
@@ -65,7 +65,7 @@ def mean_batch(row: Row, token_seconds: float) -> float | None:
     )
 
 
-def _decoding_seconds(row: Row, token_seconds: float) -> float | None:
+def _decoding_seconds(row: MeasuredRow, token_seconds: float) -> float | None:
     """Mean time from the first token to the last. A median time per token says nothing of it."""
     values = row.values
     if "latency" in row.columns:

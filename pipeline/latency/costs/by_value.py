@@ -27,7 +27,7 @@ from pipeline.latency.costs.name_words import (
     tells_by_name,
     tells_of_drafts,
 )
-from pipeline.latency.costs.row import MAX_TPOT, MIN_TPOT, Row, length_by_chunks
+from pipeline.latency.costs.row import MAX_TPOT, MIN_TPOT, MeasuredRow, length_by_chunks
 
 _FITS = 1.3  # ratio of both sides of Little's law: prefills take a part of the requests
 _MOST_ROWS = 0.8  # share of the rows that must fit
@@ -42,7 +42,7 @@ Assignment = dict[str, str]  # column by quantity, with a factor where its unit 
 class Unread:
     """The columns of a table that were not read, and what it lacks."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[MeasuredRow]) -> None:
         self.rows = rows
         read = {column for row in rows for column in row.columns.values()}
         names = dict.fromkeys(name for row in rows for name in row.given if name not in read)
@@ -75,7 +75,7 @@ class Unread:
 
     def assignment(self) -> tuple[Assignment, dict[str, list[str]]]:
         """Column by quantity, and columns of quantities that several fit."""
-        self.found: dict[str, Candidate] = {}
+        self.assigned: dict[str, Candidate] = {}
         self.open: dict[str, list[str]] = {}
         self._gamma()
         self._requests_and_times()
@@ -94,16 +94,17 @@ class Unread:
             and all(most <= _EQUAL * least for most, least in zip(sent, served, strict=True))
         ):
             self.lacks.pop("served_rate", None)  # all are served
-        return {name: one.given for name, one in self.found.items()}, self.open
+        return {name: one.given for name, one in self.assigned.items()}, self.open
 
     def _latency_in_milliseconds(self) -> None:
-        """Of a latency that was read in seconds since its name has no unit, where a token would take longer than any does."""
+        """Offers milliseconds for a latency that was read in seconds since its name has no unit, where a token would take too
+        long."""
         names = {row.columns.get("latency") for row in self.rows}
         name, latency, tokens = next(iter(names)), self._known("latency"), self._known("tokens")
         if not self.latency_read or name is None or len(names) > 1 or unit(name) or not latency or not tokens:
             return
         if all(one > MAX_TPOT * count >= one * 1e-3 for one, count in zip(latency, tokens, strict=True)):
-            self.found["latency"] = Candidate(name, 1e-3, [one * 1e-3 for one in latency])
+            self.assigned["latency"] = Candidate(name, 1e-3, [one * 1e-3 for one in latency])
 
     def accepted(self) -> str | None:
         """A column by whose name and values there were drafts: accepted tokens, texts such as `eagle3`, `spec_tpot_ms` that was
@@ -128,8 +129,8 @@ class Unread:
 
     def _known(self, quantity: str) -> Column | None:
         """Values by row, where any row has one."""
-        if quantity in self.found:
-            return self.found[quantity].values
+        if quantity in self.assigned:
+            return self.assigned[quantity].values
         values = [row.values.get(quantity, math.nan) for row in self.rows]
         return None if all(map(math.isnan, values)) else values
 
@@ -138,7 +139,7 @@ class Unread:
         fit = list({str(one.values): one for one in reversed(fit)}.values())[::-1]  # blanks are equal too
         for some in (fit, [one for one in fit if is_mean(one.name)], [one for one in fit if not is_median(one.name)]):
             if len(some) == 1:
-                self.found[quantity] = some[0]
+                self.assigned[quantity] = some[0]
                 return
         if fit:
             self.open[quantity] = [one.name for one in fit]
@@ -156,7 +157,7 @@ class Unread:
             self._one("gamma", [self._as(name) for name in steps or named])
 
     def _requests_and_times(self) -> None:
-        """By Little's law where three columns satisfy it; else by how a throughput or a time changes with the load."""
+        """Assigns by Little's law where three columns satisfy it; else by how a throughput or a time changes with the load."""
         loads = (
             [Candidate("", 1.0, one)]
             if (one := self._known("running") or self._known("concurrency"))
@@ -195,27 +196,27 @@ class Unread:
         self._one("each_throughput", each)
         rates = [one for one in self._rates() if is_of_all(self._lengths(), load, one.values)]
         self._one("throughput", [one for one in rates if not OF_DEVICE.search(plain_name(one.name))])
-        if rates and "throughput" not in self.found and not self.open.get("throughput"):
+        if rates and "throughput" not in self.assigned and not self.open.get("throughput"):
             self.open["throughput"] = [f"{one.name}*N" for one in rates]  # of how many devices is not known
-        if not self.found.keys() & {"throughput", "each_throughput"} and not self.open.keys() & {"throughput"}:
+        if not self.assigned.keys() & {"throughput", "each_throughput"} and not self.open.keys() & {"throughput"}:
             times = [one for one in self._times() if grows(self._lengths(), load, one.values)]
             self._one(
                 "tpot",
                 [one for one in times if OF_TOKEN.search(plain_name(one.name)) and not self._is_slower(load, one)],
             )
-            if not self.found.keys() & {"tpot"} and not self.open.get("tpot") and "step" in self.lacks:
+            if not self.assigned.keys() & {"tpot"} and not self.open.get("tpot") and "step" in self.lacks:
                 steps = [
                     one for one in times if unit(one.name) is not None and not OF_PART.search(plain_name(one.name))
                 ]
                 self.open |= {"step": [one.name for one in steps]} if steps else {}
         if (
-            not self.found.keys() & {"throughput", "each_throughput", "tpot"} and not self.open
+            not self.assigned.keys() & {"throughput", "each_throughput", "tpot"} and not self.open
         ):  # of all or of each: not known
             unclear = [one.given for one in self._rates() if not OF_DEVICE.search(plain_name(one.name))]
             self.open |= {"throughput": unclear} if unclear else {}
 
     def _take(self, some: Mapping[str, Candidate]) -> None:
-        self.found |= {quantity: one for quantity, one in some.items() if one.name}
+        self.assigned |= {quantity: one for quantity, one in some.items() if one.name}
 
     def _as(self, name: str, factor: float = 1.0) -> Candidate:
         return Candidate(name, factor, [value * factor for value in self.numbers[name]])
@@ -228,7 +229,7 @@ class Unread:
 
     def _free(self) -> dict[str, Column]:
         """Columns that were not found to be a quantity."""
-        taken = {one.name for one in self.found.values()}
+        taken = {one.name for one in self.assigned.values()}
         return {name: values for name, values in self.numbers.items() if name not in taken}
 
     def _satisfied(self, load: Candidate, rate: Candidate, time: Candidate) -> bool:
@@ -249,19 +250,19 @@ class Unread:
         tpot, gamma = self._known("tpot"), self._known("gamma")
         if tpot is None or gamma is None or self._known("acceptance_length"):
             return
-        for one in self._times():
+        for candidate in self._times():
             ratios = [
                 (length, seconds / token)
-                for seconds, token, length in zip(one.values, tpot, gamma, strict=True)
+                for seconds, token, length in zip(candidate.values, tpot, gamma, strict=True)
                 if not math.isnan(seconds / token)
             ]
             drafted = [ratio for length, ratio in ratios if length > 0]
             fits = all(1 / _EQUAL < ratio < (1 + (length if length > 0 else 0.0)) * _EQUAL for length, ratio in ratios)
             if drafted and fits and all(ratio > _EQUAL for ratio in drafted):
-                yield one
+                yield candidate
 
     def _as_ttft(self) -> Iterator[Candidate]:
-        """In the unit of its name, else in milliseconds unless it would be shorter than a token takes."""
+        """TTFT in the unit of its name, else in milliseconds unless it would be shorter than a token takes."""
         tpot = self._known("tpot") or [0.0] * len(self.rows)
         for name in self._named("ttft"):
             if all(value >= 0 or math.isnan(value) for value in self.numbers[name]):
@@ -273,14 +274,16 @@ class Unread:
                 yield Candidate(name, factor, [value * factor * (seconds or 1.0) for value in self.numbers[name]])
 
     def _as_tokens(self) -> Iterator[Candidate]:
-        """Of a request: those of all requests of a test rise with the load."""
+        """The output length of a request: the tokens of all requests of a test rise with the load."""
         loads = self._known("concurrency") or self._known("running") or [0.0] * len(self.rows)
-        for one in map(self._as, self._named("tokens")):
-            if not rises(self._lengths(), loads, one.values) and all(not value <= 1 for value in one.values):
-                yield one
+        for candidate in map(self._as, self._named("tokens")):
+            if not rises(self._lengths(), loads, candidate.values) and all(
+                not value <= 1 for value in candidate.values
+            ):
+                yield candidate
 
     def _as_latency(self) -> Iterator[Candidate]:
-        """From arrival to last token, whose time per token is possible."""
+        """The time from arrival to last token, whose time per token is possible."""
         tokens, ttft = self._known("tokens"), self._known("ttft") or [0.0] * len(self.rows)
         if tokens is None:
             return
@@ -296,7 +299,7 @@ class Unread:
                     break
 
     def _as_running(self) -> Iterator[Candidate]:
-        """Of the requests that are open."""
+        """The running ones of the requests that are open."""
         most = self._known("concurrency")
         for name in self.numbers:
             if most is None:
@@ -320,7 +323,7 @@ class Unread:
     def _acceptance(self) -> None:
         """Within what the draft length allows; blank, 0 or 1 without one."""
         gamma = self._known("gamma")
-        if gamma is None or "itl" in self.found or any(self._known(name) for name in ACCEPTANCE):
+        if gamma is None or "itl" in self.assigned or any(self._known(name) for name in ACCEPTANCE):
             return
         if any(map(length_by_chunks, self.rows)):
             return
@@ -342,24 +345,24 @@ class Unread:
             elif all(1 <= value <= 100 for value, _ in drafted) and re.search("rate|pct|percent|%", name.lower()):
                 rates.append(self._as(name, 1.0 if re.search("pct|percent|%", name.lower()) else 0.01))
         self._one("acceptance_length", lengths)
-        if "acceptance_length" not in self.found:
+        if "acceptance_length" not in self.assigned:
             self._one("draft_acceptance_rate", rates)
 
-    def _is_slower(self, loads: Column, one: Candidate) -> bool:
+    def _is_slower(self, loads: Column, candidate: Candidate) -> bool:
         """Whether a time between tokens is not shorter with drafts at any load: it can be that between chunks."""
-        if not re.search("itl|inter_tok|between", plain_name(one.name)):
+        if not re.search("itl|inter_tok|between", plain_name(candidate.name)):
             return False
-        cells = list(zip(self._lengths(), loads, one.values, strict=True))
+        cells = list(zip(self._lengths(), loads, candidate.values, strict=True))
         plain = {load: value for length, load, value in cells if length == 0}
         pairs = [(value, plain[load]) for length, load, value in cells if length > 0 and load in plain]
         return bool(pairs) and all(value >= without for value, without in pairs)
 
-    def _is_each(self, loads: Column, one: Candidate) -> bool:
+    def _is_each(self, loads: Column, candidate: Candidate) -> bool:
         """Whether its name says so or it falls with the load, and the time per token that follows is possible."""
-        plain, lengths = plain_name(one.name), self._lengths()
-        falls = is_of_each(lengths, loads, one.values) and not OF_DEVICE.search(plain)
+        plain, lengths = plain_name(candidate.name), self._lengths()
+        falls = is_of_each(lengths, loads, candidate.values) and not OF_DEVICE.search(plain)
         said = falls or re.search(LOOKED_AT["each_throughput"], plain)
-        return bool(said) and grows(lengths, loads, [1 / value for value in one.values])
+        return bool(said) and grows(lengths, loads, [1 / value for value in candidate.values])
 
     def _lengths(self) -> Column:
         """Draft lengths; 0 where there is none."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.latency.costs.measurements import Measurement
-from pipeline.latency.costs.repeats import point_numbers
+from pipeline.latency.costs.repeats import repeated
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,10 @@ class Cell:
 
 
 def measured_cells(measured: Sequence[Measurement]) -> tuple[Cell, ...]:
-    """In order of draft length and load. Steps that were measured without requests are none."""
+    """The cells in order of draft length and load. Steps that were measured without requests are none."""
     if any(one.isolated for one in measured):
         return ()
-    point_R = point_numbers(np.array([one.requests for one in measured]), np.array([one.gamma for one in measured]))
-    groups = [
-        [one for one, number in zip(measured, point_R, strict=True) if number == point]
-        for point in range(point_R.max() + 1)
-    ]
-    return tuple(map(_cell, groups))
+    return tuple(map(_cell, repeated(measured)))
 
 
 def _cell(repeats: Sequence[Measurement]) -> Cell:

@@ -70,9 +70,9 @@ def without_factors(given: Mapping[str, str], names: Sequence[str]) -> tuple[dic
     """`tpot=NAME*0.001` as the column NAME, and its factor by quantity: for units that a name does not say."""
     columns, factors = dict(given), dict[str, float]()
     for name, column in given.items():
-        if column not in names and (found := _FACTOR.fullmatch(column)):
+        if column not in names and (match := _FACTOR.fullmatch(column)):
             try:
-                columns[name], factors[name] = found[1].strip(), float(found[2])
+                columns[name], factors[name] = match[1].strip(), float(match[2])
             except ValueError:
                 continue
     return columns, factors
@@ -88,7 +88,7 @@ def columns_read(row: Mapping[str, Any], names: Iterable[str], given: Mapping[st
     }
     if absent := next((column for column in taken.values() if column not in names), None):
         raise UsageError(f"{where}: no column '{printable(absent)}'; columns are {listed(names)}")
-    found = {}
+    read = {}
     for name, aliases in COLUMNS.items():
         known = _times(names, aliases) if name in TIMES else (named[one] for one in aliases if one in named)
         free = (one for one in known if one in row and one not in taken.values())
@@ -96,8 +96,8 @@ def columns_read(row: Mapping[str, Any], names: Iterable[str], given: Mapping[st
         if column is not None and column in row:
             if names.count(column) > 1:
                 raise UsageError(f"{where}: two columns are named '{printable(column)}'; remove or rename one")
-            found[name] = column
-    return found
+            read[name] = column
+    return read
 
 
 def parse_row(
@@ -105,7 +105,7 @@ def parse_row(
 ) -> dict[str, float]:
     """Numbers by quantity, times their factors; times in seconds, shares from 0 to 1. UsageError for what is not a number. A
     request rate may be unlimited; `completed` may be a flag."""
-    found = {}
+    parsed = {}
     for name, column in columns.items():
         try:
             value = _parsed(name, row[column])
@@ -116,8 +116,8 @@ def parse_row(
         if not math.isfinite(value) and (name, value) != ("rate", math.inf):
             raise UsageError(f"{where}: {column} is {str(row[column])!r}, which is not a number; correct it")
         scale = 1.0 if str(row[column]).strip().endswith("%") else _scale(name, column)
-        found[name] = value * scale * factors.get(name, 1.0)
-    return found
+        parsed[name] = value * scale * factors.get(name, 1.0)
+    return parsed
 
 
 def told(columns: Mapping[str, str], factors: Mapping[str, float]) -> str:
@@ -158,14 +158,14 @@ def listed(row: Iterable[str]) -> str:
 def _times(names: Sequence[str], bases: Sequence[str]) -> list[str]:
     """Columns of a time. Means go before medians, because a median time per token times mean tokens per step is not the time of a
     step; other quantiles are no match."""
-    found = []
+    ranked = []
     for place, column in enumerate(names):
         words = _words(column)
         base = "_".join(one for one in plain_name(column).split("_") if one not in _NO_BASE)
         if base in bases:
             rank = 0 if words & _MEAN else 2 if words & _MEDIAN else 1
-            found.append((rank, bases.index(base), place, column))
-    return [column for *_, column in sorted(found)]
+            ranked.append((rank, bases.index(base), place, column))
+    return [column for *_, column in sorted(ranked)]
 
 
 def _words(column: str) -> set[str]:

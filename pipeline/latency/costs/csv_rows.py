@@ -119,18 +119,18 @@ def _filled(cell: str) -> bool:
 
 def _decimal(column: Sequence[tuple[int, str]], where: str, name: str) -> _Decimal | None:
     """The decimal separator of a column's numbers; None if they do not tell."""
-    found: dict[_Decimal, tuple[int, str]] = {}
+    examples: dict[_Decimal, tuple[int, str]] = {}
     for line, cell in column:
         for style, pattern in ((_Decimal.COMMA, _COMMA), (_Decimal.POINT, _POINT)):
             if pattern.fullmatch(cell.strip()):
-                found.setdefault(style, (line, cell.strip()))
-    if len(found) == len(_Decimal):
-        (line, one), (other_line, other) = sorted(found.values())
+                examples.setdefault(style, (line, cell.strip()))
+    if len(examples) == len(_Decimal):
+        (line, one), (other_line, other) = sorted(examples.values())
         raise UsageError(
             f"{where}: {printable(name)} is '{one}' in line {line} and '{other}' in line {other_line}; write all numbers with "
             "a decimal point"
         )
-    return next(iter(found), None)
+    return next(iter(examples), None)
 
 
 def _check_clear(

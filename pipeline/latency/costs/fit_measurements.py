@@ -81,23 +81,23 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
     )
 
 
-def worst_misfit(found: FittedCosts, measured: Sequence[Measurement]) -> Misfit:
+def worst_misfit(costs: FittedCosts, measured: Sequence[Measurement]) -> Misfit:
     """The measurement that the costs describe worst."""
 
-    def misfit(one: Measurement) -> Misfit:
-        prefills = 0.0 if one.isolated else found.prefill * (prefills_of_others(one) or 0.0)
-        fitted = float(found.step_seconds(one.requests, one.gamma)) + prefills
-        return Misfit(one.where, one.step_seconds / fitted - 1)
+    def misfit(measurement: Measurement) -> Misfit:
+        prefills = 0.0 if measurement.isolated else costs.prefill * (prefills_of_others(measurement) or 0.0)
+        fitted = float(costs.step_seconds(measurement.requests, measurement.gamma)) + prefills
+        return Misfit(measurement.where, measurement.step_seconds / fitted - 1)
 
     return max(map(misfit, measured), key=lambda one: abs(one.error))
 
 
 def _tokens_by_gamma(measured: Sequence[Measurement]) -> dict[int, float]:
     """Mean tokens per step by draft length."""
-    found: dict[int, list[float]] = {}
-    for one in measured:
-        found.setdefault(one.gamma, []).append(one.tokens_per_step)
-    return {gamma: float(np.mean(lengths)) for gamma, lengths in sorted(found.items())}
+    by_gamma: dict[int, list[float]] = {}
+    for measurement in measured:
+        by_gamma.setdefault(measurement.gamma, []).append(measurement.tokens_per_step)
+    return {gamma: float(np.mean(lengths)) for gamma, lengths in sorted(by_gamma.items())}
 
 
 def _tokens_error(measured: Sequence[Measurement]) -> float:
@@ -129,27 +129,28 @@ def _max_throughput(measured: Sequence[Measurement]) -> tuple[float, float] | No
 
 def _batch_share(measured: Sequence[Measurement]) -> dict[int, float]:
     """Median share of the concurrency that is in the batch, by draft length; of one request it is all."""
-    found: dict[int, list[float]] = {}
-    for one in measured:
-        if one.requests > 1:
-            found.setdefault(one.gamma, []).append((one.in_batch or one.requests) / one.requests)
-    shares = {gamma: float(np.median(each)) for gamma, each in sorted(found.items())}
+    by_gamma: dict[int, list[float]] = {}
+    for measurement in measured:
+        if measurement.requests > 1:
+            in_batch = measurement.in_batch or measurement.requests
+            by_gamma.setdefault(measurement.gamma, []).append(in_batch / measurement.requests)
+    shares = {gamma: float(np.median(each)) for gamma, each in sorted(by_gamma.items())}
     return shares if any(share < 1 for share in shares.values()) else {}
 
 
 def _check_plausible(measured: Sequence[Measurement]) -> None:
-    unknown = [one for one in measured if not one.acceptance_known]
-    stated = [one for one in measured if one.acceptance_known and one.gamma]
+    unknown = [measurement for measurement in measured if not measurement.acceptance_known]
+    stated = [measurement for measurement in measured if measurement.acceptance_known and measurement.gamma]
     if unknown and stated:
         raise UsageError(
             f"{unknown[0].where}: the acceptance is unknown, and {stated[0].where} states one; fit the two files alone"
         )
-    for one in measured:
+    for measurement in measured:
         for name, (least, most) in _PLAUSIBLE.items():
-            value = getattr(one, name)
+            value = getattr(measurement, name)
             if value is not None and not least <= value <= most:
                 raise UsageError(
-                    f"{one.where}: {name} is {value:g}, and plausible are {least:g} to {most:g}; correct or remove it"
+                    f"{measurement.where}: {name} is {value:g}, and plausible are {least:g} to {most:g}; correct or remove it"
                 )
 
 
@@ -202,5 +203,5 @@ def _edge(
 
 
 def _means(point_R: NDArray[np.int64], *values: Floats) -> list[Floats]:
-    """By point."""
+    """The mean of each value by point."""
     return [np.bincount(point_R, one_R) / np.bincount(point_R) for one_R in values]

@@ -14,6 +14,7 @@ from pipeline.latency.costs.cells import Cell
 from pipeline.latency.costs.fit import Coefficient, Experts, LinearCosts, is_one_load
 from pipeline.latency.costs.measurements import MOST_GAMMA, MOST_REQUESTS
 from pipeline.latency.costs.piecewise import Piecewise, Terms, above_share
+from pipeline.latency.costs.server_facts import ServerFacts
 from pipeline.store.parsing import CountKey, Flag, Number, SmallWhole, Text, parse, stored
 
 Floats = NDArray[np.float64]
@@ -33,8 +34,8 @@ class LeaveOneOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FittedCosts:
-    """Implements `StepCosts`. Valid for the context and prompt length of its measurements."""
+class FittedCosts(ServerFacts):
+    """Valid for the context and prompt length of its measurements."""
 
     costs: LinearCosts
     piecewise: Piecewise | None  # None if the linear model is better
@@ -43,21 +44,12 @@ class FittedCosts:
     max_requests: int
     leave_one_out: LeaveOneOut | None  # None: too few points
     edge: EdgeError | None = None  # None: too few points or loads, or a file of an older schema
-    plain: bool = True  # whether plain decoding was measured, the baseline of a speedup
     min_requests: int = 1  # the lightest load at which every draft length was measured
-    tokens_by_gamma: Mapping[int, float] = field(default_factory=dict)  # measured tokens per step; empty if unknown
-    tokens_error: float = 0.0  # mean absolute relative error of these on left-out measurements
-    measured_requests: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # fewest and most, by draft length
-    output_tokens: float | None = None  # mean output length
     batch_share: Mapping[int, float] = field(
         default_factory=dict
-    )  # requests in the batch / concurrency by draft length
-    first_token: float = 0.0  # TTFT of a request that is alone, in seconds; 0 if unknown
+    )  # requests in the batch / concurrency, by draft length
     draft_shape: None = None  # as `draft_digest`
     draft_digest: None = None  # unknown: measurements do not name the draft
-    max_throughput: tuple[float, float] | None = None  # measured tokens per second, of plain decoding and of all
-    cells: tuple[Cell, ...] = ()  # what was measured
-    acceptance_known: bool = True  # False: `tokens_by_gamma` are no measurements; only times per token are
     notes: tuple[str, ...] = ()
 
     def step_seconds(self, requests: ArrayLike, gamma: ArrayLike) -> Floats:
@@ -99,8 +91,8 @@ class FittedCosts:
         return StepAccuracy(self.leave_one_out.chosen if self.leave_one_out else None)
 
     def accuracy_at(self, gamma: int, batch: float) -> StepAccuracy:
-        """Of a step at this batch size: the error at the edge from the heaviest load of the draft length on, and up to the
-        lightest unless that is one request, below which nothing is."""
+        """The accuracy of a step at this batch size: the error at the edge from the heaviest load of the draft length on, and
+        up to the lightest unless that is one request, below which nothing is."""
         inside = self.accuracy
         low, high = self.measured_requests.get(gamma, (self.min_requests, self.max_requests))
         if not inside.fitted or (batch < high and (low < batch or low == 1)):
@@ -111,12 +103,10 @@ class FittedCosts:
         return StepAccuracy(max(error, inside.left_out), edge=True)
 
     @property
-    def edge_error(self) -> float | None:
-        return self.edge.most if self.edge else None
-
-    @property
     def first_steps(self) -> int:
-        """1 if the TTFT of a request that is alone is a step or more beyond a blocking prefill; half a step is taken for one."""
+        """Steps of the batch that the first token takes: 1 where a prefill is part of a step (chunked prefill), so that a full
+        batch delays the first token too; 0 where a prefill blocks the batch, and where TTFT is unknown. It is 1 if the TTFT of a
+        request that is alone is half a step or more beyond a blocking prefill."""
         return int(self.first_token - self.prefill > 0.5 * float(self.step_seconds(1, 0)))
 
     def measured(self, gamma: int) -> bool:
@@ -222,7 +212,7 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
         file = parse(_FILE, raw)
         costs = file.costs
         experts = Experts(*costs.experts) if costs.experts else None
-        found = FittedCosts(
+        fitted = FittedCosts(
             costs=LinearCosts(
                 {
                     name: Coefficient(value, 0.0 if low is None else low, np.inf if high is None else high)
@@ -251,65 +241,65 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
             acceptance_known=file.acceptance_known,
             edge=None if file.edge is None else EdgeError(*file.edge),
         )
-        _check_sound(found)
-        return found
+        _check_sound(fitted)
+        return fitted
     except (KeyError, TypeError, ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
         raise UsageError(f"{where}: invalid costs file ({error}); write one with `understudy latency fit`") from None
 
 
-def _check_sound(found: FittedCosts) -> None:
+def _check_sound(costs: FittedCosts) -> None:
     """ValueError for values that no fit writes. Without bounds a damaged file could ask for billions of draft lengths."""
-    if not 0 <= found.max_gamma <= MOST_GAMMA:
-        raise ValueError(f"most_gamma is {found.max_gamma}; possible are 0 to {MOST_GAMMA}")
-    if not 1 <= found.min_requests <= found.max_requests <= MOST_REQUESTS:
+    if not 0 <= costs.max_gamma <= MOST_GAMMA:
+        raise ValueError(f"most_gamma is {costs.max_gamma}; possible are 0 to {MOST_GAMMA}")
+    if not 1 <= costs.min_requests <= costs.max_requests <= MOST_REQUESTS:
         raise ValueError(f"least_requests and most_requests must be from 1 to {MOST_REQUESTS:,}, ascending")
-    if any(not 1 <= tokens <= gamma + 1 for gamma, tokens in found.tokens_by_gamma.items()):
+    if any(not 1 <= tokens <= gamma + 1 for gamma, tokens in costs.tokens_by_gamma.items()):
         raise ValueError("tokens_per_step must be from 1 to the draft length + 1")
-    if any(not 1 <= low <= high <= MOST_REQUESTS for low, high in found.measured_requests.values()):
+    if any(not 1 <= low <= high <= MOST_REQUESTS for low, high in costs.measured_requests.values()):
         raise ValueError(f"measured_requests must be from 1 to {MOST_REQUESTS:,}, ascending")
-    if any(not 0 < share <= 1 for share in found.batch_share.values()):
+    if any(not 0 < share <= 1 for share in costs.batch_share.values()):
         raise ValueError("batch_share must be above 0 and at most 1")
     if any(
-        not 0 <= gamma <= found.max_gamma
-        for gamma in (*found.measured_requests, *found.tokens_by_gamma, *found.batch_share)
+        not 0 <= gamma <= costs.max_gamma
+        for gamma in (*costs.measured_requests, *costs.tokens_by_gamma, *costs.batch_share)
     ):
         raise ValueError("a draft length is not from 0 to most_gamma")
     if not all(
         min(one.requests, one.batch, one.step_seconds, one.tokens_per_step) > 0 and (one.spread or 0) >= 0
-        for one in found.cells
+        for one in costs.cells
     ):
         raise ValueError("a measured cell has a number that is not above 0")
-    if found.output_tokens is not None and not 0 < found.output_tokens < np.inf:
+    if costs.output_tokens is not None and not 0 < costs.output_tokens < np.inf:
         raise ValueError("output_tokens must be above 0")
-    times = [found.prefill, found.first_token, found.tokens_error, *(found.max_throughput or ())]
+    times = [costs.prefill, costs.first_token, costs.tokens_error, *(costs.max_throughput or ())]
     times += [
-        *(astuple(found.leave_one_out) if found.leave_one_out else ()),
-        *(astuple(found.edge) if found.edge else ()),
+        *(astuple(costs.leave_one_out) if costs.leave_one_out else ()),
+        *(astuple(costs.edge) if costs.edge else ()),
     ]
-    requests_N = np.unique(np.geomspace(1, found.max_requests, _CHECKED).round())
-    steps_GN = found.step_seconds(requests_N, np.arange(0 if found.plain else 1, found.max_gamma + 1)[:, None])
+    requests_N = np.unique(np.geomspace(1, costs.max_requests, _CHECKED).round())
+    steps_GN = costs.step_seconds(requests_N, np.arange(0 if costs.plain else 1, costs.max_gamma + 1)[:, None])
     if not (np.isfinite(steps_GN) & (steps_GN > 0)).all():
         raise ValueError("a step takes no time")
     if min(times) < 0:
         raise ValueError("a time, an error or a throughput is negative")
 
 
-def _piecewise(found: _PiecewisePart | None, experts: Experts | None) -> Piecewise | None:
-    if found is None:
+def _piecewise(part: _PiecewisePart | None, experts: Experts | None) -> Piecewise | None:
+    if part is None:
         return None
-    lists = (found.breakpoints, found.draft_breakpoints, found.tiles, found.drops, found.rises, found.powers)
+    lists = (part.breakpoints, part.draft_breakpoints, part.tiles, part.drops, part.rises, part.powers)
     if any(len(one) > _MOST_TERMS or any(value <= 0 for value in one) for one in lists):
         raise ValueError("a breakpoint is not above 0, or there are too many")
-    if not min(found.least_tokens, found.least_requests) > 0:
+    if not min(part.least_tokens, part.least_requests) > 0:
         raise ValueError("least_tokens and least_requests must be above 0")
     terms = Terms(
-        found.breakpoints,
-        found.draft_breakpoints,
-        found.least_tokens,
-        found.least_requests,
-        found.tiles,
-        found.drops,
-        found.rises,
-        found.powers,
+        part.breakpoints,
+        part.draft_breakpoints,
+        part.least_tokens,
+        part.least_requests,
+        part.tiles,
+        part.drops,
+        part.rises,
+        part.powers,
     )
-    return Piecewise(terms, found.values, experts)
+    return Piecewise(terms, part.values, experts)

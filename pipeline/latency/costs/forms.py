@@ -39,10 +39,9 @@ MIN_POINTS = 6  # distinct (requests, gamma) points below which only the linear 
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen model (None: linear), and what it and the linear one predict for each point from the others."""
+    """The chosen model (None: linear), and what it predicts for each point from the others."""
 
     piecewise: Piecewise | None
-    linear_R: Floats
     chosen_R: Floats
 
 
@@ -117,7 +116,7 @@ class _Steps:
 
 
 def choose_form(batch_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: Experts | None) -> Choice:
-    """Of R measured steps at distinct points, of at least two loads."""
+    """The form of R measured steps at distinct points, of at least two loads."""
     steps = _Steps(batch_R, gamma_R, seconds_R, experts)
     bent, others = _forms(steps)
     best = bent
@@ -125,10 +124,7 @@ def choose_form(batch_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: Ex
         errors = {terms: _error(steps, terms) for terms in (bent, *others)}
         best = min(errors, key=lambda terms: errors[terms])
         best = best if errors[best] < _BETTER * errors[bent] else bent
-    linear_R = steps.left_out(None)
-    if best is None:
-        return Choice(None, linear_R, linear_R)
-    return Choice(steps.fitted(best), linear_R, steps.left_out(best))
+    return Choice(None if best is None else steps.fitted(best), steps.left_out(best))
 
 
 def edge_error(
@@ -198,7 +194,7 @@ def _bends(steps: _Steps) -> tuple[list[Terms], list[Terms]]:
 
 
 def _rise(steps: _Steps, bases: Sequence[Terms]) -> list[Terms]:
-    """Of one rise beyond a measured number of tokens with the terms of a base, that with the least error on the points
+    """The terms of a base with one rise beyond a measured number of tokens: that with the least error on the points
     themselves. Empty if no number has enough points beside it, or no rise is large enough."""
     tokens_R = steps.tokens_R
     tried = [

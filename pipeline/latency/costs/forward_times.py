@@ -56,8 +56,10 @@ def measure_forwards(
             run()
             if number >= 2:  # the first two are warm-up
                 seconds[key].append(perf_counter() - started)
-    found = {key: median(values) for key, values in seconds.items()}
-    return ForwardTimes({width: found[name, width] for name, width in found if name == "target"}, found["draft", 1])
+    medians = {key: median(values) for key, values in seconds.items()}
+    return ForwardTimes(
+        {width: medians[name, width] for name, width in medians if name == "target"}, medians["draft", 1]
+    )
 
 
 def _one_pass(model: CachedModel, ids_BT: torch.Tensor, context: int) -> Callable[[], None]:

@@ -15,7 +15,7 @@ from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.latency.costs.arrivals import BURST, left_at_end, mean_batch
 from pipeline.latency.costs.columns import is_median, listed
-from pipeline.latency.costs.row import Row, derived_token_seconds, ratio
+from pipeline.latency.costs.row import MeasuredRow, derived_token_seconds, ratio
 
 _SEVERAL, _ONE = 4.0, 1.3  # concurrency with which a throughput of all requests tells of more than one decoding request
 _LIGHT = 2.0  # concurrency at which no request waits for a place
@@ -33,7 +33,7 @@ _SOME_WAITED = (
 )
 
 
-def decoding_shares(rows: Sequence[Row]) -> list[float]:
+def decoding_shares(rows: Sequence[MeasuredRow]) -> list[float]:
     """For each row the largest share of the concurrency that decodes at its load and lighter ones of its draft length: a draft
     makes decoding shorter and leaves prefills as they are. Without a light load of the draft length it is that of the table."""
     of_table = decoding_share(rows)
@@ -47,7 +47,7 @@ def decoding_shares(rows: Sequence[Row]) -> list[float]:
         shares = accumulate((min(1.0, decoding / concurrency) for concurrency, decoding in known), max)
         largest[gamma] = ([concurrency for concurrency, _ in known], list(shares))
 
-    def share(row: Row) -> float:
+    def share(row: MeasuredRow) -> float:
         loads, shares = largest.get(row.values.get("gamma", 0.0), ([], []))
         place = bisect_right(loads, row.values.get("concurrency", 0.0))
         return shares[place - 1] if of_table and place and loads[0] <= _LIGHT else of_table
@@ -55,7 +55,7 @@ def decoding_shares(rows: Sequence[Row]) -> list[float]:
     return [share(row) for row in rows]
 
 
-def decoding_share(rows: Sequence[Row]) -> float:
+def decoding_share(rows: Sequence[MeasuredRow]) -> float:
     """The largest share of the concurrency that decodes at any load, by Little's law: throughput times TPOT. 0 if the throughput
     is that of one request, which decodes one at every load."""
     rows = [row for row in rows if "throughput" in row.values]
@@ -69,7 +69,7 @@ def decoding_share(rows: Sequence[Row]) -> float:
     return min(1.0, max(decoding / concurrency for concurrency, decoding in known))
 
 
-def _known(rows: Sequence[Row]) -> list[tuple[float, float]]:
+def _known(rows: Sequence[MeasuredRow]) -> list[tuple[float, float]]:
     """Concurrency and decoding requests of the rows that tell both."""
     return [
         (row.values["concurrency"], row.values["throughput"] * seconds)
@@ -78,7 +78,7 @@ def _known(rows: Sequence[Row]) -> list[tuple[float, float]]:
     ]
 
 
-def mean_step(row: Row, step: float, length: float, share: float) -> tuple[float, list[str]]:
+def mean_step(row: MeasuredRow, step: float, length: float, share: float) -> tuple[float, list[str]]:
     """Seconds of a step, where `step` is the median time per token times `length` tokens per step: requests / throughput is the
     mean time per token. `share`: the `decoding_share` of the table. The median stays where the throughput is of another kind,
     and where requests waited for an unknown part of their time."""
@@ -100,7 +100,7 @@ def mean_step(row: Row, step: float, length: float, share: float) -> tuple[float
     return each * length, [f"the step was taken from {requests} and throughput, because {median}"]
 
 
-def waited(row: Row, token_seconds: float) -> bool | None:
+def waited(row: MeasuredRow, token_seconds: float) -> bool | None:
     """Whether TTFT is long enough for requests that waited for a place in the batch: at least half of what the requests that do
     not decode need. None if it is unknown."""
     values = row.values
@@ -112,7 +112,7 @@ def waited(row: Row, token_seconds: float) -> bool | None:
     return ttft / latency >= _EXPLAINED * (1 - decoding / concurrency)
 
 
-def _all_explained(row: Row, token_seconds: float) -> bool:
+def _all_explained(row: MeasuredRow, token_seconds: float) -> bool:
     """Whether TTFT / latency is the share of the requests that do not decode. Only means with known output lengths tell that."""
     values = row.values
     means = not any(is_median(row.columns.get(name, "")) for name in ("ttft", "tpot", "latency"))
@@ -124,7 +124,7 @@ def _all_explained(row: Row, token_seconds: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Batch:
+class ServedTogether:
     """Requests that are served together, and what their user must know about this number."""
 
     requests: float  # of a closed loop: its concurrency
@@ -132,17 +132,17 @@ class Batch:
     notes: tuple[str, ...] = ()
 
 
-def batch(row: Row, token_seconds: float, length: float, share: float) -> Batch:
+def batch(row: MeasuredRow, token_seconds: float, length: float, share: float) -> ServedTogether:
     """`length`: tokens per step; `share`: the `decoding_share` of the table. By Little's law throughput times TPOT requests
     decode at a time; where that is a far smaller share of the concurrency than at another load, it is the batch. Requests that
     arrive at a rate are `arrivals.py`."""
     values = row.values
     if "running" in values:
-        return Batch(values["running"], notes=_other_batch(values))
+        return ServedTogether(values["running"], notes=_other_batch(values))
     decoding, concurrency = values.get("throughput", 0.0) * token_seconds, values.get("concurrency")
-    if concurrency is None and (found := mean_batch(row, token_seconds)) is not None:
+    if concurrency is None and (mean := mean_batch(row, token_seconds)) is not None:
         burst = [BURST] if values.get("rate") == math.inf else []
-        return Batch(found, notes=(*burst, *left_at_end(values, row.where)))
+        return ServedTogether(mean, notes=(*burst, *left_at_end(values, row.where)))
     if "limit" in values:
         column = row.columns.get("concurrency", "concurrency")
         raise UsageError(
@@ -159,13 +159,15 @@ def batch(row: Row, token_seconds: float, length: float, share: float) -> Batch:
                 "lighter load: one of them is in another unit, or a separator of thousands was read as a decimal point"
             )
         if concurrency > 1 and 0 < decoding < _FULL * share * concurrency:
-            return Batch(decoding, notes=(_few(waited(row, token_seconds)),))
+            return ServedTogether(decoding, notes=(_few(waited(row, token_seconds)),))
         nearly = concurrency > _LIGHT and 0 < decoding < _NEARLY_FULL * share * concurrency
         if nearly and _all_explained(row, token_seconds):
-            return Batch(decoding, notes=(_SOME_WAITED,))
-        return Batch(concurrency, _mean_of_closed_loop(values, concurrency, length))
+            return ServedTogether(decoding, notes=(_SOME_WAITED,))
+        return ServedTogether(concurrency, _mean_of_closed_loop(values, concurrency, length))
     if share and decoding > 0:
-        return Batch(decoding, notes=("the number of requests in the batch is throughput times time per token",))
+        return ServedTogether(
+            decoding, notes=("the number of requests in the batch is throughput times time per token",)
+        )
     raise UsageError(
         f"{row.where}: the number of concurrent requests is unknown; columns are {listed(row.given)}; name its column with "
         "--column concurrency=NAME (or rate=NAME and latency=NAME); if all rows ran one request at a time, append it to the "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
-from pipeline.latency.costs.row import MAX_TPOT, MIN_TPOT, Row
+from pipeline.latency.costs.row import MAX_TPOT, MIN_TPOT, MeasuredRow
 
 _TIMES = {"step", "itl", "tpot", "latency", "each_throughput"}
 _SEVERAL = 4.0  # ratio of two concurrencies between which the throughput of a server rises
@@ -14,7 +14,7 @@ _FALLS = 1.15  # ratio by which a time per token may fall from one load to the n
 _RISES = 1.2  # throughput at the heaviest / at the lightest load from which it is that of all requests
 
 
-def check_throughput(rows: Sequence[Row], path: Path) -> None:
+def check_throughput(rows: Sequence[MeasuredRow], path: Path) -> None:
     """UsageError for a throughput from which steps would be computed, and which is that of each request."""
     alone = [row for row in rows if row.values.get("throughput") and not row.values.keys() & _TIMES]
     if not alone:
@@ -61,7 +61,7 @@ def by_draft_length(
     gammas: Sequence[float], loads: Sequence[float], values: Sequence[float]
 ) -> list[list[tuple[float, float]]]:
     """Load and value in order of load, by draft length."""
-    found: dict[float, list[tuple[float, float]]] = {}
+    by_gamma: dict[float, list[tuple[float, float]]] = {}
     for gamma, load, value in zip(gammas, loads, values, strict=True):
-        found.setdefault(gamma, []).append((load, value))
-    return [sorted(group) for group in found.values()]
+        by_gamma.setdefault(gamma, []).append((load, value))
+    return [sorted(group) for group in by_gamma.values()]

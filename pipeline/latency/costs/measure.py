@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from itertools import product
@@ -32,32 +33,40 @@ from pipeline.speculation.choice import choose_forward, passes_differ, passes_of
 from pipeline.speculation.forward import CachedModel, Forward
 
 
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """What is measured: at each of `batches` and `contexts` target passes over 1 to gammas + 1 tokens and draft passes over 1,
+    and prefills of both models for each prompt length in `prompts`. `repeats`: passes of each kind."""
+
+    batches: Sequence[int]
+    gammas: int
+    contexts: Sequence[int]
+    prompts: Sequence[int]
+    repeats: int = 7
+
+
 def measure_profile(
     target: Any,
     draft: Any,
     vocabulary: int,
+    grid: Grid,
     *,
-    batches: Sequence[int],
-    gammas: int,
-    contexts: Sequence[int],
-    prompts: Sequence[int],
     about: Mapping[str, Any],
     progress: Progress,
     out: Path | None = None,
-    repeats: int = 7,
 ) -> Profile:
-    """Medians of `repeats` alternating passes after warm-up: at each of `batches` and `contexts`, target passes over 1 to
-    gammas + 1 tokens and draft passes over 1; prefills of both models for each prompt length in `prompts`.
+    """Medians of alternating passes after warm-up, of every place of the grid.
 
     With `out` every measurement is kept beside it at once (`measured_points.py`), and one that is there is not made again.
     UsageError if what is there was measured under other conditions."""
-    tokens = tuple(range(1, gammas + 2))
+    batches, contexts, prompts, repeats = grid.batches, grid.contexts, grid.prompts, grid.repeats
+    tokens = tuple(range(1, grid.gammas + 2))
     forwards = choose_forward(target, vocabulary), choose_forward(draft, vocabulary)
     shape = (len(batches), len(tokens), len(contexts))
     conditions = {**_environment(target, passes_of((target, draft), vocabulary)), **about}
     if passes_differ(target, [draft], vocabulary):
         conditions["unequal_passes"] = True
-    of = {**conditions, "max_gamma": gammas, "repeats": repeats}
+    of = {**conditions, "max_gamma": grid.gammas, "repeats": repeats}
     kept = MeasuredPoints(about=of) if out is None else read_points(out, of)
     if out is not None and kept.count:
         progress.line(f"profile: going on after {kept.count} measurements in {points_path(out)}")

@@ -25,7 +25,8 @@ class Point:
 
 @stored(frozen=False, name="file of measured points", schema=1, remedy=_REMEDY)
 class MeasuredPoints:
-    """By `batch x context`, and of prefills by prompt length. `seconds` and `worked`: wall and CPU time of all measurements."""
+    """What was measured by `batch x context`, and of prefills by prompt length. `seconds` and `worked`: wall and CPU time of
+    all measurements."""
 
     about: dict[str, Any]  # what the points depend on
     points: dict[str, Point] = field(default_factory=dict)
@@ -53,12 +54,12 @@ def read_points(out: Path, about: dict[str, Any]) -> MeasuredPoints:
     path = points_path(out)
     if not path.is_file():
         return MeasuredPoints(about=about)
-    found = format_of(MeasuredPoints).parse(read_user_json(path, _REMEDY), str(path))
-    if differing := sorted(name for name in {*found.about, *about} if found.about.get(name) != about.get(name)):
+    points = format_of(MeasuredPoints).parse(read_user_json(path, _REMEDY), str(path))
+    if differing := sorted(name for name in {*points.about, *about} if points.about.get(name) != about.get(name)):
         raise UsageError(
             f"{path}: measured under other conditions ({', '.join(differing)}); {_REMEDY}, or name another --out"
         )
-    return found
+    return points
 
 
 def write_points(out: Path, points: MeasuredPoints) -> None:

@@ -31,7 +31,13 @@ from pipeline.latency.costs.in_batch import USUAL_TOKENS, batch, decoding_shares
 from pipeline.latency.costs.kind_of_throughput import check_throughput
 from pipeline.latency.costs.offers import offered
 from pipeline.latency.costs.output_rounds import tokens_per_round
-from pipeline.latency.costs.row import Row, acceptance_known, check_token_seconds, counts_own_token, tokens_per_step
+from pipeline.latency.costs.row import (
+    MeasuredRow,
+    acceptance_known,
+    check_token_seconds,
+    counts_own_token,
+    tokens_per_step,
+)
 from pipeline.latency.costs.step_time import step_seconds
 from pipeline.latency.costs.tables import is_table, read_rows
 from pipeline.latency.costs.totals import FROM_TOTALS
@@ -85,16 +91,16 @@ def read_measurements(
     check_names([*columns, *values], path)
     if unsound := next((name for name, value in values.items() if not math.isfinite(value)), None):
         raise UsageError(f"{path}: {unsound} is not a number; correct it")
-    found = read_rows(path)
-    columns, factors = without_factors(columns, found[0].names)
+    table_rows = read_rows(path)
+    columns, factors = without_factors(columns, table_rows[0].names)
     rows = []
-    for one in found:
-        read = columns_read(one.cells, one.names, columns, one.where)
-        parsed = parse_row(one.cells, read, factors, one.where)
+    for given in table_rows:
+        read = columns_read(given.cells, given.names, columns, given.where)
+        parsed = parse_row(given.cells, read, factors, given.where)
         if other := next((name for name in values if parsed.get(name, values[name]) != values[name]), None):
-            raise UsageError(f"{one.where}: the row has {other} {parsed[other]:g}; remove {other}={values[other]:g}")
+            raise UsageError(f"{given.where}: the row has {other} {parsed[other]:g}; remove {other}={values[other]:g}")
         used = {name: column for name, column in read.items() if name not in values}
-        row = Row(one.where, with_kind_of_load({**one.computed, **parsed, **values}), used, one.cells)
+        row = MeasuredRow(given.where, with_kind_of_load({**given.computed, **parsed, **values}), used, given.cells)
         _check(row)
         rows.append(row)
     said_of_unread = offered(rows, path) if is_table(path) else []
@@ -103,43 +109,45 @@ def read_measurements(
     measured = [_measurement(row, share, *kind, path.name) for row, share in zip(rows, shares, strict=True)]
     said = Counter(note for _, notes in measured for note in notes)
     return Table(
-        [one for one, _ in measured],
+        [each for each, _ in measured],
         [
             *_said_of_columns(rows, factors, is_table(path)),
             *said_of_unread,
-            *_said_of_waiting([one for row, (one, _) in zip(rows, measured, strict=True) if "rate" not in row.values]),
+            *_said_of_waiting(
+                [each for row, (each, _) in zip(rows, measured, strict=True) if "rate" not in row.values]
+            ),
             *_said_of_gaps(rows, any(shares), is_table(path)),
             *(note if times == len(rows) else f"{note} ({times} of {len(rows)} rows)" for note, times in said.items()),
         ],
     )
 
 
-def _said_of_columns(rows: Sequence[Row], factors: Mapping[str, float], table: bool) -> list[str]:
+def _said_of_columns(rows: Sequence[MeasuredRow], factors: Mapping[str, float], table: bool) -> list[str]:
     """What was read as what in any row, and of a table, what was not read."""
     read = {name: column for row in rows for name, column in row.columns.items()}
-    found = [f"read {told({name: read[name] for name in COLUMNS if name in read}, factors)}"] if read else []
+    said = [f"read {told({name: read[name] for name in COLUMNS if name in read}, factors)}"] if read else []
     used = {name for row in rows if "most" in row.values for name in FROM_TOTALS}
     ignored = [
         name for name in dict.fromkeys(name for row in rows for name in unread(row.given, read)) if name not in used
     ]
     if table and ignored:
-        found.append(f"not read: {listed(ignored)}")
-    return found
+        said.append(f"not read: {listed(ignored)}")
+    return said
 
 
-def _said_of_gaps(rows: Sequence[Row], used: bool, table: bool) -> list[str]:
+def _said_of_gaps(rows: Sequence[MeasuredRow], used: bool, table: bool) -> list[str]:
     """Rows without a draft length in a table that has one or in results, and a throughput that is of another kind."""
-    found, without = [], [row for row in rows if "gamma" not in row.values]
+    said, without = [], [row for row in rows if "gamma" not in row.values]
     if 0 < len(without) < len(rows):
-        found.append(f"no draft length, so plain decoding ({len(without)} of {len(rows)} rows)")
+        said.append(f"no draft length, so plain decoding ({len(without)} of {len(rows)} rows)")
     elif without and not table:
-        found.append(
+        said.append(
             "no draft is stated, so plain decoding; if there was one, append it: FILE:gamma=3,acceptance_length=2.4"
         )
     column = next((row.columns["throughput"] for row in rows if "throughput" in row.columns), None)
     if column is not None and not used:
-        found.append(f"{column} is not tokens per second of all requests, by the other columns, so it was not used")
-    return found
+        said.append(f"{column} is not tokens per second of all requests, by the other columns, so it was not used")
+    return said
 
 
 def _said_of_waiting(measured: Sequence[Measurement]) -> list[str]:
@@ -155,9 +163,11 @@ def _said_of_waiting(measured: Sequence[Measurement]) -> list[str]:
             "a server's first requests, which compile, or other prompts; remove the rows that are not your traffic"
         ]
 
-    def waited(one: Measurement) -> bool:
-        decoding = one.step_seconds / one.tokens_per_step * ((one.output_tokens or USUAL_TOKENS) - 1)
-        return (one.ttft or 0.0) > max(_LONG_TTFT * max(alone), decoding / 2)
+    def waited(measurement: Measurement) -> bool:
+        decoding = (
+            measurement.step_seconds / measurement.tokens_per_step * ((measurement.output_tokens or USUAL_TOKENS) - 1)
+        )
+        return (measurement.ttft or 0.0) > max(_LONG_TTFT * max(alone), decoding / 2)
 
     least = min((one.requests for one in measured if waited(one)), default=None)
     if least is None:
@@ -168,33 +178,33 @@ def _said_of_waiting(measured: Sequence[Measurement]) -> list[str]:
     ]
 
 
-def _measurement(row: Row, share: float, own: bool, known: bool, file: str) -> tuple[Measurement, list[str]]:
+def _measurement(row: MeasuredRow, share: float, own: bool, known: bool, file: str) -> tuple[Measurement, list[str]]:
     """The measurement of a row, and what its user must know about how it was read."""
     gamma = int(row.values.get("gamma", 0.0))
     length, notes = tokens_per_step(row, gamma, own, known)
     per_round = tokens_per_round(length, gamma, row.values.get("tokens"))
     step, of_step = step_seconds(row, per_round, share)
     check_token_seconds(row, step / per_round)
-    found = batch(row, step / per_round, per_round, share)
-    _check_requests(row.where, found.requests)
+    served = batch(row, step / per_round, per_round, share)
+    _check_requests(row.where, served.requests)
     return Measurement(
         where=row.where,
-        requests=found.requests,
+        requests=served.requests,
         gamma=gamma,
         tokens_per_step=length,
         step_seconds=step,
         token_seconds=None if per_round == length else step / per_round,
         output_tokens=row.values.get("tokens"),
         ttft=row.values.get("ttft"),
-        requests_per_place=requests_per_place(row.values, found.requests),
-        in_batch=found.in_batch,
+        requests_per_place=requests_per_place(row.values, served.requests),
+        in_batch=served.in_batch,
         throughput=row.values.get("throughput") if share else None,
         acceptance_known=known,
         unread={"file": file, **{name: row.given[name] for name in unread(row.given, row.columns)}},
-    ), [*notes, *of_step, *found.notes]
+    ), [*notes, *of_step, *served.notes]
 
 
-def _check(row: Row) -> None:
+def _check(row: MeasuredRow) -> None:
     values, where = row.values, row.where
     for name in TIMES:
         if not values.get(name, 1.0) > 0:

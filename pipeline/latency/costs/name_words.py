@@ -72,13 +72,13 @@ def per_second(plain: str) -> float:
 
 
 def is_count_of_tokens(plain: str) -> bool:
-    """Of a request: input, output or both."""
+    """Whether it counts tokens of a request: input, output or both."""
     tokens = re.search(LOOKED_AT["tokens"], plain) and not re.search(OTHERS["tokens"], plain)
     return bool(tokens or INPUT.search(plain) or (plain.endswith("tokens") and "per" not in plain))
 
 
 def is_latency(plain: str) -> bool:
-    """Of a request, and not of a token."""
+    """Whether it is the latency of a request, and not of a token."""
     return bool(re.search(LOOKED_AT["latency"], plain)) and not re.search(
         "tok|tpot|itl|chunk|decod|step|iteration|forward", plain
     )

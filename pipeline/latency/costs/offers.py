@@ -10,27 +10,27 @@ from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.latency.costs.by_value import ACCEPTANCE, Unread
 from pipeline.latency.costs.name_words import tells_of_drafts
-from pipeline.latency.costs.row import NO_DRAFT_LENGTH, Row
+from pipeline.latency.costs.row import NO_DRAFT_LENGTH, MeasuredRow
 
 _NOT_KNOWN = "in no column with a known name"
 
 
-def offered(rows: Sequence[Row], where: object) -> list[str]:
+def offered(rows: Sequence[MeasuredRow], where: object) -> list[str]:
     """Sentences on columns that were not read and would tell more. UsageError with the line to give if what is missing is the
     time, the number of requests, the draft length, or how many requests were served at a rate."""
     table = Unread(rows)
-    found, open_ones = table.assignment()
-    line = printable(" ".join(_column(name, column) for name, column in found.items()))
-    if lacks := dict.fromkeys(what for name, what in table.lacks.items() if name in found or name in open_ones):
+    assigned, open_ones = table.assignment()
+    line = printable(" ".join(_column(name, column) for name, column in assigned.items()))
+    if lacks := dict.fromkeys(what for name, what in table.lacks.items() if name in assigned or name in open_ones):
         for name, columns in open_ones.items():
-            if name in table.lacks and not any(table.lacks.get(one) == table.lacks[name] for one in found):
+            if name in table.lacks and not any(table.lacks.get(one) == table.lacks[name] for one in assigned):
                 raise UsageError(f"{where}: {_several(name, columns, table.lacks[name], line)}")
         raise UsageError(
             f"{where}: {' and '.join(lacks)} {'is' if len(lacks) == 1 else 'are'} {_NOT_KNOWN}; by name and value these columns "
             f"can be what is missing. If so, give {line}"
             + (
                 "; if there are no drafts, append it to the file: FILE:gamma=0"
-                if "gamma" in found and not any("acceptance" in name for name in found)
+                if "gamma" in assigned and not any("acceptance" in name for name in assigned)
                 else ""
             )
         )
@@ -41,7 +41,7 @@ def offered(rows: Sequence[Row], where: object) -> list[str]:
         for name, columns in open_ones.items()
         if name in ACCEPTANCE
     ]
-    if found:
+    if assigned:
         unclear.append(f"by name and value other columns can be read too; if they are what they seem, give {line}")
     return unclear
 

@@ -46,5 +46,5 @@ def tokens_per_step(per_round: float, gamma: int, output_tokens: float | None) -
 
 @lru_cache(maxsize=4096)
 def _rounds(alpha: float, gamma: int, tokens: int) -> float:
-    found = expected_rounds(np.full((1, tokens), alpha), np.array([tokens]), gamma, CONVENTIONS["user"])
-    return float(found.rounds_B[0])
+    expected = expected_rounds(np.full((1, tokens), alpha), np.array([tokens]), gamma, CONVENTIONS["user"])
+    return float(expected.rounds_B[0])

@@ -66,15 +66,15 @@ def _remains(without_R: Floats, seconds_R: Floats) -> bool:
     return bool((without_R > _MIN_REMAINDER * seconds_R).all())
 
 
-def prefills_of_others(one: Measurement) -> float | None:
+def prefills_of_others(measurement: Measurement) -> float | None:
     """Prefills of other requests per step in a closed loop: each other request starts anew once per output and the time that it
     is not in the batch, except that the first ones are prefilled before any is decoded. None if the output length is
     unknown."""
-    if one.output_tokens is None:
+    if measurement.output_tokens is None:
         return None
-    starts = max(0.0, one.requests - 1) * one.tokens_per_step / one.output_tokens
-    starts *= (one.in_batch or one.requests) / one.requests
-    return starts * (1 - 1 / one.requests_per_place) if one.requests_per_place else starts
+    starts = max(0.0, measurement.requests - 1) * measurement.tokens_per_step / measurement.output_tokens
+    starts *= (measurement.in_batch or measurement.requests) / measurement.requests
+    return starts * (1 - 1 / measurement.requests_per_place) if measurement.requests_per_place else starts
 
 
 def _known_prefills(measured: Sequence[Measurement]) -> list[float]:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from pipeline.errors import UsageError
 from pipeline.latency.costs.accuracy import MEASURED, StepAccuracy
 from pipeline.latency.costs.measurements import MOST_GAMMA, MOST_REQUESTS, Measurement
+from pipeline.latency.costs.server_facts import ServerFacts
 from pipeline.latency.costs.surface import Surface, read_surface
 
 Floats = NDArray[np.float64]
@@ -25,7 +26,7 @@ _KEYS = {"schema", "about", *PARTS}
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(ServerFacts):
     """Forward times in seconds: target passes over 1 to gamma + 1 tokens, draft passes over 1, and prefills."""
 
     target: Surface
@@ -38,48 +39,13 @@ class Profile:
         return self.target.tokens[-1] - 1
 
     @property
-    def plain(self) -> bool:
-        """Whether plain decoding was measured: always."""
-        return True
-
-    @property
     def max_requests(self) -> int:
         return self.target.batches[-1]
 
     @property
-    def tokens_by_gamma(self) -> dict[int, float]:
-        """Forward times say nothing of acceptance: empty."""
-        return {}
-
-    @property
-    def tokens_error(self) -> float:
-        """Of `tokens_by_gamma`, which is empty."""
-        return 0.0
-
-    @property
-    def output_tokens(self) -> None:
-        """Not known: no requests were measured."""
-        return None
-
-    @property
-    def measured_requests(self) -> dict[int, tuple[int, int]]:
-        """The same batches at every draft length: empty."""
-        return {}
-
-    @property
     def load(self) -> None:
-        """Forward times are read at any batch size."""
+        """As in `FittedCosts`; forward times are read at any batch size."""
         return None
-
-    @property
-    def acceptance_known(self) -> bool:
-        """Forward times need none."""
-        return True
-
-    @property
-    def cells(self) -> tuple[()]:
-        """No server was measured."""
-        return ()
 
     @property
     def accuracy(self) -> StepAccuracy:
@@ -91,54 +57,39 @@ class Profile:
         return MEASURED
 
     @property
-    def edge_error(self) -> None:
-        """Forward times have none."""
-        return None
-
-    @property
-    def max_throughput(self) -> None:
-        """Not known: no requests were measured."""
-        return None
-
-    @property
-    def first_token(self) -> float:
-        """Not known: `prefills` has the prefill alone."""
-        return 0.0
-
-    @property
     def first_steps(self) -> int:
-        """0: the measured prefills were run alone."""
+        """As in `FittedCosts`; 0: the measured prefills were run alone."""
         return 0
 
     @property
     def draft_digest(self) -> str | None:
         """Digest of the measured draft."""
-        found = self.about.get("draft")
-        return found if isinstance(found, str) else None
+        digest = self.about.get("draft")
+        return digest if isinstance(digest, str) else None
 
     @property
     def draft_shape(self) -> str | None:
-        """As `StepCosts.draft_shape`."""
-        found = self.about.get("draft_shape")
-        return found if isinstance(found, str) else None
+        """As `models/step_shape.py` has it; None where it is not known."""
+        shape = self.about.get("draft_shape")
+        return shape if isinstance(shape, str) else None
 
     @property
     def notes(self) -> list[str]:
         """Warnings about this profile for the reader of predictions."""
-        found, share = list[str](), self.about.get("processor_share")
+        notes, share = list[str](), self.about.get("processor_share")
         if isinstance(share, float) and share < _MIN_PROCESSOR_SHARE:
-            found.append(
+            notes.append(
                 f"note: other processes were running, so profiling got {share:.0%} of the CPU time and its times are unreliable; "
                 "profile again on an idle machine"
             )
         if self.about.get("unequal_passes"):
-            found.append(f"note: {UNEQUAL}; fit an engine's own costs from its load tests (understudy latency fit)")
+            notes.append(f"note: {UNEQUAL}; fit an engine's own costs from its load tests (understudy latency fit)")
         if self.about.get("passes") == "eager" and not str(self.about.get("device", "")).startswith("cpu"):
-            found.append(
+            notes.append(
                 "note: these are eager passes, and engines replay recorded graphs, in which a small draft costs less beside its "
                 "target; fit an engine's own costs from its load tests (understudy latency fit)"
             )
-        return found
+        return notes
 
     def steps(self, cap: int, context: int, gammas: int | None = None) -> Floats:
         """Seconds of a step with n requests at each draft length: [gamma, n - 1], n up to `cap`, gamma from 0. A step is gamma
@@ -199,4 +150,4 @@ def profile_from_json(raw: Any, where: str) -> Profile:
         )
     if not isinstance(raw["about"], Mapping):
         raise UsageError(f"{where}: 'about' is not a mapping; profile again")
-    return Profile(**surfaces, about=dict(raw["about"]))
+    return Profile(surfaces["target"], surfaces["draft"], surfaces["prefill"], dict(raw["about"]))

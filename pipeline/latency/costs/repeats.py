@@ -29,11 +29,20 @@ def point_numbers(requests_R: Floats, gamma_R: Floats) -> NDArray[np.int64]:
     of one point: each would otherwise tell the others when it is left out."""
     order_R = np.lexsort((requests_R, gamma_R))
     point_R, first, number = np.zeros(len(order_R), dtype=np.int64), order_R[0], 0
-    for one in order_R:
-        if gamma_R[one] != gamma_R[first] or requests_R[one] > _REPEAT * requests_R[first]:
-            first, number = one, number + 1
-        point_R[one] = number
+    for place in order_R:
+        if gamma_R[place] != gamma_R[first] or requests_R[place] > _REPEAT * requests_R[first]:
+            first, number = place, number + 1
+        point_R[place] = number
     return point_R
+
+
+def repeated(measured: Sequence[Measurement]) -> list[list[Measurement]]:
+    """The measurements of each point, in order of draft length and load."""
+    point_R = point_numbers(np.array([one.requests for one in measured]), np.array([one.gamma for one in measured]))
+    return [
+        [one for one, number in zip(measured, point_R, strict=True) if number == point]
+        for point in range(point_R.max() + 1)
+    ]
 
 
 @dataclass(frozen=True)
@@ -65,22 +74,18 @@ class Contradiction:
 def contradictions(measured: Sequence[Measurement]) -> list[Contradiction]:
     """Repeats whose step times, or whose tokens per step, differ by more than 10%. Repeats of nearly the same number of requests
     may differ by the ratio of these numbers besides."""
-    point_R = point_numbers(np.array([one.requests for one in measured]), np.array([one.gamma for one in measured]))
-    groups = [
-        [one for one, number in zip(measured, point_R, strict=True) if number == point]
-        for point in range(point_R.max() + 1)
-    ]
-    found = [
+    groups = repeated(measured)
+    differing = [
         _contradiction(what, name, groups, measured)
         for what, name in (("the time of a step", "step_seconds"), ("the number of tokens per step", "tokens_per_step"))
     ]
-    return [one for one in found if one is not None]
+    return [one for one in differing if one is not None]
 
 
 def falls(measured: Sequence[Measurement]) -> list[str]:
     """A throughput that falls as the batch grows, by more than 10%: the worst such pair of each draft length, as a sentence.
     Fewer requests ran than the row says, or one of the times is wrong."""
-    found = []
+    said = []
     for gamma in sorted({one.gamma for one in measured}):
         rows = sorted((one for one in measured if one.gamma == gamma), key=lambda one: one.requests)
         pairs = [
@@ -93,18 +98,18 @@ def falls(measured: Sequence[Measurement]) -> list[str]:
             continue
         ratio, low, high = min(pairs, key=lambda one: one[0])
         if ratio * _DIFFERS < 1:
-            found.append(
+            said.append(
                 f"check {high.where}: {_tokens_per_second(high):,.0f} tokens/s at {high.requests:g} requests, but {low.where} "
                 f"has {_tokens_per_second(low):,.0f} at {low.requests:g} (draft length {gamma}): fewer requests ran, "
                 "or a time is wrong"
             )
-    return found
+    return said
 
 
 def other_servers(measured: Sequence[Measurement], known: Collection[str] = ()) -> list[str]:
     """Columns that say which model or machine it was, and have no value that rows with drafts and rows without share; and columns
     with several models, but for the `known` ones."""
-    found = []
+    said = []
     for column in dict.fromkeys(column for one in measured for column in one.unread):
         drafted, plain = (
             sorted({_text(one.unread, column) for one in measured if bool(one.gamma) == side}) for side in (1, 0)
@@ -112,17 +117,17 @@ def other_servers(measured: Sequence[Measurement], known: Collection[str] = ()) 
         several = max(drafted, plain, key=len)
         named = _OF_SERVER.search(column) and not any(map(tells_of_drafts, (column, *drafted)))
         if named and drafted and plain and not {*drafted} & {*plain}:
-            found.append(
+            said.append(
                 f"check {column}: {listed(drafted)} with drafts, and {listed(plain)} without: a speedup would "
                 "compare two servers; fit each alone"
             )
         elif named and "model" in column.lower() and column not in known and len(several) > 1:
-            found.append(f"check {column}: {listed(several)}: costs are of one server; fit each alone")
-    return found
+            said.append(f"check {column}: {listed(several)}: costs are of one server; fit each alone")
+    return said
 
 
-def _tokens_per_second(one: Measurement) -> float:
-    return one.requests * one.tokens_per_step / one.step_seconds
+def _tokens_per_second(measurement: Measurement) -> float:
+    return measurement.requests * measurement.tokens_per_step / measurement.step_seconds
 
 
 def _contradiction(

@@ -36,7 +36,7 @@ _MAX_WITHOUT_UNIT = 0.5  # the same where the column's name has no unit: 2 may b
 
 
 @dataclass(frozen=True)
-class Row:
+class MeasuredRow:
     """One row: quantities, the columns from which they were read, and what there was."""
 
     where: str
@@ -45,7 +45,7 @@ class Row:
     given: Mapping[str, Any]
 
 
-def acceptance_known(rows: Sequence[Row]) -> bool:
+def acceptance_known(rows: Sequence[MeasuredRow]) -> bool:
     """Whether the acceptance of any draft in a table is known. Without, the time per token of a row with a draft must be."""
     drafted = [row for row in rows if row.values.get("gamma", 0.0) > 0]
     if not drafted or any(row.values.keys() & _ACCEPTANCE or length_by_chunks(row) for row in drafted):
@@ -53,7 +53,7 @@ def acceptance_known(rows: Sequence[Row]) -> bool:
     return any(derived_token_seconds(row.values) is None for row in drafted)  # which is refused
 
 
-def length_by_chunks(row: Row) -> float | None:
+def length_by_chunks(row: MeasuredRow) -> float | None:
     """Tokens per step as the time between chunks / the time per token: an engine sends the tokens of a step together. None if
     these are not of one statistic, or equal: some tables have the time per token under both names."""
     itl, tpot = (row.values.get(name) for name in ("itl", "tpot"))
@@ -65,12 +65,12 @@ def length_by_chunks(row: Row) -> float | None:
     return tokens_per_step_of(min(length, 1.0 + gamma), gamma, row.values.get("tokens"))
 
 
-def counts_own_token(rows: Sequence[Row]) -> bool:
+def counts_own_token(rows: Sequence[MeasuredRow]) -> bool:
     """Whether the acceptance lengths of a table count the target's own token, without which a step gives fewer than one."""
     return all(row.values.get("acceptance_length", 1.0) >= _LEAST_LENGTH for row in rows)
 
 
-def tokens_per_step(row: Row, gamma: int, own: bool, known: bool) -> tuple[float, list[str]]:
+def tokens_per_step(row: MeasuredRow, gamma: int, own: bool, known: bool) -> tuple[float, list[str]]:
     """Tokens per step of each request, the target's own included; `own`: whether the table's lengths count it; `known`: whether
     the table says the acceptance of any row. If it does not, a step is one in which all were accepted: only its time per token is
     used. UsageError if the acceptance of a row of another table is unknown, or impossible."""
@@ -86,20 +86,8 @@ def tokens_per_step(row: Row, gamma: int, own: bool, known: bool) -> tuple[float
     rate, column = values.get("draft_acceptance_rate"), row.columns.get("draft_acceptance_rate")
     if length is not None:
         if rate is not None and _apart(length, 1 + gamma * rate) > _LENGTH_AGREES:
-            per_token = _apart(length, iid_tokens_per_call(rate, gamma)) <= _LENGTH_AGREES
-            without_own = _apart(length + 1, 1 + gamma * rate) <= _LENGTH_AGREES
-            if per_token:
-                notes.append(f"{column} is an acceptance rate per token, by the acceptance length")
-            elif without_own:
-                length += 1
-                notes.append(_OWN_ADDED)
-            else:
-                notes.append(f"{column} and the acceptance length disagree; the length was used")
-            if per_token and without_own:
-                notes.append(
-                    f"the acceptance length and {column} also agree if the length does not count the target's own token; if it "
-                    "does not, add 1 to it"
-                )
+            length, of_both = _beside_rate(length, rate, gamma, column)
+            notes += of_both
     elif "acceptance_rate" in values:
         length = iid_tokens_per_call(values["acceptance_rate"], gamma)
     elif rate is not None:
@@ -135,7 +123,24 @@ def tokens_per_step(row: Row, gamma: int, own: bool, known: bool) -> tuple[float
     return length, notes
 
 
-def _check_plain(row: Row, length: float | None) -> None:
+def _beside_rate(length: float, rate: float, gamma: int, column: str | None) -> tuple[float, list[str]]:
+    """The acceptance length beside a rate, read as accepted / drafted, that says something else; and what it seems to be."""
+    per_token = _apart(length, iid_tokens_per_call(rate, gamma)) <= _LENGTH_AGREES
+    without_own = _apart(length + 1, 1 + gamma * rate) <= _LENGTH_AGREES
+    if without_own and not per_token:
+        return length + 1, [_OWN_ADDED]
+    if not per_token:
+        return length, [f"{column} and the acceptance length disagree; the length was used"]
+    notes = [f"{column} is an acceptance rate per token, by the acceptance length"]
+    if without_own:
+        notes.append(
+            f"the acceptance length and {column} also agree if the length does not count the target's own token; if it does not, "
+            "add 1 to it"
+        )
+    return length, notes
+
+
+def _check_plain(row: MeasuredRow, length: float | None) -> None:
     """UsageError if a row without a draft length tells of drafts."""
     values, where = row.values, row.where
     stated = "gamma" in values
@@ -154,19 +159,19 @@ def _check_plain(row: Row, length: float | None) -> None:
         )
 
 
-def token_seconds(row: Row) -> float:
+def token_seconds(row: MeasuredRow) -> float:
     """TPOT in seconds. UsageError if it is unknown or impossible."""
-    found = derived_token_seconds(row.values)
-    if found is None:
+    seconds = derived_token_seconds(row.values)
+    if seconds is None:
         raise UsageError(
             f"{row.where}: TPOT is unknown; columns with a value are {listed(row.given)}; name its column with --column "
             "tpot=NAME (or step=NAME, itl=NAME, throughput=NAME with the number of requests, or latency=NAME with tokens=NAME)"
         )
-    check_token_seconds(row, found)
-    return found
+    check_token_seconds(row, seconds)
+    return seconds
 
 
-def check_token_seconds(row: Row, seconds: float) -> None:
+def check_token_seconds(row: MeasuredRow, seconds: float) -> None:
     """UsageError for a TPOT that no server has."""
     column = row.columns.get("tpot")
     unnamed = column is not None and unit(column) is None

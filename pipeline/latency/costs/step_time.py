@@ -2,10 +2,10 @@
 
 from pipeline.latency.costs.columns import is_median
 from pipeline.latency.costs.in_batch import mean_step
-from pipeline.latency.costs.row import AGREES, Row, ratio, token_seconds
+from pipeline.latency.costs.row import AGREES, MeasuredRow, ratio, token_seconds
 
 
-def step_seconds(row: Row, length: float, share: float) -> tuple[float, list[str]]:
+def step_seconds(row: MeasuredRow, length: float, share: float) -> tuple[float, list[str]]:
     """Seconds of a step with `length` tokens for each request; `share`: the `decoding_share` of the table. The mean
     time between two chunks of a stream is a step where an engine sends each step's tokens together, as vLLM does; some tables
     have the time per token under the same name."""

@@ -39,9 +39,9 @@ class Surface:
         if not several:
             return np.broadcast_to(values, wanted.shape[:-1]).astype(np.float64)
         table = RegularGridInterpolator([axes[index] for index in several], values, bounds_error=False, fill_value=None)
-        found: Floats = table(wanted[..., several]).reshape(wanted.shape[:-1])
+        interpolated: Floats = table(wanted[..., several]).reshape(wanted.shape[:-1])
         # If noise makes the last segment fall, extrapolation could go below every measured time.
-        seconds: Floats = np.maximum(found, self.seconds_BTC.min())
+        seconds: Floats = np.maximum(interpolated, self.seconds_BTC.min())
         return seconds
 
     def covers(self, batch: int, tokens: int, context: int) -> bool:

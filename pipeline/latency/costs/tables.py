@@ -88,12 +88,12 @@ def _rows(path: Path) -> Iterator[Cells]:
 def _results(path: Path, text: str) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
     """Results of `vllm bench serve` (one, a list, or one per line), or of the tools of `tool_results.py`."""
     try:
-        found = json_documents(text)
+        documents = json_documents(text)
     except ValueError as error:
         raise UsageError(
             f"{path}: not valid JSON or JSON lines ({error}); give the file as the benchmark wrote it"
         ) from None
-    for number, item in enumerate(one_by_one(found), 1):
+    for number, item in enumerate(one_by_one(documents), 1):
         where = f"{path}: result {number}"
         if isinstance(item, Mapping) and (tool := tool_of(item)):
             yield read_result(tool, item, where)

@@ -98,11 +98,11 @@ TOOLS = {
 }  # fmt: skip
 
 
-def one_by_one(found: Any) -> Iterator[Any]:
+def one_by_one(documents: Any) -> Iterator[Any]:
     """The results of a document, or of documents one after another."""
-    for one in found if isinstance(found, list) else [found]:
-        several = one.get("benchmarks") if isinstance(one, Mapping) else None  # of a GuideLLM report
-        yield from several if isinstance(several, list) else [one]
+    for document in documents if isinstance(documents, list) else [documents]:
+        several = document.get("benchmarks") if isinstance(document, Mapping) else None  # of a GuideLLM report
+        yield from several if isinstance(several, list) else [document]
 
 
 def tool_of(result: Mapping[str, Any]) -> str | None:
@@ -134,13 +134,13 @@ def read_result(name: str, result: Mapping[str, Any], where: str) -> tuple[dict[
 def _first(result: Any, paths: str) -> Any:
     """What is at the first of these paths that has a value; of a list the phase that was measured, or its only member."""
     for path in paths.split():
-        found = result
+        value = result
         for key in path.split("."):
-            if isinstance(found, list):
-                phases = [one for one in found if isinstance(one, Mapping) and one.get("name") == "profiling"]
-                found = next(iter(phases or found), None)
-            found = found.get(key) if isinstance(found, Mapping) else None
-        found = found[0] if isinstance(found, list) and len(found) == 1 else found
-        if found is not None:
-            return found
+            if isinstance(value, list):
+                phases = [one for one in value if isinstance(one, Mapping) and one.get("name") == "profiling"]
+                value = next(iter(phases or value), None)
+            value = value.get(key) if isinstance(value, Mapping) else None
+        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if value is not None:
+            return value
     return None

@@ -69,10 +69,10 @@ def count(result: Mapping[str, Any], name: str) -> float:
         return 0.0
 
 
-def number(found: Any) -> float:
+def number(cell: Any) -> float:
     """TypeError or ValueError for anything else."""
-    if isinstance(found, bool) or not math.isfinite(value := float(found)):
-        raise ValueError(f"{found!r} is not a number")
+    if isinstance(cell, bool) or not math.isfinite(value := float(cell)):
+        raise ValueError(f"{cell!r} is not a number")
     return value
 
 

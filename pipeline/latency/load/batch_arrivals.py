@@ -51,7 +51,7 @@ class BatchArrivals:
 
 
 def batch_arrivals(rate: float, capacity: ServerCapacity, sizes: RequestSizes) -> BatchArrivals:
-    """At `rate` requests per second, below the stability limit."""
+    """The arrivals at `rate` requests per second, below the stability limit."""
     prefill_load = rate * capacity.prefill
     others = (
         (1 / (1 - prefill_load) ** 2 - 1) * 2 / (1 + sizes.squared_cv)

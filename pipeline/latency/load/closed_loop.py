@@ -37,7 +37,7 @@ class ClosedLoop:
 
 
 def closed_loop(workload: Workload, step_costs: StepCosts, lengths_N: Ints, concurrency: int) -> ClosedLoop:
-    """At a draft length for each batch size up to the batch cap, `len(lengths_N)`."""
+    """The figures at a draft length for each batch size up to the batch cap, `len(lengths_N)`."""
     return _closed_loop(
         workload, server_capacity(workload, step_costs, lengths_N), lengths_N, step_costs.first_steps, concurrency
     )

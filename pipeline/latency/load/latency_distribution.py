@@ -97,7 +97,7 @@ def latency_distribution(
 
 
 def normal_mixture(mean_W: Floats, spread_W: Floats) -> LatencyDistribution:
-    """Of requests that each have a normal distribution, without others that come and go. In seconds."""
+    """The latency of requests that each have a normal distribution, without others that come and go. In seconds."""
     mean_WK, spread_WK = mean_W[:, None], spread_W[:, None] + 1e-9 * float(mean_W.mean())
     return LatencyDistribution((_Requests(1.0, mean_WK, spread_WK, np.zeros_like(mean_WK)),))
 

@@ -30,7 +30,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """Of one draft length at the batch sizes of one load: whether it lost to any other, and to plain decoding."""
+    """Whether one draft length lost at the batch sizes of one load: to any other, and to plain decoding."""
 
     first: int
     last: int
@@ -49,26 +49,26 @@ class MeasuredLosses:
 def measured_losses(
     cells: Sequence[Cell], rounds_G: NDArray[np.float64] | None, gammas: int, cap: int
 ) -> MeasuredLosses:
-    """Of draft lengths 0 to `gammas` at batch sizes 1 to `cap`. Rounds are those of the workload by draft length; None: the
-    tokens per step are those of the measurements."""
+    """The losses of draft lengths 0 to `gammas` at batch sizes 1 to `cap`. Rounds are those of the workload by draft length;
+    None: the tokens per step are those of the measurements."""
     verdicts: dict[int, list[_Verdict]] = {}
     to_plain = []
-    for load in _loads([one for one in cells if one.gamma <= gammas]):
+    for load in _loads([cell for cell in cells if cell.gamma <= gammas]):
         seconds = {
-            one.gamma: one.step_seconds / one.tokens_per_step
+            cell.gamma: cell.step_seconds / cell.tokens_per_step
             if rounds_G is None
-            else one.step_seconds * rounds_G[one.gamma]
-            for one in load
+            else cell.step_seconds * rounds_G[cell.gamma]
+            for cell in load
         }
         spread = _spreads(load, cells)
         best = min(seconds, key=lambda gamma: seconds[gamma])
-        for one in load:
-            plain = one.gamma > 0 and 0 in seconds and _loses(seconds, spread, one.gamma, 0)
-            lost = plain or _loses(seconds, spread, one.gamma, best)
-            first, last = int(np.floor(one.batch)), int(np.ceil(one.requests))
-            verdicts.setdefault(one.gamma, []).append(_Verdict(first, last, lost, plain))
+        for cell in load:
+            plain = cell.gamma > 0 and 0 in seconds and _loses(seconds, spread, cell.gamma, 0)
+            lost = plain or _loses(seconds, spread, cell.gamma, best)
+            first, last = int(np.floor(cell.batch)), int(np.ceil(cell.requests))
+            verdicts.setdefault(cell.gamma, []).append(_Verdict(first, last, lost, plain))
             if plain:
-                to_plain.append(Loss(one.gamma, one.requests, float(seconds[one.gamma] / seconds[0] - 1)))
+                to_plain.append(Loss(cell.gamma, cell.requests, float(seconds[cell.gamma] / seconds[0] - 1)))
     lost_GN = np.zeros((gammas + 1, cap), dtype=np.bool_)
     for gamma, of_gamma in verdicts.items():
         lost_GN[gamma] = [_lost_at(batch, of_gamma) for batch in range(1, cap + 1)]
@@ -76,21 +76,21 @@ def measured_losses(
             lost_GN[gamma] |= of_gamma[0].lost
     known = sorted(verdicts)
     for gamma in set(range(gammas + 1)) - set(known):  # not measured: it does not go before what was
-        for beside in ([one for one in known if one < gamma][-1:], [one for one in known if one > gamma][:1]):
+        for beside in ([cell for cell in known if cell < gamma][-1:], [cell for cell in known if cell > gamma][:1]):
             lost_GN[gamma] |= lost_GN[beside].any(0)
-    return MeasuredLosses(tuple(sorted(to_plain, key=lambda one: (one.gamma, one.requests))), lost_GN)
+    return MeasuredLosses(tuple(sorted(to_plain, key=lambda cell: (cell.gamma, cell.requests))), lost_GN)
 
 
 def _loads(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
     """Cells of several draft lengths at one load."""
-    found: list[Cell] = []
-    for one in sorted(cells, key=lambda one: one.requests):
-        if found and (one.requests > _SAME_LOAD * found[0].requests):
-            yield found
-            found = []
-        found.append(one)
-    if found:
-        yield found
+    cells_of_load: list[Cell] = []
+    for cell in sorted(cells, key=lambda cell: cell.requests):
+        if cells_of_load and (cell.requests > _SAME_LOAD * cells_of_load[0].requests):
+            yield cells_of_load
+            cells_of_load = []
+        cells_of_load.append(cell)
+    if cells_of_load:
+        yield cells_of_load
 
 
 def _spreads(load: Sequence[Cell], cells: Sequence[Cell]) -> dict[int, float]:
@@ -105,8 +105,8 @@ def _loses(seconds: dict[int, float], spread: dict[int, float], gamma: int, othe
 
 
 def _lost_at(batch: int, verdicts: Sequence[_Verdict]) -> bool:
-    """At a measured load its verdict. Between two, whether it lost at both; beyond the last, whether it lost to plain decoding
-    there, since which of two drafts is faster may change with the load."""
+    """Whether a length is taken for lost: at a measured load by its verdict. Between two, whether it lost at both; beyond the
+    last, whether it lost to plain decoding there, since which of two drafts is faster may change with the load."""
     at = [one.lost for one in verdicts if one.first <= batch <= one.last]
     if at:
         return any(at)

@@ -52,8 +52,8 @@ def _geometric(mean: float, cap: float) -> Ints:
     """Quantiles of min(1 + geometric, cap) with this mean."""
 
     def lengths(scale: float) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = np.clip(np.ceil(-scale * np.log1p(-_MIDDLE_Q)), LEAST, cap)
-        return found
+        clipped: NDArray[np.float64] = np.clip(np.ceil(-scale * np.log1p(-_MIDDLE_Q)), LEAST, cap)
+        return clipped
 
     return lengths(float(brentq(lambda scale: lengths(scale).mean() - mean, 1e-3, 1e9))).astype(np.int64)
 

@@ -51,7 +51,7 @@ class Errors:
 
     @property
     def factor_N(self) -> Floats:
-        """Of the time to decode, by batch size: the two errors are independent."""
+        """The factor of the time to decode, by batch size: the two errors are independent."""
         factor_N: Floats = 1 + np.hypot(self.steps_N, self.tokens)
         return factor_N
 
@@ -99,8 +99,8 @@ class Plan:
     def no_choice(self) -> list[Option]:
         """The best option and others that need no more than it may need itself."""
         best = self.best
-        found = [one for one in self.options if best and one.replicas and one.replicas <= (best.most or inf)]
-        return found if len(found) > 1 else []
+        enough = [one for one in self.options if best and one.replicas and one.replicas <= (best.most or inf)]
+        return enough if len(enough) > 1 else []
 
 
 def make_plan(workload: Workload, step_costs: StepCosts, cap: int, goal: Goal) -> Plan:
@@ -111,8 +111,10 @@ def make_plan(workload: Workload, step_costs: StepCosts, cap: int, goal: Goal) -
     schedule_N = chosen_lengths(workload, step_costs, cap)
     if len(set(schedule_N.tolist())) > 1:
         lengths[SCHEDULE] = schedule_N
-    found = [_Server(workload, step_costs, lengths_N, goal).option(name) for name, lengths_N in lengths.items()]
-    return Plan(goal, sorted(found, key=lambda one: (one.replicas or inf, one.least or inf, one.seconds or one.alone)))
+    options = [_Server(workload, step_costs, lengths_N, goal).option(name) for name, lengths_N in lengths.items()]
+    return Plan(
+        goal, sorted(options, key=lambda one: (one.replicas or inf, one.least or inf, one.seconds or one.alone))
+    )
 
 
 def next_measurement(workload: Workload, step_costs: StepCosts, plan: Plan) -> NextMeasurement | None:
@@ -157,7 +159,7 @@ class _Server:
         )
 
     def interval(self, errors: Errors, near: int | None) -> tuple[int | None, int | None]:
-        """With all errors in favour, and against. `near`: the number without errors."""
+        """The least number of replicas with all errors in favour, and against. `near`: the number without errors."""
         if not errors.known:
             return None, None
         return self.least_replicas(1 / errors.factor_N, near), self.least_replicas(errors.factor_N, near)
@@ -166,10 +168,10 @@ class _Server:
         """The one after which the interval is narrowest, by the error that such a measurement leaves elsewhere."""
         if self.errors.known and (option.least is None or option.least == option.most):
             return None
-        found = [
+        candidates = [
             NextMeasurement(what, *self.interval(errors, option.replicas)) for what, errors in self._candidates(option)
         ]
-        return min(found, key=lambda one: inf if one.most is None else one.most - (one.least or 0), default=None)
+        return min(candidates, key=lambda one: inf if one.most is None else one.most - (one.least or 0), default=None)
 
     @property
     def errors(self) -> Errors:
@@ -184,30 +186,30 @@ class _Server:
         gamma = length_at(self.lengths_N, option.batch or 1.0)
         low, high = self.step_costs.measured_requests.get(gamma, (1, self.step_costs.max_requests))
         known = _OF_95 * inside.left_out if inside.left_out is not None else inf
-        found: list[tuple[str, Errors]] = []
+        candidates: list[tuple[str, Errors]] = []
         with_draft = f"draft length {gamma}" if gamma else "plain decoding"
         if inside.fitted and isfinite(known):
             heavier = f"{with_draft} at a heavier load, {2 * high} requests at once"
-            found.append((heavier, replace(errors, steps_N=np.where(count_N >= high, known, errors.steps_N))))
+            candidates.append((heavier, replace(errors, steps_N=np.where(count_N >= high, known, errors.steps_N))))
             if low > 1:
                 lighter = f"{with_draft} at a lighter load, 1 request at a time"
-                found.append((lighter, replace(errors, steps_N=np.where(count_N <= low, known, errors.steps_N))))
+                candidates.append((lighter, replace(errors, steps_N=np.where(count_N <= low, known, errors.steps_N))))
             more = f"{with_draft} at more loads from {low} to {high} requests, {_MORE_DATA} times as many"
-            found.append((more, replace(errors, steps_N=errors.steps_N / _MORE_DATA**0.5)))
+            candidates.append((more, replace(errors, steps_N=errors.steps_N / _MORE_DATA**0.5)))
         elif inside.fitted:
             more = f"{with_draft} at more loads: the error of the step times is unknown"
-            found.append((more, errors))
+            candidates.append((more, errors))
         if errors.tokens:
             tokens = f"the acceptance of {_MORE_DATA} times as many prompts"
-            found.append((tokens, replace(errors, tokens=errors.tokens / _MORE_DATA**0.5)))
-        return found
+            candidates.append((tokens, replace(errors, tokens=errors.tokens / _MORE_DATA**0.5)))
+        return candidates
 
     def _step_error(self, gamma: int, batch: float) -> float:
-        found = self.step_costs.accuracy_at(gamma, batch)
-        return 0.0 if not found.fitted else inf if found.left_out is None else _OF_95 * found.left_out
+        accuracy = self.step_costs.accuracy_at(gamma, batch)
+        return 0.0 if not accuracy.fitted else inf if accuracy.left_out is None else _OF_95 * accuracy.left_out
 
     def _tokens_error(self, gamma: int) -> float:
-        """Of the tokens per step: the error of those of the measurements, or of the mean over the requests of an examination."""
+        """The error of the tokens per step: of those of the measurements, or of the mean over the requests of an examination."""
         if gamma == 0:
             return 0.0
         if self.workload.of_measurements:
@@ -215,8 +217,9 @@ class _Server:
         return _OF_95 * _standard_error(self.workload, gamma)
 
     def least_replicas(self, slower_N: Floats | None = None, near: int | None = None) -> int | None:
-        """With times that are longer by this factor. None if a request that is alone takes too long. More replicas never make the
-        percentile longer, so the number is bracketed from `near`, or from the capacity up, and halved."""
+        """The least number of replicas with times that are longer by this factor. None if a request that is alone takes too
+        long. More replicas never make the percentile longer, so the number is bracketed from `near`, or from the capacity up,
+        and halved."""
         capacity = self._capacity if slower_N is None else self._slower(slower_N)
         if self._alone(capacity) > self.goal.seconds:
             return None
@@ -225,8 +228,8 @@ class _Server:
         def enough(replicas: int) -> bool:
             # A request that is alone is fast enough, so a load as light needs no search.
             light = self.goal.rate / replicas <= _ALONE * capacity.stability_limit
-            found = None if light else self._at(capacity, replicas)
-            return light or (found is not None and found.quantile(self.goal.quantile) <= self.goal.seconds)
+            latency = None if light else self._at(capacity, replicas)
+            return light or (latency is not None and latency.quantile(self.goal.quantile) <= self.goal.seconds)
 
         low, step = int(self.goal.rate / capacity.stability_limit), 1  # too few
         high = max(near or 0, low + 1)
@@ -242,7 +245,7 @@ class _Server:
         return high
 
     def _at(self, capacity: ServerCapacity, replicas: int) -> Latency | None:
-        """Of one replica; None above its capacity."""
+        """The latency of one replica; None above its capacity."""
         rate = self.goal.rate / replicas
         return latency_at(rate, capacity, self.workload, self.lengths_N, self.step_costs.first_steps)
 
@@ -259,7 +262,7 @@ class _Server:
         return replace(capacity, service_N=capacity.service_N * factor_N, step_N=capacity.step_N * factor_N)
 
     def _by_throughput(self) -> int | None:
-        """By the largest throughput that was measured with these draft lengths."""
+        """Replicas by the largest throughput that was measured with these draft lengths."""
         if self.step_costs.max_throughput is None:
             return None
         plain, of_all = self.step_costs.max_throughput
@@ -271,7 +274,8 @@ class _Server:
 
 
 def _standard_error(workload: Workload, gamma: int) -> float:
-    """Of the tokens per step over independent units (conversations), as a share: a ratio of sums. 0 for one acceptance rate."""
+    """The standard error of the tokens per step over independent units (conversations), as a share: a ratio of sums. 0 for one
+    acceptance rate."""
     unit_W = np.arange(len(workload.tokens_W)) if workload.unit_W is None else workload.unit_W
     plain_U, rounds_U = (np.bincount(unit_W, of_W) for of_W in (workload.rounds_GW[0], workload.rounds_GW[gamma]))
     count = len(plain_U)

@@ -43,13 +43,13 @@ class SimulatedLatency:
         return float(np.quantile(self.seconds_R, quantile))
 
     def standard_error(self, quantile: float | None = None) -> float | None:
-        """Of the mean, or of a quantile, by batches of requests that follow each other: neighbours waited for the same others, so
-        they are not independent. None for too few requests."""
+        """The standard error of the mean, or of a quantile, by batches of requests that follow each other: neighbours waited
+        for the same others, so they are not independent. None for too few requests."""
         if len(self.seconds_R) < _LEAST_OF_BATCHES * _BATCHES:
             return None
         batches = np.array_split(self.seconds_R, _BATCHES)
-        found = [float(one.mean() if quantile is None else np.quantile(one, quantile)) for one in batches]
-        return float(np.std(found, ddof=1) / _BATCHES**0.5)
+        values = [float(one.mean() if quantile is None else np.quantile(one, quantile)) for one in batches]
+        return float(np.std(values, ddof=1) / _BATCHES**0.5)
 
     def requests_for(self, share: float, quantile: float | None = None) -> int | None:
         """Requests to simulate so that the figure is off by less than this share in 95 of 100 simulations; None if unknown."""
@@ -124,12 +124,12 @@ def _losses(workload: Workload, step_costs: StepCosts, cap: int) -> MeasuredLoss
     if not step_costs.accuracy.fitted and not step_costs.cells:
         return None
     rounds_G = None if workload.of_measurements else workload.rounds_G
-    found = measured_losses(step_costs.cells, rounds_G, workload.max_gamma, cap)
-    found.lost_GN[:] |= _uncertain(workload, step_costs, cap)
+    losses = measured_losses(step_costs.cells, rounds_G, workload.max_gamma, cap)
+    losses.lost_GN[:] |= _uncertain(workload, step_costs, cap)
     if not step_costs.plain:
-        found.lost_GN[0] = True
-        found.lost_GN[1:] &= ~found.lost_GN[1:].all(0)  # one is left
-    return found
+        losses.lost_GN[0] = True
+        losses.lost_GN[1:] &= ~losses.lost_GN[1:].all(0)  # one is left
+    return losses
 
 
 def _uncertain(workload: Workload, step_costs: StepCosts, cap: int) -> Bools:
@@ -148,7 +148,7 @@ def _uncertain(workload: Workload, step_costs: StepCosts, cap: int) -> Bools:
 
 
 def _accuracy_at(workload: Workload, step_costs: StepCosts, gamma: int, batch: float) -> StepAccuracy:
-    """Of a step of this workload; plain decoding has no tokens to accept."""
+    """The accuracy of a step of this workload; plain decoding has no tokens to accept."""
     return step_costs.accuracy_at(gamma, batch).with_tokens(workload.tokens_error if gamma else 0.0)
 
 
@@ -180,39 +180,33 @@ def predict(
     simulated: int = 0,
     seed: int = 0,
 ) -> Prediction:
-    """At `rates`, or at `DEFAULT_LOADS` of capacity if empty. The formula assigns requests to replicas at random; the simulation
-    of `simulated` requests (0: none) assigns each to the replica with the fewest requests."""
+    """The prediction at `rates`, or at `DEFAULT_LOADS` of capacity if empty. The formula assigns requests to replicas at
+    random; the simulation of `simulated` requests (0: none) assigns each to the replica with the fewest requests."""
     _check_acceptance(workload, step_costs)
     plain, speculative = (
         server_capacity(workload, step_costs, lengths_N * speculating) for speculating in (np.int64(0), np.int64(1))
     )
     speculative_limit = speculative.stability_limit * replicas
+    step_GN = step_costs.steps(len(lengths_N), round(workload.context), workload.max_gamma)
+    replica = Replica(step_GN, step_costs.prefills, lambda count: int(lengths_N[count - 1]), step_costs.first_steps)
     points = []
     for rate in sorted(rates or [share * speculative_limit for share in DEFAULT_LOADS]):
-        found = latency_at(rate / replicas, speculative, workload, lengths_N, step_costs.first_steps)
-        simulation = (
-            _simulate(
-                workload,
-                step_costs,
-                lengths_N,
-                rate=rate,
-                batch=found.batch,
-                replicas=replicas,
-                requests=simulated,
-                seed=seed,
-                before_decoding=speculative.before_decoding,
-            )
-            if simulated and found
-            else None
-        )
+        with_drafts = latency_at(rate / replicas, speculative, workload, lengths_N, step_costs.first_steps)
+        simulation = None
+        if (
+            simulated and with_drafts
+        ):  # with the acceptance of the draft length at the mean batch size, if it is not plain decoding
+            traces = make_traces(workload, max(1, length_at(lengths_N, with_drafts.batch)))
+            seconds_R = simulate(replica, traces, rate, simulated, seed, replicas).steady_state()
+            simulation = SimulatedLatency(seconds_R + speculative.before_decoding)
         without = latency_at(rate / replicas, plain, workload, lengths_N * 0, step_costs.first_steps)
         at = [(0, without.batch)] if without else []
-        at += [(length_at(lengths_N, found.batch), found.batch)] if found else []
+        at += [(length_at(lengths_N, with_drafts.batch), with_drafts.batch)] if with_drafts else []
         accuracy = step_costs.accuracy.with_tokens(workload.tokens_error)
         for gamma, batch in at:
             accuracy = accuracy.or_worse(step_costs.accuracy_at(gamma, batch).with_tokens(workload.tokens_error))
         extrapolated = any(beyond_measured(step_costs, gamma, batch) for gamma, batch in at)
-        points.append(LoadPoint(rate, without, found, accuracy, simulation, extrapolated))
+        points.append(LoadPoint(rate, without, with_drafts, accuracy, simulation, extrapolated))
     cap = len(lengths_N)
     return Prediction(
         points,
@@ -230,7 +224,8 @@ def predict(
 def predict_closed(
     workload: Workload, step_costs: StepCosts, lengths_N: Ints, concurrencies: Sequence[int]
 ) -> list[ClosedPoint]:
-    """At each concurrency with plain decoding, where it was measured, and with speculation, where that is something else."""
+    """Results at each concurrency with plain decoding, where it was measured, and with speculation, where that is something
+    else."""
     _check_acceptance(workload, step_costs)
     points = []
     for concurrency in sorted(concurrencies):
@@ -274,27 +269,3 @@ def latency_at(
 def length_at(lengths_N: Ints, batch: float) -> int:
     """The draft length at a mean batch size."""
     return int(lengths_N[min(max(round(batch), 1), len(lengths_N)) - 1])
-
-
-def _simulate(
-    workload: Workload,
-    step_costs: StepCosts,
-    lengths_N: Ints,
-    *,
-    rate: float,
-    batch: float,
-    replicas: int,
-    requests: int,
-    seed: int,
-    before_decoding: float,
-) -> SimulatedLatency:
-    """Requests have the acceptance of the draft length at the mean batch size, if it is not plain decoding."""
-    step_GN = step_costs.steps(len(lengths_N), round(workload.context), workload.max_gamma)
-    replica = Replica(step_GN, step_costs.prefills, lambda count: int(lengths_N[count - 1]), step_costs.first_steps)
-    seconds_R = (
-        simulate(
-            replica, make_traces(workload, max(1, length_at(lengths_N, batch))), rate, requests, seed, replicas
-        ).steady_state()
-        + before_decoding
-    )
-    return SimulatedLatency(seconds_R)

@@ -51,7 +51,7 @@ class Latency:
 
 
 def latency(rate: float, capacity: ServerCapacity, sizes: RequestSizes) -> Latency | None:
-    """At `rate` > 0 requests per second; None if this is at or above the stability limit."""
+    """The latency at `rate` > 0 requests per second; None if this is at or above the stability limit."""
     if rate >= capacity.stability_limit:
         return None
     arrivals = batch_arrivals(rate, capacity, sizes)
@@ -102,8 +102,8 @@ def _number_present(capacity: ServerCapacity, arrivals: BatchArrivals) -> Floats
     ratio = min(arrivals.single_rate * capacity.completion_interval, 1 - _TAIL)  # geometric tail
     extra = log(_TAIL * largest / weights[-1]) / log(ratio) if weights[-1] > _TAIL * largest else 0.0
     tail_L = weights[-1] * ratio ** np.arange(1.0, 1 + min(extra, _MAX_QUEUE))
-    found = np.append(np.pad(weights, (0, max(0, cap + 1 - len(weights)))), tail_L)
-    share_M: Floats = found / found.sum()
+    weight_M = np.append(np.pad(weights, (0, max(0, cap + 1 - len(weights)))), tail_L)
+    share_M: Floats = weight_M / weight_M.sum()
     return share_M
 
 

@@ -26,7 +26,7 @@ class RequestLatency:
 
 @dataclass(frozen=True)
 class Moments:
-    """By size."""
+    """Moments of the sojourn time by size."""
 
     mean_S: Floats
     variance_S: Floats

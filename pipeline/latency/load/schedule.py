@@ -41,9 +41,9 @@ def draft_lengths(rounds_G: Floats, step_GN: Floats, lost_GN: Bools | None = Non
     if lost_GN is not None:
         seconds_GN = np.where(lost_GN & ~lost_GN.all(0), np.inf, seconds_GN)
     loss_GN, allowed, most = seconds_GN / seconds_GN.min(0) - 1, _MAX_LOSS, _MAX_STRETCHES
-    while (found := _fewest_stretches(loss_GN, allowed, most)) is None:
+    while (lengths_N := _fewest_stretches(loss_GN, allowed, most)) is None:
         allowed, most = (2 * allowed, most) if allowed < _LARGE_LOSS or lost_GN is None else (_MAX_LOSS, 2 * most)
-    return found
+    return lengths_N
 
 
 def _fewest_stretches(loss_GN: Floats, allowed: float, most: int) -> Ints | None:
@@ -115,8 +115,8 @@ def for_tensorrt(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:
 
 def break_even_acceptances(step_GN: Floats) -> Floats:
     """Break-even acceptance rate of the best draft length by batch size, for iid acceptance; infinite if none pays."""
-    found = [break_even(dict(enumerate(step_G[1:] / step_G[0], 1))) for step_G in step_GN.T]
-    return np.array([np.inf if one is None else one for one in found])
+    acceptances = [break_even(dict(enumerate(step_G[1:] / step_G[0], 1))) for step_G in step_GN.T]
+    return np.array([np.inf if one is None else one for one in acceptances])
 
 
 FORMATS = {"vllm": for_vllm, "tensorrt-llm": for_tensorrt}
@@ -142,7 +142,7 @@ class DraftOption:
     )
 
     def accuracy_of(self, gamma: int, batch: int) -> StepAccuracy:
-        """Of a step of this draft length beside one of plain decoding."""
+        """The accuracy of a step of this draft length beside one of plain decoding."""
         at = self.accuracy_at or (lambda *_: self.accuracy)
         return at(gamma, batch).or_worse(at(0, batch)) if self.plain else at(gamma, batch)
 
@@ -169,7 +169,8 @@ class Schedule:
     load: int | None = None  # the only batch size of which something is known
 
     def at_load(self, load: int) -> "Schedule":
-        """Of measurements at one load: its draft length is that of all batch sizes, and everything else is unknown there."""
+        """The schedule of measurements at one load: its draft length is that of all batch sizes, and everything else is unknown
+        there."""
         here, count = load - 1, len(self.lengths_N)
         elsewhere_N = np.arange(count) != here
         return replace(
@@ -254,5 +255,5 @@ def _open(draft: DraftOption, chosen: int, n: int, accuracy: StepAccuracy) -> tu
     within_G[sorted(draft.unmeasured)] = False
     within_G[0] &= draft.plain
     within_G[chosen] = True
-    found = tuple(np.flatnonzero(within_G).tolist())
-    return found if len(found) > 1 else ()
+    lengths = tuple(np.flatnonzero(within_G).tolist())
+    return lengths if len(lengths) > 1 else ()

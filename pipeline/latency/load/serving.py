@@ -34,8 +34,8 @@ def latency_at_load(
     confidence: float,
     quantiles: Sequence[float],
 ) -> LatencyAtLoad:
-    """At `rate` requests per second and batch cap `cap`, with these quantiles of the latency. Intervals are over conversations
-    (output lengths and acceptance); step costs are treated as exact."""
+    """The latency at `rate` requests per second and batch cap `cap`, with these quantiles of the latency. Intervals are over
+    conversations (output lengths and acceptance); step costs are treated as exact."""
     whole = point_at_load(workload, step_costs, rate, cap, gamma)
     parts = [point_at_load(some, step_costs, rate, cap, gamma) for some in _leave_group_out(workload)]
 
@@ -43,17 +43,17 @@ def latency_at_load(
     conversations = fewer_units(len(np.unique(_units(workload))), requests)
 
     def interval(figure: Callable[[LoadPoint], float | None]) -> Interval | None:
-        found = jackknife(figure(whole), [figure(part) for part in parts], requests, confidence)
-        return None if found is None else replace(found, conversations=conversations)
+        estimate = jackknife(figure(whole), [figure(part) for part in parts], requests, confidence)
+        return None if estimate is None else replace(estimate, conversations=conversations)
 
     def at_quantile(quantile: float) -> Interval | None:
         return interval(lambda point: point.speculative.quantile(quantile) if point.speculative else None)
 
-    found = {quantile: at_quantile(quantile) for quantile in quantiles}
+    intervals = {quantile: at_quantile(quantile) for quantile in quantiles}
     return LatencyAtLoad(
         whole.speculative.mean if whole.speculative else None,
         interval(lambda point: point.speedup),
-        {quantile: one for quantile, one in found.items() if one is not None},
+        {quantile: one for quantile, one in intervals.items() if one is not None},
     )
 
 
@@ -65,13 +65,13 @@ def point_at_load(workload: Workload, step_costs: StepCosts, rate: float, cap: i
 def jackknife(whole: float | None, without: list[float | None], prompts: int, confidence: float) -> Interval | None:
     """Interval by the delete-a-group jackknife (Kott 2001): `without` are the figures with one group of prompts left out. Bounds
     are infinite for fewer than two groups; None if `whole` is None."""
-    found = np.array([one for one in without if one is not None], dtype=np.float64)
+    known = np.array([one for one in without if one is not None], dtype=np.float64)
     if whole is None:
         return None
-    if len(found) < 2 or len(found) < len(without):  # some subsets are unstable
+    if len(known) < 2 or len(known) < len(without):  # some subsets are unstable
         return Interval(whole, -np.inf, np.inf, prompts)
-    groups = len(found)
-    error = np.sqrt((groups - 1) / groups * ((found - found.mean()) ** 2).sum())
+    groups = len(known)
+    error = np.sqrt((groups - 1) / groups * ((known - known.mean()) ** 2).sum())
     half = float(stdtrit(groups - 1, 0.5 + confidence / 2) * error)
     return Interval(whole, whole - half, whole + half, prompts)
 

@@ -23,7 +23,7 @@ _MAX_STATES = 1_200  # of M/D/c; a queue that is longer is so full that the size
 
 @dataclass(frozen=True)
 class WaitingTime:
-    """Of the requests that wait for a place in the batch."""
+    """The waiting time of the requests that wait for a place in the batch."""
 
     probability: float  # of having to wait, relative to exponential sizes
     seconds_K: Floats  # equally likely quantiles
@@ -41,8 +41,8 @@ class WaitingTime:
 
 
 def waiting_time(rate: float, cap: int, interval: float, squared_cv: float) -> WaitingTime:
-    """At `rate` requests per second; a full batch of `cap` requests completes one every `interval` seconds, and rate * interval
-    is below 1."""
+    """The waiting time at `rate` requests per second; a full batch of `cap` requests completes one every `interval` seconds,
+    and rate * interval is below 1."""
     middle_K = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
     exponential_K = -np.log1p(-middle_K)
     exponential_K *= interval / (1 - rate * interval) / exponential_K.mean()

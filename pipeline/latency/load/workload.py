@@ -99,31 +99,31 @@ def read_workload(path: Path) -> Workload:
     if not counts:
         raise UsageError(f"{file}: an examination without prompts; examine the draft again")
     try:
-        found = examined_workload(counts, CONVENTIONS[convention], len(counts[0].rounds))
-        sound = np.isfinite(found.rounds_GW).all() and (found.rounds_G > 0).all()
+        workload = examined_workload(counts, CONVENTIONS[convention], len(counts[0].rounds))
+        sound = np.isfinite(workload.rounds_GW).all() and (workload.rounds_G > 0).all()
     except (IndexError, TypeError, ValueError) as error:
         raise UsageError(f"{file}: incomplete examination ({error}); examine the draft again") from None
     if not sound:
         raise UsageError(
             f"{file}: outputs have at most one token, or rounds are not finite; examine the draft again with longer outputs"
         )
-    return replace(found, draft_digest=digest)
+    return replace(workload, draft_digest=digest)
 
 
 def _of_profile(raw: Any, file: Path) -> tuple[Sequence[PromptCounts], str, str | None]:
     """Counts, convention and the draft's digest from an `acceptance.json`."""
     try:
-        found = examined(parse_examination(raw, str(file)))
+        examination = examined(parse_examination(raw, str(file)))
     except BrokenDraft as error:
         raise UsageError(f"{file}: {error}; {_GIVE}") from None
     except UnderstudyError as error:
         raise UsageError(str(error)) from None
-    kind = KINDS[found.profile.draft.kind]
+    kind = KINDS[examination.profile.draft.kind]
     if not kind.has_weights:
         raise UsageError(
             f"{file}: an examination of {kind.name}, which has no draft model; give the examination of a draft"
         )
-    return found.counts, found.profile.conditions.convention, found.profile.draft.digest
+    return examination.counts, examination.profile.conditions.convention, examination.profile.draft.digest
 
 
 def constant_acceptance_workload(

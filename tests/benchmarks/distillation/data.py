@@ -45,9 +45,9 @@ class Regime:
     @cached_property
     def documents(self) -> dict[str, int]:
         """By prompt, what it was cut from."""
-        from pipeline.corpus.prompt_store import read_prompts
+        from pipeline.corpus.prompt_store import open_prompts
 
-        return {prompt.id: prompt.cluster for prompt in read_prompts(self.corpus)}
+        return {prompt.id: prompt.cluster for prompt in open_prompts(self.corpus)}
 
     def load(self, which: Path) -> Any:
         from pipeline.models.devices import choose_device

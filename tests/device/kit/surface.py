@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pipeline.latency.costs.measure import measure_profile
+from pipeline.latency.costs.measure import Grid, measure_profile
 from pipeline.progress import Progress
 from tests.device.kit.models import PAIRS, Setup
 
@@ -24,13 +24,15 @@ def _surface(setup: Setup, target: str, draft: str) -> dict[str, Any]:
         setup.model(target),
         setup.model(draft),
         setup.vocabulary(target),
-        batches=BATCHES[: setup.size(len(BATCHES), 2)],
-        gammas=setup.size(GAMMAS, 2),
-        contexts=contexts,
-        prompts=prompts,
+        Grid(
+            batches=BATCHES[: setup.size(len(BATCHES), 2)],
+            gammas=setup.size(GAMMAS, 2),
+            contexts=contexts,
+            prompts=prompts,
+            repeats=5,
+        ),
         about={"target": f"{target}, random weights", "draft": f"{draft}, random weights"},
         progress=Progress(terminal=False),
         out=out,
-        repeats=5,
     )
     return {"profile": json.loads(json.dumps(found.json()))}

@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +12,14 @@ from pipeline.corpus.answer_store import StoredAnswer
 from pipeline.corpus.answers import parse_answer
 from pipeline.corpus.first_pass import RowCounts, read_sources
 from pipeline.corpus.rendering import Renderer
-from pipeline.corpus.rows import ParsedPrompt, parse_row
+from pipeline.corpus.rows import parse_row
 from pipeline.models.loading import load_tokenizer
 from tests.fakes import quiet
+from tests.unit.corpus.kept_rows import KeptRows
 
 SAMPLES = Path(__file__).parents[2] / "fixtures" / "logs"
 SOURCE = PromptSource(path="log", use_answers=True, answer_field="response")
 _IDS = ("token_ids", "response_token_ids", "sglext", "__verbose")
-
-
-class Kept:
-    """The rows that the first pass accepts."""
-
-    def __init__(self) -> None:
-        self.answers: list[StoredAnswer | None] = []
-
-    def add(
-        self,
-        source: int,
-        prompts: list[ParsedPrompt],
-        tokens: list[list[int]],
-        bare: list[list[int]],
-        answers: Sequence[StoredAnswer | None],
-    ) -> None:
-        self.answers += answers
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +29,9 @@ def renderer() -> Renderer:
 
 def _read(path: Path, renderer: Renderer, place: Path) -> tuple[RowCounts, list[StoredAnswer]]:
     config = CorpusConfig(sources=(SOURCE.model_copy(update={"path": str(path)}),))
-    kept = Kept()
+    kept = KeptRows()
     counts = read_sources(config, [path], renderer, kept, place / "rejects.jsonl", quiet())
-    return counts, [answer for answer in kept.answers if answer is not None]
+    return counts, [row.answer for row in kept if row.answer is not None]
 
 
 @pytest.mark.parametrize(

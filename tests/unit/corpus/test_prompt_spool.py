@@ -1,17 +1,14 @@
 """Prompts in a file that has no name."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from pipeline.corpus.as_served import JoinedText
 from pipeline.corpus.prompt_spool import spooled
-from pipeline.corpus.prompt_store import SCHEMA, Chat, Prompt
-from pipeline.corpus.prompt_store import _prompts as stored_prompts
+from pipeline.corpus.prompt_store import Chat, Prompt
 from pipeline.corpus.row_facts import NO_FACTS, RowFacts
 
 
@@ -46,23 +43,6 @@ def test_prompts_come_back_and_no_file_is_left(tmp_path: Path) -> None:
     assert found.has_chats
     assert found[1].chat is not None
     assert ("a", "b") == found[1].chat.follow_ups[1][1]["content"].parts
-
-
-def test_chats_of_versions_before_are_read() -> None:
-    """Without time, roles and limit; their roles were checked when they were written."""
-    said = {"role": "critic", "content": "No."}
-    raw = {
-        "messages": [said],
-        "follow_ups": [[{"role": "user", "content": "Why?"}]],
-        "tools": [],
-        "arguments": {"a": 1},
-    }
-    (batch,) = pa.Table.from_pylist(
-        [dict.fromkeys(SCHEMA.names) | {"tokens": [], "chat": json.dumps(raw)}], SCHEMA
-    ).to_batches()
-    (found,) = stored_prompts(batch)
-    assert found.chat is not None
-    assert RowFacts((), {"a": 1}, roles=("critic", "user")) == found.chat.facts
 
 
 def test_none_are_a_sequence(tmp_path: Path) -> None:

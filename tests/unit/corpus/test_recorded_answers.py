@@ -13,6 +13,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import PreTrainedTokenizerFast
 
 from pipeline.config.corpus import PromptSource
+from pipeline.corpus.accepted_rows import AcceptedRow
 from pipeline.corpus.answer_forms import UnusableAnswer
 from pipeline.corpus.answer_store import StoredAnswer, StoredAnswers, write_answers
 from pipeline.corpus.answers import LoggedAnswer, parse_answer
@@ -230,7 +231,7 @@ def _written(directory: Path, answers: dict[str, StoredAnswer]) -> StoredAnswers
     directory.mkdir(exist_ok=True)
     with RowBuffer(directory, {}) as buffer:
         for name, answer in answers.items():
-            buffer.add(0, [parse_row({"prompt": name}, SOURCE)], [[1]], [[1]], [answer])
+            buffer.add([AcceptedRow(0, parse_row({"prompt": name}, SOURCE), [1], [1], answer)])
     ids = np.array([int(name, 16) for name in answers], dtype=np.uint64)
     assert len(answers) == write_answers(
         directory / "answers.arrow", buffer.accepted, ids, np.ones(len(answers), dtype=bool)

@@ -13,6 +13,7 @@ from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.rows import parse_row
 from pipeline.progress import Progress
+from tests.unit.corpus.kept_rows import KeptRows
 from tests.unit.segments.texts import bpe_tokenizer
 
 _TEMPLATES = Path(__file__).parents[1] / "segments/templates"
@@ -100,18 +101,8 @@ def test_every_form_of_a_chat(form: str) -> None:
     ]
 
 
-class _Kept:
-    """Takes the rows."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[Any, list[int], Any]] = []
-
-    def add(self, source: int, prompts: Any, tokens: Any, bare: Any, answers: Any) -> None:
-        self.rows += zip(prompts, tokens, answers, strict=True)
-
-
-def _read(tmp_path: Path, row: dict[str, Any], **fields: Any) -> tuple[_Kept, Any, RowCounts]:
-    path, kept = tmp_path / "log.jsonl", _Kept()
+def _read(tmp_path: Path, row: dict[str, Any], **fields: Any) -> tuple[KeptRows, Any, RowCounts]:
+    path, kept = tmp_path / "log.jsonl", KeptRows()
     path.write_text(json.dumps(row))
     template = (_TEMPLATES / "qwen3.jinja").read_text().replace("\n{%", "{%").removesuffix("\n")
     tokenizer = bpe_tokenizer(_ADDED, template)
@@ -126,7 +117,7 @@ def _read(tmp_path: Path, row: dict[str, Any], **fields: Any) -> tuple[_Kept, An
 def test_a_session_gives_a_prompt_and_a_completion_for_each_turn(tmp_path: Path) -> None:
     """Tool results and earlier answers are in prompts only; the completion has thinking and calls."""
     kept, tokenizer, counts = _read(tmp_path, {"messages": SESSION})
-    texts = [(tokenizer.decode(ids), tokenizer.decode(answer.tokens)) for _, ids, answer in kept.rows]
+    texts = [(tokenizer.decode(ids), tokenizer.decode(answer.tokens)) for _, _, ids, _, answer in kept]
 
     assert (3, 3, 3) == (counts.rows, counts.accepted, counts.answers)
     assert ["<think>\nLook it up.", "It rains.", "I do not know."] == [
@@ -135,5 +126,5 @@ def test_a_session_gives_a_prompt_and_a_completion_for_each_turn(tmp_path: Path)
     assert [False, True, True] == ["rain, 4 degrees" in asked for asked, _ in texts]
     assert not any("degrees" in said for _, said in texts)
     assert "</think>" in texts[1][0]  # as this template does
-    assert 1 == len({prompt.conversation for prompt, _, _ in kept.rows})
-    assert 3 == len({prompt.place for prompt, _, _ in kept.rows})
+    assert 1 == len({prompt.conversation for _, prompt, *_ in kept})
+    assert 3 == len({prompt.place for _, prompt, *_ in kept})

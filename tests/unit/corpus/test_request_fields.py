@@ -13,8 +13,9 @@ from pipeline.corpus.first_pass import RowCounts, read_sources
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.request_fields import NEUTRAL, REFUSED, REFUSED_UNDER_KEY, TAKEN, is_known
-from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
+from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.progress import Progress
+from tests.unit.corpus.kept_rows import KeptRows
 from tests.unit.segments.texts import bpe_tokenizer
 
 _ASKED = {"role": "user", "content": "Why?"}
@@ -26,11 +27,6 @@ TEMPLATE = (
 )
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 TEMPLATE += PLAIN
-
-
-class _Kept(list[ParsedPrompt]):
-    def add(self, number: int, prompts: Any, *_: Any) -> None:
-        self.extend(prompts)
 
 
 class _Said(Progress):
@@ -57,9 +53,9 @@ def _read(
 ) -> tuple[list[tuple[str, str]], RowCounts | None, list[str]]:
     """Text and domain of each prompt, the counts of rows, and warnings."""
     config = CorpusConfig(sources=(PromptSource(path=str(path), **settings),), max_rejected_share=1)
-    renderer, kept, progress = Renderer(bpe_tokenizer((), template), None, {}), _Kept(), _Said()
+    renderer, kept, progress = Renderer(bpe_tokenizer((), template), None, {}), KeptRows(), _Said()
     counts = read_sources(config, [path], renderer, kept, path.with_name("rejects"), progress)
-    return [(renderer.text(prompt)[0], prompt.domain) for prompt in kept], counts, progress.said
+    return [(renderer.text(prompt)[0], prompt.domain) for _, prompt, *_ in kept], counts, progress.said
 
 
 def _row(request: Any, form: str, tmp_path: Path) -> Any:

@@ -3,7 +3,6 @@
 import json
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_facts import RowFacts
 from pipeline.corpus.rows import ParsedPrompt
 from pipeline.progress import Progress
+from tests.unit.corpus.kept_rows import KeptRows
 from tests.unit.segments.texts import bpe_tokenizer
 
 _TEMPLATE = (
@@ -86,18 +86,13 @@ def test_a_time_is_needed_only_where_it_is_written(asked: str, dated: bool) -> N
     assert "b;" == tokenizer.decode(renderer.answer_ids(prompt, asked_ids, answer).tokens)
 
 
-class _Kept(list[Any]):
-    def add(self, number: int, prompts: Any, *_: Any) -> None:
-        self.extend(prompts)
-
-
 def test_rows_of_a_source_keep_their_times(tmp_path: Path) -> None:
     """Also where no window of time is asked for."""
     path = tmp_path / "log.jsonl"
     rows = [{"prompt": "a", "created": _THEN}, {"prompt": "b", "created": "2024-03-02T00:00:00Z"}, {"prompt": "c"}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = CorpusConfig(sources=(PromptSource(path=str(path), domain="d"),), min_prompt_tokens=1)
-    renderer, found = Renderer(bpe_tokenizer((), _TEMPLATE), None, {}, day=date(2026, 11, 26)), _Kept()
+    renderer, found = Renderer(bpe_tokenizer((), _TEMPLATE), None, {}, day=date(2026, 11, 26)), KeptRows()
     read_sources(config, [path], renderer, found, tmp_path / "rejects", Progress(False))
-    assert [_THEN, _THEN + 60, None] == [prompt.facts.time for prompt in found]
-    assert ["01 Mar", "02 Mar", "26 Nov"] == [renderer.text(prompt)[0][:6] for prompt in found]
+    assert [_THEN, _THEN + 60, None] == [row.prompt.facts.time for row in found]
+    assert ["01 Mar", "02 Mar", "26 Nov"] == [renderer.text(row.prompt)[0][:6] for row in found]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.readers import Row
+from pipeline.corpus.readers import SourceRow
 from pipeline.corpus.redaction import redact, redact_text
 from pipeline.corpus.rows import BadRow
 from pipeline.corpus.traffic import Traffic, timestamp
@@ -18,15 +18,15 @@ from pipeline.corpus.traffic import Traffic, timestamp
 TODAY = date(2026, 11, 20)
 
 
-def _rows(*values: Any) -> list[Row]:
-    return [Row("log.jsonl", number, value) for number, value in enumerate(values, 1)]
+def _rows(*values: Any) -> list[SourceRow]:
+    return [SourceRow("log.jsonl", number, value) for number, value in enumerate(values, 1)]
 
 
-def _traffic(rows: list[Row], **settings: Any) -> Traffic:
+def _traffic(rows: list[SourceRow], **settings: Any) -> Traffic:
     return Traffic(rows, PromptSource(path="log.jsonl", **settings), TODAY)
 
 
-def _used(rows: list[Row], **settings: Any) -> list[int]:
+def _used(rows: list[SourceRow], **settings: Any) -> list[int]:
     return [row.number for row in _traffic(rows, **settings)]
 
 

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
@@ -18,7 +17,6 @@ from pipeline.examination.cross_check import decoded_starts
 from pipeline.examination.examiner import Examiner
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.draft_length import Schedule
 from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.speculation.teacher_forced import PaddedBatch
 from tests.fakes import stored_completion, tiny_llama
@@ -126,35 +124,6 @@ def test_a_decode_does_what_the_examination_counts(sampling: Sampling, gamma: in
         plain = Decoder(target, None, sampling=GREEDY, vocabulary=32).decode(requests)
         assert [one.tokens for one in plain] == [one.tokens for one in decoded]
         assert sum(sum(one.accepted) for one in decoded) > 60  # it loops, so that there is something to copy
-
-
-def test_rows_do_not_depend_on_the_batch() -> None:
-    """Rows of other lengths, rows that end, and rounds without drafting change nothing."""
-    target, rule = tiny_llama(seed=5), Schedule(((1, 3, 4), (4, 8, 0)))
-    requests = [Request([number, 3] * number, 5 + 6 * number, number) for number in range(1, 7)]
-    together = Decoder(target, PromptLookup(3), sampling=Sampling(), vocabulary=32, gamma=rule).decode(requests)
-    drafted = [sum(one.drafted) for one in together]
-    alone = [Decoder(target, None, sampling=GREEDY, vocabulary=32).decode([one])[0].tokens for one in requests]
-    greedy = Decoder(target, PromptLookup(3), sampling=GREEDY, vocabulary=32, gamma=rule).decode(requests)
-
-    assert [0, 0, 0] == drafted[:3]  # nothing is drafted while all six run
-    assert drafted[-1] > 0
-    assert alone == [one.tokens for one in greedy]
-
-
-def test_what_is_emitted_has_the_law_of_the_target() -> None:
-    """The second token after a certain proposal, at temperature 1: frequencies as the target's probabilities. 4,000 draws; chance
-    of a false alarm 3e-7 (each of 32 frequencies within 6.5 standard errors)."""
-    target, count = tiny_llama(seed=3), 4000
-    prompt = [7, 9, 4, 7, 9]  # 4 is proposed
-    requests = [Request(prompt, 2, seed) for seed in range(count)]
-    decoded = Decoder(target, PromptLookup(2), sampling=Sampling(), vocabulary=32, gamma=1).decode(requests)
-    first = np.bincount([one.tokens[0] for one in decoded], minlength=32) / count
-    with torch.inference_mode():
-        p = target(input_ids=torch.tensor([prompt])).logits[0, -1].double().softmax(-1).numpy()
-
-    assert (np.abs(first - p) < 6.5 * np.sqrt(p * (1 - p) / count) + 1e-9).all()
-    assert {4} == {one.tokens[0] for one in decoded if one.accepted[0] == 1}
 
 
 def test_segments_are_those_of_the_walk() -> None:

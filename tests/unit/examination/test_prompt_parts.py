@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.examination.prompt_parts import Part, last_characters, prompt_parts, prompt_title
+from pipeline.examination.prompt_parts import PromptPart, last_characters, prompt_parts, prompt_title
 
 
 class Words:
@@ -38,7 +38,7 @@ OURS = ("<|user|>", "user\n is a word", "<|end|>", "<|assistant|>")
 PLAIN = ("Why is the sky", " blue?")
 
 
-def parts_of(*pieces: str) -> list[Part]:
+def parts_of(*pieces: str) -> list[PromptPart]:
     return prompt_parts(Words(*pieces), range(len(pieces)))
 
 
@@ -67,14 +67,14 @@ def test_template_is_told_from_text() -> None:
 
 def test_long_titles_end_at_a_word() -> None:
     """A word that is too long by itself is cut."""
-    assert "word " * 13 + "word …" == prompt_title([Part("word\n" * 50, False)])
-    assert "x" * 70 + " …" == prompt_title([Part("x" * 200, False)])
+    assert "word " * 13 + "word …" == prompt_title([PromptPart("word\n" * 50, False)])
+    assert "x" * 70 + " …" == prompt_title([PromptPart("x" * 200, False)])
     assert "" == prompt_title([])
 
 
 def test_the_end_of_a_long_prompt_is_shown() -> None:
     """With a sign that there was more."""
-    parts = [Part("<a>", True), Part("bcdef", False), Part("<g>", True)]
-    assert [Part("…ef", False), Part("<g>", True)] == last_characters(parts, 5)
+    parts = [PromptPart("<a>", True), PromptPart("bcdef", False), PromptPart("<g>", True)]
+    assert [PromptPart("…ef", False), PromptPart("<g>", True)] == last_characters(parts, 5)
     assert parts == last_characters(parts, 11)
     assert 0 == len(last_characters([], 5))

@@ -96,8 +96,8 @@ def test_every_product_has_mean_1(listed: int) -> None:
 def test_samples_pass(listed: int) -> None:
     """800 answers, looked at after each. Chance of a false alarm: below 1 in 10,000 for each of the two."""
     test = _run(_answers(800, listed=listed))
-    assert not test.found.recorded.refuted
-    assert 800 == test.found.recorded.completions
+    assert not test.pooled.recorded.refuted
+    assert 800 == test.pooled.recorded.completions
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_others_are_refused(change: Change, most: int, said: str) -> None:
 def test_the_stated_power_is_what_the_test_has() -> None:
     """Temperatures that shift mean log p by what 400 answers are said to find: nine in ten such logs are refused, here 5 of 7
     at least. Chance of fewer: 3%, and the draws are fixed."""
-    found = _run(_answers(400)).found.recorded
+    found = _run(_answers(400)).pooled.recorded
     finds = power(found)
     assert finds is not None
     variance = found.moments[0] / found.tokens
@@ -137,7 +137,7 @@ def test_the_stated_power_is_what_the_test_has() -> None:
 
 def test_power_grows_with_the_log() -> None:
     """By the square root of the number of answers, down to the tolerance for rounding."""
-    few = _run(_answers(100)).found.recorded
+    few = _run(_answers(100)).pooled.recorded
     many = few
     for _ in range(99):
         many = many + few
@@ -240,14 +240,14 @@ def test_completions_are_pooled_in_the_order_of_the_requests() -> None:
         one.add(place, part)
     for place in (3, 1, 0, 2, 2, 11, 10, 9, 8, 7, 6, 5):
         other.add(place, parts[place])
-    assert 4 == other.found.recorded.completions
+    assert 4 == other.pooled.recorded.completions
     other.add(4, parts[4])
     stored = SampleEvidence.of_facts(sum(parts[:8], start=SampleEvidence()).facts())
     for place, part in ((8, sum(parts[8:], start=SampleEvidence())), (0, stored)):
         again.add(place, part, 8 if place == 0 else 4)
-    for found in (other.found, again.found):
-        assert one.found.recorded.log_e_C == pytest.approx(found.recorded.log_e_C)
-        assert one.found.recorded.completions == found.recorded.completions
+    for found in (other.pooled, again.pooled):
+        assert one.pooled.recorded.log_e_C == pytest.approx(found.recorded.log_e_C)
+        assert one.pooled.recorded.completions == found.recorded.completions
 
 
 def test_evidence_is_stored_as_it_is() -> None:

@@ -189,7 +189,7 @@ def test_shards_are_tested_in_their_order(models: list[Any], settings: Generatio
     first = (tmp_path / "b" / "shard-00000.completions.arrow").rename(tmp_path / "away")
     for _ in range(2):
         stored.look()
-        tested.append(stored._test.found.recorded.completions)
+        tested.append(stored._test.pooled.recorded.completions)
         if not tested[0] and first.exists():
             first.rename(tmp_path / "b" / "shard-00000.completions.arrow")
     assert [0, 16] == tested

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.config.loading import parse_config
-from pipeline.corpus.prompt_store import PROMPTS, Prompt, read_prompts
+from pipeline.corpus.prompt_store import PROMPTS, Prompt, open_prompts
 from pipeline.corpus.same_text import text_id
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.stored_pair import PAIR_FILE
@@ -66,7 +66,7 @@ def _rows(count: int, **extra: Any) -> list[dict[str, Any]]:
 
 
 def _splits(out: Path) -> dict[str, str]:
-    return {prompt.id: prompt.split for prompt in read_prompts(out)}
+    return {prompt.id: prompt.split for prompt in open_prompts(out)}
 
 
 def test_stage_writes_prompts_and_counts_them(run: Run) -> None:
@@ -75,7 +75,7 @@ def test_stage_writes_prompts_and_counts_them(run: Run) -> None:
     rows = [*_rows(40, domain="code"), {"turns": _texts(2, seed=9)}, *off_size]
     outcome, out = run([*rows, rows[0]], max_prompt_tokens=250, min_prompt_tokens=4)
     figures = outcome.figures
-    prompts = read_prompts(out)
+    prompts = list(open_prompts(out))
 
     assert {PROMPTS, "rejects.jsonl"} == {path.name for path in out.iterdir()}
     assert (44, 42, 0, 1) == tuple(figures[name] for name in ("rows", "accepted", "rejected", "too_long"))
@@ -124,7 +124,7 @@ def test_prompts_are_read_back(run: Run) -> None:
     import hashlib
 
     _, out = run(_rows(30))
-    prompts = read_prompts(out)
+    prompts = list(open_prompts(out))
     words = [
         *WordTokenizer()(["<user> " + _texts(1)[0] + " <assistant>"], add_special_tokens=False, verbose=False)[
             "input_ids"
@@ -145,18 +145,18 @@ def test_prompts_are_read_back(run: Run) -> None:
         == prompts[0]
     )
     assert list(range(30)) == [prompt.cluster for prompt in prompts]
-    assert [p for p in prompts if p.split == "dev"] == read_prompts(out, ["dev"])
+    assert [p for p in prompts if p.split == "dev"] == list(open_prompts(out, ["dev"]))
     with pytest.raises(ValueError, match="no such split: test"):
-        read_prompts(out, ["test"])
+        list(open_prompts(out, ["test"]))
 
 
 def test_missing_and_damaged_prompts_are_named(tmp_path: Path) -> None:
     """The error names the missing or damaged file."""
     with pytest.raises(UnderstudyError, match=r"prompts\.arrow: no such file"):
-        read_prompts(tmp_path)
+        list(open_prompts(tmp_path))
     (tmp_path / PROMPTS).write_bytes(b"nothing like Arrow")
     with pytest.raises(UnderstudyError, match=r"prompts\.arrow: damaged"):
-        read_prompts(tmp_path)
+        list(open_prompts(tmp_path))
 
 
 def test_same_input_same_bytes(run: Run) -> None:
@@ -181,7 +181,7 @@ def test_splits_are_stable_when_rows_are_added(run: Run) -> None:
 
 def test_splits_do_not_follow_the_chat_template(run: Run) -> None:
     """The same prompts fall into the same splits whether they are rendered or not."""
-    rendered, plain = (read_prompts(run(_rows(40), chat_template=wanted)[1]) for wanted in (True, False))
+    rendered, plain = (list(open_prompts(run(_rows(40), chat_template=wanted)[1])) for wanted in (True, False))
 
     assert [prompt.split for prompt in rendered] == [prompt.split for prompt in plain]
     assert rendered[0].tokens != plain[0].tokens
@@ -195,7 +195,7 @@ def test_near_duplicates_never_straddle_splits(run: Run) -> None:
         rows += [{"prompt": text}, {"prompt": variant + " x", "group": number}]
     followers = [{"prompt": text, "group": number} for number, text in enumerate(_texts(20, seed=3))]
     outcome, out = run([*rows, *followers])
-    prompts = read_prompts(out)
+    prompts = list(open_prompts(out))
     splits = [prompt.split for prompt in prompts]
 
     assert (20, 20) == (outcome.figures["near_duplicates"], outcome.figures["clusters"])
@@ -211,7 +211,7 @@ def test_what_is_typed_otherwise_never_straddles_splits(run: Run) -> None:
     near-duplicates, and the others are in the first one's split."""
     texts = [f"explain {words}" for words in _texts(40, words=3)]
     outcome, out = run([{"prompt": typed} for text in texts for typed in (text, *_typed_otherwise(text))])
-    splits = [prompt.split for prompt in read_prompts(out)]
+    splits = [prompt.split for prompt in open_prompts(out)]
 
     counts = tuple(outcome.figures[name] for name in ("clusters", "exact_duplicates", "near_duplicates"))
     assert (40, 40, 80) == counts  # the tokenizer of these tests does not see whitespace
@@ -223,7 +223,7 @@ def test_what_is_typed_otherwise_next_week_is_in_the_same_split(run: Run, way: i
     """Also where the two are never in one corpus."""
     texts = [f"explain {words}" for words in _texts(40, words=3)]
     before, after = (
-        [prompt.split for prompt in read_prompts(run([{"prompt": typed} for typed in rows])[1])]
+        [prompt.split for prompt in open_prompts(run([{"prompt": typed} for typed in rows])[1])]
         for rows in (texts, [_typed_otherwise(text)[way] for text in texts])
     )
 
@@ -236,7 +236,7 @@ def test_chats_that_open_with_the_same_words_share_a_split(run: Run) -> None:
     chats = [{"turns": [text, later[number]]} for number, text in enumerate(texts)]
     others = [{"turns": [f"{text.upper()}?", later[30 + number]]} for number, text in enumerate(texts)]
     _, out = run(chats, others, [{"prompt": f"({text})"} for text in texts], sources=_every_turn(2) + _plain(2))
-    splits = [prompt.split for prompt in read_prompts(out)]
+    splits = [prompt.split for prompt in open_prompts(out)]
 
     assert splits[:30] == splits[30:60] == splits[60:]
 
@@ -254,7 +254,7 @@ def test_the_turns_of_a_session_are_in_one_split(run: Run) -> None:
     for rows, fields in ((begun, {"every_answer": True}), (longer, {"every_answer": True}), (requests, {})):
         outcome, out = run(rows, sources=[{"path": "prompts0.jsonl", **fields}])
         splits: dict[str, list[str]] = {}
-        for prompt in read_prompts(out):
+        for prompt in open_prompts(out):
             splits.setdefault(prompt.conversation, []).append(prompt.split)
         found.append(splits)
 
@@ -272,7 +272,7 @@ def test_sources_in_two_modes_of_the_template(run: Run) -> None:
     rows = _rows(40, domain="chat")
     sources = [{"path": f"prompts{n}.jsonl", "chat_template_arguments": {"mood": mood}} for n, mood in enumerate("ab")]
     outcome, out = run(rows, rows, sources=sources)
-    prompts = read_prompts(out)
+    prompts = list(open_prompts(out))
 
     by_domain = {name: {p.text_id: p.split for p in prompts if p.domain == name} for name in outcome.notes["domains"]}
     assert ["chat (mood=a)", "chat (mood=b)"] == list(by_domain)
@@ -290,7 +290,7 @@ def test_a_mode_is_also_that_of_the_corpus(run: Run) -> None:
     sources = [{"path": "prompts0.jsonl"}, {"path": "prompts1.jsonl", "chat_template_arguments": {"mood": "b"}}]
     rows = _rows(40, domain="chat")
     _, out = run(rows, rows, sources=sources, chat_template_arguments={"mood": "a"})
-    found = {(prompt.domain, prompt.mode) for prompt in read_prompts(out)}
+    found = {(prompt.domain, prompt.mode) for prompt in open_prompts(out)}
     assert found == {("chat", "mood=a"), ("chat (mood=b)", "mood=b")}
 
 
@@ -307,7 +307,7 @@ def test_groups_never_straddle_splits(run: Run) -> None:
     rows = [{"prompt": text, "group": number // 10} for number, text in enumerate(_texts(200))]
     others = [{"prompt": text, "group": number // 10} for number, text in enumerate(_texts(200, seed=2))]
     outcome, out = run(rows, others)
-    prompts = read_prompts(out)
+    prompts = list(open_prompts(out))
 
     assert 400 == len(prompts)
     assert (40, 10) == (outcome.figures["clusters"], outcome.figures["largest_cluster"])
@@ -393,7 +393,7 @@ def test_the_acceptance_of_requests_is_kept(run: Run, capsys: pytest.CaptureFixt
     counts = {"draft_n": 8, "draft_n_accepted": 4, "predicted_n": 8}
     rows = [row | ({"response": {"timings": counts}} if n % 2 else {}) for n, row in enumerate(_rows(60))]
     outcome, out = run(rows)
-    prompts = read_prompts(out)
+    prompts = list(open_prompts(out))
     known = [prompt for prompt in prompts if prompt.acceptance is not None]
     in_train = sum(prompt.split == "train" for prompt in known)
 
@@ -421,7 +421,7 @@ def test_a_chat_keeps_its_tools(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     chat = {"turns": ["a b", "c d"], "tools": tools}
     source = {"path": "prompts0.jsonl", "every_turn": True}
     _, out = run([chat, *_rows(30)], sources=[source])
-    first = read_prompts(out)[0].chat
+    first = open_prompts(out)[0].chat
 
     assert first is not None
     assert tools == list(first.facts.tools) == list(first.with_answer("x").facts.tools)

@@ -9,15 +9,10 @@ from pipeline.errors import UsageError
 from pipeline.latency.costs.measurements import Table, read_measurements
 from pipeline.latency.costs.step_costs import is_profile
 from tests.unit.latency.costs.offers import line, offered
+from tests.unit.latency.sweeps import write_table
 
 SWEEPS = next((one for up in Path(__file__).parents if (one := up / "shared/data/measurements").is_dir()), Path("none"))
 NO_ANSWER = {"draftbench_m4max.csv", "specbundle_sglang.csv", "qwen397_awq_ctx16k.csv"}  # see docs/latency.md
-
-
-def _write(place: Path, header: str, *rows: str) -> Path:
-    path = place / "sweep.csv"
-    path.write_text("\n".join((header, *rows)) + "\n")
-    return path
 
 
 def _followed(path: Path) -> tuple[dict[str, str], Table]:
@@ -31,7 +26,7 @@ def _followed(path: Path) -> tuple[dict[str, str], Table]:
 )
 def test_a_throughput_with_another_name_is_offered(name: str, tmp_path: Path) -> None:
     """It rises with the load, and the time per token that follows is possible. The first token's time is another one."""
-    path = _write(tmp_path, f"concurrency,{name},FTL(s)", "1,100,0.02", "8,640,0.05", "32,1600,0.2")
+    path = write_table(tmp_path, f"concurrency,{name},FTL(s)", "1,100,0.02", "8,640,0.05", "32,1600,0.2")
     columns, table = _followed(path)
 
     assert {"throughput": name, "ttft": "FTL(s)"} == columns
@@ -40,7 +35,7 @@ def test_a_throughput_with_another_name_is_offered(name: str, tmp_path: Path) ->
 
 def test_a_time_per_token_with_another_name_is_offered(tmp_path: Path) -> None:
     """With the unit that its name has."""
-    columns, table = _followed(_write(tmp_path, "batch_size,token_time_ms", "1,45", "8,46", "64,62"))
+    columns, table = _followed(write_table(tmp_path, "batch_size,token_time_ms", "1,45", "8,46", "64,62"))
 
     assert {"running": "batch_size", "tpot": "token_time_ms"} == columns
     assert [0.045, 0.046, 0.062] == pytest.approx([one.step_seconds for one in table.measured])
@@ -49,7 +44,7 @@ def test_a_time_per_token_with_another_name_is_offered(tmp_path: Path) -> None:
 def test_littles_law_finds_the_columns_of_a_table_without_one_known_name(tmp_path: Path) -> None:
     """Throughput times time per token is the number of users; runs and cards are no such number."""
     rows = ("1,1,8,98,10.1", "2,8,8,630,12.5", "3,32,8,1590,20")
-    columns, table = _followed(_write(tmp_path, "run,users,cards,gen_tps,delay_ms", *rows))
+    columns, table = _followed(write_table(tmp_path, "run,users,cards,gen_tps,delay_ms", *rows))
 
     assert {"concurrency": "users", "throughput": "gen_tps", "tpot": "delay_ms"} == columns
     assert [1, 8, 32] == [one.requests for one in table.measured]
@@ -70,14 +65,14 @@ def test_littles_law_finds_the_columns_of_a_table_without_one_known_name(tmp_pat
 )
 def test_nothing_is_offered_where_none_fits_or_several(header: str, rows: tuple[str, ...], tmp_path: Path) -> None:
     """The message is as before."""
-    path = _write(tmp_path, header, *rows)
+    path = write_table(tmp_path, header, *rows)
 
     assert {} == offered(path)
 
 
 def test_a_table_that_is_read_has_no_offer(tmp_path: Path) -> None:
     """Other columns may fit as well."""
-    path = _write(tmp_path, "concurrency,tpot_ms,aggregate_tps", "1,10,100", "8,12.5,640")
+    path = write_table(tmp_path, "concurrency,tpot_ms,aggregate_tps", "1,10,100", "8,12.5,640")
 
     assert [0.010, 0.0125] == pytest.approx([one.step_seconds for one in read_measurements(path).measured])
 
@@ -123,7 +118,7 @@ def test_a_name_that_was_read_is_offered_as_the_same(name: str, quantity: str, t
     kept = [one for one in known if one != same and (one not in times or (same not in times and one == "tpot_ms"))]
     header = [*kept, name]
     rows = [",".join(str(known[one if one != name else same][place]) for one in header) for place in range(6)]
-    path = _write(tmp_path, ",".join(header), *rows)
+    path = write_table(tmp_path, ",".join(header), *rows)
     found = offered(path) or line(" ".join(read_measurements(path).notes))
 
     assert {quantity: name} == found
@@ -165,7 +160,7 @@ def test_units_are_offered_as_factors(
     header: str, rows: tuple[str, ...], columns: dict[str, str], tmp_path: Path
 ) -> None:
     """Where Little's law tells them: the line has `NAME*FACTOR`, and the report says it."""
-    path = _write(tmp_path, header, *rows)
+    path = write_table(tmp_path, header, *rows)
     table = read_measurements(path, columns) if columns or "tpot_ms" in header else None
     if table is None:
         assert {} == offered(path)
@@ -189,7 +184,7 @@ def _said(path: Path) -> str:
 def test_a_time_between_chunks_is_offered_where_the_acceptance_is_unknown(tmp_path: Path) -> None:
     """It is that of a token without a draft and of several with one; the number of running requests as well."""
     header = "k,concurrency,tpot_ms,chunk_ms,other_ms,avg_running"
-    path = _write(tmp_path, header, "0,1,20,20,31,1", "0,8,30,30.1,40,7.9", "3,1,10,24,15,1", "3,8,16,39,19,7.5")
+    path = write_table(tmp_path, header, "0,1,20,20,31,1", "0,8,30,30.1,40,7.9", "3,1,10,24,15,1", "3,8,16,39,19,7.5")
     note = " ".join(read_measurements(path).notes)
     table = read_measurements(path, line(note.partition("the acceptance is unknown")[0]))
 
@@ -209,7 +204,7 @@ def test_a_time_between_chunks_is_offered_where_the_acceptance_is_unknown(tmp_pa
 )  # fmt: skip
 def test_what_an_unread_column_would_change_is_refused(header: str, row: str, message: str, tmp_path: Path) -> None:
     """Drafts were plain decoding, an overloaded server kept up, and rows without a draft were a draft that is never right."""
-    assert message in _said(_write(tmp_path, header, row))
+    assert message in _said(write_table(tmp_path, header, row))
 
 
 def test_results_after_each_other_are_lines_or_not(tmp_path: Path) -> None:
@@ -313,7 +308,7 @@ def test_what_planners_tables_say_of_themselves(
 ) -> None:
     """Texts that tell of drafts, failed requests, a server's first request, one GPU of several, two throughputs, blanks of
     pandas."""
-    said = _said(_write(tmp_path, header, *rows))
+    said = _said(write_table(tmp_path, header, *rows))
 
     assert message in said
     assert message or (said.startswith("read ") and "--column" not in said)
@@ -336,7 +331,7 @@ def test_a_latency_with_the_output_length_is_the_time_per_token(
 ) -> None:
     """As AIPerf writes them; tokens are no milliseconds."""
     rows = ("1,0,2143.2,256", "8,0,2446,256", "1,3,1069.7,256")
-    path = _write(
+    path = write_table(
         tmp_path,
         f"concurrency,k,{latency},{tokens}" + (first and f",{first},ISL"),
         *(one + (first and ",65,1000") for one in rows),

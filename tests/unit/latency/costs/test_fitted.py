@@ -209,7 +209,7 @@ def test_a_file_of_an_older_schema_is_read() -> None:
     old = fitted_costs_from_json(raw, "costs.json")
 
     assert found.edge is not None
-    assert old.edge_error is None
+    assert old.edge is None
     assert old.accuracy == old.accuracy_at(3, 32) == found.accuracy
     assert old.accuracy_at(3, 33).left_out is None
     assert replace(found, edge=None) == old

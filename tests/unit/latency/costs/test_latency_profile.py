@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pipeline.errors import UnderstudyError
-from pipeline.latency.costs.measure import measure_profile
+from pipeline.latency.costs.measure import Grid, measure_profile
 from pipeline.latency.costs.profile import Profile
 from pipeline.latency.costs.step_costs import read_profile
 from pipeline.latency.costs.surface import Surface
@@ -41,13 +41,9 @@ def test_what_is_measured_has_every_point() -> None:
         target,
         draft,
         32,
-        batches=(1, 2),
-        gammas=2,
-        contexts=(4, 8),
-        prompts=(3, 6),
+        Grid(batches=(1, 2), gammas=2, contexts=(4, 8), prompts=(3, 6), repeats=1),
         about={"pair": "tiny"},
         progress=quiet(),
-        repeats=1,
     )
 
     assert ((1, 2), (1, 2, 3), (4, 8)) == (found.target.batches, found.target.tokens, found.target.contexts)

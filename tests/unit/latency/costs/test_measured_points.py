@@ -9,12 +9,13 @@ import torch
 
 from pipeline.errors import UnderstudyError
 from pipeline.latency.costs import measure
+from pipeline.latency.costs.measure import Grid
 from pipeline.latency.costs.measured_points import points_path, read_points
 from pipeline.latency.costs.profile import Profile
 from pipeline.progress import Progress
 from tests.fakes import tiny_llama
 
-SIZES: dict[str, Any] = {"batches": (1, 2), "gammas": 1, "contexts": (4, 8), "prompts": (3, 6), "repeats": 1}
+GRID = Grid(batches=(1, 2), gammas=1, contexts=(4, 8), prompts=(3, 6), repeats=1)
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 def _measure(out: Path, **about: str) -> Profile:
     target, draft = (tiny_llama(seed, dtype=torch.float32) for seed in (1, 2))
     return measure.measure_profile(
-        target, draft, 32, **SIZES, about={"pair": "tiny", **about}, progress=Progress(False), out=out
+        target, draft, 32, GRID, about={"pair": "tiny", **about}, progress=Progress(False), out=out
     )
 
 

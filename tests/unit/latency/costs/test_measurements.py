@@ -11,19 +11,14 @@ from pipeline.errors import UsageError
 from pipeline.latency.costs.measurements import Measurement, read_measurements
 from pipeline.latency.costs.output_rounds import tokens_per_round
 from tests.unit.latency.costs.offers import followed
+from tests.unit.latency.sweeps import write_table
 
 PUBLISHED = "concurrency,k,mean_acceptance_length,tpot_p50_ms,ttft_p50_ms,output_tok_s"
 
 
-def _table(tmp_path: Path, *lines: str) -> Path:
-    path = tmp_path / "sweep.csv"
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
 def test_a_published_sweep_is_read_as_it_is(tmp_path: Path) -> None:
     """Step time is TPOT times tokens per step; the column name says milliseconds."""
-    path = _table(tmp_path, PUBLISHED, "4,3,2.5,10,50,400", "8,0,,22,60,360")
+    path = write_table(tmp_path, PUBLISHED, "4,3,2.5,10,50,400", "8,0,,22,60,360")
 
     assert [
         Measurement(
@@ -63,7 +58,7 @@ def test_a_published_sweep_is_read_as_it_is(tmp_path: Path) -> None:
 )
 def test_missing_quantities_are_derived(header: str, row: str, requests: float, step: float, tmp_path: Path) -> None:
     """Concurrency by Little's law, TPOT from latency or throughput, tokens per step from acceptance."""
-    (found,) = read_measurements(_table(tmp_path, header, row)).measured
+    (found,) = read_measurements(write_table(tmp_path, header, row)).measured
 
     assert pytest.approx(requests) == found.requests
     assert pytest.approx(step) == found.step_seconds
@@ -72,7 +67,7 @@ def test_missing_quantities_are_derived(header: str, row: str, requests: float, 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_the_delimiter_is_detected_from_the_header(delimiter: str, tmp_path: Path) -> None:
     """Comma, semicolon or tab."""
-    path = _table(tmp_path, *(line.replace(",", delimiter) for line in (PUBLISHED, "4,3,2.5,10,50,400")))
+    path = write_table(tmp_path, *(line.replace(",", delimiter) for line in (PUBLISHED, "4,3,2.5,10,50,400")))
 
     assert [(4.0, 3, 2.5)] == [
         (one.requests, one.gamma, one.tokens_per_step) for one in read_measurements(path).measured
@@ -81,7 +76,7 @@ def test_the_delimiter_is_detected_from_the_header(delimiter: str, tmp_path: Pat
 
 def test_columns_and_values_can_be_named(tmp_path: Path) -> None:
     """For tables with other column names or missing columns."""
-    path = _table(tmp_path, "users,time per token (ms)", "4,10")
+    path = write_table(tmp_path, "users,time per token (ms)", "4,10")
     (found,) = read_measurements(
         path, {"concurrency": "users", "tpot": "time per token (ms)"}, {"gamma": 3, "acceptance_length": 2}
     ).measured
@@ -259,7 +254,7 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
 )
 def test_a_bad_table_is_one_line(lines: tuple[str, ...], message: str, tmp_path: Path) -> None:
     """Names file, line and remedy."""
-    path = _table(tmp_path, *lines)
+    path = write_table(tmp_path, *lines)
     with pytest.raises(UsageError, match=re.escape(message)) as found:
         read_measurements(path)
 
@@ -289,7 +284,7 @@ def test_a_file_of_another_kind_is_one_line(content: Any, message: str, tmp_path
 
 def test_unknown_names_are_errors(tmp_path: Path) -> None:
     """A missing column, an unknown quantity, a missing file."""
-    path = _table(tmp_path, PUBLISHED, "4,3,2.5,10,50,400")
+    path = write_table(tmp_path, PUBLISHED, "4,3,2.5,10,50,400")
     with pytest.raises(UsageError, match="no column 'users'; columns are concurrency, k"):
         read_measurements(path, {"concurrency": "users"})
     with pytest.raises(UsageError, match="'speed' is not a known quantity; known are running, concurrency"):
@@ -300,7 +295,7 @@ def test_unknown_names_are_errors(tmp_path: Path) -> None:
 
 def test_a_value_that_contradicts_the_table_is_an_error(tmp_path: Path) -> None:
     """Appended values are for quantities without a column."""
-    path = _table(tmp_path, PUBLISHED, "4,3,2.5,10,50,400")
+    path = write_table(tmp_path, PUBLISHED, "4,3,2.5,10,50,400")
 
     with pytest.raises(UsageError, match="line 2: the row has gamma 3; remove gamma=5"):
         read_measurements(path, values={"gamma": 5})
@@ -326,7 +321,7 @@ def test_tables_of_others_are_read(
 ) -> None:
     """Names in other spellings; no value; an open loop's limit is no batch; throughput counts the first token; `step` may be a
     number."""
-    (one,) = followed(_table(tmp_path, header, row)).measured
+    (one,) = followed(write_table(tmp_path, header, row)).measured
 
     assert pytest.approx(read, rel=1e-4) == (one.requests, one.gamma, one.tokens_per_step, one.step_seconds)
 
@@ -348,7 +343,7 @@ def test_tables_of_others_are_read(
 def test_what_could_be_read_wrongly_is_refused(lines: tuple[str, ...], message: str, tmp_path: Path) -> None:
     """Drafts without a draft length, throughput in requests per second, times in another unit."""
     with pytest.raises(UsageError, match=re.escape(message)):
-        read_measurements(_table(tmp_path, *lines))
+        read_measurements(write_table(tmp_path, *lines))
 
 
 def test_results_of_sglang_need_a_draft_length(tmp_path: Path) -> None:
@@ -387,7 +382,7 @@ def test_a_throughput_tells_the_batch_only_in_tokens_of_all(
     column: str, rows: list[str], requests: list[int], tmp_path: Path
 ) -> None:
     """Not in requests per second, not of each request, and not where prefills take the same share at every load."""
-    table = read_measurements(_table(tmp_path, f"concurrency,k,{column},tpot_ms", *rows))
+    table = read_measurements(write_table(tmp_path, f"concurrency,k,{column},tpot_ms", *rows))
 
     assert pytest.approx(requests) == [one.requests for one in table.measured]
     assert (requests[-1] < 16) == any("the server was full" in note for note in table.notes)
@@ -395,7 +390,7 @@ def test_a_throughput_tells_the_batch_only_in_tokens_of_all(
 
 def test_columns_that_were_not_read_are_named(tmp_path: Path) -> None:
     """So that a misspelt one is noticed."""
-    table = read_measurements(_table(tmp_path, "concurrency,k,tpot_ms,gpu,note", "4,0,10,H100,x"))
+    table = read_measurements(write_table(tmp_path, "concurrency,k,tpot_ms,gpu,note", "4,0,10,H100,x"))
 
     assert "not read: gpu, note" in table.notes
 
@@ -412,7 +407,7 @@ def test_a_value_does_not_replace_those_of_a_result(tmp_path: Path) -> None:
 
 def test_a_given_column_may_have_empty_cells(tmp_path: Path) -> None:
     """Plain rows have no acceptance; a column that no row has is an error."""
-    path = _table(tmp_path, "concurrency,k,acceptance_rate,tpot_ms", "1,0,,20", "1,3,0.7,10")
+    path = write_table(tmp_path, "concurrency,k,acceptance_rate,tpot_ms", "1,0,,20", "1,3,0.7,10")
     plain, drafted = read_measurements(path, {"acceptance_rate": "acceptance_rate"}).measured
 
     assert (1.0, pytest.approx(2.533)) == (plain.tokens_per_step, drafted.tokens_per_step)
@@ -423,7 +418,7 @@ def test_a_given_column_may_have_empty_cells(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", ["1,0,0,20", "1,1,0.7,14"])
 def test_a_length_below_one_does_not_count_the_targets_own_token(row: str, tmp_path: Path) -> None:
     """In any row, plain or with one draft token: then it counts in none."""
-    path = _table(tmp_path, "concurrency,k,acceptance_length,tpot_ms", row, "1,3,1.53,10")
+    path = write_table(tmp_path, "concurrency,k,acceptance_length,tpot_ms", row, "1,3,1.53,10")
     table = read_measurements(path)
 
     assert pytest.approx(2.53) == table.measured[1].tokens_per_step
@@ -433,13 +428,13 @@ def test_a_length_below_one_does_not_count_the_targets_own_token(row: str, tmp_p
 def test_a_long_time_to_first_token_is_pointed_out(tmp_path: Path) -> None:
     """A server for 64 requests, without a throughput that would tell."""
     rows = ["1,0,20,60,100", "64,0,30,200,100", "128,0,30,3000,100"]
-    notes = read_measurements(_table(tmp_path, "concurrency,k,tpot_ms,ttft_ms,tokens", *rows)).notes
+    notes = read_measurements(write_table(tmp_path, "concurrency,k,tpot_ms,ttft_ms,tokens", *rows)).notes
 
     assert any("from 128 requests on TTFT is more than half of the decoding time" in note for note in notes)
 
 
 def test_two_heavy_loads_of_a_full_server_tell_the_same_batch(tmp_path: Path) -> None:
     """64 ran at both, by throughput times TPOT."""
-    path = _table(tmp_path, "concurrency,k,output_tok_s,tpot_ms", "128,0,3200,20", "256,0,3200,20")
+    path = write_table(tmp_path, "concurrency,k,output_tok_s,tpot_ms", "128,0,3200,20", "256,0,3200,20")
 
     assert [64, 64] == [one.requests for one in read_measurements(path).measured]

@@ -7,14 +7,9 @@ import pytest
 
 from pipeline.errors import UsageError
 from pipeline.escaping.secrets import without_secrets
-from pipeline.latency.costs.measurements import Table, read_measurements
+from pipeline.latency.costs.measurements import read_measurements
 from tests.unit.latency.costs.offers import followed
-
-
-def _read(tmp_path: Path, *lines: str) -> Table:
-    path = tmp_path / "sweep.csv"
-    path.write_text("\n".join(lines) + "\n")
-    return read_measurements(path)
+from tests.unit.latency.sweeps import read_table
 
 
 @pytest.mark.parametrize(
@@ -72,7 +67,7 @@ def test_names_of_other_engines_are_read(
 def test_a_wrong_unit_or_kind_is_refused(lines: tuple[str, ...], message: str, tmp_path: Path) -> None:
     """Each was read as something else, without a word."""
     with pytest.raises(UsageError, match=re.escape(message)):
-        _read(tmp_path, *lines)
+        read_table(tmp_path, *lines)
 
 
 def test_a_named_column_is_believed(tmp_path: Path) -> None:
@@ -88,18 +83,18 @@ def test_a_named_column_is_believed(tmp_path: Path) -> None:
 
 def test_a_throughput_that_falls_between_some_loads_is_of_all(tmp_path: Path) -> None:
     """A server may lose throughput at its heaviest load: here from 8 to 16 requests, or from 1 to 2."""
-    assert 3 == len(_read(tmp_path, "concurrency,output_tok_s", "1,100", "8,400", "16,390").measured)
-    assert 2 == len(_read(tmp_path, "concurrency,output_tok_s", "1,100", "2,90").measured)
+    assert 3 == len(read_table(tmp_path, "concurrency,output_tok_s", "1,100", "8,400", "16,390").measured)
+    assert 2 == len(read_table(tmp_path, "concurrency,output_tok_s", "1,100", "2,90").measured)
 
 
 def test_what_was_not_used_is_said(tmp_path: Path) -> None:
     """A throughput of each request beside TPOT, and rows without a draft length."""
     rows = ("1,0,100,10,", "16,,90,11,", "1,2,200,5,2", "16,2,180,5.5,2")
-    notes = _read(tmp_path, "concurrency,k,output_tok_s,tpot_ms,acceptance_length", *rows).notes
+    notes = read_table(tmp_path, "concurrency,k,output_tok_s,tpot_ms,acceptance_length", *rows).notes
 
     assert "no draft length, so plain decoding (1 of 4 rows)" in notes
     assert "output_tok_s is not tokens per second of all requests, by the other columns, so it was not used" in notes
-    clean = _read(tmp_path, "concurrency,output_tok_s,tpot_ms", "1,100,10", "16,1400,11").notes
+    clean = read_table(tmp_path, "concurrency,output_tok_s,tpot_ms", "1,100,10", "16,1400,11").notes
     assert not any("not used" in note or "no draft length" in note for note in clean)
 
 

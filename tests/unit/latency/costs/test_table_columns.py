@@ -9,12 +9,7 @@ import pytest
 from pipeline.errors import UsageError
 from pipeline.latency.costs.measurements import read_measurements
 from pipeline.latency.load.output_lengths import parse_output_lengths
-
-
-def _table(tmp_path: Path, *lines: str) -> Path:
-    path = tmp_path / "sweep.csv"
-    path.write_text("\n".join(lines) + "\n")
-    return path
+from tests.unit.latency.sweeps import write_table
 
 
 @pytest.mark.parametrize(
@@ -64,14 +59,14 @@ def test_tables_of_others_are_read_too(
     header: str, row: str, columns: dict[str, str], read: tuple[float, ...], tmp_path: Path
 ) -> None:
     """Spelling, units, order of columns, blank cells."""
-    (one,) = read_measurements(_table(tmp_path, header, row), columns).measured
+    (one,) = read_measurements(write_table(tmp_path, header, row), columns).measured
 
     assert pytest.approx(read, rel=1e-4) == (one.requests, one.tokens_per_step, one.step_seconds)
 
 
 def test_a_column_is_read_once(tmp_path: Path) -> None:
     """A column that is given as the concurrency is not the number of running requests as well."""
-    path = _table(tmp_path, "batch,k,tpot_ms,tokens", "4,0,10,129")
+    path = write_table(tmp_path, "batch,k,tpot_ms,tokens", "4,0,10,129")
     (one,) = read_measurements(path, {"concurrency": "batch"}).measured
 
     assert pytest.approx(4 * (1 - 1 / 130)) == one.in_batch
@@ -79,7 +74,9 @@ def test_a_column_is_read_once(tmp_path: Path) -> None:
 
 def test_means_go_before_medians(tmp_path: Path) -> None:
     """Of the time per token and of TTFT."""
-    path = _table(tmp_path, "concurrency,k,median_tpot_ms,mean_tpot_ms,median_ttft_ms,mean_ttft_ms", "1,0,9,10,40,50")
+    path = write_table(
+        tmp_path, "concurrency,k,median_tpot_ms,mean_tpot_ms,median_ttft_ms,mean_ttft_ms", "1,0,9,10,40,50"
+    )
     (one,) = read_measurements(path).measured
 
     assert (pytest.approx(0.010), pytest.approx(0.05)) == (one.step_seconds, one.ttft)
@@ -116,7 +113,7 @@ def test_a_draft_length_by_counters_is_rounded(tmp_path: Path) -> None:
 def test_what_could_be_read_wrongly_is_refused_too(lines: tuple[str, ...], message: str, tmp_path: Path) -> None:
     """Few accepted tokens, an overloaded server, TTFT in another unit."""
     with pytest.raises(UsageError, match=re.escape(message)):
-        read_measurements(_table(tmp_path, *lines))
+        read_measurements(write_table(tmp_path, *lines))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +127,7 @@ def test_what_could_be_read_wrongly_is_refused_too(lines: tuple[str, ...], messa
 )
 def test_a_throughput_tells_the_batch_too(column: str, rows: list[str], requests: list[float], tmp_path: Path) -> None:
     """Shares of the concurrency around the limits, and in requests per second."""
-    table = read_measurements(_table(tmp_path, f"concurrency,k,{column},tpot_ms", *rows))
+    table = read_measurements(write_table(tmp_path, f"concurrency,k,{column},tpot_ms", *rows))
 
     assert pytest.approx(requests) == [one.requests for one in table.measured]
 
@@ -139,7 +136,7 @@ def test_a_note_is_for_what_it_says(tmp_path: Path) -> None:
     """And is not there otherwise."""
 
     def notes(header: str, *rows: str) -> str:
-        return " ".join(read_measurements(_table(tmp_path, header, *rows)).notes)
+        return " ".join(read_measurements(write_table(tmp_path, header, *rows)).notes)
 
     assert "accepted / drafted tokens" not in notes("concurrency,k,draft_acceptance_rate,tpot_ms", "4,3,0.5,10")
     assert "itl_ms is neither a step nor" in notes("concurrency,k,itl_ms,tpot_ms", "4,0,25,10")
@@ -150,7 +147,7 @@ def test_a_note_is_for_what_it_says(tmp_path: Path) -> None:
 
 def test_places_serve_at_least_one_request(tmp_path: Path) -> None:
     """Of 2 requests on 4 places none is prefilled beside another that decodes."""
-    (one,) = read_measurements(_table(tmp_path, "concurrency,k,tpot_ms,completed", "4,0,10,2")).measured
+    (one,) = read_measurements(write_table(tmp_path, "concurrency,k,tpot_ms,completed", "4,0,10,2")).measured
 
     assert 1.0 == one.requests_per_place
 
@@ -188,7 +185,7 @@ def test_what_a_result_says_goes_before_what_is_derived(tmp_path: Path) -> None:
 
 def test_requests_in_prefill_do_not_wait_where_tpot_is_derived(tmp_path: Path) -> None:
     """Half of a request's time is its prefill at every load; TPOT from throughput and TTFT."""
-    path = _table(
+    path = write_table(
         tmp_path, "concurrency,k,output_tok_s,ttft_ms,tokens", "1,0,16,500,16", "4,0,64,500,16", "16,0,256,500,16"
     )
 
@@ -198,7 +195,9 @@ def test_requests_in_prefill_do_not_wait_where_tpot_is_derived(tmp_path: Path) -
 @pytest.mark.parametrize(("column", "value"), [("tpot (milliseconds)", 20), ("tpot_us", 20_000)])
 def test_units_have_several_names(column: str, value: float, tmp_path: Path) -> None:
     """20 ms."""
-    (one,) = read_measurements(_table(tmp_path, f"concurrency,k,{column}", f"4,0,{value}"), {"tpot": column}).measured
+    (one,) = read_measurements(
+        write_table(tmp_path, f"concurrency,k,{column}", f"4,0,{value}"), {"tpot": column}
+    ).measured
 
     assert pytest.approx(0.02) == one.step_seconds
 

@@ -11,13 +11,14 @@ from pipeline.commands.latency.options import read_costs_and_workload
 from pipeline.errors import UsageError
 from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.fitted import FittedCosts, fitted_costs_from_json
-from pipeline.latency.costs.measurements import Table, read_measurements
+from pipeline.latency.costs.measurements import Table
 from pipeline.latency.load.prediction import chosen_lengths, draft_option, predict
 from pipeline.latency.load.schedule import make_schedule
 from pipeline.latency.load.workload import Workload
 from pipeline.report.latency_fit import print_costs
 from pipeline.report.latency_predict import above_measured, near_capacity, print_prediction
 from pipeline.report.latency_schedule import print_schedule, schedule_json
+from tests.unit.latency.sweeps import read_table
 
 LOADS, LENGTHS = (1, 2, 4, 8, 16, 32), {0: 1.0, 3: 2.4}
 
@@ -27,15 +28,9 @@ def _step(load: float, gamma: int) -> float:
     return 0.020 + 0.002 * gamma + load * (4e-4 + 9e-4 * gamma)
 
 
-def _read(place: Path, header: str, *rows: str) -> Table:
-    path = place / "sweep.csv"
-    path.write_text("\n".join((header, *rows)) + "\n")
-    return read_measurements(path)
-
-
 def _throughputs(place: Path, gammas: tuple[int, ...] = (0, 3)) -> Table:
     rows = [f"{n},{g},{n * LENGTHS[g] / _step(n, g)}" for n, g in product(LOADS, gammas)]
-    return _read(place, "concurrency,k,output_tok_s", *rows)
+    return read_table(place, "concurrency,k,output_tok_s", *rows)
 
 
 def _costs(place: Path, table: Table) -> tuple[FittedCosts, Path]:
@@ -85,7 +80,7 @@ def test_another_acceptance_is_refused_beside_them(tmp_path: Path) -> None:
     table = _throughputs(tmp_path)
     found, path = _costs(tmp_path, table)
     _, workload = read_costs_and_workload(path, None, 0.8, "256", 128)
-    stated = _read(tmp_path, "concurrency,k,output_tok_s,acceptance_length", "4,3,100,2.4")
+    stated = read_table(tmp_path, "concurrency,k,output_tok_s,acceptance_length", "4,3,100,2.4")
 
     with pytest.raises(UsageError, match="cannot be used with another acceptance"):
         chosen_lengths(workload, found, 32)
@@ -98,7 +93,7 @@ def test_another_acceptance_is_refused_beside_them(tmp_path: Path) -> None:
 def test_a_row_without_acceptance_in_a_table_that_has_it_is_refused(tmp_path: Path) -> None:
     """It would be another kind of step than the others."""
     with pytest.raises(UsageError, match="line 3: draft length 3, but the acceptance is unknown"):
-        _read(tmp_path, "concurrency,k,tpot_ms,acceptance_length", "1,3,10,2.4", "4,3,11,")
+        read_table(tmp_path, "concurrency,k,tpot_ms,acceptance_length", "1,3,10,2.4", "4,3,11,")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +110,7 @@ def test_tokens_per_step_are_the_time_between_chunks_over_the_time_per_token(
     header: str, row: str, tokens: float | None, tmp_path: Path
 ) -> None:
     """Where nothing states them."""
-    (one,) = _read(tmp_path, header, row).measured
+    (one,) = read_table(tmp_path, header, row).measured
 
     assert (tokens is not None) == one.acceptance_known
     assert tokens is None or pytest.approx(tokens) == one.tokens_per_step
@@ -142,7 +137,7 @@ def test_costs_without_drafts_predict_plain_decoding(tmp_path: Path, capsys: pyt
 def test_drafts_alone_have_a_schedule_without_speedups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The fastest of the measured lengths by time per token, never 0; what needs plain decoding is unknown."""
     rows = [f"{n},{g},{n * (1 + 0.5 * g) / _step(n, g)}" for n, g in product(LOADS, (1, 3))]
-    found, path = _costs(tmp_path, _read(tmp_path, "concurrency,k,output_tok_s", *rows))
+    found, path = _costs(tmp_path, read_table(tmp_path, "concurrency,k,output_tok_s", *rows))
     with pytest.raises(UsageError, match="no measurement of plain decoding"):
         read_costs_and_workload(path, None, None, "256", 128)
     _, workload = read_costs_and_workload(path, None, None, "256", 128, plain=False)
