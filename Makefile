@@ -35,7 +35,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long test-device test-gpu test-lowest test-newest test-heads device-kit test-kit mutants fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service test-scale bench bench-distill bench-served bench-scale bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
+.PHONY: help quickstart test test-unit test-long test-device test-gpu test-lowest test-newest test-heads device-kit test-kit mutants fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service test-scale bench bench-distill bench-served bench-scale bench-sweep docs structure lint lint-workflow lint-deployment types wheel-test release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -236,6 +236,9 @@ docs: $(VENV)/.developed  ## docs/configuration.md from the config models, engin
 	$(BIN)/python -m pipeline.report.engines > docs/engines.md
 	$(BIN)/python -m tests.commands_page > docs/commands.md
 	$(BIN)/python -m tests.modules_page > docs/modules.md
+
+structure: $(VENV)/.developed  ## the folders in the order of their imports, floor by floor, with their lines and files
+	@$(BIN)/python -m tests.structure
 
 lint: $(VENV)/.developed  ## ruff
 	$(BIN)/ruff check .
