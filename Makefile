@@ -232,8 +232,8 @@ bench-sweep: $(VENV)/.developed $(VLLM_VENV)/.installed  ## a sweep of vLLM's CP
 	VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" $(BIN)/python -m tests.benchmarks paper_sweep
 
 docs: $(VENV)/.developed  ## docs/configuration.md from the config models, engines.md from the engine facts, commands.md from the commands, modules.md from the modules
-	$(BIN)/python -m pipeline.report.configuration > docs/configuration.md
-	$(BIN)/python -m pipeline.report.engines > docs/engines.md
+	$(BIN)/python -m tests.configuration_page > docs/configuration.md
+	$(BIN)/python -m tests.engines_page > docs/engines.md
 	$(BIN)/python -m tests.commands_page > docs/commands.md
 	$(BIN)/python -m tests.modules_page > docs/modules.md
 

@@ -175,7 +175,7 @@ def _completed(context: StageContext[GateSettings], variant: Variant, case: Case
         )
         case = replace(case, serving_bytes=memory)
     if load is not None:
-        from pipeline.report.at_load import plot_at_load
+        from pipeline.review.at_load import plot_at_load
 
         workload = sides.workload(case.candidate)
         plot_at_load(load, workload, variant, context.out)

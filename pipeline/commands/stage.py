@@ -45,7 +45,7 @@ def stage(
     from pipeline.handover.notice import check_receiver
     from pipeline.handover.settle import settle
     from pipeline.progress import Progress
-    from pipeline.report.run_page import render_page
+    from pipeline.review.run_page import render_page
     from pipeline.running.begin import begin
     from pipeline.running.runner import Runner
     from pipeline.running.share_run import IN_PARTS, require_in_parts
