@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pipeline.config.quantize import UNQUANTIZED, Variant
+from pipeline.config.tasks import draft_input, examination_input
 from pipeline.errors import UnderstudyError
 from pipeline.handover.approval import approval_command
 from pipeline.judgement.age import examination_age
@@ -21,7 +22,6 @@ from pipeline.registry.version_tags import version_tags
 from pipeline.review.card import card, examined, version_description
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import PromoteSettings
-from pipeline.running.tasks import draft_input, examination_input
 from pipeline.store.artifacts import age_in_days, read_manifest
 from pipeline.store.files import write_json
 from pipeline.store.times import utc_now

@@ -32,6 +32,7 @@ ORDER: tuple[str, ...] = (
     "speculation",
     "drafts",
     "servers",
+    "notices",
     "acceptance",
     "generation",
     "latency",

@@ -37,8 +37,8 @@ def promote(
     registered files are intact. Exit 3 if one of them fails, or if promote.approval_days have passed.
     """
     from pipeline.handover.approval import approve_run, waiting_run
-    from pipeline.handover.notice import check_receiver
     from pipeline.handover.settle import handover
+    from pipeline.notices.send import check_receiver
     from pipeline.progress import Progress
     from pipeline.registry.draft_names import Registered, Run
     from pipeline.registry.finding import config_of, read_entry, require_registry
@@ -77,9 +77,9 @@ def rollback(
     promote the draft that was rolled back, unless they are called with --force-promote. A rollback that was interrupted is
     completed, and not repeated.
     """
-    from pipeline.handover.notice import check_receiver
     from pipeline.handover.rollback import Rollback, roll_back
     from pipeline.handover.settle import handover
+    from pipeline.notices.send import check_receiver
     from pipeline.progress import Progress
 
     read, where = _config_and_store(config, overrides, store)
@@ -98,8 +98,8 @@ def settle(config: ChampionOf, overrides: OverridesOfFile = None, store: StorePa
     alias champion was moved by hand, and on a machine that serves what another machine promotes. Exit 3 if the alias was moved by
     hand to a version that did not pass its gate, was not approved (promote.by_hand) or was rolled back: then the link stays.
     """
-    from pipeline.handover.notice import check_receiver
     from pipeline.handover.settle import settle as settle_config
+    from pipeline.notices.send import check_receiver
     from pipeline.progress import Progress
     from pipeline.registry.registry import registered_name
 
@@ -133,7 +133,7 @@ def verify(
     from dataclasses import asdict
 
     from pipeline.errors import Refused, UnderstudyError
-    from pipeline.handover.notice import check_receiver
+    from pipeline.notices.send import check_receiver
     from pipeline.progress import Progress
 
     read, where = _config_and_store(config, overrides, store)

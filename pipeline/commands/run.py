@@ -68,8 +68,8 @@ def run(
     from pipeline.commands.tables.show import print_summary
     from pipeline.commands.tables.summary import summarise
     from pipeline.handover.difference import report_difference
-    from pipeline.handover.notice import check_receiver
     from pipeline.handover.settle import settle
+    from pipeline.notices.send import check_receiver
     from pipeline.progress import Progress
     from pipeline.review.run_page import render_page
     from pipeline.running.begin import begin

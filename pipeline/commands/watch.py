@@ -35,7 +35,7 @@ def watch(
     import time
 
     from pipeline.errors import Refused, UnderstudyError
-    from pipeline.handover.notice import check_receiver
+    from pipeline.notices.send import check_receiver
     from pipeline.planning.learning import check_can_learn
     from pipeline.progress import Progress
     from pipeline.registry.finding import champion_config

@@ -1,14 +1,11 @@
-"""Tells a webhook or a program what has happened: that the champion has changed, so that it can reload the servers, or a drift.
+"""Sends a message to a webhook or a program: that the champion has changed, so that it can reload the servers, or a drift.
 
-A notice of the champion states which version it is and which change made it so. It is sent at least once: a receiver drops what
-it has seen, by name, change and digest. Does not decide when a notice is due.
+Does not know what a message states, and does not decide when one is due.
 """
 
 import asyncio
-import json
 import os
 import subprocess
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,7 +23,6 @@ from pipeline.store.programs import call
 if TYPE_CHECKING:
     import aiohttp
 
-SCHEMA = 1
 _TRIES = 3
 _READ, _QUOTED = 4096, 120  # bytes of an answer that are read, and characters that are quoted
 _SAID_SECONDS = 2.0
@@ -47,49 +43,6 @@ class Message(Protocol):
 
     @property
     def again(self) -> str: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Champion:
-    """The draft to serve. `export`: where `promote.export` has put it, in the form of the engine."""
-
-    version: str
-    digest: str
-    run: str
-    export: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Notice:
-    """The body of a notice, as JSON. `change` numbers the changes of one `name`; `replaced` is the version before. `repeated`:
-    when it was sent once more, because an engine does not serve the champion; empty for the first time."""
-
-    schema: int = SCHEMA
-    name: str
-    change: int
-    time: str
-    action: str
-    champion: Champion | None
-    replaced: str | None
-    by: str
-    why: str
-    repeated: str = ""
-
-    @property
-    def text(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
-
-    @property
-    def key(self) -> str:
-        return f"{self.name}/{self.change}" + (f"/{self.repeated}" if self.repeated else "")
-
-    @property
-    def section(self) -> str:
-        return "promote.notice"
-
-    @property
-    def again(self) -> str:
-        return f"call `champion {'verify' if self.repeated else 'settle'}`"  # settle sends none that was accepted
 
 
 class _NotDelivered(UnderstudyError):

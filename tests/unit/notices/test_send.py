@@ -14,9 +14,10 @@ from tenacity import wait_none
 
 from pipeline.config.promote import NoticeConfig
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.handover import notice as notice_module
-from pipeline.handover.notice import Notice, check_receiver, receiver_name, send
 from pipeline.handover.settled import Settled
+from pipeline.notices import send as send_module
+from pipeline.notices.champion import Notice
+from pipeline.notices.send import check_receiver, receiver_name, send
 from pipeline.store.processes import running_process
 
 SECRET = NoticeConfig(url_variable="HOOK_URL")
@@ -26,7 +27,7 @@ NOTICE = Notice(name="n", change=1, time="t", action="promote", champion=None, r
 @pytest.fixture
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried again without a pause."""
-    monkeypatch.setattr(notice_module, "wait_exponential", lambda **_: wait_none())
+    monkeypatch.setattr(send_module, "wait_exponential", lambda **_: wait_none())
 
 
 @contextlib.contextmanager
@@ -87,7 +88,7 @@ def test_what_a_receiver_says_is_quoted(status: int, body: bytes, said: str) -> 
 
 
 def test_an_answer_that_does_not_end_is_taken_by_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notice_module, "_SAID_SECONDS", 0.05)
+    monkeypatch.setattr(send_module, "_SAID_SECONDS", 0.05)
     with _hook(200, b"", [], open_ended=True) as url:
         send(NoticeConfig(url=url), NOTICE)
 

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.config.promote import ExportConfig
 from pipeline.errors import UnderstudyError
-from pipeline.handover.link import linked_directory, point_link
+from pipeline.export.link import linked_directory, point_link
 
 
 def test_the_link_points_to_one_version_or_to_none(tmp_path: Path) -> None:
