@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.config.quantiles import quantile_name
-from pipeline.escaping.plot import plot_text
+from pipeline.escaping.markup import plot_text
 from pipeline.judgement.at_load import StatedLoad, covered
 from pipeline.latency.load.prediction import Prediction, chosen_lengths, draft_option, predict
 from pipeline.latency.load.schedule import Schedule, make_schedule, speedups

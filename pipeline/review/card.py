@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.acceptance.schema import Figure, ProfileConditions
 from pipeline.drafts.kinds import KINDS, Kind, rates_are_of
 from pipeline.errors import UnderstudyError
-from pipeline.escaping.markdown import code, markdown
+from pipeline.escaping.markup import code, markdown
 from pipeline.judgement.headline import headline, outcome, power_summary, undo
 from pipeline.judgement.new_vocabulary import HEADER, lines, table
 from pipeline.judgement.schema import CANDIDATE, FILE, Decision, DraftFigures

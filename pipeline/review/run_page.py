@@ -8,8 +8,7 @@ from pipeline.judgement.example_file import read_examples
 from pipeline.registry.run_content import markdown_summary, registered
 from pipeline.review.page import review_page
 from pipeline.store.artifacts import Store
-from pipeline.store.run_state import state_of
-from pipeline.store.runs import RunRecord, find_built
+from pipeline.store.runs import RunRecord, find_built, state_of
 
 
 def run_page(store: Store, record: RunRecord) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.schema import counted, unit_name
 from pipeline.errors import EXIT_REFUSED, UnderstudyError
-from pipeline.escaping.markdown import code
+from pipeline.escaping.markup import code
 from pipeline.escaping.terminal import printable
 from pipeline.judgement.headline import NO_POWER
 from pipeline.judgement.regression import Comparison, SegmentComparison

@@ -3,7 +3,7 @@
 import xml.etree.ElementTree as ET
 
 from pipeline.commands.tables.check import CheckResult, overall_figures, rates_text, segment_figures
-from pipeline.escaping.xml import xml_text
+from pipeline.escaping.markup import xml_text
 
 _CLASS = "understudy.check"
 _XML = '<?xml version="1.0" encoding="utf-8"?>\n'

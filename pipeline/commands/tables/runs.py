@@ -10,8 +10,7 @@ from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.headline import outcome, points
 from pipeline.judgement.schema import BriefDecision
 from pipeline.store.artifacts import Store
-from pipeline.store.run_state import state_of
-from pipeline.store.runs import RunRecord, load_run
+from pipeline.store.runs import RunRecord, load_run, state_of
 
 COLUMNS = ("run", "config", "verdict", "gain (points)", "started (UTC)", "state")
 _DAMAGED = "damaged"

@@ -16,8 +16,7 @@ from pipeline.registry.registry import naming
 from pipeline.registry.tracking import PAGE, ui_link
 from pipeline.running.plan import Plan
 from pipeline.store.artifacts import MANIFEST, Artifact, Store, read_manifest
-from pipeline.store.run_state import state_of
-from pipeline.store.runs import RunRecord, run_directory, shared_jobs
+from pipeline.store.runs import RunRecord, run_directory, shared_jobs, state_of
 
 _SHOWN = ("pair", "distill", "evaluate")
 _DIRECTORIES = {"pair": "target", "distill": "draft", "generate": "completions"}
