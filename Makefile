@@ -35,7 +35,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long test-device test-gpu test-lowest test-newest test-heads device-kit test-kit mutants fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service test-scale bench bench-distill bench-served bench-scale bench-sweep docs lint lint-workflow lint-deployment types wheel-test release-check clean
+.PHONY: help quickstart test test-unit test-long test-device test-gpu test-lowest test-newest test-heads device-kit test-kit mutants fuzz test-dags sanitize llama-server conformance conformance-sources test-dashboard test-service test-scale bench bench-distill bench-served bench-scale bench-sweep docs structure lint lint-workflow lint-deployment types wheel-test release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -232,10 +232,13 @@ bench-sweep: $(VENV)/.developed $(VLLM_VENV)/.installed  ## a sweep of vLLM's CP
 	VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" $(BIN)/python -m tests.benchmarks paper_sweep
 
 docs: $(VENV)/.developed  ## docs/configuration.md from the config models, engines.md from the engine facts, commands.md from the commands, modules.md from the modules
-	$(BIN)/python -m pipeline.report.configuration > docs/configuration.md
-	$(BIN)/python -m pipeline.report.engines > docs/engines.md
+	$(BIN)/python -m tests.configuration_page > docs/configuration.md
+	$(BIN)/python -m tests.engines_page > docs/engines.md
 	$(BIN)/python -m tests.commands_page > docs/commands.md
 	$(BIN)/python -m tests.modules_page > docs/modules.md
+
+structure: $(VENV)/.developed  ## the folders in the order of their imports, floor by floor, with their lines and files
+	@$(BIN)/python -m tests.structure
 
 lint: $(VENV)/.developed  ## ruff
 	$(BIN)/ruff check .

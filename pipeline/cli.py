@@ -14,7 +14,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from pipeline.commands import interruption, machine_errors, standard_streams
 from pipeline.commands.canary import canary
-from pipeline.commands.champion import export, history, promote, rollback, settle, verify
+from pipeline.commands.champion import history, promote, rollback, settle, verify
+from pipeline.commands.champion_export import export
 from pipeline.commands.check import check
 from pipeline.commands.compare import compare
 from pipeline.commands.dags import dags

@@ -1,7 +1,7 @@
 """What is printed: results on stdout; progress on stderr, one line per event, and a progress bar on a terminal only.
 
 Text of users is escaped here, so that it cannot move the cursor, colour, reorder or add a line. Nothing else prints, but for the
-renderers that use rich (`report/console.py`, `report/decode.py`); a test holds that.
+renderers that use rich (`commands/tables/console.py`, `commands/tables/decode.py`); a test holds that.
 """
 
 import json

@@ -17,6 +17,7 @@ from pipeline.acceptance.schema import (
     ProfileConditions,
     SamplingSettings,
 )
+from pipeline.config.tasks import Examination
 from pipeline.drafts.directory import find_draft
 from pipeline.drafts.head_config import kind_of
 from pipeline.drafts.head_tensors import measure_draft
@@ -45,7 +46,6 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.running.execution.parts import Part, Work, kept_parts
 from pipeline.running.execution.spread import Spread
 from pipeline.running.settings import EvaluateSettings
-from pipeline.running.tasks import Examination
 from pipeline.servers.identity import Identity
 from pipeline.speculation.settings import GREEDY
 from pipeline.store.row_files import RowFile

@@ -10,6 +10,7 @@ from pipeline.acceptance.profile_file import read_examination
 from pipeline.acceptance.schema import read_profile
 from pipeline.acceptance.step_times import StepTimes, find_step_times
 from pipeline.config.quantize import UNQUANTIZED, Variant
+from pipeline.config.tasks import CHAMPION_PROFILE, draft_input, examination_input, profile_input
 from pipeline.distillation.learning_curve import find_curve
 from pipeline.drafts.directory import seen_prompts
 from pipeline.judgement.at_load import StatedLoad
@@ -27,7 +28,6 @@ from pipeline.registry.run_content import decision_figures
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.pair_checks import left_out_variants
 from pipeline.running.settings import GateSettings
-from pipeline.running.tasks import CHAMPION_PROFILE, draft_input, examination_input, profile_input
 from pipeline.speculation.settings import Sampling
 from pipeline.store.artifacts import age_in_days, read_manifest
 from pipeline.store.files import write_json
@@ -175,7 +175,7 @@ def _completed(context: StageContext[GateSettings], variant: Variant, case: Case
         )
         case = replace(case, serving_bytes=memory)
     if load is not None:
-        from pipeline.report.at_load import plot_at_load
+        from pipeline.review.at_load import plot_at_load
 
         workload = sides.workload(case.candidate)
         plot_at_load(load, workload, variant, context.out)

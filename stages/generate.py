@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.config.tasks import PromptsTask
 from pipeline.corpus.answer_store import StoredAnswers
 from pipeline.corpus.prompt_store import Prompt, PromptColumns, open_prompts
 from pipeline.corpus.rendering import Renderer
@@ -31,7 +32,6 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.running.execution.parts import Part, Work
 from pipeline.running.execution.spread import Spread
 from pipeline.running.settings import GenerateSettings
-from pipeline.running.tasks import PromptsTask
 from pipeline.servers.connect import connect
 from pipeline.servers.identity import Identity
 from pipeline.speculation.settings import Sampling

@@ -3,24 +3,26 @@
 from dataclasses import asdict
 from typing import Any
 
-from pipeline.config.quantize import Variant
+from pipeline.config.quantize import UNQUANTIZED, Variant
+from pipeline.config.tasks import draft_input, examination_input
 from pipeline.errors import UnderstudyError
 from pipeline.handover.approval import approval_command
 from pipeline.judgement.age import examination_age
 from pipeline.judgement.decision_file import read_decision
 from pipeline.judgement.headline import gain_in_words
 from pipeline.judgement.rule_result import PASS
-from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE
+from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, Decision
+from pipeline.models.files import tokenizer_digest
+from pipeline.models.step_shape import step_shape
+from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.registry.drafts import Proposed, RegisteredDraft, Withdrawn
 from pipeline.registry.registry import Registry
 from pipeline.registry.run_content import model_figures
 from pipeline.registry.version_tags import version_tags
-from pipeline.report.card import card, version_description
-from pipeline.report.card_facts import card_facts
+from pipeline.review.card import card, examined, version_description
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import PromoteSettings
-from pipeline.running.tasks import draft_input
-from pipeline.store.artifacts import age_in_days
+from pipeline.store.artifacts import age_in_days, read_manifest
 from pipeline.store.files import write_json
 from pipeline.store.times import utc_now
 
@@ -42,7 +44,7 @@ def run(context: StageContext[PromoteSettings]) -> Outcome:
         if age.verdict != PASS:
             return Outcome(refused=f"refused: {age.name} ({age.verdict}): {age.text}")
     chosen = decision.variant
-    facts = card_facts(context, decision)
+    facts = _card_facts(context, decision)
     withdrawn = None if context.force_promote else registry.withdrawn(facts["digest"])
     if withdrawn is not None:
         return _stays_off(context, registry.name, withdrawn)
@@ -68,6 +70,59 @@ def run(context: StageContext[PromoteSettings]) -> Outcome:
     if waiting is not None and waiting.champion != waiting.version:
         return _waits(context, draft, waiting)
     return _report(context, draft, "promoted" if draft.run == context.run_id else "already champion")
+
+
+def _card_facts(context: StageContext[PromoteSettings], decision: Decision) -> dict[str, Any]:
+    """The content of the card and of the tags. UnderstudyError if the corpus is no longer in the store."""
+    chosen, served = decision.variant, context.settings.served
+    pair = read_pair(context.inputs["pair"], context.resources.models)
+    provenance = _provenance(context, chosen)
+    corpus = context.store.find("corpus", provenance["corpus"])
+    if corpus is None:
+        raise UnderstudyError(f"corpus {provenance['corpus']} is no longer in {context.store}; run again to rebuild it")
+    return {
+        "name": context.resources.registry.name,
+        "digest": context.digests[draft_input(chosen)],
+        "shape": step_shape(context.inputs[draft_input(chosen)] / "draft") or "",
+        "quantization": chosen,
+        "run": context.run_id,
+        "target": pair.facts["target"],
+        "target_place": _target_place(context, pair),
+        "tokenizer": tokenizer_digest(pair.tokenizer),
+        "base": pair.facts["draft"],
+        "license": context.settings.promote.license or pair.facts["draft"]["license"],
+        "serving": {
+            "bytes": pair.serving_bytes(examined(decision).draft.bytes, *served),
+            "cache_bytes_per_token": pair.cache_bytes_per_token,
+            "batch": served[0],
+            "context": served[1],
+        },
+        "train_prompts": corpus.figures["train"],
+        "decision": decision,
+        "provenance": provenance,
+    }
+
+
+def _target_place(context: StageContext[PromoteSettings], pair: Pair) -> str:
+    """Where the target was found. Of one on servers, what they say that they serve."""
+    known = context.resources.models.get("target")
+    return known.place if known is not None and known.tokenizer is None else pair.facts["target"]["source"]
+
+
+def _provenance(context: StageContext[PromoteSettings], chosen: Variant) -> dict[str, str]:
+    """Key of every artifact that the draft was made from or examined with."""
+    completions = read_manifest(context.inputs["completions"])
+    found = {
+        "pair": read_manifest(context.inputs["pair"]).key,
+        "corpus": completions.inputs["corpus"],
+        "generate": completions.key,
+        "distill": read_manifest(context.inputs["distilled"]).key,
+        "evaluate": read_manifest(context.inputs[examination_input(chosen)]).key,
+        "gate": read_manifest(context.inputs["decision"]).key,
+    }
+    if chosen != UNQUANTIZED:
+        found["quantize"] = read_manifest(context.inputs[draft_input(chosen)]).key
+    return found
 
 
 def _check_export(context: StageContext[PromoteSettings], chosen: Variant) -> None:

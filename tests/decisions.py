@@ -6,6 +6,7 @@ from typing import Any
 from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured
 from pipeline.acceptance.schema import Figure, SamplingSettings
+from pipeline.commands.tables.summary import Summary
 from pipeline.config.gate import GateConfig
 from pipeline.judgement.comparison import draft_figures, paired_gains
 from pipeline.judgement.decision import judge
@@ -22,7 +23,6 @@ from pipeline.judgement.schema import (
     TargetSource,
     TrainingStep,
 )
-from pipeline.report.summary import Summary
 from tests.fakes import counted
 from tests.profiles import make_profile
 

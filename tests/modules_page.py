@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.progress import say_block
-from tests.unit.test_structure import ORDER, PIPELINE, STAGES
+from tests.structure import ORDER, PIPELINE, STAGES
 
 _HEAD = """# Modules
 

@@ -1,19 +1,20 @@
 """`understudy champion`: the registered draft that is in use, and the ones before it."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, ChampionOf, JsonOption, OverridesOfFile, StorePath
 from pipeline.progress import say, say_json
-from pipeline.registry.draft_names import CONFIG_FORMS
 
 if TYPE_CHECKING:
-    from pipeline.config.quantize import Variant
     from pipeline.config.root import Config
-    from pipeline.registry.named import Draft
+    from pipeline.registry.history import Change
     from pipeline.store.artifacts import Store
+
+COLUMNS = ("change", "time (UTC)", "action", "version", "run")  # of `history`
 
 
 def promote(
@@ -36,8 +37,8 @@ def promote(
     registered files are intact. Exit 3 if one of them fails, or if promote.approval_days have passed.
     """
     from pipeline.handover.approval import approve_run, waiting_run
-    from pipeline.handover.notice import check_receiver
     from pipeline.handover.settle import handover
+    from pipeline.notices.send import check_receiver
     from pipeline.progress import Progress
     from pipeline.registry.draft_names import Registered, Run
     from pipeline.registry.finding import config_of, read_entry, require_registry
@@ -76,9 +77,9 @@ def rollback(
     promote the draft that was rolled back, unless they are called with --force-promote. A rollback that was interrupted is
     completed, and not repeated.
     """
-    from pipeline.handover.notice import check_receiver
     from pipeline.handover.rollback import Rollback, roll_back
     from pipeline.handover.settle import handover
+    from pipeline.notices.send import check_receiver
     from pipeline.progress import Progress
 
     read, where = _config_and_store(config, overrides, store)
@@ -97,8 +98,8 @@ def settle(config: ChampionOf, overrides: OverridesOfFile = None, store: StorePa
     alias champion was moved by hand, and on a machine that serves what another machine promotes. Exit 3 if the alias was moved by
     hand to a version that did not pass its gate, was not approved (promote.by_hand) or was rolled back: then the link stays.
     """
-    from pipeline.handover.notice import check_receiver
     from pipeline.handover.settle import settle as settle_config
+    from pipeline.notices.send import check_receiver
     from pipeline.progress import Progress
     from pipeline.registry.registry import registered_name
 
@@ -132,7 +133,7 @@ def verify(
     from dataclasses import asdict
 
     from pipeline.errors import Refused, UnderstudyError
-    from pipeline.handover.notice import check_receiver
+    from pipeline.notices.send import check_receiver
     from pipeline.progress import Progress
 
     read, where = _config_and_store(config, overrides, store)
@@ -144,12 +145,12 @@ def verify(
         if as_json:
             say_json({"action": "nothing", "why": why})
         else:
-            from pipeline.report.console import Report
+            from pipeline.commands.tables.console import Report
 
             Report().text(f"nothing to verify: {why}", indent=2)
         return
-    from pipeline.canary.report import print_verification
     from pipeline.canary.verify import verify as verify_champion
+    from pipeline.commands.canary import print_verification
 
     check_receiver(read.promote.notice)
     found = verify_champion(read, where, Progress(), wait)
@@ -171,7 +172,6 @@ def history(config: ChampionOf, overrides: OverridesOfFile = None, store: StoreP
     from pipeline.handover.difference import report_difference
     from pipeline.progress import Progress
     from pipeline.registry.registry import registry_for
-    from pipeline.report.history import print_history
 
     read, where = _config_and_store(config, overrides, store)
     registry = registry_for(read, where)
@@ -183,115 +183,23 @@ def history(config: ChampionOf, overrides: OverridesOfFile = None, store: StoreP
     report_difference(read, where, Progress())
 
 
-def export(
-    engine: Annotated[
-        Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers", "openvino", "tgi", "specinfer"],
-        typer.Option(help="The engine that will serve the pair."),
-    ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The directory to write. It must not exist, or be empty.")],
-    draft: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="DRAFT",
-            help=f"The draft, or the config whose champion is exported: {CONFIG_FORMS} (docs/naming.md). By default the "
-            "champion of the config of the latest run. With --run any draft.",
-        ),
-    ] = None,
-    run: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN",
-            help="For a draft that no run trained (a directory, or a model of the hub): the run on whose completions it is "
-            "examined. One with another tokenizer is served as vLLM maps its tokens (docs/drafts.md).",
-        ),
-    ] = None,
-    variant: Annotated[
-        Literal["unquantized", "int8", "int4", "fp8"] | None,
-        typer.Option(help="Another variant of the draft that the same run made; by default the promoted one."),
-    ] = None,
-    tensor_parallel: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1024, help="The tensor parallel size of the target.")
-    ] = 1,
-    gamma: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=64,
-            help="The draft length; by default evaluate.gamma of the run that trained the draft, or its schedule for gate.load.",
-        ),
-    ] = None,
-    converter: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="For llama.cpp: its convert_hf_to_gguf.py; by default LLAMA_CPP_CONVERTER."),
-    ] = None,
-    store: StorePath = DEFAULT_STORE,
-) -> None:
-    """Write a draft in the form of an engine, with a start command.
+def print_history(changes: Sequence["Change"]) -> None:
+    """To stdout: a table, and below it who made a change and why, which is too long for a table."""
+    from pipeline.commands.tables.console import Report
 
-    The directory has the weights, a start command, and the counters that the engine should show.
-    What the engine cannot load or shard is an error before a file is written. The exported weights are examined on the stored
-    completions of the run.
-    """
-    from typing import cast
-
-    from pipeline.engines.facts import ExportEngine
-    from pipeline.export.checks import require_engine
-    from pipeline.export.plan import plan_export, require_free
-    from pipeline.progress import Progress
-    from pipeline.store.artifacts import Store
-
-    require_engine(engine)
-    require_free(out)
-    exported, config = (
-        _exported(draft, Store(store), variant) if run is None else (_given(draft, run, variant, Store(store)), None)
-    )
-    from pipeline.export.write import write_export  # loads torch
-
-    plan = plan_export(exported, cast(ExportEngine, engine), out, tensor_parallel, converter, gamma)
-    progress = Progress()
-    for note in plan.notes:
-        progress.warn(note)
-    if (
-        config is not None
-        and gamma is None
-        and (now := config.evaluate.gamma) != (then := exported.config.evaluate.gamma)
-    ):
-        progress.warn(
-            f"{draft} has evaluate.gamma {now}, and the run that trained the draft had {then}, which is exported; --gamma {now} "
-            "exports the other"
-        )
-    say(f"{exported.label}: exported for {plan.facts.title} to {write_export(plan, progress)}")
+    out = Report()
+    out.table(COLUMNS, [history_row(change) for change in changes], left=("action", "run"))
+    for change in changes:
+        more = ", ".join(text for text in (change.by and f"by {change.by}", change.why) if text)
+        if more:
+            out.text(f"change {change.number}: {more}", indent=2)
 
 
-def _given(text: str | None, run: str, variant: "Variant | None", store: "Store") -> "Draft":
-    """A draft that the run did not train."""
-    from pipeline.errors import UsageError
-    from pipeline.export.given import given_draft
-    from pipeline.registry.finding import find_draft, find_run
-
-    if variant not in (None, "unquantized"):
-        raise UsageError(f"--variant {variant}: with --run a draft is exported as it is; leave the option out")
-    if text is None:
-        raise UsageError("--run: name the draft that is examined on the completions of this run")
-    found = find_draft(text, store)
-    if found.run:
-        raise UsageError(f"--run: run {found.run} trained {text}, and it is examined with that; leave the option out")
-    return given_draft(found, find_run(run, store, needs=("generate",)))
-
-
-def _exported(text: str | None, store: "Store", variant: "Variant | None") -> "tuple[Draft, Config | None]":
-    """The draft that is named; the champion of a config, with the config, or of that of the latest run."""
-    from pipeline.registry.draft_names import File
-    from pipeline.registry.finding import EXAMINED, champion_draft, config_of, draft_of, latest_config, read_entry
-
-    if text is None:
-        return champion_draft(latest_config(store), store, variant), None
-    named = read_entry(text, store, latest=True)
-    if not isinstance(named, File):
-        return draft_of(named, text, store, needs=EXAMINED, variant=variant), None
-    config = config_of(named, (), store)
-    return champion_draft(config, store, variant), config
+def history_row(change: "Change") -> list[str]:
+    """The cells of one change."""
+    time = change.time.removesuffix("Z").replace("T", " ")
+    versions = f"{change.old} -> {change.new}"
+    return [str(change.number), time, change.action, versions, change.run or "-"]
 
 
 def _config_and_store(config: str, overrides: list[str] | None, store: "Path") -> "tuple[Config, Store]":

@@ -66,9 +66,9 @@ def check(
         named = {"--junit": junit, "--summary": summary, "--json": json_file}
         _update_baseline(inputs, [option for option, path in named.items() if path is not None])
         return
+    from pipeline.commands.tables.check import compared, not_compared
+    from pipeline.commands.tables.check_files import check_files
     from pipeline.errors import Refused, UnderstudyError
-    from pipeline.report.check import compared, not_compared
-    from pipeline.report.check_files import check_files
 
     files = check_files(junit, summary, json_file)
     files.prepare(baseline)
@@ -101,8 +101,8 @@ class _Inputs:
 def _update_baseline(inputs: _Inputs, outputs: Sequence[str]) -> None:
     """Examine the draft and write its figures to --baseline. The settings are those of the run; without one, of the old file."""
     from pipeline.acceptance.baseline import baseline_json
+    from pipeline.commands.tables.check import left_out_text
     from pipeline.errors import UsageError
-    from pipeline.report.check import left_out_text
     from pipeline.store.files import check_user_file, write_json
 
     if outputs:

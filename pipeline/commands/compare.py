@@ -32,10 +32,10 @@ def compare(
     """
     from dataclasses import asdict
 
+    from pipeline.commands.tables.compare import compare_examined, print_comparison
     from pipeline.errors import BrokenDraft, Refused
     from pipeline.registry.draft_names import File
     from pipeline.registry.finding import EXAMINED, draft_of, read_name
-    from pipeline.report.compare import compare_examined, print_comparison
     from pipeline.store.artifacts import Store
 
     where = Store(store)

@@ -197,7 +197,7 @@ def _is_text(text: str) -> bool:
 
 def _show(decode: "OneDecode", text: str, compare: bool, about: list[str]) -> None:
     """The completion as it is decoded, then notes, with those `about` its sampling, and statistics."""
-    from pipeline.report.decode import Painter, print_statistics
+    from pipeline.commands.tables.decode import Painter, print_statistics
 
     if compare:
         decode.warm_up()

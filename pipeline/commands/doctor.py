@@ -5,9 +5,10 @@ from dataclasses import asdict
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, JsonOption, StorePath
+from pipeline.escaping.terminal import printable
+from pipeline.planning.doctor.check import Check
 from pipeline.planning.doctor.checks import checks
 from pipeline.progress import say_json
-from pipeline.report.doctor import print_checks
 
 
 def doctor(
@@ -22,3 +23,23 @@ def doctor(
         print_checks(found)
     if any(check.mark == "missing" for check in found):
         raise typer.Exit(1)
+
+
+def print_checks(found: list[Check]) -> None:
+    """To stdout."""
+    typer.echo(render(found))
+
+
+def render(found: list[Check]) -> str:
+    """Aligned columns; what to do stands under its line; the result is the last line."""
+    width = max(len(check.name) for check in found)
+    colors = {"ok": typer.colors.GREEN, "missing": typer.colors.RED, "note": typer.colors.YELLOW}
+    lines = []
+    for check in found:
+        mark = typer.style(f"{check.mark:<7}", fg=colors[check.mark])
+        lines.append(f"{mark}  {check.name:<{width}}  {printable(check.found)}")
+        if check.remedy:
+            lines.append(f"{'':9}{'':{width}}  -> {printable(check.remedy)}")
+    missing = [check.name for check in found if check.mark == "missing"]
+    lines.append(f"\nmissing: {', '.join(missing)}" if missing else "\nnothing is missing that a run on a CPU needs")
+    return "\n".join(lines)

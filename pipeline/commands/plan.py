@@ -27,6 +27,8 @@ def plan(
     """
     import dataclasses
 
+    from pipeline.commands.tables.dry_run import print_memory, print_stored
+    from pipeline.commands.tables.plan import print_estimate, print_forecast
     from pipeline.config.loading import load_config
     from pipeline.planning.earlier_runs import measurements, with_small_runs
     from pipeline.planning.estimate import estimate
@@ -35,9 +37,6 @@ def plan(
     from pipeline.planning.memory import memory_of
     from pipeline.planning.trial_runs import measure as measure_trials
     from pipeline.progress import Progress
-    from pipeline.report.dry_run import print_stored
-    from pipeline.report.memory import print_memory
-    from pipeline.report.plan import print_estimate, print_forecast
     from pipeline.running.local_pair import check_local_pair
     from pipeline.running.preview import preview, require_stored_prompts
     from pipeline.running.prompt_survey import require_prompts

@@ -208,7 +208,7 @@ def _print(
 ) -> None:
     import dataclasses
 
-    from pipeline.report.probe import print_probe
+    from pipeline.commands.tables.probe import print_probe
 
     conditions = {
         "sampling": dataclasses.asdict(sampling),

@@ -1,7 +1,7 @@
 """`understudy profile`: forward-pass times of a pair on this machine."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,10 @@ from pipeline.commands.options import (
     TrustOption,
 )
 
+if TYPE_CHECKING:
+    from pipeline.latency.costs.profile import Profile
+
+COLUMNS = ("batch size", "target, 1 token", "target, {tokens} tokens", "draft, 1 token", "draft / target")
 _CONTEXTS, _PROMPTS = (128, 512), (32, 128, 512)  # defaults, in tokens
 
 
@@ -66,7 +70,6 @@ def profile(
     named = find_draft(draft, Store(store), "--draft")
     from pipeline.drafts.named_pair import load_named_pair
     from pipeline.latency.costs.measure import Grid, measure_profile  # loads torch
-    from pipeline.report.profile import print_profile
 
     pair = load_named_pair(target, {draft: named}, dtype, device, trust_remote_code)
     (loaded,) = pair.drafts.values()
@@ -92,7 +95,30 @@ def profile(
     )
     write_user_text(out, json.dumps(found.json(), indent=1) + "\n", "--out")
     points_path(out).unlink(missing_ok=True)
-    print_profile(found, out)
+    _print_profile(found, out)
+
+
+def _print_profile(measured: "Profile", path: Path) -> None:
+    """To stdout: forward times by batch size, and the draft's cost relative to the target's."""
+    from pipeline.commands.tables.console import Report
+
+    out = Report()
+    about, context = measured.about, measured.target.contexts[0]
+    out.text(
+        f"{about['device']}, {about['threads']} threads, {about['dtype']}; times of {about['passes']} forward passes in ms at a "
+        f"context of {context} tokens"
+    )
+    gammas = sorted({1, measured.max_gamma // 2, measured.max_gamma} - {0})
+    first, plain_target, verify, *others = COLUMNS
+    rows = []
+    for batch in measured.target.batches:
+        plain, drafted = (float(side.at(batch, 1, context)) for side in (measured.target, measured.draft))
+        verified = (f"{1e3 * float(measured.target.at(batch, gamma + 1, context)):.2f}" for gamma in gammas)
+        rows.append([str(batch), f"{1e3 * plain:.2f}", *verified, f"{1e3 * drafted:.2f}", f"{drafted / plain:.2f}"])
+    out.table([first, plain_target, *(verify.format(tokens=gamma + 1) for gamma in gammas), *others], rows)
+    for note in measured.notes:
+        out.text(note)
+    out.line(f"written to {path}")
 
 
 def _numbers(text: str, option: str) -> tuple[int, ...]:

@@ -65,13 +65,13 @@ def run(
     from dataclasses import replace
 
     from pipeline.commands.stage_runs import stage_runs
+    from pipeline.commands.tables.show import print_summary
+    from pipeline.commands.tables.summary import summarise
     from pipeline.handover.difference import report_difference
-    from pipeline.handover.notice import check_receiver
     from pipeline.handover.settle import settle
+    from pipeline.notices.send import check_receiver
     from pipeline.progress import Progress
-    from pipeline.report.run_page import render_page
-    from pipeline.report.show import print_summary
-    from pipeline.report.summary import summarise
+    from pipeline.review.run_page import render_page
     from pipeline.running.begin import begin
     from pipeline.running.runner import Runner
 
@@ -92,14 +92,13 @@ def run(
 
 def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool, verbose: bool) -> None:
     """Prints before it checks, so that a config with a mistake is printed too. A local pair decides some of the jobs."""
+    from pipeline.commands.tables.dry_run import print_config, print_jobs, print_memory
     from pipeline.errors import UnderstudyError
     from pipeline.planning.earlier_runs import measurements
     from pipeline.planning.forecast import forecast, source_readers
     from pipeline.planning.local_sizes import with_local_sizes
     from pipeline.planning.memory import memory_of
     from pipeline.progress import Progress
-    from pipeline.report.dry_run import print_config, print_jobs
-    from pipeline.report.memory import print_memory
     from pipeline.running.environment import require_device
     from pipeline.running.execution.ray_cluster import require_ray
     from pipeline.running.inputs import require_inputs

@@ -8,7 +8,7 @@ def runs(store: StorePath = DEFAULT_STORE, as_json: JsonOption = False) -> None:
     """List the runs of a store: config, verdict, gain, time and state."""
     from dataclasses import asdict
 
-    from pipeline.report.runs import list_lines, print_runs
+    from pipeline.commands.tables.runs import list_lines, print_runs
     from pipeline.store.artifacts import Store
 
     lines = list_lines(Store(store))

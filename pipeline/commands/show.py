@@ -9,7 +9,7 @@ from pipeline.commands.options import DEFAULT_STORE, JsonOption, StorePath
 from pipeline.progress import say, say_block, say_json
 
 if TYPE_CHECKING:
-    from pipeline.report.summary import Summary
+    from pipeline.commands.tables.summary import Summary
     from pipeline.store.artifacts import Store
 
 
@@ -36,10 +36,10 @@ def show(
     """
     import dataclasses
 
+    from pipeline.commands.tables.show import print_summary
+    from pipeline.commands.tables.summary import summarise
     from pipeline.errors import UsageError
     from pipeline.registry.finding import find_run
-    from pipeline.report.show import print_summary
-    from pipeline.report.summary import summarise
     from pipeline.store.artifacts import Store
 
     forms = {"--json": as_json, "--markdown": markdown, "--html": html is not None}
@@ -47,14 +47,14 @@ def show(
         raise UsageError(f"{' and '.join(given)}: each takes the place of the summary; give one of them")
     target = Store(store)
     if html is not None:
-        from pipeline.report.run_page import run_page
+        from pipeline.review.run_page import run_page
         from pipeline.store.files import write_user_text
 
         write_user_text(html, run_page(target, find_run(run, target, needs=("gate",))), "--html")
         say(f"review page written to {html}")
         return
     if markdown:
-        from pipeline.report.run_page import run_markdown
+        from pipeline.review.run_page import run_markdown
 
         say_block(run_markdown(target, find_run(run, target)))
         return

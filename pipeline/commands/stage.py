@@ -42,10 +42,10 @@ def stage(
     """Run one stage of a run. The stages before it must be finished. A scheduler calls this once a stage."""
     from pipeline.commands.stage_runs import stage_runs
     from pipeline.config.loading import load_config
-    from pipeline.handover.notice import check_receiver
     from pipeline.handover.settle import settle
+    from pipeline.notices.send import check_receiver
     from pipeline.progress import Progress
-    from pipeline.report.run_page import render_page
+    from pipeline.review.run_page import render_page
     from pipeline.running.begin import begin
     from pipeline.running.runner import Runner
     from pipeline.running.share_run import IN_PARTS, require_in_parts

@@ -1,13 +1,21 @@
 """`understudy store`: maintenance of a store. `gc` deletes what nothing needs; `sync` uploads to MLflow what could not be
 uploaded during a run."""
 
+from collections import Counter
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, StorePath
 from pipeline.progress import Progress, say
+from pipeline.running.stage_list import STAGE_NAMES
+
+if TYPE_CHECKING:
+    from pipeline.running.retention import Entry
+
+COLUMNS = ("stage", "artifacts", "kept", "freed MB", "why kept")  # of `gc`
 
 
 def gc(
@@ -41,7 +49,6 @@ def gc(
     deleted.
     """
     from pipeline.errors import UsageError
-    from pipeline.report.retention import print_review
     from pipeline.running import retention
     from pipeline.running.abandoned import close_abandoned
     from pipeline.store.artifacts import Store
@@ -65,6 +72,39 @@ def gc(
         gone = retention.delete(where, entries)
     retention.empty_trash(where)
     print_review(entries, gone, deleted=True)
+
+
+def print_review(entries: Sequence["Entry"], gone: Collection["Entry"], deleted: bool) -> None:
+    """To stdout: one row for each stage. `gone` is what was deleted, or would be."""
+    from pipeline.commands.tables.console import Report
+
+    out = Report()
+    kinds = sorted({entry.kind for entry in entries}, key=_order)
+    if kinds:
+        out.table(COLUMNS, [_row(kind, entries, gone) for kind in kinds], left=("stage", "why kept"))
+    what = f"{len(gone)} director{'y' if len(gone) == 1 else 'ies'}, {_megabytes(gone)} MB"
+    if deleted:
+        out.text(f"deleted {what}")
+    elif gone:
+        out.text(f"{what}, can be deleted; nothing was changed, add --delete to do so")
+    else:
+        out.text("nothing to delete")
+
+
+def _row(kind: str, entries: Sequence["Entry"], gone: Collection["Entry"]) -> list[str]:
+    mine = [entry for entry in entries if entry.kind == kind]
+    freed = [entry for entry in mine if entry in gone]
+    reasons = Counter(entry.why for entry in mine if entry.why)
+    why = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+    return [kind, str(len(mine)), str(len(mine) - len(freed)), _megabytes(freed), why or "-"]
+
+
+def _megabytes(entries: Collection["Entry"]) -> str:
+    return f"{sum(entry.bytes for entry in entries) / 1e6:,.1f}"
+
+
+def _order(kind: str) -> tuple[int, str]:
+    return (STAGE_NAMES.index(kind) if kind in STAGE_NAMES else len(STAGE_NAMES), kind)
 
 
 def sync(

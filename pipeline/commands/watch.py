@@ -1,11 +1,14 @@
 """`understudy watch`: the champion in production."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, ChampionOf, JsonOption, OverridesOfFile, StorePath
 from pipeline.progress import say
+
+if TYPE_CHECKING:
+    from pipeline.config.root import Config
 
 
 def watch(
@@ -35,8 +38,7 @@ def watch(
     import time
 
     from pipeline.errors import Refused, UnderstudyError
-    from pipeline.handover.notice import check_receiver
-    from pipeline.planning.learning import check_can_learn
+    from pipeline.notices.send import check_receiver
     from pipeline.progress import Progress
     from pipeline.registry.finding import champion_config
     from pipeline.registry.registry import registered_name
@@ -68,3 +70,17 @@ def watch(
     say(json.dumps(figures(found), sort_keys=True) if as_json else f"{name}: {status_line(found, read.watch)}")
     if found.open:
         raise Refused(f"{name}: {'; '.join(drift_lines(found))}")
+
+
+def check_can_learn(config: "Config") -> None:
+    """UsageError where a retraining could not tell rows since the drift from older ones: no source has times. Such a retraining
+    would train on the traffic from before the drift, and be judged by it.
+
+    Also for a source that is not there or cannot be read.
+    """
+    from pipeline.corpus.since_change import why_no_log
+    from pipeline.errors import UsageError
+    from pipeline.planning.forecast import source_readers
+
+    if (reason := why_no_log(source_readers(config).values())) is not None:
+        raise UsageError(f"corpus.sources: a retraining that drift starts cannot learn from the drift: {reason}")

@@ -4,7 +4,7 @@ A kind is a line here and a file beside this one, which answers what `speculatio
 an attribute here or a method there; nothing else asks which kind a draft is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -113,3 +113,19 @@ def rates_compare(kinds: Iterable[KindName]) -> bool:
     examines."""
     names = set(kinds)
     return len(names) == 1 or all(KINDS[kind].by_token for kind in names)
+
+
+def rates_are_of(by_token: Collection[bool], gamma: int) -> str:
+    """What the acceptance rates of a table are of, for people. `by_token`: of each draft, whether its rate is over all tokens;
+    `gamma`: draft tokens of the rounds of the others."""
+    examined = (
+        f"over the tokens that rounds of {gamma} draft tokens examine (those accepted, and the first that is not)"
+    )
+    if all(by_token):
+        return "Acceptance rates are over all tokens."
+    if not any(by_token):
+        return f"Acceptance rates are {examined}."
+    return (
+        f"Acceptance rates are over different tokens: of a plain draft over all, of heads and lookups {examined}; compare tokens "
+        "/ target call."
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pipeline.acceptance.schema import Bounds
-from pipeline.escaping.markdown import code, markdown
+from pipeline.escaping.markup import code, markdown
 from pipeline.export.plan import ExportPlan
 from pipeline.export.reload import reloading
 from pipeline.export.schema import FILE, ExpectedCounters

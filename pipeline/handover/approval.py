@@ -8,8 +8,7 @@ from pipeline.judgement.decision_file import read_decision
 from pipeline.judgement.headline import gain_in_words
 from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, Decision
 from pipeline.registry.drafts import CHALLENGER, Proposed, RegisteredDraft
-from pipeline.registry.history import NONE
-from pipeline.registry.person import acting_person
+from pipeline.registry.history import NONE, acting_person
 from pipeline.registry.registry import Registry
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import RunRecord, find_built, load_run

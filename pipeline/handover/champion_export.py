@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.config.promote import ExportConfig
 from pipeline.errors import UnderstudyError
+from pipeline.export.link import exported_directory
 from pipeline.export.schema import FILE, read_expected
-from pipeline.handover.link import exported_directory
 from pipeline.progress import Progress
 from pipeline.registry.drafts import RegisteredDraft
 from pipeline.registry.registry import Registry

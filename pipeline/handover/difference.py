@@ -2,9 +2,9 @@
 
 from pipeline.config.root import Config
 from pipeline.errors import RegistryUnavailable, UnderstudyError
-from pipeline.handover.link import exported_directory, linked_directory
-from pipeline.handover.notice import receiver_name
+from pipeline.export.link import exported_directory, linked_directory
 from pipeline.handover.settled import SETTLED
+from pipeline.notices.send import receiver_name
 from pipeline.progress import Progress
 from pipeline.registry.registry import registry_for
 from pipeline.store.artifacts import Store

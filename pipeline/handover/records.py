@@ -10,7 +10,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.registry.aliases import Entry
 from pipeline.registry.history import APPROVE, ROLLBACK, Change
 from pipeline.registry.tracking import PAGE, Tracker
-from pipeline.report.run_page import run_page
+from pipeline.review.run_page import run_page
 from pipeline.store.artifacts import Store
 from pipeline.store.atomic import replacing
 from pipeline.store.runs import RunRecord, readable_run, run_directory, run_lock

@@ -6,8 +6,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.handover.settle import Handover, finish, recovered_entry
 from pipeline.handover.settled import SETTLED, Settled
 from pipeline.registry.aliases import Entry
-from pipeline.registry.history import NONE, ROLLBACK
-from pipeline.registry.person import acting_person
+from pipeline.registry.history import NONE, ROLLBACK, acting_person
 
 
 @dataclass(frozen=True, kw_only=True)

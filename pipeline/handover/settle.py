@@ -11,16 +11,17 @@ from pathlib import Path
 
 from pipeline.config.root import Config
 from pipeline.errors import Refused, UnderstudyError
+from pipeline.export.link import linked_directory, point_link
 from pipeline.handover.champion_export import export_version
-from pipeline.handover.link import linked_directory, point_link
 from pipeline.handover.moved_alias import reason_not_to_follow
-from pipeline.handover.notice import Champion, Notice, receiver_name, send
 from pipeline.handover.records import update_records
 from pipeline.handover.settled import SETTLED, Settled
+from pipeline.notices.champion import Champion, Notice
+from pipeline.notices.send import receiver_name, send
 from pipeline.progress import Progress, say
 from pipeline.registry.aliases import Entry
 from pipeline.registry.history import NONE, Change
-from pipeline.registry.registry import Registry, registry_for
+from pipeline.registry.registry import Registry, champion_lock, registry_for
 from pipeline.registry.tracking import Tracker
 from pipeline.store.artifacts import Store
 from pipeline.store.times import utc_now
@@ -36,11 +37,6 @@ class Handover:
     progress: Progress
 
 
-def lock_name(name: str) -> str:
-    """The lock of the store that is held while the champion of a registered name changes, until its notice was accepted."""
-    return f"handover-{name}"
-
-
 @contextmanager
 def handover(config: Config, store: Store, progress: Progress) -> Iterator[Handover]:
     """One process of a store at a time changes the champion and settles."""
@@ -50,7 +46,7 @@ def handover(config: Config, store: Store, progress: Progress) -> Iterator[Hando
     def waiting(by: str) -> None:
         progress.line(f"{registry.name}: the champion is being changed ({by}); waiting")
 
-    with store.lock(lock_name(registry.name), waiting):
+    with store.lock(champion_lock(registry.name), waiting):
         yield Handover(config, store, registry, progress)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.config.corpus import PromptSource
 from pipeline.config.root import Config
+from pipeline.config.tasks import GenerateTask
 from pipeline.corpus.answer_forms import UnusableAnswer
 from pipeline.corpus.answers import parse_answer
 from pipeline.corpus.hub_data import source_files
@@ -19,7 +20,6 @@ from pipeline.distillation.rate_search import trial_steps
 from pipeline.planning.same_inputs import PlannedInputs
 from pipeline.planning.work import bytes_per_token, completions_of, training_steps
 from pipeline.running.jobs import jobs_of
-from pipeline.running.tasks import GenerateTask
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import read_runs
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.config.pair import DeviceMap
 from pipeline.config.root import Config
+from pipeline.config.tasks import GenerateTask
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.memory import gib, training_bytes
 from pipeline.planning.assumptions import Assumption, amounts_of, longest_prompt
@@ -21,7 +22,6 @@ from pipeline.planning.local_sizes import local_models, size_with_new_rows
 from pipeline.planning.same_inputs import draft_kind
 from pipeline.running.execution.local import devices_of
 from pipeline.running.jobs import jobs_of
-from pipeline.running.tasks import GenerateTask
 
 if TYPE_CHECKING:
     import torch

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.config.root import Config
+from pipeline.config.tasks import EvaluateTask
 from pipeline.errors import EXIT_REFUSED, UnderstudyError, UsageError
 from pipeline.models.places import model_places
 from pipeline.models.stored_pair import Pair, read_pair
@@ -23,7 +24,6 @@ from pipeline.progress import Progress
 from pipeline.running.certain_refusals import EVEN_IF_REFUSED
 from pipeline.running.jobs import PROMPTS_JOB, jobs_of
 from pipeline.running.stage_list import stage_named
-from pipeline.running.tasks import EvaluateTask
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import write_json
 from pipeline.store.programs import call

@@ -10,10 +10,10 @@ from typing import Literal
 
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.root import Config
+from pipeline.config.tasks import EvaluateTask, GenerateTask, PromptsTask
 from pipeline.distillation.rate_search import most_trials, trial_steps
 from pipeline.drafts.kinds import KINDS
 from pipeline.running.jobs import Job, jobs_of
-from pipeline.running.tasks import EvaluateTask, GenerateTask, PromptsTask
 
 # By what a job's throughput is known. Of the others it is known only if a run has measured it.
 Rate = Literal["generate", "train", "examine", "speed", "other"]

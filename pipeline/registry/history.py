@@ -1,5 +1,7 @@
 """The history of a registered model: one line for each change of its aliases. MLflow keeps none, so it is written into tags."""
 
+import getpass
+import os
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -59,3 +61,13 @@ def read_change(number: int, line: str) -> Change:
     if found is None:
         return Change(number=number, time="", action="unknown", old=NONE, new=NONE, why=line)
     return Change(number=number, **{key: value or "" for key, value in found.groupdict().items()})
+
+
+def acting_person() -> str:
+    """Who runs a command: the user of MLflow, else of this machine. MLflow's list of runs has it too."""
+    if name := os.environ.get("MLFLOW_TRACKING_USERNAME"):
+        return name
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return f"user {os.getuid()}"

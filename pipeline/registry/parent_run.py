@@ -3,7 +3,7 @@
 from importlib.metadata import version
 from typing import Any
 
-from pipeline.registry.person import acting_person
+from pipeline.registry.history import acting_person
 
 RUN_TAG, KIND_TAG = "understudy.run", "understudy.kind"
 

@@ -44,6 +44,11 @@ def target_name(config: Config) -> str:
     return target
 
 
+def champion_lock(name: str) -> str:
+    """The lock of the store that is held while the champion of a registered name changes, until its notice was accepted."""
+    return f"handover-{name}"
+
+
 def registered_name(config: Config) -> str:
     """`<target>-draft` or `<target>-draft--<deployment>`, with what a shell or MLflow reads otherwise as escapes."""
     name = f"{model_name(target_name(config))}-draft" + (

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.acceptance.schema import Figure
 from pipeline.config.stored import given_config
-from pipeline.escaping.markdown import markdown
+from pipeline.escaping.markup import markdown
 from pipeline.judgement.decision_file import recorded_decision, split_trials
 from pipeline.judgement.headline import baseline_name, headline, interval, mark, points, power_summary, undo
 from pipeline.judgement.rule_result import PASS

@@ -10,8 +10,17 @@ from pipeline.progress import Progress
 from pipeline.registry.tracking import Tracker
 from pipeline.store.artifacts import Store
 from pipeline.store.processes import signs
-from pipeline.store.run_state import INTERRUPTED, RUNNING, has_sign_of_life, state_of
-from pipeline.store.runs import RunRecord, list_runs, load_run, run_directory, run_lock
+from pipeline.store.runs import (
+    INTERRUPTED,
+    RUNNING,
+    RunRecord,
+    has_sign_of_life,
+    list_runs,
+    load_run,
+    run_directory,
+    run_lock,
+    state_of,
+)
 
 
 def close_abandoned(store: Store, progress: Progress) -> list[str]:

@@ -17,6 +17,7 @@ from pydantic import StrictInt
 from pipeline.config.corpus import PromptSource
 from pipeline.config.pair import TARGET, ModelSource
 from pipeline.config.root import Config
+from pipeline.config.tasks import CHAMPION_PROFILE, profile_input
 from pipeline.corpus.hub_data import source_files
 from pipeline.corpus.sources import digested_files, find_files
 from pipeline.drafts.directory import TRAINED_ON, trained_on_before
@@ -28,7 +29,6 @@ from pipeline.models.step_shape import step_shape
 from pipeline.reference.text import library_stamp, text_digest
 from pipeline.running.jobs import measures_speed
 from pipeline.running.speed_inputs import machine_input
-from pipeline.running.tasks import CHAMPION_PROFILE, profile_input
 from pipeline.store.artifacts import Store
 from pipeline.store.files import content_key, file_sha256, file_stamp
 from pipeline.store.parsing import Format, Text, stored

@@ -16,6 +16,17 @@ from pipeline.config.pair import NumberFormat
 from pipeline.config.quantize import UNQUANTIZED, Variant
 from pipeline.config.root import Config
 from pipeline.config.segments import SegmentsConfig
+from pipeline.config.tasks import (
+    CHAMPION_PROFILE,
+    EvaluateTask,
+    GenerateTask,
+    PromptsTask,
+    QuantizeTask,
+    Task,
+    draft_input,
+    examination_input,
+    profile_input,
+)
 from pipeline.distillation.settings import RoundSettings, TrainingSettings
 from pipeline.drafts.kinds import LOOKUP, PLAIN
 from pipeline.judgement.schema import ChampionVersion
@@ -35,17 +46,6 @@ from pipeline.running.settings import (
     key_json,
 )
 from pipeline.running.stage_list import stage_named
-from pipeline.running.tasks import (
-    CHAMPION_PROFILE,
-    EvaluateTask,
-    GenerateTask,
-    PromptsTask,
-    QuantizeTask,
-    Task,
-    draft_input,
-    examination_input,
-    profile_input,
-)
 from pipeline.store.files import content_key
 
 PROMPTS_JOB = "generate/prompts"  # the target's distributions over train prompts

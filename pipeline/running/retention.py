@@ -26,8 +26,7 @@ from pipeline.running.plan import plan_of
 from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import MANIFEST, Store, read_manifest
 from pipeline.store.files import read_user_json
-from pipeline.store.run_state import is_worked_on
-from pipeline.store.runs import RunRecord, read_runs, run_directory, unreadable_runs
+from pipeline.store.runs import RunRecord, is_worked_on, read_runs, run_directory, unreadable_runs
 
 DAY = 86400.0
 _ENDED = ("finished", "refused")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.credentials import masked
+from pipeline.config.tasks import task_json
 from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError, labelled
 from pipeline.escaping.secrets import without_secrets
 from pipeline.progress import Progress
@@ -23,7 +24,6 @@ from pipeline.running.jobs import Job
 from pipeline.running.peak_memory import peak_memory
 from pipeline.running.plan import Step, plan_of
 from pipeline.running.stage_list import STAGE_NAMES, STAGES, Stage, stage_named
-from pipeline.running.tasks import task_json
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.atomic import replacing
 from pipeline.store.locks import UNLIMITED

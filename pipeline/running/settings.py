@@ -19,10 +19,10 @@ from pipeline.config.promote import PromoteConfig
 from pipeline.config.quantize import QuantizedVariant, RecoveryConfig
 from pipeline.config.segments import SegmentsConfig
 from pipeline.config.server import Api
+from pipeline.config.tasks import Examination, GenerateTask, PromptsTask, QuantizeTask
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.judgement.schema import ChampionVersion
 from pipeline.models.rope_choice import Factors
-from pipeline.running.tasks import Examination, GenerateTask, PromptsTask, QuantizeTask
 from pipeline.speculation.settings import GREEDY, Sampling
 
 TRANSPLANT = 2  # how `drafts/transplant.py` makes rows: raised with a change to it, so that they are made again

@@ -17,8 +17,11 @@ from pipeline.progress import Progress
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import write_json
 from pipeline.store.parsing import Number, Text, format_of, stored
+from pipeline.store.processes import is_alive, signs
 
 GC_LOCK = "gc"  # held by `store gc` while it decides and deletes, and shared by a run while it appears
+# A killed run is recorded as running until it is closed (`running/abandoned.py`), so a state that is shown is that of `state_of`.
+RUNNING, INTERRUPTED, STOPPED = "running", "interrupted", "stopped"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,120}")
 
 
@@ -230,3 +233,23 @@ def find_built(store: Store, record: RunRecord, job_id: str) -> Artifact:
     if artifact is None:
         raise UnderstudyError(f"run {record.id} has no {job_id}; finish it with `understudy run`")
     return artifact
+
+
+def is_worked_on(store: Store, run_id: str) -> bool:
+    """Whether a process is working on the run: it has the run's lock, or it has left a sign of life and has not ended."""
+    return store.is_locked(run_lock(run_id)) or has_sign_of_life(store, run_id)
+
+
+def has_sign_of_life(store: Store, run_id: str) -> bool:
+    """Whether a process that works on the run has not ended, by the signs that it left."""
+    return any(map(is_alive, signs(run_directory(store, run_id))))
+
+
+def state_of(store: Store, record: RunRecord) -> str:
+    """`record.state`, but `interrupted` for a run that is recorded as running and that no process works on, and `running` for one
+    that has stopped before a stage of which tasks of a scheduler make shards: these leave the record as it is."""
+    if record.state == STOPPED and has_sign_of_life(store, record.id):
+        return RUNNING
+    if record.state != RUNNING or is_worked_on(store, record.id):
+        return record.state
+    return INTERRUPTED

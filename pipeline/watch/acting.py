@@ -9,13 +9,12 @@ from typing import NoReturn
 
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.handover.link import LINK
-from pipeline.handover.notice import send
-from pipeline.handover.settle import lock_name
+from pipeline.export.link import LINK
 from pipeline.latency.costs.step_costs import read_step_costs
+from pipeline.notices.send import send
 from pipeline.progress import Progress
 from pipeline.registry.mlflow_client import tracking_location
-from pipeline.registry.registry import registry_for
+from pipeline.registry.registry import champion_lock, registry_for
 from pipeline.registry.watch_series import log_watch
 from pipeline.store.artifacts import Store
 from pipeline.store.files import content_key
@@ -63,7 +62,7 @@ class Watch:
             canaries = OwnRequests(self.store, self.name)
             self._reader = Reader(self.config.watch, found.engine, canaries, before.own.reader, logged)
         look, reader = self._reader.read(now)
-        if self.store.is_locked(lock := lock_name(self.name)):  # replicas load another draft, one after another
+        if self.store.is_locked(lock := champion_lock(self.name)):  # replicas load another draft, one after another
             dropped = f"{self.name}: the champion is being changed ({self.store.holder(lock)}): this look is not tested"
             told = (*look.problems, dropped)
             look = replace(look, counts=None, by_domain={}, problems=told)

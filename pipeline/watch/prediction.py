@@ -7,8 +7,8 @@ from pipeline.config.root import Config
 from pipeline.config.watch import WatchConfig
 from pipeline.engines.facts import FACTS, WatchedEngine
 from pipeline.errors import UsageError
+from pipeline.export.link import linked_directory
 from pipeline.export.schema import FILE, Expected, ServedFigures, read_expected
-from pipeline.handover.link import linked_directory
 from pipeline.watch.share import Predicted
 
 _ENGINES: dict[str, WatchedEngine] = {

@@ -109,7 +109,7 @@ def _generate(place: Path) -> None:
 def _evaluate(place: Path) -> None:
     """The stage."""
     import stages.evaluate
-    from pipeline.running.tasks import EvaluateTask
+    from pipeline.config.tasks import EvaluateTask
     from tests.contexts import settings_of, stage_context
 
     config, job = _config(), "evaluate/candidate"

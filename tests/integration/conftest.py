@@ -321,7 +321,7 @@ def first_worker_started(monkeypatch: pytest.MonkeyPatch) -> None:
 def loop(smoke: Smoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A copy of the smoke store, to go on from; whatever was done, nothing may lie in the directory it was called from. Pages of
     commands inside this process have no charts, which take half a second; that of the smoke run has."""
-    monkeypatch.setattr("pipeline.report.page._charts", lambda decision, names: [])
+    monkeypatch.setattr("pipeline.review.page._charts", lambda decision, names: [])
     copied = copy_place(smoke.place, tmp_path / "loop")
     yield copied
     assert [] == list(copied.cwd.iterdir())

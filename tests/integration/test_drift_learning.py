@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from pipeline.commands.watch import check_can_learn
 from pipeline.config.loading import load_config
 from pipeline.corpus.prompt_store import open_prompts
 from pipeline.corpus.same_text import text_id
 from pipeline.errors import UsageError
 from pipeline.generation.completion_store import read_completions
-from pipeline.planning.learning import check_can_learn
 from tests.integration.conftest import NOBODY, SMOKE, Ended, Place, Smoke
 
 CHANGE = datetime(2026, 11, 24, 10, tzinfo=UTC)

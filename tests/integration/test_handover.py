@@ -21,11 +21,14 @@ from tenacity import wait_none
 from pipeline.config.promote import NoticeConfig
 from pipeline.config.root import Config
 from pipeline.errors import Refused, UnderstudyError, UsageError
-from pipeline.handover import link, notice, records, settle
+from pipeline.export import link
+from pipeline.handover import records, settle
 from pipeline.handover.difference import difference
 from pipeline.handover.rollback import Rollback, roll_back
 from pipeline.judgement.decision_file import write_decision
 from pipeline.models.files import model_digest
+from pipeline.notices import send
+from pipeline.notices.champion import Notice
 from pipeline.registry import claims
 from pipeline.registry.mlflow_port import MlflowPort
 from pipeline.registry.registry import Registry, registry_for
@@ -134,7 +137,7 @@ def test_a_notice_can_be_sent_again(site: Site) -> None:
     first, again = site.notices[-2:]
     assert ("", True) == (first["repeated"], bool(again["repeated"]))
     assert first == again | {"repeated": ""}
-    sent = notice.Notice(**first | {"champion": None}), notice.Notice(**again | {"champion": None})
+    sent = Notice(**first | {"champion": None}), Notice(**again | {"champion": None})
     assert ["reference-draft/3", f"reference-draft/3/{again['repeated']}"] == [one.key for one in sent]
     site.settle()
     assert 4 == len(site.notices)
@@ -435,7 +438,7 @@ class Killer:
 # Everything that changes something outside the process.
 STEPS: tuple[tuple[Any, str], ...] = (
     *((port, name) for port in (MlflowPort, PortInMemory) for name in ("write", "create_prompt", "delete_prompt")),
-    (notice, "_call"),
+    (send, "_call"),
     (records, "readable_run"),
     (StateFile, "write"),
     (link.os, "replace"),
@@ -563,7 +566,7 @@ def test_a_promotion_killed_anywhere_is_settled(site: Site, monkeypatch: pytest.
 
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator["Hook"]:
-    monkeypatch.setattr(notice, "wait_exponential", lambda **_: wait_none())
+    monkeypatch.setattr(send, "wait_exponential", lambda **_: wait_none())
     found = Hook()
     yield found
     found.close()
@@ -679,6 +682,6 @@ def test_a_token_that_cannot_be_sent_is_found_before(token: str, said: str, monk
     settings = NoticeConfig(url="http://127.0.0.1:9/", key_variable="HOOK_TOKEN")
     if said:
         with pytest.raises(UsageError, match=said):
-            notice.check_receiver(settings)
+            send.check_receiver(settings)
     else:
-        notice.check_receiver(settings)
+        send.check_receiver(settings)

@@ -20,8 +20,8 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.judgement.schema import CANDIDATE, brief
 from pipeline.models.files import model_digest
 from pipeline.progress import Progress
+from pipeline.registry.history import acting_person
 from pipeline.registry.mlflow_client import Location, client_for, metrics, tracking_location
-from pipeline.registry.person import acting_person
 from pipeline.registry.registry import registry_for
 from pipeline.registry.tracking import COMPACT, Tracker, ui_link
 from pipeline.store.artifacts import Store

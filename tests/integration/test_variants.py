@@ -52,7 +52,7 @@ def test_the_form_that_serves_the_load_best_is_promoted(
     assert "chosen  int4" in ended.out
     assert "│ dev" not in ended.out  # people are shown the examination
 
-    monkeypatch.setattr("pipeline.report.at_load.plot_at_load", lambda *_: None)  # they were plotted
+    monkeypatch.setattr("pipeline.review.at_load.plot_at_load", lambda *_: None)  # they were plotted
     again = loop.understudy(
         "run", SMOKE, "--set", LOAD, "--set", f"gate.profile={profiles}", "--set", "promote.target_name=other"
     )

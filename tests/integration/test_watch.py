@@ -16,8 +16,8 @@ import yaml
 
 from pipeline.config.loading import load_config
 from pipeline.export.schema import write_expected
-from pipeline.handover.settle import lock_name
 from pipeline.registry.mlflow_client import client_for, experiment_id, tracking_location
+from pipeline.registry.registry import champion_lock
 from pipeline.store.artifacts import Store
 from tests.integration.conftest import Place
 from tests.integration.mlflow_fixtures import copy_migrated
@@ -141,7 +141,7 @@ def test_nothing_is_tested_while_the_engines_are_told(site: Site) -> None:
     """Of replicas that load another draft one after another some serve the one before."""
     config, store = site.config(), Store(site.place.store)
     codes = [site.place.understudy("watch", config, "--once").code]
-    with store.lock(lock_name("big-draft")):
+    with store.lock(champion_lock("big-draft")):
         for _ in range(4):
             site.decode(0.2)
             ended = site.place.understudy("watch", config, "--once")

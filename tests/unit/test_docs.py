@@ -13,8 +13,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from pipeline.cli import AIMS, Named, app
-from pipeline.report.configuration import render
-from tests import commands_page, modules_page
+from tests import commands_page, configuration_page, modules_page
 from tests.architectures import FAMILIES
 from tests.benchmarks import architectures
 from tests.benchmarks.figures import RESULTS
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "README.md").exists(), reason="runs 
 
 def test_every_config_key_is_documented() -> None:
     """docs/configuration.md is what `make docs` would write."""
-    assert render() == (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert configuration_page.page() == (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 
 
 def test_every_architecture_that_was_tried_is_documented() -> None:

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-import pipeline.report
+import pipeline
 from pipeline.acceptance.decoding_speed import Measured
 from pipeline.acceptance.figures import AcceptanceTally
+from pipeline.commands.tables.decode import statistics_rows
 from pipeline.examination.one_decode import Compared
 from pipeline.judgement.schema import TrainingStep
 from pipeline.registry.run_content import decision_points, training_points
-from pipeline.report.card import card
-from pipeline.report.decode import statistics_rows
+from pipeline.review.card import card
 from pipeline.speculation.batch import Completion
 from pipeline.speculation.statistics import count
 from tests.decisions import TRAINING, make_decision
 from tests.fakes import counted
-from tests.unit.report.test_card import facts
+from tests.unit.review.test_card import facts
 
 GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
-REPORTS = Path(pipeline.report.__file__).parent
+PIPELINE = Path(pipeline.__file__).parent
 
 pytestmark = pytest.mark.skipif(not GLOSSARY.exists(), reason="runs in a checkout")
 
@@ -43,7 +43,11 @@ def _with_list(cell: str) -> list[str]:
 
 
 def _reports_with_tables() -> list[str]:
-    return [path.stem for path in sorted(REPORTS.glob("*.py")) if re.search(r"\.table\(", path.read_text())]
+    return [_module(path) for path in sorted(PIPELINE.rglob("*.py")) if re.search(r"\.table\(", path.read_text())]
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(PIPELINE).with_suffix("").parts)
 
 
 def test_a_name_that_nobody_explains_is_found() -> None:
@@ -53,14 +57,16 @@ def test_a_name_that_nobody_explains_is_found() -> None:
 
 def test_one_module_makes_tables() -> None:
     """All others print theirs with it, so that no header is missed below."""
-    assert ["console"] == [path.stem for path in REPORTS.glob("*.py") if "rich.table" in path.read_text()]
-    assert {"show", "probe", "plan", "decode", "profile", "latency_fit"} <= set(_reports_with_tables())
+    assert ["commands.tables.console"] == [
+        _module(path) for path in PIPELINE.rglob("*.py") if "rich.table" in path.read_text()
+    ]
+    assert {"commands.tables.show", "commands.tables.latency_fit", "commands.profile"} <= set(_reports_with_tables())
 
 
 @pytest.mark.parametrize("module", _reports_with_tables())
 def test_every_table_header_is_in_the_glossary(module: str) -> None:
     """Each report that prints a table has its headers in COLUMNS."""
-    columns = importlib.import_module(f"pipeline.report.{module}").COLUMNS
+    columns = importlib.import_module(f"pipeline.{module}").COLUMNS
     assert [] == unexplained([re.sub(r",? γ=.*", "", column).format(tokens=6) for column in columns])
 
 

@@ -8,9 +8,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed
+from pipeline.commands.tables.show import print_summary
+from pipeline.commands.tables.summary import Summary
 from pipeline.judgement.speed import conditions, per_second, speedup_text
-from pipeline.report.show import print_summary
-from pipeline.report.summary import Summary
 from tests.benchmarks.render import FOLDER, pages
 from tests.benchmarks.stored import Results
 

@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from pipeline import cli
+from pipeline.commands.tables.console import Report
+from pipeline.commands.tables.decode import Painter
 from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress, say, say_block, say_json
-from pipeline.report.console import Report
-from pipeline.report.decode import Painter
 
 BAD = "a\x1b]0;x\x07\u202e[red]b[/red] [link=http://a.example]c[/link]\nunderstudy: ok"
 SHOWN = "a\\x1b]0;x\\x07\\u202e[red]b[/red] [link=http://a.example]c[/link]\\nunderstudy: ok"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.handover.notice import Champion, Notice
+from pipeline.notices.champion import Champion, Notice
 from pipeline.watch.drift_notice import drift_notice
 from pipeline.watch.state import new_state
 

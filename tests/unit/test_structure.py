@@ -5,90 +5,20 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-import pipeline
-import stages
+from tests.structure import ORDER, PIPELINE, STAGES, all_imports, folder_of, folders, imports, nodes
 
-PIPELINE = Path(pipeline.__file__).parent
-STAGES = Path(stages.__file__).parent
 ROOT = Path(__file__).parents[2]
-
-# Lowest first: a folder imports only from folders above it in this list, and from itself. docs/architecture.md shows it. A module
-# that stands here by its own name has a place of its own.
-# `stages` stands beside `pipeline`; nothing imports it by name (`commands/stage_runs.py` does when a stage is called).
-ORDER: tuple[str, ...] = (
-    "escaping",
-    "errors",
-    "progress",
-    "store",
-    "drafts.kinds",
-    "engines",
-    "config",
-    "native",
-    "models",
-    "corpus",
-    "speculation",
-    "drafts",
-    "servers",
-    "acceptance",
-    "generation",
-    "latency",
-    "examination",
-    "distillation",
-    "quantization",
-    "judgement",
-    "reference",
-    "registry",
-    "running",
-    "export",
-    "planning",
-    "report",
-    "handover",
-    "watch",
-    "canary",
-    "stages",
-    "commands",
-    "cli",
-)
-
-
-@cache
-def _nodes(path: Path) -> list[ast.AST]:
-    """The syntax of a module, parsed once for all tests."""
-    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-
-
-def _imports(path: Path) -> set[str]:
-    found: set[str] = set()
-    for node in _nodes(path):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
-
-
-@cache
-def _all_imports() -> dict[str, set[str]]:
-    """By module, what it imports."""
-    return {
-        ".".join((root.name, *path.relative_to(root).with_suffix("").parts)): _imports(path)
-        for root in (PIPELINE, STAGES)
-        for path in root.rglob("*.py")
-        if path.name != "__init__.py"
-    }
+MOST_FLOORS = 16
 
 
 def _rank(module: str) -> int:
     """Where a module's folder stands in ORDER."""
-    package, folder, *rest = module.split(".")
-    folder = package if package == "stages" else folder
-    folder = own if rest and (own := f"{folder}.{rest[0]}") in ORDER else folder
+    folder = folder_of(module)
     assert folder in ORDER, f"{module}: its folder has no place in ORDER"
     return ORDER.index(folder)
 
@@ -97,17 +27,22 @@ def test_imports_go_one_way() -> None:
     """A module imports only from its own folder and from those before it in ORDER, and nobody imports a stage by name."""
     wrong = [
         f"{module} imports {imported}"
-        for module, imports in _all_imports().items()
-        for imported in imports
-        if imported.startswith("stages") or (imported.startswith("pipeline.") and _rank(imported) > _rank(module))
+        for module, found in all_imports().items()
+        for imported in found
+        if imported.startswith("stages") or _rank(imported) > _rank(module)
     ]
     assert [] == wrong
 
 
+def test_folders_stand_on_few_floors() -> None:
+    """A folder's floor is one above the highest of those that it imports: who reads from the lowest has as many steps to go.
+    Raises CycleError where two folders import each other."""
+    assert MOST_FLOORS >= max(folder.floor for folder in folders().values())
+
+
 def test_modules_of_a_folder_form_no_circle() -> None:
     """Within a folder too, no module is imported by what it imports."""
-    graph = {module: {name for name in imports if name in _all_imports()} for module, imports in _all_imports().items()}
-    assert tuple(TopologicalSorter(graph).static_order())  # raises CycleError naming the circle
+    assert tuple(TopologicalSorter(all_imports()).static_order())  # raises CycleError naming the circle
 
 
 def test_the_root_holds_three_modules() -> None:
@@ -120,7 +55,7 @@ def test_the_root_holds_three_modules() -> None:
 )
 def test_stages_never_import_each_other(path: Path) -> None:
     """Stages talk through artifacts, not through each other."""
-    assert set() == {name for name in _imports(path) if name.startswith("stages")}
+    assert set() == {name for name in imports(path) if name.startswith("stages")}
 
 
 def test_package_inits_are_empty() -> None:
@@ -147,7 +82,7 @@ LIGHT = (
     ("import pipeline.cli", ()),
     ("from pipeline.config.loading import load_config", ()),
     ("import pipeline.running.jobs, pipeline.running.inputs, pipeline.store.runs", ()),
-    ("import pipeline.running.runner, pipeline.report.summary, pipeline.report.show", ()),
+    ("import pipeline.running.runner, pipeline.commands.tables.summary, pipeline.commands.tables.show", ()),
     ("import pipeline.registry.draft_names, pipeline.registry.finding, pipeline.registry.named", ()),
     ("import pipeline.handover.settle, pipeline.handover.rollback, pipeline.handover.difference", ()),
     ("import pipeline.acceptance.rounds, pipeline.acceptance.moments, pipeline.acceptance.position_bins", ()),
@@ -211,13 +146,19 @@ def test_decoding_imports_no_library_of_other_stages() -> None:
 
 
 # Where text reaches a terminal: `say` and `Progress` escape it, `Report` and `Painter` hand it to rich, `doctor` has own colours.
-PRINTING = ("progress", "report/console", "report/decode", "report/doctor", "commands/standard_streams")
+PRINTING = (
+    "progress",
+    "commands/tables/console",
+    "commands/tables/decode",
+    "commands/doctor",
+    "commands/standard_streams",
+)
 
 
 def _prints(path: Path) -> list[str]:
     """Calls of a module that would print text as it is, and streams that it takes."""
     found = []
-    for node in _nodes(path):
+    for node in nodes(path):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
             owner = getattr(getattr(node.func, "value", None), "id", "")
@@ -257,7 +198,7 @@ def test_nothing_holds_all_completions() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for package in (PIPELINE, STAGES)
         for path in sorted(package.rglob("*.py"))
-        for node in _nodes(path)
+        for node in nodes(path)
         for one in _held(node)
         if isinstance(one, ast.Call) and ast.unparse(one.func) in readers and isinstance(node, ast.expr)
     ]
@@ -274,7 +215,7 @@ def test_only_drafts_ask_which_kind_a_draft_is() -> None:
         for path in root.rglob("*.py"):
             if path.parent == PIPELINE / "drafts":
                 continue
-            for node in _nodes(path):
+            for node in nodes(path):
                 if isinstance(node, ast.Compare):
                     sides = [node.left, *node.comparators]
                     names = {one.value for one in sides if isinstance(one, ast.Constant)} & kinds.KINDS.keys()
@@ -299,7 +240,7 @@ def test_paths_within_a_store_are_known_to_the_store_only() -> None:
     found: dict[str, set[str]] = {}
     for root in (PIPELINE, STAGES):
         for path in sorted(set(root.rglob("*.py")) - set((PIPELINE / "store").rglob("*.py"))):
-            for node in _nodes(path):
+            for node in nodes(path):
                 if isinstance(node, ast.Attribute) and node.attr == "root":
                     found.setdefault(path.relative_to(root.parent).as_posix(), set()).add(ast.unparse(node))
     assert ROOTS == found

@@ -16,8 +16,8 @@ def explain(
 
     Compares the rule of thumb with the exact formula and shows where the rule of thumb is wrong.
     """
+    from pipeline.commands.tables.latency_explain import Example, print_explanation
     from pipeline.errors import UsageError
-    from pipeline.report.latency_explain import Example, print_explanation
 
     for option, value in (("--plain-ms", plain_ms), ("--verify-ms", verify_ms), ("--draft-ms", draft_ms)):
         if not 0 < value < float("inf"):

@@ -48,12 +48,12 @@ def fit(
     """
     import json
 
+    from pipeline.commands.tables.latency_fit import print_costs
     from pipeline.errors import UsageError
     from pipeline.latency.costs.fit_measurements import fit_measurements, worst_misfit
     from pipeline.latency.costs.measurements import Measurement, read_measurements
     from pipeline.latency.costs.repeats import contradictions, falls, other_servers
     from pipeline.latency.costs.step_costs import is_profile, read_profile
-    from pipeline.report.latency_fit import print_costs
 
     if out is not None and (not out.parent.is_dir() or out.is_dir()):
         raise UsageError(f"--out {out}: give a file in an existing directory")

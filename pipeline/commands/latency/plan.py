@@ -52,12 +52,12 @@ def plan(
     import numpy as np
 
     from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
+    from pipeline.commands.tables.latency_plan import plan_json, plot_plan, print_plan
     from pipeline.config.quantiles import quantile_name
     from pipeline.errors import UsageError
     from pipeline.latency.load.closed_loop import curves
     from pipeline.latency.load.plan import Goal, make_plan, next_measurement
     from pipeline.latency.load.workload import measured_lengths
-    from pipeline.report.latency_plan import plan_json, plot_plan, print_plan
 
     check_plot(plot)
     if (p95 is None) == (p99 is None):

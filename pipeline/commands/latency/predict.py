@@ -62,17 +62,17 @@ def predict(
     """
 
     from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
-    from pipeline.errors import UsageError
-    from pipeline.latency.load.prediction import chosen_lengths, predict_closed
-    from pipeline.latency.load.prediction import predict as predicted
-    from pipeline.report.latency_concurrency import concurrencies_json, print_concurrencies
-    from pipeline.report.latency_predict import (
+    from pipeline.commands.tables.latency_concurrency import concurrencies_json, print_concurrencies
+    from pipeline.commands.tables.latency_predict import (
         above_measured,
         near_capacity,
-        plot_prediction,
         prediction_json,
         print_prediction,
     )
+    from pipeline.errors import UsageError
+    from pipeline.latency.load.prediction import chosen_lengths, predict_closed
+    from pipeline.latency.load.prediction import predict as predicted
+    from pipeline.review.at_load import plot_prediction
 
     check_plot(plot)
     rates, quantiles = _rates(request_rate), _quantiles(quantile or [DEFAULT_QUANTILE])

@@ -61,18 +61,18 @@ def schedule(
     """
 
     from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
-    from pipeline.engines.issues import schedule_issues
-    from pipeline.errors import Refused, UsageError
-    from pipeline.latency.load.measured_losses import said_of_losses
-    from pipeline.latency.load.prediction import draft_option
-    from pipeline.latency.load.schedule import FORMATS, batch_ranges, make_schedule, plain_spread
-    from pipeline.report.latency_schedule import (
-        plot_schedule,
+    from pipeline.commands.tables.latency_schedule import (
         print_schedule,
         said_of_accuracy,
         said_of_unmeasured,
         schedule_json,
     )
+    from pipeline.engines.issues import schedule_issues
+    from pipeline.errors import Refused, UsageError
+    from pipeline.latency.load.measured_losses import said_of_losses
+    from pipeline.latency.load.prediction import draft_option
+    from pipeline.latency.load.schedule import FORMATS, batch_ranges, make_schedule, plain_spread
+    from pipeline.review.at_load import plot_schedule
 
     check_plot(plot)
     if engine is not None and len(costs) > 1:

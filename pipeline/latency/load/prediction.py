@@ -91,6 +91,12 @@ class Prediction:
     extrapolated: bool  # whether a full batch is above the largest that was measured with its draft length
     drafts: bool = True  # False: there is plain decoding only, and both results are of it
 
+    @property
+    def error_of_capacity(self) -> str:
+        """For people, beside a capacity, which is reached with a full batch."""
+        beyond = "extrapolated: no batch as large was measured; at least: " if self.extrapolated else ""
+        return beyond + self.plain_accuracy.or_worse(self.accuracy).said
+
 
 @dataclass(frozen=True)
 class ClosedPoint:

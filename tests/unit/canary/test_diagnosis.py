@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from pipeline.canary.arithmetic import is_exact, most_beyond, near_tie, near_ties
 from pipeline.canary.diagnosis import Counters, about_draft, about_target, about_traffic, over_all
-from pipeline.canary.report import summary
 from pipeline.canary.schema import Answer, DraftEvidence, TargetEvidence, Verdict
+from pipeline.commands.canary import summary
 from tests.unit.canary.evidence import FINE, divergence, of_draft, of_request, of_target, result
 
 CHANGED, OTHER = Answer("changed", "other weights"), Answer("not_as_examined", "another draft")

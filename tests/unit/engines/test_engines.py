@@ -5,10 +5,10 @@ from typing import get_args
 
 import pytest
 
-import pipeline.report.engines
 from pipeline.config.promote import ExportConfig
 from pipeline.config.quantize import QuantizeConfig, QuantizedVariant, Variant
 from pipeline.engines.facts import FACTS, Engine, ExportEngine, loads
+from tests import engines_page
 
 ROOT = Path(__file__).parents[3]
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.skipif(not (ROOT / "docs").exists(), reason="runs in a checkout")
 def test_the_page_of_engines_is_current() -> None:
     """docs/engines.md is what `make docs` would write."""
-    assert pipeline.report.engines.render() == (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
+    assert engines_page.page() == (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", FACTS)

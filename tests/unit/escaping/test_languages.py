@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 from jinja2 import Environment
 from markdown_it import MarkdownIt
 
-from pipeline.escaping.html import finalize, html
-from pipeline.escaping.markdown import code, markdown
-from pipeline.escaping.plot import plot_text
+from pipeline.escaping.markup import code, finalize, html, markdown, plot_text, xml_text
 from pipeline.escaping.terminal import printable, printable_block
-from pipeline.escaping.xml import xml_text
 from pipeline.escaping.yaml import yaml_text
 
 _ATTACKS = (

@@ -9,13 +9,13 @@ import pytest
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.acceptance.schema import Figure
+from pipeline.commands.tables import probe as probe_report
 from pipeline.config.corpus import named_source
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.drafts.directory import NOTHING
 from pipeline.examination import probe
 from pipeline.examination.probe import _pays
 from pipeline.latency.costs.speedup import ForwardTimes, from_cost_ratio
-from pipeline.report import probe as probe_report
 from tests.fakes import tiny_tokenizer
 
 

@@ -14,8 +14,8 @@ from pipeline.judgement.schema import CANDIDATE, PLAIN
 from pipeline.latency.load.closed_loop import closed_loop
 from pipeline.latency.load.prediction import predict
 from pipeline.registry.run_content import decision_points
-from pipeline.report.charts import Charts
-from pipeline.report.page import review_page
+from pipeline.review.charts import Charts
+from pipeline.review.page import review_page
 from tests.decisions import make_decision, make_example_set
 from tests.unit.latency.load.test_prediction import WORKLOAD, step_costs_of
 

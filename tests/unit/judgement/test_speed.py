@@ -7,15 +7,15 @@ import pytest
 
 from pipeline.acceptance.decoding_speed import Measured, SpeedCheck
 from pipeline.acceptance.schema import Figure
+from pipeline.commands.tables.show import print_summary
 from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.headline import headline, mark
 from pipeline.judgement.rule_result import PASS, RuleResult
 from pipeline.judgement.schema import PROMOTE, REFUSE, BriefDecision, Decision, brief
 from pipeline.judgement.speed import measured_line, served_worth, speed_warnings
 from pipeline.registry.run_content import decision_figures
-from pipeline.report.card import version_description
-from pipeline.report.page import review_page
-from pipeline.report.show import print_summary
+from pipeline.review.card import version_description
+from pipeline.review.page import review_page
 from pipeline.store.parsing import format_of
 from pipeline.store.runs import RunRecord
 from tests.decisions import make_decision, make_example_set, make_speed, make_summary

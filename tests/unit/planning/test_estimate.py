@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.commands.tables.dry_run import print_stored
+from pipeline.commands.tables.plan import print_estimate
 from pipeline.config.loading import load_config
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
@@ -17,8 +19,6 @@ from pipeline.planning.forecast import forecast
 from pipeline.planning.savings import Saving
 from pipeline.planning.trial_runs import Cost, Measured
 from pipeline.planning.work import Amounts, Work, work_of
-from pipeline.report.dry_run import print_stored
-from pipeline.report.plan import print_estimate
 from pipeline.running.jobs import jobs_of
 from pipeline.running.preview import BUILD, REUSE
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from pipeline.commands.tables.dry_run import print_memory
 from pipeline.config.loading import load_config
 from pipeline.drafts.head_tensors import measure_draft
 from pipeline.errors import UsageError
@@ -17,7 +18,6 @@ from pipeline.models.memory_plan import Batch, needed_memory, require_memory, re
 from pipeline.planning.earlier_runs import Lengths, Measurements
 from pipeline.planning.forecast import forecast
 from pipeline.planning.memory import MemoryForecast, StageMemory, memory_of
-from pipeline.report.memory import print_memory
 from tests.fakes import tiny_llama
 from tests.heads import medusa_draft, write_medusa
 

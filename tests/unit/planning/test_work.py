@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.config.loading import load_config
 from pipeline.config.root import Config
+from pipeline.config.tasks import GenerateTask, TargetRole
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.generation.completion_plan import plan_completions
 from pipeline.planning.work import (
@@ -23,7 +24,6 @@ from pipeline.planning.work import (
     training_steps,
     work_of,
 )
-from pipeline.running.tasks import GenerateTask, TargetRole
 from pipeline.speculation.settings import Sampling
 from tests.fakes import stored_completion
 

@@ -12,12 +12,12 @@ from pydantic import BaseModel
 
 from pipeline.config.loading import load_config
 from pipeline.config.root import Config
+from pipeline.config.tasks import EvaluateTask, GenerateTask, QuantizeTask, Task
 from pipeline.judgement.schema import ChampionVersion
 from pipeline.running.context import StageContext
 from pipeline.running.jobs import Job, jobs_of
 from pipeline.running.settings import Settings
 from pipeline.running.stage_list import STAGE_NAMES
-from pipeline.running.tasks import EvaluateTask, GenerateTask, QuantizeTask, Task
 
 CHAMPION = ChampionVersion("smoke-draft", "3")
 CONFIGS = Path(__file__).parents[3] / "configs"

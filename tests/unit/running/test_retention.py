@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pipeline.acceptance.baseline import Conditions, Examined, baseline_json
+from pipeline.commands.store import print_review
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError
-from pipeline.report.retention import print_review
 from pipeline.running.retention import Entry, Policy, delete, empty_trash, review
 from pipeline.store.artifacts import Store
 from pipeline.store.files import write_json

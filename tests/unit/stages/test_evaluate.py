@@ -19,6 +19,7 @@ from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.acceptance.profile import counts_from_json
 from pipeline.acceptance.schema import SCHEMA
 from pipeline.config.loading import parse_config
+from pipeline.config.tasks import DraftRole, EvaluateTask
 from pipeline.drafts import loading
 from pipeline.drafts.kinds import PLAIN
 from pipeline.errors import UnderstudyError
@@ -29,7 +30,6 @@ from pipeline.models.shape import Weights
 from pipeline.running.context import Outcome
 from pipeline.running.execution.parts import Part, Share, drop_parts
 from pipeline.running.execution.spread import Spread
-from pipeline.running.tasks import DraftRole, EvaluateTask
 from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.store.artifacts import Store
 from tests.contexts import settings_of, stage_context

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.config.tasks import GenerateTask, TargetRole
 from pipeline.generation.generate import GenerationSettings
 from pipeline.generation.multi_turn import StopReasons
-from pipeline.running.tasks import GenerateTask, TargetRole
 from pipeline.speculation.settings import Sampling
 from pipeline.store.artifacts import Store
 from stages import generate

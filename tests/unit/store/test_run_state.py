@@ -13,8 +13,7 @@ from pipeline.store import processes
 from pipeline.store.artifacts import Store
 from pipeline.store.atomic import temporary_name
 from pipeline.store.processes import is_alive, is_gone, own_tag, sign_life, signs, signs_of_life
-from pipeline.store.run_state import state_of
-from pipeline.store.runs import RunRecord, run_directory, run_lock
+from pipeline.store.runs import RunRecord, run_directory, run_lock, state_of
 
 _WORKER = """
 import sys, time

@@ -7,6 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
+from pipeline.commands.tables.latency_predict import above_measured, near_capacity, prediction_json, print_prediction
+from pipeline.commands.tables.latency_schedule import print_schedule, said_of_accuracy, schedule_json
 from pipeline.latency.costs.accuracy import MEASURED, StepAccuracy
 from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.fitted import FittedCosts, fitted_costs_from_json
@@ -14,8 +16,6 @@ from pipeline.latency.costs.measurements import Measurement
 from pipeline.latency.load.prediction import Prediction, predict
 from pipeline.latency.load.schedule import DraftOption, make_schedule
 from pipeline.latency.load.workload import Workload, measured_acceptance_workload
-from pipeline.report.latency_predict import above_measured, near_capacity, prediction_json, print_prediction
-from pipeline.report.latency_schedule import print_schedule, said_of_accuracy, schedule_json
 
 TOKENS = 100
 LENGTHS_N = np.full(32, 3)

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from pipeline.commands.latency.options import notes
+from pipeline.commands.tables.latency_fit import print_costs
+from pipeline.commands.tables.latency_predict import prediction_json, print_prediction
+from pipeline.commands.tables.latency_schedule import print_schedule, schedule_json
 from pipeline.latency.costs.accuracy import MEASURED
 from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.fitted import FittedCosts
@@ -13,9 +16,6 @@ from pipeline.latency.costs.measurements import Measurement
 from pipeline.latency.load.prediction import predict
 from pipeline.latency.load.schedule import DraftOption, make_schedule
 from pipeline.latency.load.workload import measured_acceptance_workload
-from pipeline.report.latency_fit import print_costs
-from pipeline.report.latency_predict import prediction_json, print_prediction
-from pipeline.report.latency_schedule import print_schedule, schedule_json
 
 
 def _fitted(*loads_by_gamma: tuple[int, tuple[int, ...]]) -> FittedCosts:

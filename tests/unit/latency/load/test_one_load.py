@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.commands.tables.latency_fit import print_costs
+from pipeline.commands.tables.latency_schedule import print_schedule, schedule_json
 from pipeline.errors import UsageError
 from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.fitted import FittedCosts
@@ -15,8 +17,6 @@ from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.load.prediction import draft_option
 from pipeline.latency.load.schedule import Schedule, for_vllm, make_schedule
 from pipeline.latency.load.workload import measured_acceptance_workload
-from pipeline.report.latency_fit import print_costs
-from pipeline.report.latency_schedule import print_schedule, schedule_json
 
 # Of 32 requests: seconds of a step and tokens per step by draft length; 3 is the fastest, by 10%.
 STEPS = {0: (0.014, 1.0), 1: (0.0155, 1.7), 3: (0.018, 2.7), 7: (0.025, 3.4)}

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from pipeline.commands.tables.latency_plan import cost_per_million, plan_json
 from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.load.plan import Goal, Plan, make_plan, next_measurement
 from pipeline.latency.load.workload import constant_acceptance_workload
-from pipeline.report.latency_plan import cost_per_million, plan_json
 from tests.benchmarks.replica_plans import Known, case, holds
 
 COSTS = Known(0.02, 0.002, 1.0, 0.05, 4)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pipeline.commands.tables.latency_schedule import print_schedule
 from pipeline.latency.costs.accuracy import MEASURED
 from pipeline.latency.load.schedule import (
     DraftOption,
@@ -17,7 +18,6 @@ from pipeline.latency.load.schedule import (
     plain_spread,
     speedups,
 )
-from pipeline.report.latency_schedule import print_schedule
 
 ROUNDS_G = np.array([100.0, 60.0, 50.0])
 STEP_GN = np.array(

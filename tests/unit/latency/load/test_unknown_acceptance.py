@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from pipeline.commands.latency.options import read_costs_and_workload
+from pipeline.commands.tables.latency_fit import print_costs
+from pipeline.commands.tables.latency_predict import above_measured, near_capacity, print_prediction
+from pipeline.commands.tables.latency_schedule import print_schedule, schedule_json
 from pipeline.errors import UsageError
 from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.fitted import FittedCosts, fitted_costs_from_json
@@ -15,9 +18,6 @@ from pipeline.latency.costs.measurements import Table
 from pipeline.latency.load.prediction import chosen_lengths, draft_option, predict
 from pipeline.latency.load.schedule import make_schedule
 from pipeline.latency.load.workload import Workload
-from pipeline.report.latency_fit import print_costs
-from pipeline.report.latency_predict import above_measured, near_capacity, print_prediction
-from pipeline.report.latency_schedule import print_schedule, schedule_json
 from tests.unit.latency.sweeps import read_table
 
 LOADS, LENGTHS = (1, 2, 4, 8, 16, 32), {0: 1.0, 3: 2.4}

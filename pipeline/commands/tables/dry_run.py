@@ -1,0 +1,89 @@
+"""What a run would do with the store and on the machine as they are: the jobs of `understudy run --dry-run`, with --verbose the
+resolved config and what each job reads; what `understudy plan` says of it; and for both what the stages hold in memory."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pipeline.commands.tables.console import Report
+from pipeline.commands.tables.plan import duration
+from pipeline.config.root import Config
+from pipeline.models.memory import gib
+from pipeline.planning.estimate import Estimate
+from pipeline.planning.memory import MemoryForecast
+from pipeline.progress import say, say_block
+from pipeline.running.jobs import Job
+from pipeline.running.preview import BUILD, REFUSED, REUSE, PlannedJob
+
+COLUMNS = ("job", "a run would", "what it does")
+
+
+def print_jobs(planned: Sequence[PlannedJob], notes: Sequence[str], store: object) -> None:
+    """To stdout, with `notes` on what the pair leaves out."""
+    out = Report()
+    out.table(COLUMNS, [[one.job.id, one.action, one.job.summary] for one in planned], left=COLUMNS)
+    count = Counter(one.action == BUILD for one in planned)
+    out.text(
+        f"{count[True]} of {len(planned)} artifacts are to be built; the others are in {store}, or are no artifact"
+    )
+    for note in notes:
+        out.text(note)
+
+
+def print_stored(found: Estimate, planned: Sequence[PlannedJob]) -> None:
+    """To stdout, what a run does otherwise than one from an empty store with no champion, of which `found` is."""
+    out, counted = Report(), {job.job: job for job in found.jobs}
+    reused = [one.job.id for one in planned if one.action in (REUSE, REFUSED)]
+    if reused:
+        left = [counted[one.job.id] for one in planned if one.job.id in counted and one.job.id not in reused]
+        known = [job.seconds for job in left if job.seconds is not None]
+        least = "at least " if len(known) < len(left) else ""
+        takes = f"; the others in the table take {least}{duration(sum(known))}" if known else ""
+        out.text(f"in the store already, and not made again: {', '.join(reused)}{takes}")
+    if further := [one.job.id for one in planned if one.job.id not in counted and one.action == BUILD]:
+        left_out = [name for name in counted if name not in {one.job.id for one in planned}]
+        instead = f", in place of {', '.join(left_out)}" if left_out else ""
+        out.text(
+            f"of the champion, and not in the table: {', '.join(further)}, as long as those of the base draft{instead}"
+        )
+
+
+def print_memory(found: MemoryForecast) -> None:
+    """To stdout: a line for what each stage holds, one for what is free, and one for each stage that a run here is refused at."""
+    if not found.stages:
+        return
+    out, prompt = Report(), f"{found.prompt.value:,.0f} tokens"
+    out.text("memory of each process, at least (activations come on top):")
+    unknown = dict[str, list[str]]()
+    for one in found.stages:
+        if one.bytes is None:
+            unknown.setdefault(one.what, []).append(one.stage)
+        else:
+            out.text(f"  {one.stage}: {gib(one.bytes)}: {one.what}", indent=4)
+    for why, stages in unknown.items():
+        out.text(f"  {', '.join(stages)}: {why}", indent=4)
+    if any(one.stage.startswith("generate") and one.bytes is not None for one in found.stages):
+        out.text(f"  caches: of prompts of {prompt} ({found.prompt.source}; {found.prompt.key})", indent=4)
+    if found.free:
+        free = [f"{'an unknown size' if size is None else gib(size)} on {place}" for place, size in found.free.items()]
+        out.text(f"memory that is free here: {'; '.join(free)}")
+    if found.note:
+        out.text(found.note)
+    for one in found.stages:
+        if one.refused:
+            condition = f" if the longest prompt has {prompt}" if one.by_prompt else ""
+            out.text(f"a run here is refused at {one.stage}{condition}: {one.refused}")
+
+
+def print_config(config: Config, jobs: Sequence[Job]) -> None:
+    """To stdout: YAML, and comments."""
+    from pipeline.escaping.yaml import yaml_text
+
+    say_block(yaml_text(config.model_dump(mode="json")))
+    say("---", "# jobs in execution order, and what each reads")
+    say(
+        "# JOB#PART is a part of a job's output; pair#shared: vocabulary, stop tokens and context that both models have"
+    )
+    say("# outside#NAME is an input that no job makes")
+    for job in jobs:
+        inputs = dict.fromkeys(job.reads.values())  # promote may read one draft under two names
+        say(f"# {job.id}: reads {', '.join(inputs) or 'nothing'}")
