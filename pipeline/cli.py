@@ -95,7 +95,7 @@ AIMS: dict[str, tuple[Named, ...]] = {
         ),
         Named(
             latency_plan,
-            "latency plan --costs costs.json --request-rate 20 --p95 8s",
+            "latency plan --costs costs.json --request-rate 20 --p95 8s --output-tokens 40:160",
             "latency",
         ),
         Named(

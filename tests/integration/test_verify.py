@@ -157,7 +157,8 @@ def test_other_weights_after_a_reload_are_an_alarm(smoke: Smoke, loop: Place, la
         ended = loop.understudy("champion", "verify", config, "--wait", "0.1")
     assert 3 == ended.code, ended.err
     assert (
-        "not verified: an engine does not serve the champion as it was exported, though it was told" in ended.complaint
+        "not verified: an engine does not serve the champion as it was exported, after promote.notice asked it"
+        in ended.complaint
     )
     assert ended.complaint.endswith("; its counts are those of version 1")
     assert (1, "2") == (len(told.read_text().splitlines()), loop.champion())

@@ -166,7 +166,7 @@ def test_unknown_fields_are_counted_aloud(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (said,) = _read(path, sample=2)[2]
-    assert "does not know, by rows: thinking (2), x (1); if one changes the prompt" in said
+    assert "unknown fields of requests, by rows: thinking (2), x (1); if one changes the prompt" in said
 
 
 def test_plain_texts_have_special_tokens() -> None:
