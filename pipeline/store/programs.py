@@ -42,15 +42,16 @@ def call(
     return subprocess.CompletedProcess(command, code, *texts)
 
 
-def end_session(process: "subprocess.Popen[bytes]") -> None:
-    """End a process that leads a session with all that it has started, unless it has ended."""
+def end_session(process: "subprocess.Popen[bytes]") -> int:
+    """End a process that leads a session with all that it has started, which may go on after it has ended itself. Returns its
+    exit code."""
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
-    with contextlib.suppress(ProcessLookupError):
-        if process.poll() is None:
+    if process.returncode is None:  # nobody has waited for it, so its number is still its own
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    return process.wait()
 
 
 def _heard(process: "subprocess.Popen[bytes]", stream: IO[bytes], hear: Callable[[str], None]) -> int:

@@ -117,7 +117,9 @@ class Worker:
         try:
             return self._connection.recv()
         except (EOFError, ConnectionResetError):
-            return Ended(self._process.wait())
+            if self._process.returncode is None:
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # with its own code, before `end_session` kills
+            return Ended(end_session(self._process))
 
     def end(self) -> None:
         """End it with all that it has started, also in the middle of its work."""
@@ -155,12 +157,11 @@ def work(descriptor: int) -> None:
     except Exception as error:
         with contextlib.suppress(OSError):
             connection.send(Failed.by(error))
-        os._exit(
-            EXIT_FAILURE
-        )  # without the handlers at a Python exit, which wait for the other processes of a training
+        # Without the handlers at a Python exit, which wait for the other processes of a training.
+        os._exit(EXIT_FAILURE)
 
 
 def _end_with_input() -> None:
     while os.read(0, 4096):
         pass
-    os._exit(EXIT_FAILURE)
+    os.killpg(0, signal.SIGKILL)  # itself, and what it has started

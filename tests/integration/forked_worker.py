@@ -16,23 +16,16 @@ class ForkedWorker:
     def __init__(self, channel: Connection, environment: Mapping[str, str], output: IO[bytes] | None) -> None:
         heard, said = os.pipe()
         self.stdin = os.fdopen(said, "wb")
-        self._code: int | None = None
+        self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
             self._work(heard, os.dup(channel.fileno()), environment, 2 if output is None else output.fileno())
         os.close(heard)
 
-    def poll(self) -> int | None:
-        return self._ended(os.WNOHANG)
-
-    def wait(self) -> int | None:
-        return self._ended(0)
-
-    def _ended(self, options: int) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, options)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
-        return self._code
+    def wait(self) -> int:
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
 
     def _work(self, heard: int, channel: int, environment: Mapping[str, str], output: int) -> None:
         os.setsid()

@@ -123,10 +123,12 @@ def test_what_workers_print_is_kept_apart(heard: dict[str, list[Any]]) -> None:
     assert [b"noise"] * 5 == heard["output"]
 
 
-def start_another(connection: Connection) -> None:
-    """A worker that starts a process."""
+def start_another(connection: Connection, dies: bool = False) -> None:
+    """A worker that starts a process, and may die without it."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     connection.send((os.getpid(), child.pid))
+    if dies:
+        os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)
 
 
@@ -137,29 +139,32 @@ def _are_gone(*processes: int) -> None:
         time.sleep(0.01)
 
 
-def test_what_a_worker_has_started_ends_with_it() -> None:
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_a_worker_has_started_ends_with_it(dies: bool) -> None:
     """A process that is left would keep a GPU's memory."""
-    worker = Worker(start_another, environment=os.environ)
+    worker = Worker(start_another, dies, environment=os.environ)
     both = worker.next()
+    if dies:
+        assert Ended(-9) == worker.next()
     worker.end()
     _are_gone(*both)
 
 
 def test_a_worker_ends_with_its_starter() -> None:
-    """However that ends."""
+    """However that ends, and with what it has started."""
     code = (
         "import os, time\n"
         "from pipeline.store.worker_processes import Worker\n"
         "from tests.unit.store.test_worker_processes import start_another\n"
-        "print(Worker(start_another, environment=os.environ).next()[0], flush=True)\n"
+        "print(*Worker(start_another, environment=os.environ).next(), flush=True)\n"
         "time.sleep(600)"
     )
     environment = dict(os.environ) | {"PYTHONPATH": str(Path(pipeline.__file__).parents[1])}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as starter:
         assert starter.stdout is not None
-        worker = int(starter.stdout.readline())
+        worker_and_child = map(int, starter.stdout.readline().split())
         starter.kill()
-    _are_gone(worker)
+    _are_gone(*worker_and_child)
 
 
 def test_what_cannot_be_sent_starts_no_worker() -> None:
