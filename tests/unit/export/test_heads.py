@@ -155,7 +155,10 @@ def test_a_head_of_one_layer_is_the_midlayer(
 
 
 def test_the_exported_head_computes_what_the_stored_one_does(tmp_path: Path) -> None:
-    """Read here in EAGLE's layout, with the states by the numbers of vLLM: the same logits at every place of a block."""
+    """Read here in EAGLE's layout, with the states by the numbers of vLLM: the same logits at every place of a block.
+
+    To rounding: on some processors a product depends on where in memory a file's weights lie.
+    """
     target = saved_target(tmp_path / "target")
     head = write_eagle3(tmp_path / "head", draft := eagle3_draft(target, read=READ, kept=12))
     _, config = exported(head_plan(tmp_path, head, EAGLE3, "sglang"), tmp_path / "out")
@@ -163,7 +166,7 @@ def test_the_exported_head_computes_what_the_stored_one_does(tmp_path: Path) -> 
     (tmp_path / "out" / "config.json").write_text(json.dumps(config | {"eagle_config": section}))
     read = load_head(kind_of(tmp_path / "out"), tmp_path / "out", TargetStates(target), 32)
     for known in (4, 5):
-        torch.testing.assert_close(draft.logits_after(IDS, known), read.logits_after(IDS, known), rtol=0, atol=0)
+        torch.testing.assert_close(draft.logits_after(IDS, known), read.logits_after(IDS, known), rtol=1e-5, atol=1e-6)
 
 
 def test_further_layers_have_their_input_norm_under_another_name(tmp_path: Path) -> None:
