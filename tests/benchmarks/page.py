@@ -16,10 +16,9 @@ from tests.benchmarks.stored import Results
 
 _HEAD = """# Benchmarks
 
-The figures to decide by, and what each is compared with. [docs/benchmarks/](docs/benchmarks/) has the others, complete tables,
-and machine, versions and command of each. All pages are rendered from the JSON files in `tests/benchmarks/results/` by `python -m
-tests.benchmarks render`; `make bench` measures again. But for GPUs, machines had 2 cores, models were small, and nothing else
-ran: ratios carry over to other machines better than absolute times. An aim that was not reached is marked **Missed**.
+The figures to decide by, and what each is compared with; [docs/benchmarks/](docs/benchmarks/) has the others, all tables,
+machines and commands. Rendered by `python -m tests.benchmarks render`; `make bench` measures again. Machines had 2 cores, except
+for GPUs, models were small: ratios carry over to other machines better than times. **Missed**: an aim was not reached.
 """
 
 _WIDTH = 128
@@ -39,7 +38,7 @@ def page(results: Results) -> str:
 
 
 def answers(topic: str, results: Results) -> Iterator[str]:
-    """Of a page in docs/benchmarks/: the answers that BENCHMARKS.md does not have."""
+    """The answers of a page in docs/benchmarks/ that BENCHMARKS.md does not have."""
     for entry in OTHERS:
         if entry.topic == topic:
             found, peer = entry.answer(results)
@@ -83,7 +82,6 @@ DECISIVE = (
     Entry("Is predicted latency right beyond the sweep?", ["latency_models", "latency_public"], "latency", speed.sweep),
     Entry("How many replicas does a load need, and is the number right?", ["replica_plans"], "latency", speed.replicas),
     Entry("How often does the watch see a drift where there is none?", ["watch_alarms"], "watch", quality.alarms),
-    Entry("What does a second process give in training?", ["training_processes"], "scale", scale.training),
     Entry("How long does the quickstart take?", ["quickstart"], "quickstart", speed.quickstart),
 )
 OTHERS = (
@@ -98,6 +96,7 @@ OTHERS = (
     ),
     Entry("Does a draft from a served target lose acceptance?", ["served_distillation"], "servers", quality.served),
     Entry("What does the watch cost?", ["watch_load"], "watch", speed.watching),
+    Entry("What does a second process give in training?", ["training_processes"], "scale", scale.training),
     Entry("What does a second Ray worker give?", ["spread"], "scale", scale.shards),
     Entry("Does memory grow with the completions?", ["completions_memory"], "scale", scale.completions_memory),
     Entry("How much memory does the gate take?", ["gate_memory"], "scale", scale.gate_memory),
