@@ -86,10 +86,6 @@ def _report(
     } | {f"rejected ({reason})": count for reason, count in sorted(counts.reasons.items())}
     found = "".join(f", {count:,} {reason}" for reason, count in left_out.items() if count)
     progress.line(f"corpus: {sum(map(written.in_split, SPLITS)):,} prompts of {counts.rows:,} rows{found}")
-    if written.train_acceptance:
-        progress.line(
-            f"corpus: {written.train_acceptance:,} train prompts with the acceptance of their request in the log"
-        )
     dropped = {"later user turns (every_turn)": counts.dropped_turns, "later answers": counts.dropped_answers}
     if any(dropped.values()):
         parts = ", ".join(f"{count:,} {what}" for what, count in dropped.items() if count)
@@ -164,7 +160,6 @@ def _figures(counts: RowCounts, clusters: Clusters, written: CorpusCounts) -> di
         "largest_cluster": written.largest_cluster,
         "prompts": sum(by_split.values()),
         "tokens": written.tokens,
-        "train_acceptance": written.train_acceptance,
         **by_split,
     }
     return {name: float(count) for name, count in figures.items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.quantize import QuantizedVariant
-from pipeline.distillation.mixing import training_rows
+from pipeline.distillation.mixing import mix
 from pipeline.distillation.segments import segment_weights
 from pipeline.distillation.training import Training
 from pipeline.drafts.directory import TRAINED_ON, find_draft
@@ -108,7 +108,7 @@ def _recover(
         }
     )
     train = StoredCompletions.open(context.inputs["completions"], {"train"})
-    rows = training_rows(train, given.distill, given.seed)
+    rows = mix(train, given.distill.domain_shares, given.seed)
     model = _load(context, find_draft(context.inputs["draft"], context.resources.models), "float32")
     with fake_quantization(model, variant, layers):
         weights = segment_weights(rows, given.distill.segment_shares)

@@ -131,13 +131,6 @@ class DistillConfig(Section):
         "score prompts. Of each train prompt its last generate.max_new_tokens positions count, without what most prompts of its "
         "domain begin and end with.",
     )
-    low_acceptance_weight: float = Field(
-        default=1.0,
-        ge=1,
-        le=4,
-        description="For a log with statistics of requests: how many times as often the train prompts with the lowest acceptance "
-        "are drawn as those with the highest; 1: all alike. Dev and examination prompts stay as the traffic is.",
-    )
     processes: int | Literal["auto"] = Field(
         default="auto",
         description="Processes that train one draft together; each micro-batch is divided among them. auto: one for each GPU, or "

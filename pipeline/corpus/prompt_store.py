@@ -37,7 +37,6 @@ SCHEMA = pa.schema(
         ("cluster", pa.int64()),
         ("tokens", pa.list_(pa.int32())),
         ("chat", pa.string()),  # JSON of a Chat; null if there are no follow-ups
-        ("acceptance", pa.float32()),  # null where the log has no counts of the request
     ]
 )
 
@@ -76,22 +75,18 @@ class Prompt:
     text_id: str = field(kw_only=True)
     conversation: str = field(kw_only=True)
     mode: str = field(default="", kw_only=True)  # of the chat template, see `modes.py`
-    acceptance: float | None = field(
-        default=None, kw_only=True
-    )  # examined rate of the request in the log, see `request_counts`
 
 
 @dataclass
 class CorpusCounts:
     """Counts of the written corpus: prompts by (domain, split), tokens, clusters, prompts of the largest cluster. `examined`: the
-    conversations of the examination prompts, by domain. `train_acceptance`: train prompts whose request's acceptance is known."""
+    conversations of the examination prompts, by domain."""
 
     prompts: Counter[tuple[str, str]] = field(default_factory=Counter)
     examined: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     tokens: int = 0
     clusters: int = 0
     largest_cluster: int = 0
-    train_acceptance: int = 0
 
     def in_split(self, split: str) -> int:
         return sum(count for (_, where), count in self.prompts.items() if where == split)
@@ -144,7 +139,6 @@ def write_prompts(
                         pa.array(cluster_of[rows]),
                         tokens,
                         batch.column("chat"),
-                        batch.column("acceptance"),
                     ],
                     schema=SCHEMA,
                 )
@@ -155,8 +149,6 @@ def write_prompts(
                 if split == "examination":
                     written.examined[domain].add(name)
             written.tokens += len(tokens.flatten())
-            known_B = batch.column("acceptance").is_valid().to_numpy(zero_copy_only=False)
-            written.train_acceptance += int((known_B & (splits[rows] == SPLITS.index("train"))).sum())
     return written
 
 
@@ -270,7 +262,6 @@ def _prompts(batch: Any) -> Iterator[Prompt]:
             text_id=row["text_id"],
             conversation=row["conversation"],
             mode=row["mode"],
-            acceptance=row["acceptance"],
         )
 
 

@@ -34,7 +34,6 @@ ACCEPTED = pa.schema(
         ("log_mode", pa.string()),  # `ParsedPrompt.log_mode`
         ("tokens", pa.list_(pa.int32())),
         ("chat", pa.string()),
-        ("acceptance", pa.float32()),
         ("answer", ANSWER),
     ]
 )
@@ -107,7 +106,6 @@ class RowBuffer:
             pa.array([prompt.log_mode for prompt in prompts], pa.string()),
             pa.array([row.tokens for row in rows], ACCEPTED.field("tokens").type),
             pa.array([_chat(prompt) for prompt in prompts], pa.string()),
-            pa.array([prompt.acceptance for prompt in prompts], pa.float32()),
             pa.array([_answer(row.answer) for row in rows], ANSWER),
         ]
         self._tokens.write_batch(pa.record_batch(columns, schema=ACCEPTED))

@@ -16,7 +16,6 @@ from pipeline.corpus.foreign_texts import encoded, is_cut
 from pipeline.corpus.json_values import MOST_LEVELS, decoded
 from pipeline.corpus.modes import domain_in_mode, mode_of, stated_arguments
 from pipeline.corpus.other_requests import has_place, media_of, route_without_text
-from pipeline.corpus.request_counts import request_counts
 from pipeline.corpus.request_fields import OtherPrompt, chosen_tools, effort_arguments, longest_prompt
 from pipeline.corpus.row_facts import NO_FACTS, RowFacts
 from pipeline.corpus.same_text import normalised, opening, text_id
@@ -62,7 +61,6 @@ class ParsedPrompt:
     dropped_answers: int = 0
     follow_ups: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     facts: RowFacts = NO_FACTS
-    acceptance: float | None = None  # of the row's request, by what its engine counted
     of_log: bool = False  # its domain is a client's label
 
     @property
@@ -108,9 +106,9 @@ class ParsedPrompt:
 
 
 def parse_row(value: Any, source: PromptSource, names: TemplateNames | None = None) -> ParsedPrompt:
-    """The prompt in `value`, from the first of prompt, messages and turns that is not null, with its tools, template arguments
-    and the acceptance of its request. `names`: what the chat template knows; None where it is not at hand, and then senders are
-    read by the table alone, and a request's effort of thinking is no argument. Raises BadRow."""
+    """The prompt in `value`, from the first of prompt, messages and turns that is not null, with its tools and template
+    arguments. `names`: what the chat template knows; None where it is not at hand, and then senders are read by the table alone,
+    and a request's effort of thinking is no argument. Raises BadRow."""
     if isinstance(value, BadRow):
         raise value
     if not isinstance(value, Mapping):
@@ -131,7 +129,6 @@ def parse_row(value: Any, source: PromptSource, names: TemplateNames | None = No
         prompt,
         domain=domain_in_mode(prompt.domain, mode_of(arguments)),
         facts=RowFacts(tools, arguments, None, tuple(sorted(set(source.roles.values()))), longest),
-        acceptance=None if source.every_turn else _acceptance(value, source),
     )
 
 
@@ -195,12 +192,6 @@ def _parse_prompt(value: Mapping[str, Any], source: PromptSource) -> ParsedPromp
         dropped = len(turns) - len(asked)
         return ParsedPrompt((*system, *first), False, domain, group, dropped, follow_ups=tuple(later))
     raise _missing_prompt(value, source)
-
-
-def _acceptance(value: Mapping[str, Any], source: PromptSource) -> float | None:
-    """The examined acceptance rate of the request; None where the row has no counts of it."""
-    counts = request_counts(value, source.answer_field)
-    return None if counts is None else counts.examined_acceptance_rate
 
 
 def _optional(value: Mapping[str, Any], field: str | None) -> str | None:

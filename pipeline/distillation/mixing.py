@@ -1,26 +1,15 @@
-"""How often each completion is in the training data: the shares of the domains, and low acceptance in production. Pure."""
+"""How often each completion is in the training data: the shares of the domains. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config.distill import DistillConfig
-from pipeline.distillation.low_acceptance import repeat_low_acceptance
 from pipeline.errors import UsageError
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.stored_completions import chosen, column
 
 _ROUNDING = 1e-6
-
-
-def training_rows(
-    completions: Sequence[StoredCompletion], settings: DistillConfig, seed: int
-) -> Sequence[StoredCompletion]:
-    """What a draft is trained on. Within a domain that has a share, low acceptance decides which completions it consists of;
-    otherwise domains with low acceptance have more of the training."""
-    drawn = repeat_low_acceptance(completions, settings.low_acceptance_weight, seed)
-    return mix(drawn, settings.domain_shares, seed)
 
 
 def mix(completions: Sequence[StoredCompletion], shares: Mapping[str, float], seed: int) -> Sequence[StoredCompletion]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.pair import DeviceMap
-from pipeline.distillation.mixing import training_rows
+from pipeline.distillation.mixing import mix
 from pipeline.distillation.processes import is_first, join, leave
 from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.distillation.segments import segment_weights
@@ -43,11 +43,11 @@ def training_data(
     distill = settings.distill
     train: Sequence[StoredCompletion] = StoredCompletions.open(completions, {"train"})
     dev = StoredCompletions.open(completions, {"dev"}, Sampling.from_config(settings.sampling))
-    rows = training_rows(train, distill, settings.seed)
+    rows = mix(train, distill.domain_shares, settings.seed)
     weights = segment_weights(rows, distill.segment_shares)
     if share is not None:
         train = subset(train, share)
-        rows = training_rows(train, distill, settings.seed)
+        rows = mix(train, distill.domain_shares, settings.seed)
     return TrainingData(train, rows, ScoredPrompts.read(prompts, distill.prompt_weight), weights, dev)
 
 

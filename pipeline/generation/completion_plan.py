@@ -32,7 +32,6 @@ class CompletionRequest:
             text_id=prompt.text_id,
             conversation=prompt.conversation,
             mode=prompt.mode,
-            acceptance=prompt.acceptance,
             split=prompt.split,
             domain=prompt.domain,
             sampling=self.sampling,

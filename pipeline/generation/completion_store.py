@@ -41,7 +41,6 @@ _COMPLETIONS = pa.schema(
         ("total", pa.int32()),
         ("length", pa.int32()),
         ("stopped", pa.bool_()),
-        ("acceptance", pa.float32()),
     ]
 )
 _PLAIN = [name for name in _COMPLETIONS.names if name not in (*_TUPLE, "prompt")]
@@ -67,7 +66,6 @@ class StoredCompletion:
     rest_log_p: NDArray[np.float16]  # (N,), log of the mass outside the top entries
     vocabulary: int  # needed to unpack the entries
     mode: str = ""  # of the prompt's chat template, see `corpus.modes`
-    acceptance: float | None = None  # of the prompt's request in the log; None: not known
     segments: NDArray[np.uint8] | None = None  # (N,), labels, see `segment_files`; None: all are of one
     segment_names: tuple[str, ...] = ()  # by label
     shard: str = ""  # the name of the shard that it was read from
@@ -127,7 +125,6 @@ def write_shard(
             pa.array(totals, pa.int32()),
             pa.array([item.length for item in completions], pa.int32()),
             [item.stopped for item in completions],
-            pa.array([item.acceptance for item in completions], pa.float32()),
         ],
         schema=_COMPLETIONS.with_metadata(dict(facts or {})),
     )

@@ -26,7 +26,6 @@ _DTYPES: Mapping[str, Any] = {
     "prompt_length": np.int32,
     "length": np.int32,
     "stopped": np.bool_,
-    "acceptance": np.float32,  # NaN: not known
     "id": "S1",  # UTF-8, as wide as the longest
     "text_id": "S1",
     "conversation": "S1",
@@ -113,14 +112,12 @@ class StoredCompletions(Sequence[StoredCompletion]):
         columns, words = self._table.columns, self._table.words
         shard: _Shard = self._table.shards[columns["shard"][row]]
         begin = columns["prompt_first"][row]
-        acceptance = float(columns["acceptance"][row])
         return shard.tokens.completion(
             first=int(columns["first"][row]),
             total=int(columns["total"][row]),
             prompt=shard.prompts[begin : begin + columns["prompt_length"][row]],
             length=int(columns["length"][row]),
             stopped=bool(columns["stopped"][row]),
-            acceptance=None if np.isnan(acceptance) else acceptance,
             **{name: columns[name][row].decode() for name in _NAMES},
             **{name: found[columns[name][row]] for name, found in words.items()},
         )
@@ -153,7 +150,7 @@ class Joined(Sequence[StoredCompletion]):
 
 def column(completions: Sequence[StoredCompletion], name: str) -> NDArray[Any]:
     """A column of N completions in memory or in files, (N,): `id`, `text_id`, `conversation`, `domain` and `mode` as UTF-8;
-    `acceptance`, NaN where it is not known; `length`, and `prompt_length`, in tokens."""
+    `length` and `prompt_length`, in tokens."""
     if isinstance(completions, StoredCompletions | Joined):
         return completions.column(name)
     if not len(completions):
@@ -179,7 +176,6 @@ def _encoded(name: str) -> Callable[[StoredCompletion], bytes]:
 
 _VALUES: Mapping[str, Callable[[StoredCompletion], Any]] = {
     **{name: _encoded(name) for name in (*_NAMES, *_WORDS)},
-    "acceptance": lambda item: np.nan if item.acceptance is None else item.acceptance,
     "length": lambda item: item.length,
     "prompt_length": lambda item: len(item.prompt),
 }
@@ -196,7 +192,6 @@ def _columns(batch: Any, rows: NDArray[np.intp], words: Mapping[str, dict[Any, i
     taken = batch.select([name for name in batch.schema.names if name != "prompt"]).take(pa.array(rows))
     columns = {name: taken[name].to_numpy() for name in ("first", "total", "length")}
     columns["stopped"] = taken["stopped"].to_numpy(zero_copy_only=False)
-    columns["acceptance"] = taken["acceptance"].to_numpy(zero_copy_only=False)  # null: NaN
     columns["prompt_first"], columns["prompt_length"] = begins[rows], np.diff(begins)[rows]
     for name in _NAMES:
         columns[name] = np.array([value.encode() for value in taken[name].to_pylist()])

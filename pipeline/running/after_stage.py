@@ -66,10 +66,6 @@ def _after_corpus(config: Config, artifact: Path) -> After:
         from pipeline.distillation.mixing import check_shares
 
         check_shares([name for name, counts in domains.items() if counts.get("train")], config.distill.domain_shares)
-    if config.distill.low_acceptance_weight > 1 and not read_manifest(artifact).figures.get("train_acceptance"):
-        from pipeline.distillation.low_acceptance import not_known
-
-        raise not_known()
     other = _other_sampling(stated, config)
     return After(config=config, notes=other, refusals=certain_refusals.of_corpus(config, domains, conversations))
 

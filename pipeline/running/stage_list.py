@@ -28,8 +28,8 @@ class Stage(NamedTuple):
 
 STAGES: tuple[Stage, ...] = (
     Stage("pair", 12, "resolve and check the models", resumable=True, completes_config=True, uses_device=True),
-    Stage("corpus", 14, "read, clean and split the prompts"),
-    Stage("generate", 11, "target completions and distributions", resumable=True, uses_device=True, in_parts=True),
+    Stage("corpus", 15, "read, clean and split the prompts"),
+    Stage("generate", 12, "target completions and distributions", resumable=True, uses_device=True, in_parts=True),
     Stage("distill", 9, "train the draft", resumable=True, uses_device=True),
     Stage("quantize", 4, "INT8, INT4 or FP8 variant of the draft", uses_device=True),
     Stage(

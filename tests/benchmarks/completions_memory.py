@@ -131,13 +131,13 @@ def _distill(place: Path) -> None:
     """What the stage reads, without the training itself: every domain has a share, and the completions are counted at the end."""
     from pipeline.config.distill import DistillConfig
     from pipeline.distillation.dataset import PackedCompletions
-    from pipeline.distillation.mixing import training_rows
+    from pipeline.distillation.mixing import mix
     from pipeline.distillation.segments import segment_weights
     from pipeline.generation.stored_completions import StoredCompletions, column
 
     settings = DistillConfig(domain_shares={f"domain-{number}": 0.25 for number in range(4)})
     train = StoredCompletions.open(place / "completions", {"train"})
-    rows = training_rows(train, settings, 0)
+    rows = mix(train, settings.domain_shares, 0)
     segment_weights(rows, settings.segment_shares)
     documents = PackedCompletions(rows)
     order = np.random.default_rng(0).permutation(len(documents.rows))

@@ -1,8 +1,6 @@
-"""What a retraining learns from a drift of the traffic: from rows since the change, from all rows, and with low acceptance drawn
-more often.
+"""What a retraining learns from a drift of the traffic: from rows since the change, and from all rows.
 
-A draft is stale because its traffic changed: domains that it was trained for became rarer, and two new ones came. The log has
-what an engine would count for each request with that draft: the production answers are decoded speculatively with it.
+A draft is stale because its traffic changed: domains that it was trained for became rarer, and two new ones came.
 """
 
 import json
@@ -13,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any
 
 from tests.benchmarks.figures import ROOT, UNDERSTUDY, write
 
@@ -24,28 +22,12 @@ _TARGET, _DRAFT = (128, 2), (64, 1)  # width, layers
 _STEPS = {"target": 500, "draft": 300}
 _SEEDS = (1, 2, 3)
 _CHANGE = "2026-11-24T10:00:00Z"
-_STALE, _ALIKE, _ALIKE_LONG = "stale", "alike", "alike, long"
-
-
-class _Arm(NamedTuple):
-    """A training. `since`: rows before the change are left out. `weight`: `distill.low_acceptance_weight`. `fixed`: the domains
-    keep their shares of the traffic."""
-
-    label: str
-    since: bool = True
-    weight: float = 1.0
-    fixed: bool = False
-    steps: int = 200
-
-
-_ARMS = {
-    "all rows": _Arm("all rows, those before the change too", since=False),
-    _ALIKE: _Arm("rows since the change, all alike"),
-    "twice": _Arm("`low_acceptance_weight: 2`", weight=2.0),
-    "4 times": _Arm("`low_acceptance_weight: 4`", weight=4.0),
-    "4 times by domain": _Arm("the same, with domains as in the traffic (`domain_shares`)", weight=4.0, fixed=True),
-    _ALIKE_LONG: _Arm("3 times as many steps, all alike", steps=600),
-    "4 times, long": _Arm("3 times as many steps, `low_acceptance_weight: 4`", weight=4.0, steps=600),
+_STEPS_TRAINED = 200
+_STALE, _ALL, _SINCE_CHANGE = "stale", "all rows", "alike"  # arms of a seed
+_LABELS = {
+    _STALE: "none: the stale draft",
+    _ALL: "all rows, those before the change too",
+    _SINCE_CHANGE: "rows since the change",
 }
 
 
@@ -58,7 +40,7 @@ def main() -> None:
 
 
 def _make(place: Path) -> dict[str, Any]:
-    """Write `target/`, `draft/` and `log.jsonl`; returns what the log says of the stale draft."""
+    """Write `target/`, `draft/` and `log.jsonl`; returns the rows by domain."""
     import torch
 
     from tests.benchmarks.distillation.domains import read_domain
@@ -79,10 +61,9 @@ def _make(place: Path) -> dict[str, Any]:
         model.save_pretrained(place / name)
         tokenizer.save_pretrained(place / name)
     before, since = list(_rows(texts, _BEFORE, 0)), list(_rows(texts, _SINCE, 1))
-    _count(target.eval(), draft.eval(), tokenizer, since)
     rows = [*before, *since]
     (place / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return _described(before, since)
+    return {name: dict(Counter(row["domain"] for row in some)) for name, some in (("before", before), ("since", since))}
 
 
 def _rows(texts: Mapping[str, Sequence[str]], shares: Mapping[str, float], side: int) -> Iterator[dict[str, Any]]:
@@ -101,55 +82,19 @@ def _rows(texts: Mapping[str, Sequence[str]], shares: Mapping[str, float], side:
             yield {"prompt": prompt, "domain": name, "group": f"{name}-{document}", "created": created}
 
 
-def _count(target: Any, draft: Any, tokenizer: Any, rows: Sequence[dict[str, Any]]) -> None:
-    """Add to each row what vLLM would count for it."""
-    from pipeline.drafts.plain import PlainDraft
-    from pipeline.speculation.batch import Request
-    from pipeline.speculation.decoder import Decoder
-    from pipeline.speculation.settings import Sampling
-
-    decoder = Decoder(
-        target, PlainDraft(draft, len(tokenizer)), sampling=Sampling(), vocabulary=len(tokenizer), gamma=_GAMMA
-    )
-    ids = tokenizer([row["prompt"] for row in rows], add_special_tokens=False)["input_ids"]
-    requests = [Request(tuple(prompt), _NEW, number) for number, prompt in enumerate(ids)]
-    for begin in range(0, len(rows), 128):
-        for row, done in zip(rows[begin:], decoder.decode(requests[begin : begin + 128]), strict=False):
-            counts = {
-                "num_spec_steps": done.rounds,
-                "num_draft_tokens": sum(done.drafted),
-                "num_accepted_draft_tokens": sum(done.accepted),
-            }
-            row["response"] = {"metrics": {"speculative_decoding": counts}}
-
-
-def _described(before: Sequence[dict[str, Any]], since: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Rows by domain, and the mean examined acceptance rate of those since the change."""
-    from pipeline.corpus.request_counts import request_counts
-
-    rates = [(row["domain"], counts.examined_acceptance_rate) for row in since if (counts := request_counts(row))]
-    return {
-        "before": dict(Counter(row["domain"] for row in before)),
-        "since": dict(Counter(row["domain"] for row in since)),
-        "acceptance": {name: mean(rate or 0.0 for domain, rate in rates if domain == name) for name in _SINCE},
-    }
-
-
 def _seed(place: Path, seed: int) -> dict[str, Any]:
-    """Acceptance of every arm on the examination prompts since the change, and its gain over a training of as many steps on all
-    rows since the change alike."""
+    """Acceptance of every arm on the examination prompts since the change, and its gain over a training on the rows since it."""
     import torch
 
     from pipeline.acceptance.gains import acceptance_gain
     from pipeline.models.loading import load_model
 
-    since, everything = (_completions(place, seed, one) for one in (True, False))
+    since = _completions(place, seed, True)
     counts = {_STALE: _counts(since, load_model(place / "draft", "float32", torch.device("cpu")))}
     tokens = {}
-    for name, arm in _ARMS.items():
-        draft, tokens[name] = _trained(place, seed, since if arm.since else everything, arm)
+    for name, artifacts in ((_ALL, _completions(place, seed, False)), (_SINCE_CHANGE, since)):
+        draft, tokens[name] = _trained(place, seed, artifacts, name == _SINCE_CHANGE)
         counts[name] = _counts(since, draft)
-    alike = {name: counts[_ALIKE_LONG if name in _ARMS and _ARMS[name].steps > 200 else _ALIKE] for name in counts}
     return {
         "acceptance_rate": {name: _rate(some) for name, some in counts.items()},
         "by_domain": {
@@ -157,33 +102,27 @@ def _seed(place: Path, seed: int) -> dict[str, Any]:
             for name, some in counts.items()
         },
         "gains": {
-            name: asdict(acceptance_gain(some, alike[name], 0.95).figure)
+            name: asdict(acceptance_gain(some, counts[_SINCE_CHANGE], 0.95).figure)
             for name, some in counts.items()
-            if name not in (_ALIKE, _ALIKE_LONG)
+            if name != _SINCE_CHANGE
         },
         "tokens": tokens,
     }
 
 
-def _config(place: Path, seed: int, arm: _Arm) -> dict[str, Any]:
+def _config(place: Path, seed: int, since: bool) -> dict[str, Any]:
     return {
         "name": "drift",
         "seed": seed,
         "pair": {name: {"source": str(place / name), "dtype": "float32"} for name in ("target", "draft")},
         "corpus": {
             "sources": [{"path": str(place / "log.jsonl")}],
-            "since": _CHANGE if arm.since else None,
+            "since": _CHANGE if since else None,
             "chat_template": False,
             "splits": {"train": 0.55, "dev": 0.1, "examination": 0.35},
         },
         "generate": {"max_new_tokens": _NEW, "batch": 128},
-        "distill": {
-            "max_steps": arm.steps,
-            "evaluate_every": 50,
-            "save_every": arm.steps,
-            "low_acceptance_weight": arm.weight,
-            "domain_shares": _SINCE if arm.fixed else {},
-        },
+        "distill": {"max_steps": _STEPS_TRAINED, "evaluate_every": 50, "save_every": _STEPS_TRAINED},
         "evaluate": {"gamma": _GAMMA},
         "promote": {"target_name": "drift"},
     }
@@ -193,18 +132,18 @@ def _completions(place: Path, seed: int, since: bool) -> dict[str, Path]:
     """The artifacts of a run up to `generate`, by job."""
     run, store = f"{seed}-{'since' if since else 'all'}", place / "store"
     path = place / f"{run}.yaml"
-    path.write_text(json.dumps(_config(place, seed, _Arm("", since=since))))
+    path.write_text(json.dumps(_config(place, seed, since)))
     command = [UNDERSTUDY, "run", str(path), "--until", "generate", "--store", str(store), "--run", run]
     subprocess.run(command, cwd=ROOT, check=True, stdin=subprocess.DEVNULL)
     jobs = json.loads((store / "runs" / run / "run.json").read_text())["jobs"]
     return {job: (store / "artifacts" / f"{entry['stage']}-{entry['key']}").resolve() for job, entry in jobs.items()}
 
 
-def _trained(place: Path, seed: int, found: Mapping[str, Path], arm: _Arm) -> tuple[Any, int]:
+def _trained(place: Path, seed: int, found: Mapping[str, Path], since: bool) -> tuple[Any, int]:
     """A draft trained as `distill` does, and the completion tokens that it was trained on."""
     from pipeline.config.loading import parse_config
     from pipeline.distillation.dataset import PackedCompletions
-    from pipeline.distillation.mixing import training_rows
+    from pipeline.distillation.mixing import mix
     from pipeline.distillation.training import Training
     from pipeline.generation.completion_store import read_completions
     from pipeline.models.places import model_places
@@ -213,9 +152,9 @@ def _trained(place: Path, seed: int, found: Mapping[str, Path], arm: _Arm) -> tu
     from pipeline.running.jobs import training_settings
     from pipeline.speculation.settings import Sampling
 
-    config = parse_config(_config(place, seed, arm), "drift")
+    config = parse_config(_config(place, seed, since), "drift")
     models = read_pair(found["pair"], model_places(config.pair))
-    rows = training_rows(list(read_completions(found["generate"], {"train"})), config.distill, seed)
+    rows = mix(list(read_completions(found["generate"], {"train"})), config.distill.domain_shares, seed)
     dev = list(read_completions(found["generate"], {"dev"}, Sampling()))
     with tempfile.TemporaryDirectory() as folder:
         training = Training(training_settings(config), models, dev, Progress(), config.device, False)
@@ -243,26 +182,24 @@ def _rate(counts: Sequence[Any]) -> float:
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
     log, seeds = figure["log"], list(figure["seeds"].values())
-    labels = {_STALE: "none: the stale draft", **{name: arm.label for name, arm in _ARMS.items()}}
     prompts, tokens = seeds[0]["gains"][_STALE]["prompts"], seeds[0]["tokens"]
     yield "## Learning from a drift\n"
     yield (
         f"A log of {sum(log['before'].values()):,} requests before a change of the traffic and {sum(log['since'].values()):,} "
-        "after it, in which two domains are new, with the statistics that the stale draft gave. Drafts are trained from the "
-        f"stale one on {tokens[_ALIKE]:,} tokens ({tokens[_ALIKE_LONG]:,} in the long trainings). Acceptance rate on {prompts} "
-        "examination prompts since the change, which are as the traffic is: difference from a training of as many tokens on "
-        "all rows since the change alike, in points, paired by prompt, with 95% intervals, by seed of completions and training.\n"
+        f"after it, in which two domains are new. Drafts are trained from the stale one on {tokens[_SINCE_CHANGE]:,} tokens. "
+        f"Acceptance rate on {prompts} examination prompts since the change: difference from the training on the rows since the "
+        "change, in points, paired by prompt, with 95% intervals, by seed of completions and training.\n"
     )
     yield f"| training | {' | '.join(f'seed {seed}' for seed in figure['seeds'])} | mean |"
     yield f"|---|{'---:|' * (len(seeds) + 1)}"
-    for name in (name for name in labels if name in seeds[0]["gains"]):
+    for name in seeds[0]["gains"]:
         gains = [seed["gains"][name] for seed in seeds]
         shown = " | ".join(_points(gain["value"], gain["low"], gain["high"]) for gain in gains)
-        yield f"| {labels[name]} | {shown} | {100 * mean(gain['value'] for gain in gains):+.2f} |"
+        yield f"| {_LABELS[name]} | {shown} | {100 * mean(gain['value'] for gain in gains):+.2f} |"
     yield "\nAcceptance rates by domain with its share of the traffic, means over the seeds:\n"
     yield f"| training | all | {' | '.join(f'{name} ({share:.0%})' for name, share in _SINCE.items())} |"
     yield f"|---|---:|{'---:|' * len(_SINCE)}"
-    for name, label in labels.items():
+    for name, label in _LABELS.items():
         rates = [mean(seed["by_domain"][name][domain] for seed in seeds) for domain in _SINCE]
         overall = mean(seed["acceptance_rate"][name] for seed in seeds)
         yield f"| {label} | {' | '.join(f'{rate:.3f}' for rate in (overall, *rates))} |"

@@ -13,7 +13,6 @@ from pipeline.config.loading import load_config
 from pipeline.corpus.prompt_store import open_prompts
 from pipeline.corpus.same_text import text_id
 from pipeline.errors import UsageError
-from pipeline.generation.completion_store import read_completions
 from tests.integration.conftest import NOBODY, SMOKE, Ended, Place, Smoke
 
 CHANGE = datetime(2026, 11, 24, 10, tzinfo=UTC)
@@ -73,39 +72,6 @@ def test_every_split_is_of_rows_since_the_change(smoke: Smoke, paired: Place, tm
     assert paired.artifact("corpus", "zone") == paired.artifact("corpus", "utc")
     figures = json.loads((paired.artifact("corpus", "zone") / "manifest.json").read_text())["figures"]
     assert (120, 60) == (figures["rows"], figures["older"])
-
-
-def _counted(accepted: int) -> dict[str, Any]:
-    """What vLLM counts for 10 drafts of one token each."""
-    counts = {"num_spec_steps": 10, "num_draft_tokens": 10, "num_accepted_draft_tokens": accepted}
-    return {"response": {"metrics": {"speculative_decoding": counts}}}
-
-
-def test_prompts_and_completions_know_the_acceptance_of_their_requests(
-    smoke: Smoke, paired: Place, tmp_path: Path
-) -> None:
-    """So that low acceptance is drawn more often in train; the splits and the other prompts are those of a log without counts.
-    A corpus without any refuses the setting once it is made."""
-    rows = _log(0, 60, 1)
-    (tmp_path / "plain").mkdir()
-    counted = [row | _counted(number % 11) for number, row in enumerate(rows)]
-    configs = {"counted": _config(smoke, tmp_path, log=counted), "plain": _config(smoke, tmp_path / "plain", log=rows)}
-    for run, config in configs.items():
-        options = ("--until", "generate", "--run", run, "--set", "generate.max_new_tokens=4")
-        ended = paired.understudy("run", config, *options, MLFLOW_TRACKING_URI=NOBODY)
-        assert 0 == ended.code, ended.err
-    found, plain = (list(open_prompts(paired.artifact("corpus", run))) for run in configs)
-    rates = {text_id([{"role": "user", "content": _prompt(number)}]): number % 11 / 10 for number in range(60)}
-    completions = list(read_completions(paired.artifact("generate", "counted")))
-
-    assert [(one.id, one.split) for one in plain] == [(one.id, one.split) for one in found]
-    assert {None} == {one.acceptance for one in plain}
-    assert all(one.acceptance == pytest.approx(rates[one.text_id], abs=1e-6) for one in found)
-    assert all(one.acceptance == pytest.approx(rates[one.text_id], abs=1e-6) for one in completions)
-    weight = ("--set", "distill.low_acceptance_weight=2", "--until", "distill", "--run", "none")
-    ended = paired.understudy("run", configs["plain"], *weight, MLFLOW_TRACKING_URI=NOBODY)
-    assert (2, True) == (ended.code, "no train prompt has the acceptance of its request" in ended.complaint), ended.err
-    assert not list((paired.store / "runs" / "none").glob("**/draft"))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ def _prompt(number: int, chat: Chat | None = None) -> Prompt:
         text_id=name,
         conversation=name,
         mode="thinking=true",
-        acceptance=0.5 if number == 2 else None,
     )
 
 

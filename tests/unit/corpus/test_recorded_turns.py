@@ -51,15 +51,6 @@ def test_each_answer_ends_a_row() -> None:
     assert [2] == _ends(SESSION[:2])
 
 
-def test_counts_are_of_the_last_answer() -> None:
-    """The request of a row is the one that gave its last answer."""
-    counts = {"num_spec_steps": 4, "num_draft_tokens": 4, "num_accepted_draft_tokens": 2}
-    statistics = {"speculative_decoding": counts}
-    for where in ({"response": {"metrics": statistics}}, {"metrics": statistics}):
-        rows = rows_by_answer({"messages": SESSION, **where}, SOURCE)
-        assert [None, None, pytest.approx(0.5)] == [parse_row(row, SOURCE).acceptance for row in rows]
-
-
 def test_other_rows_are_as_they_are() -> None:
     """Without `every_answer`, and where there is no chat, or a prompt goes before it; malformed messages are found by the
     parser."""

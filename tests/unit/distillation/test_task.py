@@ -1,6 +1,5 @@
 """What a training reads of the completions."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,13 +29,10 @@ def test_a_part_that_lacks_a_segment_is_trained(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_drawn_again_are_not_read(tmp_path: Path) -> None:
-    """Shares of domains, low acceptance and parts choose places of the store."""
-    rows = [
-        replace(stored_completion([1], [2, 3], name=f"p{n}", domain="chat" if n % 4 else "code"), acceptance=n / 20)
-        for n in range(20)
-    ]
+    """Shares of domains and parts choose places of the store."""
+    rows = [stored_completion([1], [2, 3], name=f"p{n}", domain="chat" if n % 4 else "code") for n in range(20)]
     write_shard(tmp_path, "shard-00000", rows)
-    settings = _settings(DistillConfig(domain_shares={"code": 0.5, "chat": 0.5}, low_acceptance_weight=2.0))
+    settings = _settings(DistillConfig(domain_shares={"code": 0.5, "chat": 0.5}))
     for share in (None, 0.5):
         data = training_data(tmp_path, settings, share)
         assert isinstance(data.rows, StoredCompletions)

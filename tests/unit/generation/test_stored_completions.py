@@ -34,7 +34,6 @@ def _rows(count: int = 8) -> list[StoredCompletion]:
                 length=1 + n % 2,
                 seed=n,
             ),
-            acceptance=None if n % 2 else n / 8,
             mode="" if n < 6 else "thinking",
         )
         for n in range(count)
@@ -121,9 +120,7 @@ def test_what_is_selected_is_selected_from(tmp_path: Path) -> None:
         some.select([5])
 
 
-@pytest.mark.parametrize(
-    "name", ["id", "text_id", "conversation", "domain", "mode", "acceptance", "length", "prompt_length"]
-)
+@pytest.mark.parametrize("name", ["id", "text_id", "conversation", "domain", "mode", "length", "prompt_length"])
 def test_columns_are_those_of_the_completions(tmp_path: Path, name: str) -> None:
     """Of a whole store, of a selection, of several sequences joined, and of a list."""
     _write(tmp_path, _rows())

@@ -388,23 +388,6 @@ def test_what_became_of_the_rows_is_printed(run: Run, capsys: pytest.CaptureFixt
     assert 5 == printed.count("warning: ")
 
 
-def test_the_acceptance_of_requests_is_kept(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the log has it; the figure counts train prompts, which alone are drawn by it."""
-    counts = {"draft_n": 8, "draft_n_accepted": 4, "predicted_n": 8}
-    rows = [row | ({"response": {"timings": counts}} if n % 2 else {}) for n, row in enumerate(_rows(60))]
-    outcome, out = run(rows)
-    prompts = list(open_prompts(out))
-    known = [prompt for prompt in prompts if prompt.acceptance is not None]
-    in_train = sum(prompt.split == "train" for prompt in known)
-
-    assert 30 == len(known)
-    assert all(0.6 < (prompt.acceptance or 0.0) < 0.7 for prompt in known)  # a + a^2 = 1
-    assert in_train == outcome.figures["train_acceptance"]
-    assert (
-        f"corpus: {in_train} train prompts with the acceptance of their request in the log" in capsys.readouterr().err
-    )
-
-
 def test_few_unused_rows_are_no_warning(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     """The counts are printed all the same."""
     run([*_rows(30), _rows(1)[0]])
