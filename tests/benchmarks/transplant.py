@@ -20,7 +20,13 @@ from tests.benchmarks.figures import ROOT, UNDERSTUDY, write
 
 STORE = Path(os.environ.get("UNDERSTUDY_BENCH_TRANSPLANT", ROOT / ".understudy-benchmarks-transplant"))
 SEEDS, STEPS = (0, 1, 2), (50, 200)
-_RATE = 0.0312  # of 50 steps, before which there are no trials: what those of the quickstart's training find
+Training = tuple[int, str]  # steps, optimizer
+TRAININGS: tuple[Training, ...] = ((50, "muon"), (200, "muon"), (50, "adamw"))
+_OPTIMIZERS = {"muon": "Muon", "adamw": "AdamW"}
+_RATES = {
+    "muon": 0.0312,
+    "adamw": 0.004,
+}  # of 50 steps, too few for trials: what those of the quickstart's training find
 _CONFIG = ROOT / "configs" / "quickstart.yaml"
 _TEXT = 1_500_000  # characters that a tokenizer is trained on
 _AHEAD, _BEHIND = 0.20, {50: 0.06, 200: 0.02}  # aims
@@ -36,9 +42,9 @@ _NOBODY = "http://127.0.0.1:1"  # no registry: the runs end before the gate
 def main() -> None:
     arms = (_SENTENCEPIECE, _OWN, _SCRATCH, _BYTE_LEVEL, _LAYERS, _LOSSY)
     trained = [
-        {"draft": name, "seed": seed, "steps": steps, **_trained(name, seed, steps)}
+        {"draft": name, "seed": seed, "steps": steps, "optimizer": optimizer, **_trained(name, seed, steps, optimizer)}
         for seed in SEEDS
-        for steps in STEPS
+        for steps, optimizer in TRAININGS
         for name in arms
     ]
     untrained = {name: _untrained(name) for name in (_SENTENCEPIECE, _BYTE_LEVEL, _LOSSY)}
@@ -55,8 +61,8 @@ def _pair() -> Path:
     return found[0].parent
 
 
-def _trained(name: str, seed: int, steps: int) -> dict[str, Any]:
-    """Acceptance rates at temperature 1 before and after the quickstart's training with so many steps."""
+def _trained(name: str, seed: int, steps: int, optimizer: str) -> dict[str, Any]:
+    """Acceptance rates at temperature 1 before and after the quickstart's training with so many steps of that optimizer."""
     config = yaml.safe_load(_CONFIG.read_text())
     drafts: dict[str, Callable[[], dict[str, Any]]] = {
         _OWN: lambda: {"source": str(_pretrained(name, seed))},
@@ -64,11 +70,12 @@ def _trained(name: str, seed: int, steps: int) -> dict[str, Any]:
         _LAYERS: lambda: {"source": "target", "layers": 1},
     }
     draft = drafts.get(name, lambda: {"source": str(_pretrained(name, seed)), "vocabulary": "target"})()
-    config |= {"name": _name(name, seed, steps), "seed": seed, "quantize": {"variants": []}}
+    config |= {"name": _name(name, seed, steps, optimizer), "seed": seed, "quantize": {"variants": []}}
     config["pair"] = {"target": {"source": str(_pair() / "target")}, "draft": draft}
     config["corpus"]["sources"] = [{"path": str(_pair() / "prompts.jsonl")}]
     config["evaluate"] |= {"speed": {"turns": 0}, "crosscheck_prompts": 0}
-    config["distill"] |= {"max_steps": steps} | ({"learning_rate": _RATE} if steps < STEPS[-1] else {})
+    rate = _RATES[optimizer] if steps < STEPS[-1] else "auto"
+    config["distill"] |= {"max_steps": steps, "optimizer": optimizer, "learning_rate": rate}
     if (job := _artifact(config["name"], "evaluate/candidate")) is None:
         (file := STORE / f"{config['name']}.yaml").write_text(yaml.safe_dump(config))
         command = [UNDERSTUDY, "run", str(file), "--store", str(STORE), "--until", "evaluate"]
@@ -80,7 +87,7 @@ def _trained(name: str, seed: int, steps: int) -> dict[str, Any]:
         "after": _rate(job),
         "prompts": _profile(job).headline.acceptance_rate.prompts,
         "parameters": _profile(job).draft.parameters,
-        "learning_rate": distilled.figures.get("learning_rate", _RATE),
+        "learning_rate": distilled.figures.get("learning_rate", rate),
     }
 
 
@@ -112,9 +119,9 @@ def _artifact(name: str, job: str) -> Any:
     return None
 
 
-def _name(draft: str, seed: int, steps: int) -> str:
-    """Of a run."""
-    return f"{_slug(draft)}-{seed}-{steps}"
+def _name(draft: str, seed: int, steps: int, optimizer: str) -> str:
+    """The name of a run."""
+    return f"{_slug(draft)}-{seed}-{steps}-{optimizer}"
 
 
 def _slug(name: str) -> str:
@@ -254,7 +261,7 @@ def _examined(model: Any) -> float:
     from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.settings import Sampling
 
-    generated = _artifact(_name(_OWN, SEEDS[0], STEPS[0]), "generate").path
+    generated = _artifact(_name(_OWN, SEEDS[0], *TRAININGS[0]), "generate").path
     items = list(read_completions(generated, {"examination"}, Sampling()))
     draft = PlainDraft(model.eval(), items[0].vocabulary)
     found = acceptance_probabilities(draft, items, Sampling(), Sampling(), 8192)
@@ -283,37 +290,43 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         if found["lost"]:
             yield f"\n{name} loses of a text: {', '.join(found['lost'])}."
     yield (
-        f"\nAfter the quickstart's training, and after {STEPS[0]} of its steps with a rate of {_RATE}; in parentheses the "
-        "difference from the draft with the target's tokenizer, the mean over the seeds that both have:\n"
+        f"\nAfter the quickstart's training, and after {STEPS[0]} of its steps, which are too few for trials of the rate: "
+        f"with a rate of {_RATES['muon']} of Muon and of {_RATES['adamw']} of AdamW. In parentheses the difference from the draft with the "
+        "target's tokenizer, the mean over the seeds that both have:\n"
     )
-    yield "| draft | parameters | before | " + " | ".join(f"after {steps} steps | seeds" for steps in STEPS) + " |"
-    yield "|---|---|---|" + "---|---|" * len(STEPS)
+    yield "| draft | parameters | before | " + " | ".join(f"{_named(one)} | seeds" for one in TRAININGS) + " |"
+    yield "|---|---|---|" + "---|---|" * len(TRAININGS)
     for name in dict.fromkeys(row["draft"] for row in trained):
         own = [row for row in trained if row["draft"] == name]
         before = fmean(row["before"]["value"] for row in own)
         cells = []
-        for steps in STEPS:
-            seeds = _by_seed(trained, name, steps)
-            cells.append(
-                f"{fmean(seeds.values()):.3f}{_behind(trained, name, steps)} | {len(seeds)}" if seeds else "- | 0"
-            )
+        for training in TRAININGS:
+            seeds = _by_seed(trained, name, training)
+            behind = _behind(trained, name, training)
+            cells.append(f"{fmean(seeds.values()):.3f}{behind} | {len(seeds)}" if seeds else "- | 0")
         yield f"| {name} | {own[0]['parameters']:,} | {before:.3f} | {' | '.join(cells)} |"
     yield "\n" + " ".join(_aims(figure))
-    if any(row.get("from") for row in trained):
-        yield "The draft with the target's tokenizer after 200 steps is that of the figure of kinds of drafts: the same training."
 
 
-def _by_seed(trained: list[dict[str, Any]], name: str, steps: int) -> dict[int, float]:
-    return {row["seed"]: row["after"]["value"] for row in trained if (row["draft"], row["steps"]) == (name, steps)}
+def _named(training: Training) -> str:
+    steps, optimizer = training
+    return f"after {steps} steps of {_OPTIMIZERS[optimizer]}"
 
 
-def _behind(trained: list[dict[str, Any]], name: str, steps: int) -> str:
-    return f" ({-lead:+.3f})" if name != _OWN and (lead := _lead(trained, _OWN, name, steps)) is not None else ""
+def _by_seed(trained: list[dict[str, Any]], name: str, training: Training) -> dict[int, float]:
+    """Acceptance rates after a training."""
+    rows = [row for row in trained if (row["draft"], row["steps"], row["optimizer"]) == (name, *training)]
+    return {row["seed"]: row["after"]["value"] for row in rows}
 
 
-def _lead(trained: list[dict[str, Any]], first: str, second: str, steps: int) -> float | None:
-    """Of the first over the second, the mean over the seeds that both have; None without one."""
-    ahead, behind = (_by_seed(trained, name, steps) for name in (first, second))
+def _behind(trained: list[dict[str, Any]], name: str, training: Training) -> str:
+    lead = None if name == _OWN else _lead(trained, _OWN, name, training)
+    return "" if lead is None else f" ({-lead:+.3f})"
+
+
+def _lead(trained: list[dict[str, Any]], first: str, second: str, training: Training) -> float | None:
+    """How far the first is ahead of the second, the mean over the seeds that both have; None without one."""
+    ahead, behind = (_by_seed(trained, name, training) for name in (first, second))
     leads = [ahead[seed] - behind[seed] for seed in ahead.keys() & behind.keys()]
     return fmean(leads) if leads else None
 
@@ -321,26 +334,27 @@ def _lead(trained: list[dict[str, Any]], first: str, second: str, steps: int) ->
 def _aims(figure: dict[str, Any]) -> Iterator[str]:
     trained, foreign = figure["trained"], (_SENTENCEPIECE, _BYTE_LEVEL)
     rates = [{way: figure["untrained"][name][way]["acceptance_rate"] for way in _WAYS} for name in foreign]
-    lead = min(found["map"] - max(found["pieces"], found["strings"]) for found in rates)
-    ahead = _leads(trained, [(name, _SCRATCH) for name in foreign], STEPS[0])
+    lead = min(rate["map"] - max(rate["pieces"], rate["strings"]) for rate in rates)
     yield (
-        f"Of the first two tokenizers: without training the map is ahead of the other ways by {lead:.3f} or more, and after "
-        f"{STEPS[0]} steps drafts are ahead of random weights by {_joined(ahead)}."
-        f"{missed(f'{_AHEAD:.2f} was the aim.', min(ahead) < _AHEAD)}{missed('the map was to be best.', lead <= 0)}"
+        f"Of the first two tokenizers: without training the map is ahead of the other ways by {lead:.3f} or more."
+        f"{missed('the map was to be best.', lead <= 0)}"
     )
-    for steps, most in _BEHIND.items():
-        behind = _leads(trained, [(_OWN, name) for name in foreign], steps)
+    for training in TRAININGS:
+        behind = _leads(trained, [(_OWN, name) for name in foreign], training)
+        ahead = _leads(trained, [(name, _SCRATCH) for name in foreign], training)
+        name = _named(training)
         yield (
-            f"Behind the draft with the target's tokenizer after {steps} steps: {_joined(behind)} (at most {most:.2f}"
-            f"{'' if len(behind) == len(foreign) else ', of the first alone'})."
-            f"{missed(f'at most {most:.2f} was the aim.', max(behind) > most)}"
+            f"{name[0].upper()}{name[1:]}: behind the draft with the target's tokenizer by {_joined(behind)} "
+            f"(aim: at most {_BEHIND[training[0]]:.2f}), ahead of random weights by {_joined(ahead)}."
+            f"{missed(f'at most {_BEHIND[training[0]]:.2f} behind was the aim.', max(behind) > _BEHIND[training[0]])}"
+            f"{missed(f'{_AHEAD:.2f} ahead of random weights was the aim.', training[0] == STEPS[0] and min(ahead) < _AHEAD)}"
         )
 
 
-def _leads(trained: list[dict[str, Any]], pairs: list[tuple[str, str]], steps: int) -> list[float]:
+def _leads(trained: list[dict[str, Any]], pairs: list[tuple[str, str]], training: Training) -> list[float]:
     """Those that were measured."""
-    found = (_lead(trained, *pair, steps) for pair in pairs)
-    return [lead for lead in found if lead is not None]
+    leads = (_lead(trained, *pair, training) for pair in pairs)
+    return [lead for lead in leads if lead is not None]
 
 
 def _joined(leads: list[float]) -> str:
