@@ -291,8 +291,8 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
             yield f"\n{name} loses of a text: {', '.join(found['lost'])}."
     yield (
         f"\nAfter the quickstart's training, and after {STEPS[0]} of its steps, which are too few for trials of the rate: "
-        f"with a rate of {_RATES['muon']} of Muon and of {_RATES['adamw']} of AdamW. In parentheses the difference from the draft with the "
-        "target's tokenizer, the mean over the seeds that both have:\n"
+        f"with a rate of {_RATES['muon']} of Muon and of {_RATES['adamw']} of AdamW. In parentheses the difference from the "
+        "draft with the target's tokenizer, the mean over the seeds that both have:\n"
     )
     yield "| draft | parameters | before | " + " | ".join(f"{_named(one)} | seeds" for one in TRAININGS) + " |"
     yield "|---|---|---|" + "---|---|" * len(TRAININGS)
