@@ -24,16 +24,20 @@ COMPILED = CACHE / "compiled"  # XDG_CACHE_HOME of every test: libraries built f
 _KEPT = 2  # entries of a kind: the code at hand, and the code before the last change
 _DONE = ".done"
 _CODE = ("*.py", "*.c", "*.h", "*.yaml")
-_MAKERS = ("pyproject.toml", "tests/integration/conftest.py", "tests/integration/mlflow_fixtures.py")
+_EVERYTHING = (
+    *("pipeline", "stages", "configs", "pyproject.toml"),
+    *("tests/integration/conftest.py", "tests/integration/mlflow_fixtures.py"),
+)
 
 
-def entry(kind: str, make: Callable[[Path], object]) -> Path:
-    """The directory of `kind` for the code as it is. If it is not there, `make` gets its path and fills it.
+def entry(kind: str, make: Callable[[Path], object], code: tuple[str, ...] = _EVERYTHING) -> Path:
+    """The directory of `kind` for the code as it is. If it is not there, `make` gets its path and fills it. `code`: folders and
+    files that it depends on.
 
     The path is part of the hash, because what lies in it may name it. A directory without the mark was left by a killed session.
     """
     CACHE.mkdir(parents=True, exist_ok=True)
-    key = hashlib.sha256("\0".join((_identity(), str(CACHE))).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\0".join((_identity(code), str(CACHE))).encode()).hexdigest()[:16]
     place = CACHE / f"{kind}-{key}"
     with _locked(kind):
         if not (place / _DONE).is_file():
@@ -66,16 +70,20 @@ def _locked(kind: str) -> Iterator[None]:
 
 
 @functools.cache
-def _identity() -> str:
-    """The code, the installed versions, the interpreter, whose library is the reference text, and the processor."""
+def _identity(code: tuple[str, ...]) -> str:
+    """This code, the installed versions, the interpreter, whose library is the reference text, and the processor."""
     found = hashlib.sha256()
-    paths = [ROOT / name for name in _MAKERS if (ROOT / name).exists()]
-    for folder in ("pipeline", "stages", "configs"):
-        paths += sorted(one for pattern in _CODE for one in (ROOT / folder).rglob(pattern))
-    for path in paths:
+    for path in (file for name in code for file in _files(ROOT / name)):
         found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     versions = sorted(f"{one.name} {one.version}" for one in importlib.metadata.distributions())
     found.update(
         repr((versions, sys.version, platform.machine(), processor(), os.environ.get("OMP_NUM_THREADS"))).encode()
     )
     return found.hexdigest()
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, or the code below the folder; a wheel's tests lack some."""
+    if path.is_file():
+        return [path]
+    return sorted(one for pattern in _CODE for one in path.rglob(pattern))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.drafts.transplant import row_tables
-from pipeline.models.built import decoder_layers, empty_model, is_tied
+from pipeline.models.built import decoder_layers, is_tied, read_only_empty_model
 from pipeline.models.model_json import read_config
 
 
@@ -21,13 +21,13 @@ class Size:
 
 def resized(draft: Path, target: Path, trust_remote_code: bool = False) -> Size:
     """The size of the draft with as many rows as the target has."""
-    model = empty_model(draft, trust_remote_code)
-    return _size(model, empty_model(target, trust_remote_code).get_input_embeddings().num_embeddings)
+    model = read_only_empty_model(draft, trust_remote_code)
+    return _size(model, read_only_empty_model(target, trust_remote_code).get_input_embeddings().num_embeddings)
 
 
 def size_note(draft: Path, target: Path, trust_remote_code: bool = False) -> str:
     """One line: the draft's size before and after, and whether layers of the target are cheaper."""
-    model, other = empty_model(draft, trust_remote_code), empty_model(target, trust_remote_code)
+    model, other = read_only_empty_model(draft, trust_remote_code), read_only_empty_model(target, trust_remote_code)
     width = other.get_input_embeddings().num_embeddings
     before, after = _size(model), _size(model, width)
     said = (

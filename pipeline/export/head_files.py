@@ -14,7 +14,7 @@ from pipeline.export.checks import NUMBERS
 from pipeline.export.for_tgi import WEIGHTS as MEDUSA_WEIGHTS
 from pipeline.export.for_tgi import base_model
 from pipeline.export.plan import ExportPlan
-from pipeline.models.built import empty_model
+from pipeline.models.built import read_only_empty_model
 from pipeline.models.files import WEIGHTS, copy_files, model_files, tokenizer_files, weight_files
 from pipeline.models.loading import load_model
 from pipeline.models.model_json import CONFIG
@@ -55,7 +55,7 @@ def _write(files: HeadFiles, out: Path, name: str, more: dict[str, Any]) -> None
 def _embedding(draft: Draft) -> torch.Tensor:
     """Of the target, (V, H). The rest of the target is loaded only where its files have another name for it than its model."""
     path, trusted = draft.pair.path("target"), draft.config.pair.trust_remote_code
-    built = empty_model(path, trusted)
+    built = read_only_empty_model(path, trusted)
     wanted = {f"{name}.weight" for name, module in built.named_modules() if module is built.get_input_embeddings()}
     for file in weight_files(path):
         with safe_open(file, framework="pt") as stored:

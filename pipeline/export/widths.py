@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from pipeline.errors import UsageError
-from pipeline.models.built import empty_model
+from pipeline.models.built import read_only_empty_model
 from pipeline.models.derived import check_derived, computed
 from pipeline.models.files import weight_files
 from pipeline.models.loading import load_model
@@ -71,7 +71,7 @@ def padding_rows(rows_VH: torch.Tensor, tokens: int, count: int) -> torch.Tensor
 
 def _vocabulary_tensors(directory: Path, trust_remote_code: bool) -> frozenset[str]:
     """Names of the tensors that have a row for each token: embedding, head and the head's bias."""
-    model = empty_model(directory, trust_remote_code)
+    model = read_only_empty_model(directory, trust_remote_code)
     parts = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
     names = [name for name, module in model.named_modules() if id(module) in parts]
     return frozenset(f"{name}.{tensor}" for name in names for tensor in ("weight", "bias"))

@@ -1,6 +1,7 @@
 """A model as transformers builds it: its config, and the model itself without memory for its weights. Facts about a model are
 read from these, because config.json may say something else, or nothing."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from pipeline.errors import UsageError
 from pipeline.models.attention_layers import windows_without_size
 from pipeline.models.directory_checks import unsupported
 from pipeline.models.listed_files import ListedFiles
-from pipeline.models.model_json import CONFIG, ModelConfig
+from pipeline.models.model_json import CONFIG, ModelConfig, config_values
 
 _BITSANDBYTES = "bitsandbytes"  # whose two forms have names of their own there
+_KEPT = 4  # a target, its draft and their forms
+_kept: dict[str, Any] = {}  # models without memory for their weights, by their config as JSON
 
 
 def load_config(path: Path, trust_remote_code: bool = False) -> Any:
@@ -46,6 +49,20 @@ def empty_model(path: Path, trust_remote_code: bool = False) -> Any:
                 return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
         except Exception as error:  # as above
             raise unsupported(path, error, trust_remote_code, files) from error
+
+
+def read_only_empty_model(path: Path, trust_remote_code: bool = False) -> Any:
+    """As `empty_model`, for callers that do not change it: models of equal configs are one object, which is built once. A model
+    with code of its own is built each time: the code may have changed."""
+    if trust_remote_code:
+        return empty_model(path, trust_remote_code)
+    key = json.dumps(config_values(path))
+    if (model := _kept.get(key)) is None:
+        model = empty_model(path)
+        while len(_kept) >= _KEPT:
+            _kept.pop(next(iter(_kept)), None)
+        _kept[key] = model
+    return model
 
 
 def is_tied(model: Any) -> bool:

@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from pipeline.config.pair import DeviceMap
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.models.built import empty_model, load_config, require_known_quantization, state_tied
+from pipeline.models.built import load_config, read_only_empty_model, require_known_quantization, state_tied
 from pipeline.models.directory_checks import check_directory, not_allowed
 from pipeline.models.files import has_tokenizer, needed_package, require_regular, tokenizer_files
 from pipeline.models.fixed_rope import fix_rope
@@ -51,7 +51,7 @@ def load_model(
     """
     config = check_directory(path) or read_config(path)
     require_known_quantization(path, config)
-    built = empty_model(path, trust_remote_code)
+    built = read_only_empty_model(path, trust_remote_code)
     if isinstance(device_map, Mapping):
         check_covers(device_map, [name for name, _ in built.named_parameters()])
     require_memory(path, dtype, device, device_map, trust_remote_code)

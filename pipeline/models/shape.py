@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.models.attention_layers import AttentionLayers, attention_configs, attention_layers
-from pipeline.models.built import empty_model, is_tied, load_config, name_of_head
+from pipeline.models.built import is_tied, load_config, name_of_head, read_only_empty_model
 from pipeline.models.directory_checks import check_directory, unsupported
 from pipeline.models.files import weight_files
 from pipeline.models.fixed_rope import longest_with_short_factors
@@ -26,7 +26,7 @@ class Weights:
 def measure_weights(path: Path, trust_remote_code: bool = False) -> Weights:
     """Count parameters and bytes without loading a tensor. UsageError for a model that transformers does not build."""
     sizes = [entry.bytes for file in weight_files(path) for entry in read_header(file).values()]
-    built = empty_model(path, trust_remote_code)
+    built = read_only_empty_model(path, trust_remote_code)
     parameters = sum(weight.numel() for weight in built.parameters())
     if is_tied(built) and _has_own_head(path, built):
         parameters += built.get_output_embeddings().weight.numel()
@@ -79,7 +79,7 @@ def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon
         raise unsupported(path, error, trust_remote_code) from error
     if is_latent:
-        elements = _latent_elements(empty_model(path, trust_remote_code))
+        elements = _latent_elements(read_only_empty_model(path, trust_remote_code))
     return Shape(columns, context, elements, attention)
 
 

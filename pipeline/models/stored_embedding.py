@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from pipeline.models.built import empty_model
+from pipeline.models.built import read_only_empty_model
 from pipeline.models.safetensors_header import FLOATS
 from pipeline.models.tensor_ledger import stored_tensors
 from pipeline.store.own_files import reads_own_files
@@ -14,8 +14,8 @@ from pipeline.store.own_files import reads_own_files
 @reads_own_files("a file whose header was read")
 def stored_embedding(path: Path, trust_remote_code: bool = False) -> torch.Tensor | str:
     """(V, E) in fp32, of the model in `path`; or why it is not known, where its files have no such tensor of floats. A model may
-    scale it. Raises as `empty_model` and `stored_tensors` do."""
-    built = empty_model(path, trust_remote_code)
+    scale it. Raises as `read_only_empty_model` and `stored_tensors` do."""
+    built = read_only_empty_model(path, trust_remote_code)
     embedding, stored = built.get_input_embeddings(), stored_tensors(path)
     name = next(name for name, one in built.named_modules() if one is embedding)
     leaf, shape = f"{name.rpartition('.')[2]}.weight", list(embedding.weight.shape)

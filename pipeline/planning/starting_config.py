@@ -25,7 +25,7 @@ from pipeline.drafts.shared_tokens import Vocabularies
 from pipeline.drafts.transplant import require_one_table, text_notes
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
-from pipeline.models.built import empty_model
+from pipeline.models.built import read_only_empty_model
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.shape import find_width
@@ -204,7 +204,7 @@ def _vocabulary(target: Model, draft: Model, sample: PromptSample | None) -> Ite
     if not has_other_vocabulary(tokenizer, own, width):
         return
     require_float_weights(draft.directory)
-    require_one_table(empty_model(draft.directory, draft.trusted), f"--draft {draft.source}")
+    require_one_table(read_only_empty_model(draft.directory, draft.trusted), f"--draft {draft.source}")
     vocabularies = Vocabularies(tokenizer, own, width, find_width(draft.directory, draft.trusted))
     shared = vocabularies.shared({}, stop_token_ids(target.directory, tokenizer))
     first, *more = text_notes(vocabularies, shared, sample.tokens if sample else {})

@@ -11,7 +11,7 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 
 from pipeline.config.quantize import QuantizedVariant
 from pipeline.errors import UnderstudyError
-from pipeline.models.built import empty_model
+from pipeline.models.built import read_only_empty_model
 from pipeline.quantization.fp8 import BLOCK, quantizable_layers
 
 Sizes = tuple[int, int]  # inputs, outputs
@@ -45,7 +45,7 @@ def impossible_variants(directory: Path, trust_remote_code: bool = False) -> dic
     Empty if the model cannot be built in this way, as some with code of their own; then quantization itself reports it.
     """
     try:
-        model = empty_model(directory, trust_remote_code)
+        model = read_only_empty_model(directory, trust_remote_code)
     except UnderstudyError:  # whatever the code of a model raises without storage
         return {}
     reasons = {}

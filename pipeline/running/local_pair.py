@@ -57,7 +57,7 @@ def local_facts(config: Config) -> dict[str, Any] | None:
     from pipeline.drafts.fitting_head import require_fitting
     from pipeline.drafts.head_config import kind_of, require_target
     from pipeline.drafts.head_tensors import require_smaller, serving_facts
-    from pipeline.models.built import empty_model
+    from pipeline.models.built import read_only_empty_model
     from pipeline.models.generation_config import sampling_defaults
     from pipeline.models.loading import load_tokenizer
     from pipeline.models.pair_facts import check_widths
@@ -79,7 +79,7 @@ def local_facts(config: Config) -> dict[str, Any] | None:
         return _with_head(target, serving_facts(draft, target, trusted), trusted)
     tokenizer, own = load_tokenizer(target, trusted), load_tokenizer(draft, trusted)
     for path in (target, draft):
-        empty_model(path, trusted)
+        read_only_empty_model(path, trusted)
     shapes = [read_shape(path, trusted) for path in (target, draft)]
     theirs, ours = (shape.logits_width for shape in shapes)
     other = to_target and has_other_vocabulary(tokenizer, own, theirs)
@@ -107,7 +107,7 @@ def _about_new_rows(config: Config, tokenizer: Any, own: Any) -> list[str]:
     from pipeline.drafts.shared_tokens import Vocabularies
     from pipeline.drafts.transplant import require_one_table, text_notes
     from pipeline.drafts.vocabulary_size import size_note
-    from pipeline.models.built import empty_model
+    from pipeline.models.built import read_only_empty_model
     from pipeline.models.shape import find_width
     from pipeline.models.tokenizers import check_columns, stop_token_ids
 
@@ -117,7 +117,7 @@ def _about_new_rows(config: Config, tokenizer: Any, own: Any) -> list[str]:
     assert ours is not None  # a model directory
     check_columns(own, ours, "pair.draft")
     require_float_weights(draft)
-    require_one_table(empty_model(draft, trusted), "pair.draft")
+    require_one_table(read_only_empty_model(draft, trusted), "pair.draft")
     vocabularies = Vocabularies(tokenizer, own, width, ours)
     shared = vocabularies.shared(pair.draft.tokens, stop_token_ids(target, tokenizer))
     said = [*text_notes(vocabularies, shared, sampled_tokens(config)), size_note(draft, target, trusted)]

@@ -63,7 +63,7 @@ JOBS_WITH_CHAMPION = (
 )
 _FOREIGN = ("MLFLOW_", "UNDERSTUDY_", "HF_", "XDG_", "GITHUB_", "COLUMNS", "FORCE_COLOR")
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
-_HEAVY = ("torch", "transformers", "trl", "datasets", "bitsandbytes", "mlflow")
+HEAVY = ("torch", "transformers", "trl", "datasets", "bitsandbytes", "mlflow")
 _SPY = f"""
 import json, sys
 from pipeline.cli import main
@@ -75,7 +75,7 @@ except SystemExit as end:
 except BaseException:
     import traceback
     code = traceback.format_exc()
-print("\\n" + json.dumps({{"code": code, "imported": [name for name in {_HEAVY!r} if name in sys.modules]}}))
+print("\\n" + json.dumps({{"code": code, "imported": [name for name in {HEAVY!r} if name in sys.modules]}}))
 """
 
 

@@ -30,10 +30,20 @@ def shard_times(place: Place, state: str) -> dict[str, int]:
     return {f"{path.parent.name}/{path.name}": path.stat().st_mtime_ns for path in found}
 
 
-@pytest.mark.usefixtures("first_worker_started")
+@pytest.mark.usefixtures("forked_workers")
 def test_two_processes_generate_what_one_does(smoke: Smoke, loop: Place) -> None:
-    """With a worker that is started, and imports what it needs, and a forked one; nothing is left beside it. The manifest has
-    their device and number, and the memory of the largest."""
+    """Nothing is left beside it. The manifest has their device and number, and the memory of the largest."""
+    _two_processes_generate_what_one_does(smoke, loop)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("first_worker_started")
+def test_a_worker_that_is_started_generates_too(smoke: Smoke, loop: Place) -> None:
+    """As for a user: it imports what it needs (`tests/unit/store/test_worker_processes.py` starts workers of less)."""
+    _two_processes_generate_what_one_does(smoke, loop)
+
+
+def _two_processes_generate_what_one_does(smoke: Smoke, loop: Place) -> None:
     shutil.rmtree(loop.artifact("generate"))
     ended = loop.understudy("run", SMOKE, "--until", "generate", "--run", "two", "--set", "execution.local=2")
 

@@ -99,7 +99,7 @@ def head_config(smoke: Smoke, tmp_path: Path, draft: dict[str, Any]) -> Path:
     config = yaml.safe_load(SMOKE.read_text())
     target = smoke.place.artifact("pair") / "target"
     config["pair"] = {"target": {"source": str(target), "dtype": "float32"}, "draft": draft}
-    config["corpus"]["sources"] = [{"path": str(smoke.place.artifact("pair") / "prompts.jsonl"), "limit": 240}]
+    config["corpus"]["sources"] = [{"path": str(smoke.place.artifact("pair") / "prompts.jsonl"), "limit": 100}]
     config["corpus"] |= {"splits": {"train": 0.4, "dev": 0.3, "examination": 0.3}}
     config["distill"] |= {"max_steps": 10, "learning_rate": 5e-3}
     config["evaluate"] = {**config.get("evaluate", {}), "speed": {"turns": 0}}

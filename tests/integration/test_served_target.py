@@ -16,7 +16,7 @@ from pipeline.corpus.prompt_store import open_prompts
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.generation.journal import read_journal
 from pipeline.models.loading import load_tokenizer
-from tests.integration.conftest import Place, Smoke
+from tests.integration.conftest import NOBODY, Ended, Place, Smoke
 from tests.standin_server import FAULTS, Fault, StandIn, log_p_of, running, sampled_from
 from tests.standin_sglang import SglangStandIn
 
@@ -53,6 +53,11 @@ def _write(place: Place, smoke: Smoke, servers: list[StandIn], **server: Any) ->
     path = place.root / "served.yaml"
     path.write_text(yaml.safe_dump(config))
     return path
+
+
+def _run(place: Place, config: Path, *more: object) -> Ended:
+    """Without tracking, which is a third of what such a run takes."""
+    return place.understudy("run", config, *more, MLFLOW_TRACKING_URI=NOBODY)
 
 
 def test_generation_by_a_server(smoke: Smoke, place: Place, server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +112,7 @@ def test_a_log_of_the_deployment(smoke: Smoke, place: Place, server: StandIn) ->
     raw = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump(raw | {"corpus": {"sources": [source], "chat_template": False}}))
     asked = len(server.requests)
-    ended = place.understudy("run", config, "--until", "generate", "--run", "second")
+    ended = _run(place, config, "--until", "generate", "--run", "second")
     assert 0 == ended.code, ended.err
     assert "replaced by `redact`: 1 e-mail" in ended.err
     assert f"{len(rows) - 1} of" in ended.err
@@ -124,22 +129,22 @@ def test_a_log_of_the_deployment(smoke: Smoke, place: Place, server: StandIn) ->
     assert (1, {"redacted": 1}) == _unused(place, "second")
     log.write_text("".join(json.dumps(one | {"temperature": 0.7}) + "\n" for one in rows))
     asked = len(server.requests)
-    otherwise = place.understudy("run", config, "--until", "generate")
+    otherwise = _run(place, config, "--until", "generate")
     assert (2, True) == (otherwise.code, "recorded answers can be used: " in otherwise.complaint)
     assert "were sampled with temperature 0.7, and `sampling` is temperature 1" in otherwise.complaint
     assert len(server.requests) - asked <= 4  # what finds out which target it is
     some = [one | ({"temperature": 0.7} if place < 5 else {}) for place, one in enumerate(rows)]
     log.write_text("".join(json.dumps(one) + "\n" for one in some))
-    partly = place.understudy("run", config, "--until", "generate", "--run", "third")
+    partly = _run(place, config, "--until", "generate", "--run", "third")
     assert (0, True) == (partly.code, "not used: 4 sampled with temperature 0.7" in partly.err), partly.err
     assert (4, {"sampled with temperature 0.7": 4}) == _unused(place, "third", "generate")
     assert "pass a test that refuses one right log in 10,000" in partly.err
     log.write_text("".join(json.dumps({"prompt": one["prompt"]}) + "\n" for one in rows))
-    without = place.understudy("run", config, "--until", "generate")
+    without = _run(place, config, "--until", "generate")
     assert (2, True) == (without.code, "no recorded answer can be used: not used, " in without.complaint)
     choice = {"text": "x", "finish_reason": "stop", "prompt_token_ids": [1, 2]}
     log.write_text("".join(json.dumps(one | {"response": {"choices": [choice]}}) + "\n" for one in rows))
-    otherwise = place.understudy("run", config, "--until", "generate")
+    otherwise = _run(place, config, "--until", "generate")
     assert (2, True) == (otherwise.code, "prompts that were rendered otherwise than here" in otherwise.complaint)
 
 
@@ -183,13 +188,13 @@ def test_servers_that_fail_in_mid_run(smoke: Smoke, place: Place, server: StandI
 
     server.faults = fail_after_20
     config = _write(place, smoke, [server], patience_seconds=2.0)  # counted from the first failure
-    ended = place.understudy("run", config, "--until", "generate")
+    ended = _run(place, config, "--until", "generate")
     assert (1, True) == (ended.code, ended.complaint.startswith("generate.server: the endpoint is down for 2 s"))
     kept = re.search(r"start a server and run again; (\d+) of \d+ completions are kept$", ended.complaint)
     assert kept is not None, ended.complaint
     server.faults = lambda number: None
     asked = len(server.requests)
-    again = place.understudy("run", config, "--until", "generate", "--run", "last")
+    again = _run(place, config, "--until", "generate", "--run", "last")
     assert 0 == again.code, again.err
     items = list(read_completions(place.artifact("generate", "last")))
     assert len(items) - int(kept[1]) == sum(body["max_tokens"] == 8 for body in server.requests[asked:])
@@ -203,7 +208,7 @@ def test_faults_change_nothing(smoke: Smoke, place: Place, server: StandIn) -> N
             config = _write(place, smoke, [server, bad] if faulty else [server])
             bad.faults = lambda number: FAULTS[kinds[number // 2 % len(kinds)]] if number > 40 and number % 2 else None
             arguments = ("--set", "sampling.temperature=0", "--set", "pair.generation_config=ignore")
-            ended = place.understudy("run", config, "--until", "generate", "--run", f"run-{faulty}", *arguments)
+            ended = _run(place, config, "--until", "generate", "--run", f"run-{faulty}", *arguments)
             assert 0 == ended.code, ended.err
             out = place.artifact("generate", f"run-{faulty}")
             stored.append({path.name: path.read_bytes() for path in out.glob("*.arrow")})
@@ -215,12 +220,12 @@ def test_faults_change_nothing(smoke: Smoke, place: Place, server: StandIn) -> N
 def test_nobody_answers(smoke: Smoke, place: Place) -> None:
     """Exit 1 in one line; nothing has been made."""
     config = _write(place, smoke, [StandIn(url="http://127.0.0.1:9")], patience_seconds=0.5)
-    ended = place.understudy("run", config)
+    ended = _run(place, config)
     assert (1, True) == (
         ended.code,
         ended.complaint.startswith("generate.server: no endpoint answers: http://127.0.0.1:9: "),
     )
-    dry = place.understudy("run", config, "--dry-run")
+    dry = _run(place, config, "--dry-run")
     assert (1, True) == (dry.code, dry.complaint.startswith("generate.server: no endpoint answers"))
 
 
@@ -229,7 +234,7 @@ def test_retrained_weights_are_another_target(smoke: Smoke, place: Place, server
     config = _write(place, smoke, [server])
     for weights in (0, 1, 0):
         server.weights = weights
-        ended = place.understudy("run", config, "--until", "generate")
+        ended = _run(place, config, "--until", "generate")
         assert 0 == ended.code, ended.err
     assert "skipped" == ended.states["generate"]
     assert 2 == len(list((place.store / "artifacts").glob("generate-*")))
@@ -239,10 +244,10 @@ def test_a_deployment_that_samples_otherwise_is_refused(smoke: Smoke, place: Pla
     """The server's sampling defaults are not `sampling`: exit 2, with the key to set."""
     server.defaults = {"temperature": 0.3}
     config = _write(place, smoke, [server])
-    ended = place.understudy("run", config, "--until", "generate")
+    ended = _run(place, config, "--until", "generate")
     assert 2 == ended.code
     assert "a request without sampling settings is not sampled with temperature 1" in ended.complaint
-    ignored = place.understudy("run", config, "--until", "generate", "--set", "pair.generation_config=ignore")
+    ignored = _run(place, config, "--until", "generate", "--set", "pair.generation_config=ignore")
     assert 0 == ignored.code, ignored.err
 
 
@@ -267,17 +272,17 @@ def test_init_from_a_url(smoke: Smoke, place: Place, server: StandIn) -> None:
     path.write_text(made.out)
     planned = place.understudy("plan", path, "--set", "generate.server.logprobs=20")
     assert (0, True) == (planned.code, "generation runs on 1 endpoint" in planned.out), planned.err
-    ended = place.understudy("run", path, "--until", "pair", "--set", "pair.target.dtype=float32")
+    ended = _run(place, path, "--until", "pair", "--set", "pair.target.dtype=float32")
     assert 0 == ended.code, ended.err
     assert "has no config.json of the target; exports to vLLM, SGLang and others need it" in ended.err
-    again = place.understudy("run", path, "--until", "pair")
+    again = _run(place, path, "--until", "pair")
     assert "declared with revision None and dtype float32, and now with revision None and dtype bfloat16" in again.err
-    exported = place.understudy("run", path, "--until", "pair", "--set", "promote.export={engine: vllm, out: exported}")
+    exported = _run(place, path, "--until", "pair", "--set", "promote.export={engine: vllm, out: exported}")
     assert (2, True) == (exported.code, "promote.export.engine is vllm, and " in exported.complaint)
     elsewhere = shutil.copytree(pair / "tokenizer", place.root / "tokenizer")
     small = json.loads((pair / "draft" / "config.json").read_text()) | {"vocab_size": 100}
     (elsewhere / "config.json").write_text(json.dumps(small))
-    other = place.understudy("run", path, "--until", "pair", "--set", f"pair.target.tokenizer={elsewhere}")
+    other = _run(place, path, "--until", "pair", "--set", f"pair.target.tokenizer={elsewhere}")
     assert (2, True) == (other.code, "tokenizer and config.json are of different models" in other.complaint), other.err
     wrong = place.understudy("init", *arguments[:2], *arguments[4:], "--prompts", pair / "prompts.jsonl", store=False)
     assert (2, True) == (wrong.code, "--tokenizer" in wrong.complaint)
@@ -296,10 +301,10 @@ def test_a_target_on_sglang(smoke: Smoke, place: Place) -> None:
         config = _write(place, smoke, [server], api="sglang", logprobs=128)
         raw = yaml.safe_load(config.read_text())
         config.write_text(yaml.safe_dump(raw | {"sampling": {"temperature": 0.7, "top_p": 0.9}}))
-        ended = place.understudy("run", config, "--until", "generate", "--run", "first")
+        ended = _run(place, config, "--until", "generate", "--run", "first")
         assert 0 == ended.code, ended.err
         asked = len(server.requests)
-        again = place.understudy("run", config, "--until", "generate")
+        again = _run(place, config, "--until", "generate")
         assert ("skipped", 4) == (again.states["generate"], len(server.requests) - asked)
     described = json.loads((place.artifact("pair", "first") / "pair.json").read_text())
     assert "scaled" == described["target"]["log_probabilities"]["mode"]

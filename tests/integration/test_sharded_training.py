@@ -85,7 +85,8 @@ def _until_killed(settings: Any, work: Path, shard: bool) -> None:
     [
         ((2, True), (1, False)),
         ((1, False), (2, True)),
-        ((2, True), (4, True)),
+        ((2, True), (3, True)),
+        pytest.param((2, True), (4, True), marks=pytest.mark.long),
         pytest.param((2, False), (2, True), marks=pytest.mark.long),
     ],
     ids=str,
@@ -134,7 +135,7 @@ def _rounds(pair: Any, work: Path, shard: bool) -> Outcome:
         return [weights_of(whole_model), log]
 
 
-@pytest.mark.parametrize("shard", [False, True])
+@pytest.mark.parametrize("shard", [pytest.param(False, marks=pytest.mark.long), True])
 def test_on_policy_rounds_in_two_processes_are_those_of_one(shard: bool, tmp_path: Path) -> None:
     """Each samples a part, from the whole draft, and examines some of the dev prompts; nothing is sampled twice."""
     pair, out = _pair(tmp_path), tmp_path / "out.json"
