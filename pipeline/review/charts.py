@@ -125,7 +125,7 @@ class Charts:
 
     def _axes(self, x: str, y: str) -> tuple[Any, Any]:
         # Figure, not pyplot: pyplot keeps every figure in a global list.
-        figure = self._mpl.figure.Figure(figsize=_SIZE, layout="constrained")
+        figure = self._mpl.figure.Figure(figsize=_SIZE)
         figure.patch.set_alpha(0)
         axes = figure.add_subplot()
         axes.patch.set_alpha(0)
@@ -157,14 +157,29 @@ class Charts:
         return line
 
     def _svg(self, figure: Any, axes: Any, legend: bool = True) -> str:
+        rows = 0
         if legend:
-            axes.legend(frameon=False, labelcolor=_INK, fontsize="small", **_ABOVE)
+            shown = axes.legend(frameon=False, labelcolor=_INK, fontsize="small", **_ABOVE)
+            rows = -(-len(shown.legend_handles) // _ABOVE["ncols"])
+        _place(figure, axes, rows)
         self._count += 1
         out = io.StringIO()
         with self._mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"chart {self._count}"}):
             figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
         return _inline(out.getvalue(), f"c{self._count}-")
 
+
+def _place(figure: Any, axes: Any, rows: int) -> None:
+    """Room for the longest label of the vertical axis and `rows` of the legend. A layout engine draws each chart twice."""
+    axis, (width, height) = axes.yaxis, _SIZE
+    labels = axis.get_major_formatter().format_ticks(axis.get_majorticklocs())
+    labels += axis.get_minor_formatter().format_ticks(axis.get_minorticklocs())
+    left = _BESIDE + _CHARACTER * max(map(len, labels), default=0)
+    figure.subplots_adjust(left / width, _BELOW / height, 1 - _RIGHT / width, 1 - (_TOP + _ROW * rows) / height)
+
+
+# In inches: axis labels with ticks, half a label at the right, a character of a label, above the axes, a row of the legend.
+_BESIDE, _BELOW, _RIGHT, _CHARACTER, _TOP, _ROW = 0.38, 0.5, 0.2, 0.09, 0.12, 0.2
 
 # The legend, where it hides no figure.
 _ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3}

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from pipeline.acceptance.outcomes import ACCEPTED, BONUS, CORRECTED
@@ -60,6 +61,18 @@ def review_page(
         shown = shown[: int(len(shown) * 0.9 * min(1.0, _MOST_BYTES / size))]
 
 
+@cache
+def _template() -> Template:
+    environment = Environment(autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters |= {
+        "interval": interval,
+        "points": points,
+        "three": lambda value: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}",
+        "signed": _signed,
+    }
+    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+
+
 @reads_own_files("a template of this installation")
 def _render(
     decision: Decision,
@@ -68,14 +81,7 @@ def _render(
     config: Mapping[str, Any] | None,
     run: Mapping[str, Any] | None,
 ) -> str:
-    environment = Environment(autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters |= {
-        "interval": interval,
-        "points": points,
-        "three": lambda value: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}",
-        "signed": _signed,
-    }
-    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    template = _template()
     names = {
         CANDIDATE: "Candidate",
         BASELINE: baseline_name(decision).removeprefix("the ").capitalize(),

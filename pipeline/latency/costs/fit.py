@@ -111,11 +111,14 @@ def least_squares(columns_RK: Floats, seconds_R: Floats, ridge: float = 0.0) -> 
     """Non-negative least squares of relative errors, (K,). `ridge`: weight of the penalty on squared coefficients, each scaled
     by the size of its column."""
     relative_RK = columns_RK / seconds_R[:, None]
-    size_K = np.sqrt((relative_RK**2).mean(0))
+    rows, count = relative_RK.shape
+    size_K = np.sqrt(np.einsum("rk,rk->k", relative_RK, relative_RK) / rows)
     size_K[size_K == 0] = 1.0
-    ridge_KK = np.sqrt(ridge * len(seconds_R)) * np.eye(len(size_K))
-    target = np.append(np.ones(len(seconds_R)), np.zeros(len(size_K)))
-    scaled_K, _ = nnls(np.vstack([relative_RK / size_K, ridge_KK]), target)
+    system_SK, target_S = np.zeros((rows + count, count)), np.zeros(rows + count)
+    system_SK[:rows] = relative_RK / size_K
+    np.fill_diagonal(system_SK[rows:], (ridge * rows) ** 0.5)
+    target_S[:rows] = 1.0
+    scaled_K, _ = nnls(system_SK, target_S)
     values_K: Floats = scaled_K / size_K
     return values_K
 
@@ -123,10 +126,13 @@ def least_squares(columns_RK: Floats, seconds_R: Floats, ridge: float = 0.0) -> 
 def columns(batch: ArrayLike, gamma: ArrayLike, experts: Experts | None) -> Floats:
     """Design matrix, (..., K): the factor of each cost, in the order of `NAMES`, experts last."""
     batch, gamma = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(gamma, dtype=np.float64))
-    columns = [np.ones_like(batch), gamma, batch, batch * gamma]
-    if experts:
-        columns.append(experts.share(batch * (gamma + 1)))
-    return np.stack(columns, axis=-1)
+    return np.stack(linear_terms(batch, gamma, experts), axis=-1)
+
+
+def linear_terms(batch: Floats, gamma: Floats, experts: Experts | None) -> list[Floats]:
+    """The columns of the design matrix; both arguments have the same shape."""
+    terms = [np.ones_like(batch), gamma, batch, batch * gamma]
+    return [*terms, experts.share(batch * (gamma + 1))] if experts else terms
 
 
 def _check(batch_R: Floats, gamma_R: Floats, seconds_R: Floats) -> None:

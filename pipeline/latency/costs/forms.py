@@ -6,8 +6,9 @@ schedule ask for what is beyond them. Forms with bends and tiles are chosen firs
 with a power, takes its place only if it is better by more than a tenth, so that noise does not choose.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,13 +119,14 @@ class _Steps:
 def choose_form(batch_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: Experts | None) -> Choice:
     """The form of R measured steps at distinct points, of at least two loads."""
     steps = _Steps(batch_R, gamma_R, seconds_R, experts)
-    bent, others = _forms(steps)
+    left_out = cache(steps.left_out)
+    bent, others = _forms(steps, left_out)
     best = bent
     if steps.load_R.max() > 1:
-        errors = {terms: _error(steps, terms) for terms in (bent, *others)}
+        errors = {terms: _error(steps, terms, left_out(terms)) for terms in (bent, *others)}
         best = min(errors, key=lambda terms: errors[terms])
         best = best if errors[best] < _BETTER * errors[bent] else bent
-    return Choice(None if best is None else steps.fitted(best), steps.left_out(best))
+    return Choice(None if best is None else steps.fitted(best), left_out(best))
 
 
 def edge_error(
@@ -147,13 +149,13 @@ def edge_error(
     return EdgeError(*errors)
 
 
-def _error(steps: _Steps, terms: Terms | None) -> float:
+def _error(steps: _Steps, terms: Terms | None, left_out_R: Floats) -> float:
     loads = list(steps.left_out_loads(terms))
     at_loads = (np.mean(loads) + np.mean([loads[0], loads[-1]])) / 2
-    return float(steps.error(steps.left_out(terms)) + at_loads) / 2
+    return float(steps.error(left_out_R) + at_loads) / 2
 
 
-def _forms(steps: _Steps) -> tuple[Terms | None, list[Terms | None]]:
+def _forms(steps: _Steps, left_out: Callable[[Terms | None], Floats]) -> tuple[Terms | None, list[Terms | None]]:
     """The form with bends and tiles that left-out points choose, and all that may take its place.
 
     Steps of a few tokens are bound by memory bandwidth, so a bend near the fewest tokens is expected, although a sweep has few
@@ -168,11 +170,11 @@ def _forms(steps: _Steps) -> tuple[Terms | None, list[Terms | None]]:
 
     single, larger = _bends(steps)
     larger += _rise(steps, [steps.plain_terms, *single, larger[0]])
-    bent = [(terms, steps.left_out(terms)) for terms in (*single, None)]
+    bent = [(terms, left_out(terms)) for terms in (*single, None)]
     least_R = min((one_R for _, one_R in bent), key=steps.error)
     best, best_R = next(one for one in bent if (worse := lower(least_R, one[1]))[0] <= worse[1])
     for terms in larger:
-        gain, error = lower(found_R := steps.left_out(terms), best_R)
+        gain, error = lower(found_R := left_out(terms), best_R)
         if gain > max((_CLEARER_RISE if terms.rises else _CLEARER) * error, 1e-9):
             best, best_R = terms, found_R
     powers = [replace(steps.plain_terms, powers=(power,)) for power in _POWERS]
@@ -218,11 +220,34 @@ def left_out(columns_RK: Floats, seconds_R: Floats, ridge: float, point_R: NDArr
     """Predictions for each row by a fit to those of other points; for many points, to those of other groups of points."""
     count = int(point_R.max()) + 1
     group_P = np.arange(count) if count <= _LEAVE_ONE_OUT else np.random.default_rng(0).permutation(count) % _FOLDS
-    group_R, found_R = group_P[point_R], np.empty(len(seconds_R))
-    for group in range(int(group_P.max()) + 1):
-        left = group_R == group
-        found_R[left] = columns_RK[left] @ least_squares(columns_RK[~left], seconds_R[~left], ridge)
+    group_R = group_P[point_R]
+    keep_LR = np.arange(int(group_P.max()) + 1)[:, None] != group_R  # L groups
+    values_LK = _fits(columns_RK, seconds_R, ridge, keep_LR)
+    found_R: Floats = np.einsum("rk,rk->r", columns_RK, values_LK[group_R])
     return found_R
+
+
+def _fits(columns_RK: Floats, seconds_R: Floats, ridge: float, keep_LR: NDArray[np.bool_]) -> Floats:
+    """A fit to each L of the rows, (L, K). With a ridge the solution is unique, and mostly the coefficients above 0 are those of
+    the fit to all rows. Normal equations of these are solved together, and kept where the Karush-Kuhn-Tucker conditions hold."""
+    values_LK, solved_L = np.zeros((len(keep_LR), columns_RK.shape[1])), np.zeros(len(keep_LR), dtype=np.bool_)
+    if ridge:
+        above_K = least_squares(columns_RK, seconds_R, ridge) > 0
+        relative_RK = columns_RK / seconds_R[:, None]
+        keep = keep_LR.astype(np.float64)
+        target_LK = keep @ relative_RK
+        gram_LKK = np.einsum("ri,rj->rij", relative_RK, relative_RK)
+        gram_LKK = np.tensordot(keep, gram_LKK, 1)
+        diagonal_LK = np.einsum("lkk->lk", gram_LKK)
+        diagonal_LK *= 1 + ridge
+        diagonal_LK[diagonal_LK == 0] = 1.0  # a term of left-out rows only
+        above_LMM = gram_LKK[:, above_K][:, :, above_K]
+        values_LK[:, above_K] = np.linalg.solve(above_LMM, target_LK[:, above_K, None])[..., 0]
+        slope_LK = target_LK - np.einsum("lij,lj->li", gram_LKK, values_LK)
+        solved_L = (values_LK[:, above_K] > 0).all(1) & (slope_LK[:, ~above_K] <= 0).all(1)
+    for left in np.flatnonzero(~solved_L):
+        values_LK[left] = least_squares(columns_RK[keep_LR[left]], seconds_R[keep_LR[left]], ridge)
+    return values_LK
 
 
 def _ridge(terms: Terms | None) -> float:

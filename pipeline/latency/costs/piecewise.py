@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.latency.costs.fit import Experts, columns
+from pipeline.latency.costs.fit import Experts, linear_terms
 
 Floats = NDArray[np.float64]
 
@@ -49,7 +49,7 @@ class Terms:
         """Design matrix, (..., K)."""
         batch, gamma = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(gamma, dtype=np.float64))
         tokens, speculating = batch * (gamma + 1), (gamma > 0).astype(np.float64)
-        terms = [speculating, batch * speculating]
+        terms = [*linear_terms(batch, gamma, experts), speculating, batch * speculating]
         for k in self.breakpoints:
             terms += _pieces(tokens, k, self.least_tokens)
         terms += [np.ceil(tokens / tile) * tile for tile in self.tiles]
@@ -59,7 +59,7 @@ class Terms:
             terms += [tokens**p, batch**p, gamma * batch**p]
         terms += [(tokens <= k).astype(np.float64) for k in self.drops]
         terms += [(tokens > k).astype(np.float64) for k in self.rises]
-        return np.concatenate([columns(batch, gamma, experts), np.stack(terms, axis=-1)], axis=-1)
+        return np.stack(terms, axis=-1)
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,8 @@ def above_share(
     """Step times of a model; with fewer requests than `least`, the fewest that were measured, at least their share of the time of
     those: a straight line could go below."""
     batch, gamma = (np.asarray(one, dtype=np.float64) for one in (batch, gamma))
+    if (batch >= least).all():
+        return step_seconds(batch, gamma)
     share = np.minimum(batch / least, 1.0)
     seconds: Floats = np.maximum(step_seconds(batch, gamma), share * step_seconds(np.maximum(batch, least), gamma))
     return seconds

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import bmat, csr_array, diags_array, eye_array
-from scipy.sparse.linalg import expm_multiply, spsolve
+from scipy.sparse.linalg import spsolve
+from scipy.special import gammaln, xlogy
 
 from pipeline.latency.load.batch_arrivals import BatchArrivals
 from pipeline.latency.load.capacity import Floats, RequestSizes, ServerCapacity
@@ -67,7 +68,7 @@ def request_latency(
     found_M = np.pad(found_M, (0, max(0, states - len(found_M))))
     start_M = np.append(found_M[: states - 1], found_M[states - 1 :].sum())
     seconds_M = capacity.service_N[np.minimum(np.arange(states), cap - 1)]
-    unit = 100 * float(seconds_M.max())  # keeps the higher moments small, which makes expm_multiply fast
+    unit = float(seconds_M.max())
     transitions = _transitions(capacity, arrivals, seconds_M, unit)
     raised = [transitions.raised(power) for power in range(4)]
     generator = raised[0] - diags_array(raised[0].sum(1))
@@ -83,9 +84,8 @@ def request_latency(
         format="csr",
     )
     size_S = np.linspace(0.0, max(float(sizes.mean_W.max()), 1.0), _SIZES + 1)
-    begin = np.append(np.zeros(3 * states), 1.0)
-    moments_S = expm_multiply(system, begin, start=0.0, stop=float(size_S[-1]), num=_SIZES + 1)[:, :-1]
-    moments_3SM = moments_S.reshape(-1, 3, states).transpose(1, 0, 2)
+    moments_SM = _grown(system, np.append(np.zeros(3 * states), 1.0), size_S)[:, :-1]
+    moments_3SM = moments_SM.reshape(-1, 3, states).transpose(1, 0, 2)
     mean = float(start_M @ spsolve((eye_array(states) - generator).tocsc(), seconds_M / unit + first[:, 0]))
     scale = unit * mean / float(np.interp(sizes.mean_W, size_S, moments_3SM[0] @ start_M).mean())
     direct_M, queued_M = start_M.copy(), np.zeros(states)
@@ -95,6 +95,21 @@ def request_latency(
     return RequestLatency(
         unit * mean, size_S, *(_central(moments_3SM @ _normed(one_M), scale) for one_M in (direct_M, queued_M))
     )
+
+
+def _grown(system: csr_array, begin_M: Floats, size_S: Floats) -> Floats:
+    """exp(size * system) @ begin, (S, M), by uniformization (Jensen 1953): powers of I + system / rate with Poisson weights. Only
+    the diagonal of the system is negative, so all terms are positive, and one series serves all sizes."""
+    rate = -float(system.diagonal().min())
+    step = eye_array(system.shape[0], format="csr") + system / rate
+    most = rate * float(size_S[-1])
+    count_K = np.arange(int(most + 10 * most**0.5) + 40)
+    weight_KS = np.exp(xlogy(count_K[:, None], rate * size_S) - rate * size_S - gammaln(count_K + 1)[:, None])
+    grown_SM, power_M = np.zeros((len(size_S), len(begin_M))), begin_M
+    for weight_S in weight_KS:
+        grown_SM += weight_S[:, None] * power_M
+        power_M = step @ power_M
+    return grown_SM
 
 
 def _normed(weight_M: Floats) -> Floats:

@@ -79,28 +79,24 @@ def simulate(
     return served
 
 
-@dataclass
+@dataclass(slots=True)
 class _ActiveRequest:
     """A request in the batch. Acceptance is drawn once at the start and is the same for every draft length."""
 
     request: int
     accepted_T: list[int]  # draft tokens accepted in a row, from each output position
     emitted_S: list[int]  # tokens emitted after each coming step; a blocking prefill has emitted one
-    step: int = 0  # index of the current step
+    steps_left: int = 0  # until the last token
 
     def set_gamma(self, gamma: int) -> None:
         """Recompute the coming steps for another draft length."""
-        emitted = self.emitted_S[self.step]
-        self.emitted_S, self.step = [emitted], 0
+        emitted = self.emitted_S[-1 - self.steps_left]
+        self.emitted_S = [emitted]
         while emitted < len(self.accepted_T):
             accepted = self.accepted_T[emitted] if emitted else 0  # the first token comes without draft tokens
             emitted += 1 + (accepted if accepted < gamma else gamma)
             self.emitted_S.append(emitted)
-
-    @property
-    def steps_left(self) -> int:
-        """Steps until the last token."""
-        return len(self.emitted_S) - 1 - self.step
+        self.steps_left = len(self.emitted_S) - 1
 
 
 class _ReplicaState:
@@ -139,7 +135,7 @@ class _ReplicaState:
     def advance(self) -> None:
         """End the current stretch and start the next one."""
         for active in self._batch:
-            active.step += self._steps
+            active.steps_left -= self._steps
             if not active.steps_left:
                 self._served.finished_R[active.request] = self.end
         self._batch = [active for active in self._batch if active.steps_left]

@@ -69,7 +69,7 @@ def _identical(rate: float, cap: int, interval: float, middle_K: Floats) -> tupl
         return 0.0, np.zeros(len(middle_K))
     last = interval * np.log(waits / _TAIL) / growth + interval
     at_T = np.linspace(0.0, last, _GRID)
-    above_T = np.array([_exceeds(one, rate, cap, interval * cap, longest_Q) for one in at_T]) / waits
+    above_T = _exceeds(at_T, rate, cap, interval * cap, longest_Q) / waits
     above_T = np.minimum.accumulate(np.clip(above_T, 0.0, 1.0))
     seconds_K = np.interp(middle_K, 1 - above_T, at_T)
     queue = float(present_M[cap:] @ np.arange(states - cap))
@@ -92,18 +92,21 @@ def _number_present(arrivals: float, cap: int, states: int) -> Floats:
     return share_M
 
 
-def _exceeds(seconds: float, rate: float, cap: int, service: float, longest_Q: Floats) -> float:
+def _exceeds(at_T: Floats, rate: float, cap: int, service: float, longest_Q: Floats) -> Floats:
     """P(waiting time > seconds): Franx (2001), equation 6."""
-    whole = int(seconds // service) + 1
-    within = rate * (whole * service - seconds)
-    last = whole * cap - 1
-    size_J = np.arange(last + 1)
-    at_most_J = longest_Q[np.minimum(last - size_J, len(longest_Q) - 1)]
-    return 1.0 - float(_poisson(size_J, within) @ at_most_J)
+    above_T, whole_T = np.empty(len(at_T)), (at_T // service).astype(np.int64) + 1
+    for whole in np.unique(whole_T):
+        of_T = whole_T == whole
+        last = whole * cap - 1
+        size_J = np.arange(last + 1)
+        at_most_J = longest_Q[np.minimum(last - size_J, len(longest_Q) - 1)]
+        within_T1 = rate * (whole * service - at_T[of_T, None])
+        above_T[of_T] = 1.0 - _poisson(size_J, within_T1) @ at_most_J
+    return above_T
 
 
-def _poisson(count_M: NDArray[np.int64], mean: float) -> Floats:
-    """Probabilities. `scipy.stats` takes ten times as long for as short arrays as these."""
+def _poisson(count_M: NDArray[np.int64], mean: float | Floats) -> Floats:
+    """Probabilities; the arguments are broadcast. `scipy.stats` takes ten times as long for as short arrays as these."""
     probability_M: Floats = np.exp(xlogy(count_M, mean) - mean - gammaln(count_M + 1))
     return probability_M
 

@@ -1,7 +1,7 @@
 """Evidence that completions are not samples of the distributions that were reported with them, on distributions made here."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -36,20 +36,19 @@ def _softmax(logits_NV: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _answers(
     count: int, change: Change | None = None, listed: int = LISTED, tolerance: float = ROUNDING, seed: int = 0
-) -> list[Evidence]:
+) -> Iterator[Evidence]:
     """Of answers sampled from random distributions, after `change` of their logits."""
-    rng, found = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
     for _ in range(count):
         logits_NV = 2.5 * rng.standard_normal((TOKENS, VOCABULARY))
         p_NV, q_NV = _softmax(logits_NV), _softmax(logits_NV if change is None else change(rng, logits_NV))
         tokens_N = (q_NV.cumsum(1) > rng.random((TOKENS, 1))).argmax(1).astype(np.int32)
         ids_NK = np.argsort(-p_NV, axis=1)[:, :listed].astype(np.int32)
         log_p_NK = np.log(np.take_along_axis(p_NV, ids_NK, 1)).astype(np.float32)
-        found.append(of_tokens(tokens_N, ids_NK, log_p_NK, tolerance))
-    return found
+        yield of_tokens(tokens_N, ids_NK, log_p_NK, tolerance)
 
 
-def _run(found: list[Evidence]) -> SampleTest:
+def _run(found: Iterable[Evidence]) -> SampleTest:
     test = SampleTest(VOCABULARY)
     for place, one in enumerate(found):
         test.add(place, SampleEvidence(recorded=of_answer(True, True, one)))
@@ -252,7 +251,7 @@ def test_completions_are_pooled_in_the_order_of_the_requests() -> None:
 
 def test_evidence_is_stored_as_it_is() -> None:
     """Text of JSON and back."""
-    found = replace(of_answer(False, False), tokens=3) + _answers(1)[0]
+    found = replace(of_answer(False, False), tokens=3) + next(_answers(1))
     again = Evidence.from_json(found.to_json())
     assert vars(found).keys() == vars(again).keys()
     assert found.to_json() == again.to_json()

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from pipeline.acceptance.schema import Figure
 from pipeline.judgement.at_load import StatedLoad
@@ -20,8 +21,9 @@ from tests.decisions import make_decision, make_example_set
 from tests.unit.latency.load.test_prediction import WORKLOAD, step_costs_of
 
 
-def test_latency_is_named_by_its_quantile() -> None:
+def test_latency_is_named_by_its_quantile(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the decision, on its page and in the metrics: those that were asked for, and no other."""
+    monkeypatch.setattr("pipeline.review.page._charts", lambda *_: [])
     step_costs = step_costs_of(0.0005)
     load = StatedLoad(step_costs=step_costs, requests_per_second=1.0, max_batch=16, gamma=2, quantiles=[0.5, 0.99])
     benefit = benefit_at_load(WORKLOAD, load)
@@ -51,6 +53,11 @@ LIMITS = [
     RuleResult(name=f"max_latency_seconds:{name}", verdict=PASS, text="", threshold=seconds)
     for name, seconds in (("p95", 4.0), ("p99", 8.0))
 ]
+
+
+def _labels(_: Charts, figure: Any, axes: Any, legend: bool = True) -> str:
+    """The entries of a legend in place of a chart."""
+    return ", ".join(axes.get_legend_handles_labels()[1])
 
 
 class Axes(Charts):
@@ -93,8 +100,9 @@ def test_the_chart_has_the_stated_load_and_the_limits() -> None:
     assert [300.0, 300.0] in [list(line.get_ydata()) for line in drawn.lines]
 
 
-def test_the_page_has_tokens_per_second_as_a_chart_and_as_a_table() -> None:
+def test_the_page_has_tokens_per_second_as_a_chart_and_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caption names a star only where there are limits; a decision of before has neither chart nor table."""
+    monkeypatch.setattr(Charts, "_svg", _labels)
     benefit = benefit_at_load(WORKLOAD, LOAD)
     limited, free, old = (
         review_page(make_decision(benefit=one, rules=rules), make_example_set("one"))

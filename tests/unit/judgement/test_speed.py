@@ -23,6 +23,12 @@ from tests.decisions import make_decision, make_example_set, make_speed, make_su
 SLOWER = "slower than plain decoding on this machine (x0.87 [0.85, 0.90])"
 
 
+@pytest.fixture(autouse=True)
+def _no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages are read for their text."""
+    monkeypatch.setattr("pipeline.review.page._charts", lambda *_: [])
+
+
 def slow(**changes: Any) -> Decision:
     """A draft that passed and is slower than plain decoding."""
     speed = make_speed(Measured(0.87, 0.85, 0.90))

@@ -85,6 +85,7 @@ def test_refusal_says_why() -> None:
     assert text.index("✗ Refused") < text.index("min_gain (fail)") < text.index("Rules")
 
 
+@pytest.mark.usefixtures("_no_charts")
 def test_candidate_that_is_the_champion_has_no_gain() -> None:
     """A decision without a baseline and without rules is shown too."""
     decision = make_decision()
@@ -241,6 +242,7 @@ def test_power_is_folded(page: str) -> None:
     assert [{"class": "power"}] == folded
 
 
+@pytest.mark.usefixtures("_no_charts")
 def test_markup_of_prompts_stays_text() -> None:
     """Prompts, tokens, domains and reasons come from others."""
     nasty = "<script>alert(1)</script>"
@@ -309,6 +311,7 @@ def test_ids_are_unique(page: str) -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.usefixtures("_no_charts")
 def test_page_stays_under_two_megabytes() -> None:
     """Examples that do not fit are left out, and the page says how many."""
     page = review_page(make_decision(), make_example_set(*["&<token>"] * 256, count=400), CONFIG)
@@ -316,6 +319,7 @@ def test_page_stays_under_two_megabytes() -> None:
     assert re.search(r"[1-9]\d* examples are left out", page)
 
 
+@pytest.mark.usefixtures("_no_charts")
 def test_every_token_is_painted() -> None:
     """Accepted, corrected and bonus tokens are elements of their own; a token without a draft is text."""
     examples = make_example_set("w", "x", "y", "z")
@@ -379,6 +383,7 @@ def test_a_head_has_no_completions_by_token_and_the_page_says_why() -> None:
     assert "No completions are shown by token" not in page_of(decision)
 
 
+@pytest.mark.usefixtures("_no_charts")
 def test_the_page_says_how_weak_a_base_with_another_tokenizer_was() -> None:
     """And how its rows were made; nothing of other drafts."""
     text = Outline(page_of(make_decision(new_vocabulary=NEW_VOCABULARY))).text

@@ -1,6 +1,7 @@
 """Predictions for a workload at given loads."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from pipeline.latency.load.workload import Workload, constant_acceptance_workloa
 WORKLOAD = constant_acceptance_workload(0.7, prompt_tokens=100, tokens=200, gammas=3)
 
 
+@cache
 def step_costs_of(each: float, prefill: float | None = None) -> FittedCosts:
     """Step costs: 20 ms, 2 ms per draft token, `each` seconds per request and per request and draft token."""
     return fit_measurements(

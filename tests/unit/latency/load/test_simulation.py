@@ -131,7 +131,7 @@ def test_a_seed_determines_the_simulation() -> None:
 @pytest.mark.parametrize(
     ("load", "cap", "prefill", "requests"),
     [
-        (0.3, 16, 1e-5, 12_000),
+        (0.3, 16, 1e-5, 6_000),
         (0.7, 16, 1e-5, 12_000),
         (0.7, 16, 2e-4, 12_000),
         (0.6, 4, 2e-4, 40_000),  # waits for a place vary more
