@@ -30,7 +30,7 @@ class RunLine:
 
 
 def list_lines(store: Store) -> list[RunLine]:
-    """By the time at which they started. A damaged record hides no other."""
+    """The runs of the store by the time at which they started. A damaged record hides no other."""
     return sorted(_lines(store), key=lambda line: (line.started, line.run))
 
 
@@ -63,7 +63,7 @@ def _gain(decision: BriefDecision) -> Figure | None:
 
 
 def print_runs(lines: Sequence[RunLine]) -> None:
-    """To stdout: a table, and below it why runs failed, which is too long for a table."""
+    """Print a table to stdout, and below it why runs failed, which is too long for a table."""
     out = Report()
     out.table(COLUMNS, [_row(line) for line in lines], left=("run", "config", "verdict", "state"))
     for line in lines:
