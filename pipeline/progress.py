@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from textwrap import TextWrapper
@@ -38,8 +38,11 @@ def say_block(text: str) -> None:
     print(printable_block(text), end="", flush=True)
 
 
-def say_json(value: Any, indent: int | None = 1) -> None:
-    """A result for programs, to stdout: JSON of ASCII only. ValueError for NaN."""
+def say_json(value: Any, indent: int | None = 1, notes: Iterable[str] = ()) -> None:
+    """A result for programs, to stdout: JSON of ASCII only. The notes on it are for people, so they go to stderr. ValueError for
+    NaN."""
+    for note in notes:
+        Progress().line(note)
     print(json.dumps(value, indent=indent, allow_nan=False), flush=True)
 
 

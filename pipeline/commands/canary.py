@@ -48,55 +48,58 @@ def canary(
     require_registry(read, where)
     from pipeline.progress import Progress
 
-    found = run_canary(read, where, Progress())
+    result = run_canary(read, where, Progress())
     if as_json:
-        say_json(asdict(found))
+        say_json(asdict(result))
     else:
-        print_canary(found)
-    if found.is_bad:
-        raise Refused(summary(found))
-    if not found.is_complete:
-        raise UnderstudyError(summary(found))
+        print_canary(result)
+    if result.is_bad:
+        raise Refused(summary(result))
+    if not result.is_complete:
+        raise UnderstudyError(summary(result))
 
 
-def print_canary(found: "CanaryResult") -> None:
-    """To stdout: a line for each question."""
+def print_canary(result: "CanaryResult") -> None:
+    """Print a line for each question to stdout."""
     from pipeline.commands.tables.console import Report
 
     out = Report()
-    engines = f"{len(found.endpoints)} engine{'s' if len(found.endpoints) != 1 else ''}"
+    engines = f"{len(result.endpoints)} engine{'s' if len(result.endpoints) != 1 else ''}"
     out.line(
-        f"canary: {found.name} version {found.version} on {engines} ({found.engine}): {found.prompts} examination prompts, at "
-        f"most {found.max_tokens} tokens each, temperature 0"
+        f"canary: {result.name} version {result.version} on {engines} ({result.engine}): {result.prompts} examination prompts, "
+        f"at most {result.max_tokens} tokens each, temperature 0"
     )
-    for name, answer in (("target", found.target), ("traffic", found.traffic), ("draft", found.draft)):
+    for name, answer in (("target", result.target), ("traffic", result.traffic), ("draft", result.draft)):
         out.text(_line(name, answer), indent=_WIDTH + 11)
-    for url, why in found.unasked.items():
+    for url, why in result.unasked.items():
         out.line(f"not asked: {why if why.startswith(url) else f'{url}: {why}'}")
 
 
-def print_verification(found: "Verification") -> None:
-    """To stdout: the canary, what production shows, and what was done."""
+def print_verification(verification: "Verification") -> None:
+    """Print the canary, what production shows, and what was done to stdout."""
     from pipeline.commands.tables.console import Report
 
-    print_canary(found.canary)
+    print_canary(verification.canary)
     out = Report()
-    out.text(f"production: {found.production.why}", indent=4)
-    if found.reloaded:
+    out.text(f"production: {verification.production.why}", indent=4)
+    if verification.reloaded:
         out.text("promote.notice asked the engines to reload again")
-    out.text(f"{found.name} version {found.version}: {_DONE[found.action]}: {found.why}", indent=4)
+    out.text(
+        f"{verification.name} version {verification.version}: {_DONE[verification.action]}: {verification.why}",
+        indent=4,
+    )
 
 
 def _line(name: str, answer: "Answer") -> str:
     return f"{name:<8} {_WORDS[answer.verdict]:<{_WIDTH}}  {answer.why}"
 
 
-def summary(found: "CanaryResult") -> str:
+def summary(result: "CanaryResult") -> str:
     """What is not as examined, or was not answered, in a few words."""
-    named = (("target", found.target), ("traffic", found.traffic), ("engine or draft", found.draft))
-    wanted = [f"{name} {_WORDS[one.verdict].lower()}" for name, one in named if one.is_bad]
+    named = (("target", result.target), ("traffic", result.traffic), ("engine or draft", result.draft))
+    wanted = [f"{name} {_WORDS[check.verdict].lower()}" for name, check in named if check.is_bad]
     if wanted:
         return f"canary: {', '.join(wanted)}"
-    missing = [name for name, one in (named[0], named[2]) if one.verdict == "inconclusive"]
-    missing += [f"{len(found.unasked)} engines not asked"] if found.unasked else []
+    missing = [name for name, check in (named[0], named[2]) if check.verdict == "inconclusive"]
+    missing += [f"{len(result.unasked)} engines not asked"] if result.unasked else []
     return f"canary: not answered: {', '.join(missing)}"

@@ -153,15 +153,15 @@ def verify(
     from pipeline.commands.canary import print_verification
 
     check_receiver(read.promote.notice)
-    found = verify_champion(read, where, Progress(), wait)
+    verification = verify_champion(read, where, Progress(), wait)
     if as_json:
-        say_json(asdict(found))
+        say_json(asdict(verification))
     else:
-        print_verification(found)
-    if found.action == "unverified":
-        raise UnderstudyError(f"not verified: {found.why}")
-    if found.action != "verified":
-        raise Refused(f"{'rolled back' if found.action == 'roll_back' else 'not verified'}: {found.why}")
+        print_verification(verification)
+    if verification.action == "unverified":
+        raise UnderstudyError(f"not verified: {verification.why}")
+    if verification.action != "verified":
+        raise Refused(f"{'rolled back' if verification.action == 'roll_back' else 'not verified'}: {verification.why}")
 
 
 def history(config: ChampionOf, overrides: OverridesOfFile = None, store: StorePath = DEFAULT_STORE) -> None:
@@ -184,7 +184,7 @@ def history(config: ChampionOf, overrides: OverridesOfFile = None, store: StoreP
 
 
 def print_history(changes: Sequence["Change"]) -> None:
-    """To stdout: a table, and below it who made a change and why, which is too long for a table."""
+    """Print a table to stdout, and below it who made a change and why, which is too long for a table."""
     from pipeline.commands.tables.console import Report
 
     out = Report()

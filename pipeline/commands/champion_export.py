@@ -12,6 +12,7 @@ from pipeline.registry.draft_names import CONFIG_FORMS
 if TYPE_CHECKING:
     from pipeline.config.quantize import Variant
     from pipeline.config.root import Config
+    from pipeline.progress import Progress
     from pipeline.registry.named import Draft
     from pipeline.store.artifacts import Store
 
@@ -76,25 +77,28 @@ def export(
 
     require_engine(engine)
     require_free(out)
-    exported, config = (
-        _exported(draft, Store(store), variant) if run is None else (_given(draft, run, variant, Store(store)), None)
-    )
+    if run is None:
+        exported, config = _exported(draft, Store(store), variant)
+    else:
+        exported, config = _given(draft, run, variant, Store(store)), None
     from pipeline.export.write import write_export  # loads torch
 
     plan = plan_export(exported, cast(ExportEngine, engine), out, tensor_parallel, converter, gamma)
     progress = Progress()
     for note in plan.notes:
         progress.warn(note)
-    if (
-        config is not None
-        and gamma is None
-        and (now := config.evaluate.gamma) != (then := exported.config.evaluate.gamma)
-    ):
+    if config is not None and gamma is None:
+        _warn_of_gamma(str(draft), config.evaluate.gamma, exported.config.evaluate.gamma, progress)
+    say(f"{exported.label}: exported for {plan.facts.title} to {write_export(plan, progress)}")
+
+
+def _warn_of_gamma(config: str, now: int, then: int, progress: "Progress") -> None:
+    """Warn where the config has another draft length now than when it trained the draft: the export has that of the draft."""
+    if now != then:
         progress.warn(
-            f"{draft} has evaluate.gamma {now}, and the run that trained the draft had {then}, which is exported; --gamma {now} "
+            f"{config} has evaluate.gamma {now}, and the run that trained the draft had {then}, which is exported; --gamma {now} "
             "exports the other"
         )
-    say(f"{exported.label}: exported for {plan.facts.title} to {write_export(plan, progress)}")
 
 
 def _given(text: str | None, run: str, variant: "Variant | None", store: "Store") -> "Draft":
@@ -107,10 +111,10 @@ def _given(text: str | None, run: str, variant: "Variant | None", store: "Store"
         raise UsageError(f"--variant {variant}: with --run a draft is exported as it is; leave the option out")
     if text is None:
         raise UsageError("--run: name the draft that is examined on the completions of this run")
-    found = find_draft(text, store)
-    if found.run:
-        raise UsageError(f"--run: run {found.run} trained {text}, and it is examined with that; leave the option out")
-    return given_draft(found, find_run(run, store, needs=("generate",)))
+    draft = find_draft(text, store)
+    if draft.run:
+        raise UsageError(f"--run: run {draft.run} trained {text}, and it is examined with that; leave the option out")
+    return given_draft(draft, find_run(run, store, needs=("generate",)))
 
 
 def _exported(text: str | None, store: "Store", variant: "Variant | None") -> "tuple[Draft, Config | None]":

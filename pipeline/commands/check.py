@@ -206,7 +206,7 @@ def _examine(stored: "Artifact", draft: "Draft", settings: "Settings") -> "Exami
 
 
 def _settings(inputs: _Inputs, before: "Examined | None", record: "RunRecord | None") -> "Settings":
-    """The baseline says how a draft is examined; for a new baseline the run's config does."""
+    """How a draft is examined: as the baseline was; for a new baseline as the run's config sets."""
     from pipeline.config.stored import run_config
     from pipeline.errors import UsageError
     from pipeline.examination.on_completions import Settings

@@ -53,12 +53,12 @@ def compare(
         examined, gamma = examine_drafts(operands, where, completions, target, trust_remote_code)
     except BrokenDraft as error:
         raise Refused(f"no comparison: {error}") from None
-    found = compare_examined(*examined, gamma=gamma, domain=domain)
+    comparison = compare_examined(*examined, gamma=gamma, domain=domain)
     labels = [operand.label for operand in operands]
     if as_json:
-        say_json({"a": labels[0], "b": labels[1], **asdict(found)})
+        say_json({"a": labels[0], "b": labels[1], **asdict(comparison)})
     else:
-        print_comparison(labels, found)
+        print_comparison(labels, comparison)
 
 
 def _read(baseline: Path, text: str) -> "Examined":

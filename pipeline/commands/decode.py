@@ -21,6 +21,7 @@ from pipeline.commands.options import (
     TopKOption,
     TopPOption,
     TrustOption,
+    columns_of,
 )
 from pipeline.commands.sampling import of_options, of_runs
 
@@ -114,7 +115,7 @@ def decode(
 
     Accepted, corrected and bonus tokens are printed in different colours.
     """
-    columns = {"format": prompt_format, "prompt_field": prompt_field, "messages_field": messages_field}
+    columns = columns_of(prompt_format, prompt_field, messages_field)
     source = _source(prompt, prompts, row, columns)
     text = _checked(prompt or "", gamma, threshold if not fallback else None, source is None)
     from pipeline.registry.finding import find_draft
@@ -150,8 +151,8 @@ def decode(
 def _source(
     prompt: str | None, prompts: str | None, row: int | None, columns: "Mapping[str, str | None]"
 ) -> "PromptSource | None":
-    """Of --prompts, whose files are on this machine then; None for a prompt that is a text. UsageError for both, for neither, and
-    for options of rows without one."""
+    """The source that --prompts names, whose files are on this machine then; None for a prompt that is a text. UsageError for
+    both, for neither, and for options of rows without one."""
     from pipeline.config.corpus import named_source
     from pipeline.corpus.hub_data import named_prompts
     from pipeline.corpus.sources import find_files
@@ -160,8 +161,8 @@ def _source(
     if (prompt is None) == (prompts is None):
         raise UsageError("give either PROMPT, a text, or --prompts, of which a row is decoded")
     if prompts is None:
-        given = {"row": row, **{name if "_" in name else "prompt_format": one for name, one in columns.items()}}
-        if unused := [f"--{name.replace('_', '-')}" for name, one in given.items() if one is not None]:
+        given = {"row": row, **{name if "_" in name else "prompt_format": column for name, column in columns.items()}}
+        if unused := [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]:
             raise UsageError(f"{unused[0]}: works only with --prompts; add it, or leave {unused[0]} out")
         return None
     wanted: SourceFormat = columns["format"] or "auto"  # type: ignore[assignment]
@@ -203,7 +204,7 @@ def _show(decode: "OneDecode", text: str, compare: bool, about: list[str]) -> No
         decode.warm_up()
     painter = Painter(decode.pair.tokenizer)
     painter.begin(text)
-    found, rounds = decode.begin()
+    statistics, rounds = decode.begin()
     for round_ in rounds:
         painter.paint(round_.emitted[0], round_.accepted[0], round_.drafted[0])
     painter.end()
@@ -212,11 +213,11 @@ def _show(decode: "OneDecode", text: str, compare: bool, about: list[str]) -> No
     if (unused := decode.too_short()) is not None:
         painter.note(unused)
     if not compare:
-        print_statistics(found, painter.counts)
+        print_statistics(statistics, painter.counts)
         return
     alone = decode.plain.decode([decode.request])[0]
-    if alone.tokens == found.tokens:
+    if alone.tokens == statistics.tokens:
         painter.note("the target alone gives the same text, token by token")
     else:
-        painter.plain(alone.tokens, decode.why_other(found, alone))
-    print_statistics(found, painter.counts, alone, decode.compare(_TURNS))
+        painter.plain(alone.tokens, decode.why_other(statistics, alone))
+    print_statistics(statistics, painter.counts, alone, decode.compare(_TURNS))

@@ -12,6 +12,7 @@ from pipeline.commands.options import (
     PromptFieldOption,
     PromptFormatOption,
     TrustOption,
+    columns_of,
 )
 from pipeline.progress import say_block
 
@@ -70,30 +71,15 @@ def init(
     """
     if out is not None:
         _check_new(out)
-    if draft_kind is not None and draft != "target":
-        from pipeline.errors import UsageError
-
-        raise UsageError(
-            f"--draft-kind {draft_kind}: it is of a draft that is made for the target (--draft target); leave it out, the kind "
-            "of a checkpoint is found in its config.json"
-        )
+    _check_models(target, draft, draft_kind)
     from pipeline.corpus.hub_data import named_prompts
     from pipeline.corpus.sources import find_files
-    from pipeline.models.names import local_directory
 
     chosen = named_prompts(prompts, "--prompts", prompt_format or "auto")
     find_files(chosen.path, prompt_format or "auto", f"--prompts {prompts}")  # before torch is imported
-    for role, name in (("target", target), ("draft", draft)):
-        if "://" not in name and name != "target":
-            local_directory(name, role)
     from pipeline.planning.starting_config import starting_config
 
-    columns = {
-        "format": prompt_format,
-        "prompt_field": prompt_field,
-        "messages_field": messages_field,
-        "domain_field": domain_field,
-    }
+    columns = columns_of(prompt_format, prompt_field, messages_field, domain_field)
     text = starting_config(
         target, draft, chosen.path, tokenizer, columns, trust_remote_code, prompts_name=chosen.name, head=draft_kind
     )
@@ -106,8 +92,23 @@ def init(
     say_block(f"written to {out}; next: understudy plan {out} --measure\n")
 
 
+def _check_models(target: str, draft: str, draft_kind: str | None) -> None:
+    """UsageError for what needs no model to be seen: names that can be no model, and a kind where no head is made."""
+    from pipeline.errors import UsageError
+    from pipeline.models.names import local_directory
+
+    if draft_kind is not None and draft != "target":
+        raise UsageError(
+            f"--draft-kind {draft_kind}: it is of a draft that is made for the target (--draft target); leave it out, the kind "
+            "of a checkpoint is found in its config.json"
+        )
+    for role, name in (("target", target), ("draft", draft)):
+        if "://" not in name and name != "target":
+            local_directory(name, role)
+
+
 def _check_new(out: Path) -> None:
-    """Before anything is read. What somebody edited is not written over."""
+    """UsageError for a file that is there already or cannot be written: what somebody edited is not written over."""
     from pipeline.errors import UsageError
     from pipeline.store.files import check_user_file
 

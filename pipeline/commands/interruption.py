@@ -15,7 +15,7 @@ _AGAIN_SECONDS = 0.1
 
 def listen() -> None:
     """Call it before the work begins, in the main thread."""
-    # A scheduler ends a task with SIGTERM: the run record should say "interrupted", as after Ctrl-C.
+    # A scheduler ends a task with SIGTERM: the run record should have "interrupted", as after Ctrl-C.
     signal.signal(signal.SIGTERM, _terminate)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal that goes away; `nohup` ignores it
         signal.signal(signal.SIGHUP, _terminate)
@@ -23,7 +23,8 @@ def listen() -> None:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """As Ctrl-C: by the handler of the moment, because an event loop has one of its own, which ends its tasks in order."""
+    """End the process as Ctrl-C does: by the handler of the moment, because an event loop has one of its own, which ends its
+    tasks in order."""
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler):  # SIGINT is ignored in the background of some shells
         raise KeyboardInterrupt
@@ -43,6 +44,7 @@ def _not_raised(error: "UnraisableHookArgs") -> None:
 
 
 def _interrupt() -> None:
-    """By a real signal to the main thread: `_thread.interrupt_main` would wait until a blocking call there has returned."""
+    """Interrupt by a real signal to the main thread: `_thread.interrupt_main` would wait until a blocking call there has
+    returned."""
     number = signal.SIGINT if callable(signal.getsignal(signal.SIGINT)) else signal.SIGTERM
     signal.pthread_kill(threading.main_thread().ident or 0, number)

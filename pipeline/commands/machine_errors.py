@@ -35,7 +35,7 @@ _SAID_OF_MEMORY = ("failed to map segment", "can't start new thread")
 
 
 def explain(error: BaseException) -> str | None:
-    """One line that says what the machine lacks and what to do; None for other errors."""
+    """One line with what the machine lacks and what to do; None for other errors."""
     for cause in _causes(error):
         if isinstance(cause, OSError) and cause.errno in _DISK:
             return f"{cause.filename or 'the store'}: {_DISK[cause.errno]}"

@@ -5,7 +5,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from pipeline.errors import UsageError
+from pipeline.escaping.nearest import did_you_mean
 from pipeline.registry.draft_names import CONFIG_FORMS, FORMS
+from pipeline.running.stage_list import STAGE_NAMES
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.")]
 TargetOfHead = Annotated[
@@ -144,4 +147,26 @@ DomainFieldOption = Annotated[
     str | None,
     typer.Option("--domain-field", metavar="COLUMN", help="The column of a prompt's domain. Default: `domain`."),
 ]
+
+
+def columns_of(
+    prompt_format: str | None, prompt_field: str | None, messages_field: str | None, domain_field: str | None = None
+) -> dict[str, str | None]:
+    """The options of prompt files, as a source in the config names them."""
+    return {
+        "format": prompt_format,
+        "prompt_field": prompt_field,
+        "messages_field": messages_field,
+        "domain_field": domain_field,
+    }
+
+
+def require_stage(name: str, where: str = "") -> None:
+    """UsageError unless there is a stage of this name. `where`: the option that names it."""
+    if name not in STAGE_NAMES:
+        raise UsageError(
+            f"{where} {name}: not a stage; the stages are {', '.join(STAGE_NAMES)}{did_you_mean(name, STAGE_NAMES)}".lstrip()
+        )
+
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]

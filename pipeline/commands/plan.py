@@ -25,7 +25,7 @@ def plan(
     Throughputs are those of earlier runs in the store, or stated in the section `plan` of the config; --measure measures them
     now. Exit 2 if no prompt can be used, or if the gate must refuse for too few of them.
     """
-    import dataclasses
+    from dataclasses import asdict
 
     from pipeline.commands.tables.dry_run import print_memory, print_stored
     from pipeline.commands.tables.plan import print_estimate, print_forecast
@@ -44,28 +44,29 @@ def plan(
 
     resolved, notes = check_local_pair(load_config(config, set_ or ()))
     kept, progress = Store(store), Progress()
-    found, curve = forecast(resolved), last_learning_curve(kept, resolved)
+    made, curve = forecast(resolved), last_learning_curve(kept, resolved)
     if not as_json:
-        print_forecast(found, curve, notes)
+        print_forecast(made, curve, notes)
     if resolved.plan.rows is None and not require_stored_prompts(resolved, kept, progress, even_if_refused):
         require_prompts(resolved, progress, even_if_refused)
     planned = preview(resolved, kept) if resolved.plan.rows is None else []  # whose prompts need not be there
     known = with_local_sizes(resolved, measurements(kept, resolved))
-    measured = measure_trials(resolved, found, kept, progress) if measure else None
+    measured = measure_trials(resolved, made, kept, progress) if measure else None
     if measured is not None:
         known = with_small_runs(known, measured.lengths, measured.draft_parameters, measured.target_parameters)
-    costs, memory = estimate(resolved, found, known, measured), memory_of(resolved, found, known)
+    costs, memory = estimate(resolved, made, known, measured), memory_of(resolved, made, known)
     if as_json:
-        figures = {
-            **dataclasses.asdict(found),
-            "learning_curve": dataclasses.asdict(curve) if curve else None,
-            "notes": notes,
-            "estimate": dataclasses.asdict(costs),
-            "memory": dataclasses.asdict(memory),
-            "a_run_would": {one.job.id: one.action for one in planned},
-        }
-        figures["measured"] = dataclasses.asdict(measured) if measured else None
-        say_json(figures)
+        say_json(
+            {
+                **asdict(made),
+                "learning_curve": asdict(curve) if curve else None,
+                "notes": notes,
+                "estimate": asdict(costs),
+                "memory": asdict(memory),
+                "a_run_would": {job.job.id: job.action for job in planned},
+                "measured": asdict(measured) if measured else None,
+            }
+        )
         return
     print_estimate(costs, measured)
     print_memory(memory)

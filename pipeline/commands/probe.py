@@ -25,6 +25,7 @@ from pipeline.commands.options import (
     TopKOption,
     TopPOption,
     TrustOption,
+    columns_of,
 )
 from pipeline.commands.sampling import length_of, of_options, of_runs
 from pipeline.progress import say_json
@@ -142,21 +143,16 @@ def probe(
         check_completions(completions, resolve(known).sampling, find_target(target))
     pair = load_named_pair(target, named, dtype, device, trust_remote_code, other_tokenizers=True)
     settings = EvaluateConfig(convention=convention, draft_sampling=draft_sampling, gamma=length, max_gamma=max_gamma)
-    columns = {
-        "format": prompt_format,
-        "prompt_field": prompt_field,
-        "messages_field": messages_field,
-        "domain_field": domain_field,
-    }
+    columns = columns_of(prompt_format, prompt_field, messages_field, domain_field)
     asked = _Asked(named_source(chosen, columns) if chosen else None, completions, count, max_new_tokens, chat)
-    found, notes, deployed = _examine(pair, asked, known, settings, cost_ratio)
+    probed, notes, deployed = _examine(pair, asked, known, settings, cost_ratio)
     if draft_sampling != "greedy" and not deployed.sampling.greedy:
-        greedy = {name: draft.kind.name for name, draft in pair.drafts.items() if draft.kind.greedy}
         notes += [
-            f"{name}: drafted greedily, as engines draft with {kind} at every temperature"
-            for name, kind in greedy.items()
+            f"{name}: drafted greedily, as engines draft with {draft.kind.name} at every temperature"
+            for name, draft in pair.drafts.items()
+            if draft.kind.greedy
         ]
-    _print(found, [*deployed.lines, *pair.notes, *notes], deployed.sampling, settings, of_length, cost_ratio, as_json)
+    _print(probed, [*deployed.lines, *pair.notes, *notes], deployed.sampling, settings, of_length, cost_ratio, as_json)
 
 
 @dataclass(frozen=True)
@@ -173,7 +169,7 @@ class _Asked:
 def _examine(
     pair: "NamedPair", asked: _Asked, known: "list[Known]", settings: "EvaluateConfig", cost_ratio: float | None
 ) -> "tuple[Probe, list[str], Deployed]":
-    """The figures, notes on prompts that were left out, and the sampling. `known`: of it, besides what pair and prompts say."""
+    """The figures, notes on prompts that were left out, and the sampling. `known`: settings beside those of pair and prompts."""
     import tempfile
 
     from pipeline.errors import UsageError
@@ -193,12 +189,12 @@ def _examine(
             notes, known = chosen.notes, [Known(FILE, pair.sampling_defaults), *chosen.sampling, *known]
             complete(pair, chosen.prompts, resolve(known).sampling, new, Path(scratch), progress)
         where, deployed = asked.completions or Path(scratch), resolve(known)
-        found = examine(pair, where, deployed.sampling, settings, cost_ratio, asked.count, progress)
-        return found, notes, deployed
+        probed = examine(pair, where, deployed.sampling, settings, cost_ratio, asked.count, progress)
+        return probed, notes, deployed
 
 
 def _print(
-    found: "Probe",
+    probed: "Probe",
     notes: list[str],
     sampling: "Sampling",
     settings: "EvaluateConfig",
@@ -218,12 +214,12 @@ def _print(
         "gamma": settings.gamma,
         "gamma_from": of_length,
         "cost_ratio_given": cost_ratio is not None,
-        "device": found.device,
+        "device": probed.device,
     }
     if as_json:
-        say_json({"conditions": conditions, "notes": notes, **dataclasses.asdict(found)})
+        say_json({"conditions": conditions, "notes": notes, **dataclasses.asdict(probed)})
     else:
-        print_probe(found, conditions, notes)
+        print_probe(probed, conditions, notes)
 
 
 def _check(

@@ -51,12 +51,11 @@ def profile(
     done, so a second call continues after a killed one.
     """
     batches = _numbers(batch_sizes, "--batch-sizes")
-    contexts = context_lengths and _numbers(context_lengths, "--context-lengths")
-    prompts = prompt_lengths and _numbers(prompt_lengths, "--prompt-lengths")
+    contexts = _numbers(context_lengths, "--context-lengths") if context_lengths else None
+    prompts = _numbers(prompt_lengths, "--prompt-lengths") if prompt_lengths else None
     import json
 
     from pipeline.drafts.head_config import find_target
-    from pipeline.errors import UsageError
     from pipeline.latency.costs.measured_points import points_path
     from pipeline.models.files import model_digest
     from pipeline.models.step_shape import step_shape
@@ -73,18 +72,10 @@ def profile(
 
     pair = load_named_pair(target, {draft: named}, dtype, device, trust_remote_code)
     (loaded,) = pair.drafts.values()
-    room = pair.context - max_gamma - 1
-    contexts = contexts or tuple(sorted({min(length, room) for length in _CONTEXTS}))
-    prompts = prompts or tuple(sorted({min(length, room) for length in _PROMPTS}))
-    longest = max(*contexts, *prompts)
-    if longest > room or room < 1:
-        raise UsageError(
-            f"--context-lengths, --prompt-lengths, --max-gamma: {longest + max_gamma + 1} tokens are needed, "
-            f"and the pair's context is {pair.context}; lower them"
-        )
-    shape = step_shape(named.directory)  # what an equal one costs as much as
+    contexts, prompts = _lengths(contexts, prompts, max_gamma, pair.context)
+    shape = step_shape(named.directory)  # drafts of equal shape cost the same
     about = {"target": model_digest(find_target(target)), "draft": named.digest, "draft_shape": shape}
-    found = measure_profile(
+    measured = measure_profile(
         pair.target,
         loaded.models[0],
         pair.vocabulary,
@@ -93,13 +84,32 @@ def profile(
         progress=Progress(),
         out=out,
     )
-    write_user_text(out, json.dumps(found.json(), indent=1) + "\n", "--out")
+    write_user_text(out, json.dumps(measured.json(), indent=1) + "\n", "--out")
     points_path(out).unlink(missing_ok=True)
-    _print_profile(found, out)
+    _print_profile(measured, out)
+
+
+def _lengths(
+    contexts: tuple[int, ...] | None, prompts: tuple[int, ...] | None, max_gamma: int, most: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The context and prompt lengths to measure: those given, or by default those that fit in a context of `most` tokens.
+    UsageError for lengths that do not fit."""
+    from pipeline.errors import UsageError
+
+    room = most - max_gamma - 1
+    contexts = contexts or tuple(sorted({min(length, room) for length in _CONTEXTS}))
+    prompts = prompts or tuple(sorted({min(length, room) for length in _PROMPTS}))
+    longest = max(*contexts, *prompts)
+    if longest > room or room < 1:
+        raise UsageError(
+            f"--context-lengths, --prompt-lengths, --max-gamma: {longest + max_gamma + 1} tokens are needed, "
+            f"and the pair's context is {most}; lower them"
+        )
+    return contexts, prompts
 
 
 def _print_profile(measured: "Profile", path: Path) -> None:
-    """To stdout: forward times by batch size, and the draft's cost relative to the target's."""
+    """Print forward times by batch size to stdout, and the draft's cost relative to the target's."""
     from pipeline.commands.tables.console import Report
 
     out = Report()
@@ -125,9 +135,9 @@ def _numbers(text: str, option: str) -> tuple[int, ...]:
     from pipeline.errors import UsageError
 
     try:
-        found = tuple(sorted({int(part) for part in text.split(",")}))
+        numbers = tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError:
-        found = ()
-    if not found or found[0] < 1:
+        numbers = ()
+    if not numbers or numbers[0] < 1:
         raise UsageError(f"{option} {text}: give whole numbers above 0, separated by commas, such as 1,4,16")
-    return found
+    return numbers

@@ -4,9 +4,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, ConfigPath, EvenIfRefused, ForcePromote, Overrides, StorePath
+from pipeline.commands.options import (
+    DEFAULT_STORE,
+    ConfigPath,
+    EvenIfRefused,
+    ForcePromote,
+    Overrides,
+    StorePath,
+    require_stage,
+)
 from pipeline.errors import UsageError
-from pipeline.escaping.nearest import did_you_mean
 from pipeline.running.stage_list import STAGE_NAMES, STAGES
 
 if TYPE_CHECKING:
@@ -47,11 +54,8 @@ def run(
     from pipeline.registry.mlflow_client import tracking_location
     from pipeline.store.artifacts import Store
 
-    for option, name in (("--from", from_), ("--until", until)):
-        if name not in STAGE_NAMES:
-            raise UsageError(
-                f"{option} {name}: not a stage; the stages are {', '.join(STAGE_NAMES)}{did_you_mean(name, STAGE_NAMES)}"
-            )
+    require_stage(from_, "--from")
+    require_stage(until, "--until")
     if verbose and not dry_run:
         raise UsageError("--verbose: works only with --dry-run; leave it out")
     if STAGE_NAMES.index(from_) > STAGE_NAMES.index(until):
@@ -62,6 +66,19 @@ def run(
     if dry_run:
         _dry_run(resolved, Store(store), from_, until, go_on, verbose)
         return
+    _run(resolved, Store(store), run_id, (from_, until), verify, force_promote, go_on)
+
+
+def _run(
+    config: "Config",
+    store: "Store",
+    run_id: str | None,
+    between: tuple[str, str],
+    verify: bool,
+    force_promote: bool,
+    go_on: bool,
+) -> None:
+    """Begin or continue the run, build its stages from the first of `between` to the second, and print what came of it."""
     from dataclasses import replace
 
     from pipeline.commands.stage_runs import stage_runs
@@ -75,19 +92,19 @@ def run(
     from pipeline.running.begin import begin
     from pipeline.running.runner import Runner
 
-    check_receiver(resolved.promote.notice)
-    target, progress = Store(store), Progress()
-    record = begin(resolved, target, run_id, progress, verify, go_on)
-    progress.line(f"run {record.id} in {target}")
-    runner = Runner(target, record, progress, stage_runs(), render_page, verify, force_promote, go_on)
-    report_difference(resolved, target, progress)
+    check_receiver(config.promote.notice)
+    progress = Progress()
+    record = begin(config, store, run_id, progress, verify, go_on)
+    progress.line(f"run {record.id} in {store}")
+    runner = Runner(store, record, progress, stage_runs(), render_page, verify, force_promote, go_on)
+    report_difference(config, store, progress)
     try:
-        runner.run(from_, until)
-        if until == STAGE_NAMES[-1]:
-            settle(resolved, target, progress)
+        runner.run(*between)
+        if between[1] == STAGE_NAMES[-1]:
+            settle(config, store, progress)
     finally:
         # Whoever reads it has the reason of a failure on the last line, from the error itself.
-        print_summary(replace(summarise(target, record), failure=""), with_commands=False)
+        print_summary(replace(summarise(store, record), failure=""), with_commands=False)
 
 
 def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool, verbose: bool) -> None:
@@ -125,7 +142,7 @@ def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool
         [*(reader.line for reader in source_readers(resolved).values()), *notes],
         store,
     )
-    built = {name for one in planned if one.action == BUILD for name in (one.job.id, one.job.stage)}
+    built = {name for job in planned if job.action == BUILD for name in (job.job.id, job.job.stage)}
     known = with_local_sizes(resolved, measurements(store, resolved))
     print_memory(memory_of(resolved, forecast(resolved), known).of(built))
     try:

@@ -1,4 +1,4 @@
-"""What a command without a config knows of the deployment's sampling and draft length: its options, and the runs that its drafts
+"""The deployment's sampling and draft length for a command without a config: from its options, and the runs that its drafts
 come from."""
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def of_options(temperature: float | None, top_k: int | None, top_p: float | None, min_p: float | None) -> "list[Known]":
-    """What the options set. UsageError for what no config may say either."""
+    """What the options set. UsageError for what no config may set either."""
     from pydantic import ValidationError
 
     from pipeline.config.generate import SamplingConfig
@@ -30,23 +30,23 @@ def of_options(temperature: float | None, top_k: int | None, top_p: float | None
 
 
 def of_runs(drafts: "Mapping[str, Draft]", options: "list[Known]") -> "list[Known]":
-    """What the configs say of the runs that trained `drafts`, by name. UsageError where they say different things that the
+    """What the configs of the runs set that trained `drafts`, by name. UsageError where they set different things that the
     `options` do not settle."""
     from pipeline.errors import UsageError
     from pipeline.speculation.deployed import Known, resolve
 
-    found = {
+    known = {
         name: Known(f"the config of run {run}", config.sampling.model_dump())
         for name, (run, config) in _configs(drafts, "sampling").items()
     }
-    settings = {name: resolve([one, *options]).sampling for name, one in found.items()}
+    settings = {name: resolve([config, *options]).sampling for name, config in known.items()}
     if len(set(settings.values())) > 1:
         listed = "; ".join(f"{name} at {sampling}" for name, sampling in settings.items())
         raise UsageError(
             f"--draft: these drafts are for deployments with different sampling: {listed}; give --temperature, --top-k, "
             "--top-p and --min-p"
         )
-    return list(found.values())[:1]
+    return list(known.values())[:1]
 
 
 def length_of(gamma: int | None, drafts: "Mapping[str, Draft]", most: int) -> tuple[int, str]:
@@ -59,13 +59,13 @@ def length_of(gamma: int | None, drafts: "Mapping[str, Draft]", most: int) -> tu
         if gamma > most:
             raise UsageError(f"--gamma {gamma}: above --max-gamma {most}; lower it, or raise that")
         return gamma, "--gamma"
-    found = {run: config.evaluate.gamma for run, config in _configs(drafts, "draft length").values()}
-    if len(set(found.values())) > 1:
-        listed = ", ".join(f"{length} of run {run}" for run, length in found.items())
+    lengths = {run: config.evaluate.gamma for run, config in _configs(drafts, "draft length").values()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{length} of run {run}" for run, length in lengths.items())
         raise UsageError(
             f"--draft: the runs of these drafts have different draft lengths (evaluate.gamma): {listed}; give --gamma"
         )
-    run, length = next(iter(found.items()), ("", EvaluateConfig().gamma))
+    run, length = next(iter(lengths.items()), ("", EvaluateConfig().gamma))
     if length > most:
         return most, f"--max-gamma; {f'run {run} has' if run else 'the default is'} {length}"
     return length, f"evaluate.gamma of run {run}" if run else "the default of evaluate.gamma; --gamma sets another"
@@ -77,12 +77,12 @@ def _configs(drafts: "Mapping[str, Draft]", what: str) -> "dict[str, tuple[str, 
     from pipeline.errors import UnderstudyError
     from pipeline.progress import Progress
 
-    found: dict[str, tuple[str, Config]] = {}
+    configs: dict[str, tuple[str, Config]] = {}
     for name, draft in drafts.items():
         if (record := draft.trained_by) is None:
             continue
         try:
-            found[name] = record.id, run_config(record)
+            configs[name] = record.id, run_config(record)
         except UnderstudyError as error:
             Progress().warn(f"--draft {name}: the {what} of its run is not known: {error}")
-    return found
+    return configs

@@ -4,9 +4,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, ConfigPath, EvenIfRefused, ForcePromote, Overrides, StorePath
+from pipeline.commands.options import (
+    DEFAULT_STORE,
+    ConfigPath,
+    EvenIfRefused,
+    ForcePromote,
+    Overrides,
+    StorePath,
+    require_stage,
+)
 from pipeline.errors import UsageError
-from pipeline.escaping.nearest import did_you_mean
 from pipeline.running.stage_list import STAGE_NAMES
 
 if TYPE_CHECKING:
@@ -52,10 +59,7 @@ def stage(
     from pipeline.store.artifacts import Store
     from pipeline.store.runs import load_run
 
-    if name not in STAGE_NAMES:
-        raise UsageError(
-            f"{name}: not a stage; the stages are {', '.join(STAGE_NAMES)}{did_you_mean(name, STAGE_NAMES)}"
-        )
+    require_stage(name)
     target, progress = Store(store), Progress()
     if shards is not None:
         _share(name, load_config(config, set_ or ()), target, run_id, shards)

@@ -35,8 +35,8 @@ def ignore_impossible_sizes() -> None:
 
 
 def _fill_gaps() -> None:
-    """Where the caller has closed descriptors 0 to 2, the next files to be opened would get these numbers, such as an artifact
-    into which a library then writes its warnings."""
+    """Open what the caller has closed of descriptors 0 to 2: the next files to be opened would get these numbers, such as an
+    artifact into which a library then writes its warnings."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)

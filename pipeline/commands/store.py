@@ -75,7 +75,7 @@ def gc(
 
 
 def print_review(entries: Sequence["Entry"], gone: Collection["Entry"], deleted: bool) -> None:
-    """To stdout: one row for each stage. `gone` is what was deleted, or would be."""
+    """Print one row for each stage to stdout. `gone` is what was deleted, or would be."""
     from pipeline.commands.tables.console import Report
 
     out = Report()

@@ -64,17 +64,17 @@ def watch(
             look = watching.look(time.time())
         else:
             watching.beside()
-    found = watching.findings
-    if is_ours and look.counts is None and look.problems and not found.open:
+    findings = watching.findings
+    if is_ours and look.counts is None and look.problems and not findings.open:
         raise UnderstudyError(f"{name}: nothing could be read: {'; '.join(look.problems[:3])}")
-    say(json.dumps(figures(found), sort_keys=True) if as_json else f"{name}: {status_line(found, read.watch)}")
-    if found.open:
-        raise Refused(f"{name}: {'; '.join(drift_lines(found))}")
+    say(json.dumps(figures(findings), sort_keys=True) if as_json else f"{name}: {status_line(findings, read.watch)}")
+    if findings.open:
+        raise Refused(f"{name}: {'; '.join(drift_lines(findings))}")
 
 
 def check_can_learn(config: "Config") -> None:
-    """UsageError where a retraining could not tell rows since the drift from older ones: no source has times. Such a retraining
-    would train on the traffic from before the drift, and be judged by it.
+    """UsageError where a retraining could not distinguish rows since the drift from older ones: no source has times. Such a
+    retraining would train on the traffic from before the drift, and be judged by it.
 
     Also for a source that is not there or cannot be read.
     """

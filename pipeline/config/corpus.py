@@ -197,8 +197,8 @@ class PromptSource(Section):
     @property
     def is_hub(self) -> bool:
         """Whether the files are those of a data set of the hub, at a commit: what a run reads must not change."""
-        found = HUB_DATA.fullmatch(self.path)
-        return found is not None and _COMMIT.fullmatch(found["revision"] or "") is not None
+        named = HUB_DATA.fullmatch(self.path)
+        return named is not None and _COMMIT.fullmatch(named["revision"] or "") is not None
 
 
 @reads_own_files("its own JSON text, to see whether it comes back")
@@ -216,9 +216,11 @@ def _template_arguments(value: dict[str, Any]) -> dict[str, Any]:
         )
     if taken := sorted(set(value) & set(TEMPLATE_ARGUMENTS_OF_OURS)):
         raise ValueError(f"{taken[0]}: Understudy sets this argument; remove it")
-    for name, one in value.items():
-        if isinstance(one, str) and one.lower() in ("true", "false"):
-            raise ValueError(f"{name}: the text '{one}' is true for a template; write {one.lower()} without quotes")
+    for name, setting in value.items():
+        if isinstance(setting, str) and setting.lower() in ("true", "false"):
+            raise ValueError(
+                f"{name}: the text '{setting}' is true for a template; write {setting.lower()} without quotes"
+            )
     return value
 
 
@@ -226,7 +228,7 @@ def named_source(path: Path, columns: Mapping[str, str | None]) -> PromptSource:
     """The source that a command's options `--prompts`, `--prompt-field` and so on name. `columns` are keys of a source; None: its
     default."""
     return PromptSource.model_validate(
-        {"path": str(path)} | {name: one for name, one in columns.items() if one is not None}
+        {"path": str(path)} | {name: column for name, column in columns.items() if column is not None}
     )
 
 
@@ -312,7 +314,7 @@ class CorpusConfig(Section):
     @field_validator("since")
     @classmethod
     def _is_a_moment(cls, since: str | None) -> str | None:
-        """In UTC: one moment has one key."""
+        """The time in UTC, so that one moment has one key."""
         if since is None:
             return None
         try:

@@ -68,24 +68,24 @@ def masked(text: str) -> str:
     return _ADDRESS.sub(_without_query, _WORD.sub(_without_user, text))
 
 
-def _without_user(found: re.Match[str]) -> str:
+def _without_user(match: re.Match[str]) -> str:
     """A password may contain any of `:/@`, so what is masked ends at the last @ of the word."""
-    scheme, begins, rest = found[0].partition("://")
+    scheme, begins, rest = match[0].partition("://")
     _, at, host = rest.rpartition("@")
-    return f"{scheme}{begins}***@{host}" if at else found[0]
+    return f"{scheme}{begins}***@{host}" if at else match[0]
 
 
-def _without_query(found: re.Match[str]) -> str:
-    before, cut, _ = re.split("([?#])", found[0] + "?", maxsplit=1)
-    return found[0] if before == found[0] else f"{before}{cut}***"
+def _without_query(match: re.Match[str]) -> str:
+    before, cut, _ = re.split("([?#])", match[0] + "?", maxsplit=1)
+    return match[0] if before == match[0] else f"{before}{cut}***"
 
 
 def is_sent_in_clear(url: str) -> bool:
     """Whether a token for `url` can be read on the way: plain HTTP to another machine."""
-    found = urlsplit(url)
-    if found.scheme.lower() != "http":
+    parts = urlsplit(url)
+    if parts.scheme.lower() != "http":
         return False
-    host = (found.hostname or "").rstrip(".")
+    host = (parts.hostname or "").rstrip(".")
     try:
         return not ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -148,7 +148,7 @@ class DistillConfig(Section):
 
     @property
     def peak_rate(self) -> float:
-        """Of settings in which `auto` is decided."""
+        """The peak rate of settings in which `auto` is decided."""
         assert self.learning_rate != "auto"
         return self.learning_rate
 

@@ -107,8 +107,8 @@ def _expanded_size(node: yaml.Node, sizes: dict[int, int]) -> int:
     if id(node) not in sizes:
         sizes[id(node)] = _MOST_VALUES
         parts = node.value if isinstance(node, yaml.CollectionNode) else []
-        nodes = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
-        sizes[id(node)] = 1 + sum(_expanded_size(one, sizes) for one in nodes)
+        nodes = [inner for part in parts for inner in (part if isinstance(part, tuple) else (part,))]
+        sizes[id(node)] = 1 + sum(_expanded_size(inner, sizes) for inner in nodes)
     return sizes[id(node)]
 
 
@@ -234,13 +234,13 @@ def _index(node: list[Any], part: str, override: str) -> int:
 def _causes(error: ValidationError) -> list[Any]:
     """Its mistakes, without a list that is too short only because pydantic does not count items with a mistake."""
     within = {item["loc"][:depth] for item in error.errors() for depth in range(len(item["loc"]))}
-    found = [item for item in error.errors() if item["type"] != "too_short" or item["loc"] not in within]
-    words = {item["loc"][:-1]: item["ctx"]["expected"] for item in found if _is_word(item)}
-    return [_with_word(item, words) for item in found if not _is_word(item)]
+    errors = [item for item in error.errors() if item["type"] != "too_short" or item["loc"] not in within]
+    words = {item["loc"][:-1]: item["ctx"]["expected"] for item in errors if _is_word(item)}
+    return [_with_word(item, words) for item in errors if not _is_word(item)]
 
 
 def _is_word(item: Any) -> bool:
-    """Of a key that takes a number or a word, such as `auto`: pydantic says of each what is wrong."""
+    """Whether the error is of a key that takes a number or a word, such as `auto`: pydantic reports one error for each."""
     return bool(item["loc"]) and str(item["loc"][-1]).startswith("literal[")
 
 
@@ -307,9 +307,9 @@ def _keys_at(location: Sequence[str]) -> list[str]:
         field = model.model_fields.get(part)
         if field is None:
             continue  # a position within a list of sections
-        found = section_within(field.annotation)
-        if found is not None:
-            model = found
+        section = section_within(field.annotation)
+        if section is not None:
+            model = section
     return list(model.model_fields)
 
 
@@ -317,7 +317,7 @@ def section_within(annotation: Any) -> type[BaseModel] | None:
     """The config section that a field's annotation holds, alone, optional or in a list; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for part in typing.get_args(annotation) if (found := section_within(part))), None)
+    return next((section for part in typing.get_args(annotation) if (section := section_within(part))), None)
 
 
 def _anchored(config: Config, base: Path, where: str) -> Config:

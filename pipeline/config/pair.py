@@ -134,7 +134,7 @@ class HeadShape(Section):
 
     @property
     def traits(self) -> tuple[Trait, ...]:
-        """What of it not every engine computes, as far as the config says it."""
+        """What of it not every engine computes, as far as the config has it."""
         of_layer: tuple[Trait, ...] = ("norm_before_residual",) if self.layer == "speculators" else ()
         if _OF_ONE_KIND["layer"] != self.kind:
             return ()

@@ -1,4 +1,4 @@
-"""What `understudy plan` is told where nothing has measured it. No stage reads it, so it is in no key."""
+"""What `understudy plan` takes from the config where nothing has measured it. No stage reads it, so it is in no key."""
 
 from pydantic import Field
 

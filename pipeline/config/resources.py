@@ -1,4 +1,4 @@
-"""The keys of a config that say where a run works, and not what it makes: a run may go on with others."""
+"""The keys of a config that set where a run works, and not what it makes: a run may go on with others."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,9 +14,9 @@ RESOURCES = (
 )
 
 
-def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def differing(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """The keys in which two configs differ, as JSON values, apart from resources."""
-    return [key for key in _differing(one, other) if not any(f"{key}.".startswith(f"{known}.") for known in RESOURCES)]
+    return [key for key in _differing(mine, other) if not any(f"{key}.".startswith(f"{known}.") for known in RESOURCES)]
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> Iterator[str]:

@@ -58,6 +58,20 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> "Config":
+        self._require_examined()
+        self._require_draft()
+        if self.pair.target.is_served != self.generate.is_served:
+            raise ValueError(
+                "`pair.target.source: server` and `generate.engine: server` belong together: set both, or neither"
+            )
+        self._require_places()
+        if self.generate.is_served:
+            self._require_served()
+        self._require_exportable()
+        return self
+
+    def _require_examined(self) -> None:
+        """ValueError for draft lengths that the examination does not have, and prompts that the pair does not have."""
         if self.evaluate.gamma > self.evaluate.max_gamma:
             raise ValueError(
                 f"evaluate.gamma is {self.evaluate.gamma} but only gamma 1 to evaluate.max_gamma = "
@@ -70,14 +84,16 @@ class Config(Section):
             )
         if any(source.is_reference for source in self.corpus.sources) and not self.pair.is_reference:
             raise ValueError("corpus.sources has `reference`, whose prompts exist only with the reference pair")
+
+    def _require_draft(self) -> None:
+        """ValueError for keys that the kind of draft cannot do with, as far as it is known without the draft's files."""
         if (head := self.pair.draft.head) is not None:
             self.require_for(KINDS[head.kind], head.longest, head.traits)
         elif self.pair.is_reference or self.pair.draft.is_of_target:
             self.require_for(PLAIN, None)
-        if self.pair.target.is_served != self.generate.is_served:
-            raise ValueError(
-                "`pair.target.source: server` and `generate.engine: server` belong together: set both, or neither"
-            )
+
+    def _require_places(self) -> None:
+        """ValueError for processes or workers that would not have the devices that are asked for."""
         if self.pair.target.device_map is not None and self.execution.local > 1:
             raise ValueError(
                 f"execution.local is {self.execution.local}, and pair.target.device_map would place the target of each process "
@@ -88,20 +104,6 @@ class Config(Section):
                 "distill.on_policy.rounds load the target in each process of the training, and pair.target.device_map would "
                 "place them on the same devices; set distill.processes to 1"
             )
-        if self.generate.is_served and self.distill.on_policy.rounds:
-            raise ValueError(
-                "distill.on_policy.rounds: the target has to be loaded for on-policy rounds, and it is on servers "
-                "(generate.engine: server); set it to 0"
-            )
-        if self.generate.is_served and self.generate.stored_tokens > self.generate.server.logprobs:
-            raise ValueError(
-                f"generate.distribution_tokens is {self.generate.stored_tokens}, more than generate.server.logprobs = "
-                f"{self.generate.server.logprobs}"
-            )
-        if self.generate.is_served and self.generate.server.api == "llama.cpp" and self.distill.prompt_weight:
-            raise ValueError(
-                "distill.prompt_weight: llama-server scores no prompts, but one token a request; set it to 0"
-            )
         if self.execution.ray is not None and self.device.startswith("cuda"):
             if self.device != "cuda":
                 raise ValueError(
@@ -109,8 +111,28 @@ class Config(Section):
                 )
             if not self.execution.ray.gpus:
                 raise ValueError("device is cuda, and Ray gives its workers no GPU; set execution.ray.gpus to 1")
-        if self.generate.is_served and any(source.use_answers for source in self.corpus.sources):
+
+    def _require_served(self) -> None:
+        """ValueError for what needs a target that is loaded here, or more than its servers give."""
+        if self.distill.on_policy.rounds:
+            raise ValueError(
+                "distill.on_policy.rounds: the target has to be loaded for on-policy rounds, and it is on servers "
+                "(generate.engine: server); set it to 0"
+            )
+        if self.generate.stored_tokens > self.generate.server.logprobs:
+            raise ValueError(
+                f"generate.distribution_tokens is {self.generate.stored_tokens}, more than generate.server.logprobs = "
+                f"{self.generate.server.logprobs}"
+            )
+        if self.generate.server.api == "llama.cpp" and self.distill.prompt_weight:
+            raise ValueError(
+                "distill.prompt_weight: llama-server scores no prompts, but one token a request; set it to 0"
+            )
+        if any(source.use_answers for source in self.corpus.sources):
             self._require_known_log_p()
+
+    def _require_exportable(self) -> None:
+        """ValueError for settings that the exported engine ignores, and profiles of variants that are not made."""
         if self.promote.export is not None and self.promote.export.engine == "vllm" and self.sampling.min_p:
             raise ValueError(
                 f"sampling.min_p is {self.sampling.min_p:g}, and promote.export.engine is vllm, which does not apply min_p while "
@@ -122,7 +144,6 @@ class Config(Section):
             raise ValueError(
                 f"gate.profile.{unmade[0]}: this variant is not made (quantize.variants, and what {self.quantize.engine} loads)"
             )
-        return self
 
     def require_for(self, kind: Kind, longest: int | None, traits: Iterable[Trait] = ()) -> None:
         """ValueError for keys that a draft of this kind cannot do with: found before anything is paid. `longest`: the most tokens

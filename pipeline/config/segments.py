@@ -39,10 +39,10 @@ class SegmentRule(Section):
     def _is_a_pattern(cls, pattern: str | None) -> str | None:
         if pattern is not None:
             try:
-                found = re.compile(pattern).match("")
+                match = re.compile(pattern).match("")
             except re.error as error:
                 raise ValueError(f"no regular expression: {error}") from None
-            if found is not None:
+            if match is not None:
                 raise ValueError("it matches the empty text, and would begin or end anywhere")
         return pattern
 

@@ -46,7 +46,11 @@ class EndpointConfig(Section):
 
 
 def _with_urls(raw: Any) -> Any:
-    return [{"url": one} if isinstance(one, str) else one for one in raw] if isinstance(raw, list | tuple) else raw
+    return (
+        [{"url": endpoint} if isinstance(endpoint, str) else endpoint for endpoint in raw]
+        if isinstance(raw, list | tuple)
+        else raw
+    )
 
 
 def _once_each(endpoints: tuple[EndpointConfig, ...]) -> tuple[EndpointConfig, ...]:

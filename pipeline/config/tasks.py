@@ -76,7 +76,7 @@ def task_json(task: Task | None) -> dict[str, Any]:
     return (
         {}
         if task is None
-        else {name: list(one) if isinstance(one, tuple) else one for name, one in asdict(task).items()}
+        else {name: list(setting) if isinstance(setting, tuple) else setting for name, setting in asdict(task).items()}
     )
 
 

@@ -19,7 +19,7 @@ def wrong_with(url: str, schemes: Sequence[str] = HTTP) -> str | None:
     except ValueError as error:
         return f"it cannot be parsed ({error})"
     if parts.scheme not in schemes:
-        return f"it does not begin with {' or '.join(f'{one}://' for one in schemes)}"
+        return f"it does not begin with {' or '.join(f'{scheme}://' for scheme in schemes)}"
     if parts.scheme == _UNIX:
         return None if url.startswith("unix:///") and len(parts.path) > 1 else "it has no absolute path of a socket"
     try:

@@ -1,7 +1,7 @@
 """By which markers model families separate thinking and tool calls from the answer: one table. Standard library only.
 
 `read` is the published template or description in which the markers were read. A family that is not here is not guessed: its
-tokens are all of the answer, and the run says so.
+tokens are all of the answer, and the run reports it.
 """
 
 from collections.abc import Sequence

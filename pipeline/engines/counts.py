@@ -28,7 +28,7 @@ class Counts:
 
     @property
     def examined_acceptance_rate(self) -> float | None:
-        """Estimate of the probability that a draft token is accepted; None where the counts do not say it.
+        """Estimate of the probability that a draft token is accepted; None where the counts do not determine it.
 
         The acceptance rate a at which g independent tokens a draft give the accepted tokens a draft that were counted:
         a + a^2 + ... + a^g (Leviathan et al. 2023, equation 1 less the target's own token). g need not be whole. So drafts of

@@ -39,7 +39,7 @@ class Counters:
     requests: str = ""  # that have ended, where `accepted` has to be computed: each has a token of its prefill
     running: str = ""  # a gauge: requests that run now
     model: str = ""  # label with the name of the served model
-    rank: str = ""  # label by which engines behind one endpoint are told apart (data parallelism)
+    rank: str = ""  # label by which engines behind one endpoint are distinguished (data parallelism)
     digits: int | None = None  # significant digits that are written; None: all
     path: str = "/metrics"
     needs: str = ""  # what the engine has to be started with, to show them

@@ -30,7 +30,7 @@ def why_unserved(engine: str, kind: KindName, traits: Iterable[Trait] = ()) -> s
     facts = FACTS[engine]
     if kind not in facts.serving:
         reason = f" ({facts.unserved[kind]})" if kind in facts.unserved else ""
-        others = ", ".join(name for name, one in FACTS.items() if kind in one.serving and not one.instead)
+        others = ", ".join(name for name, facts in FACTS.items() if kind in facts.serving and not facts.instead)
         choice = f"; choose one of {others}" if others else f", only {', '.join(facts.serving)}"
         return f"a draft of kind {kind} is not exported for {facts.title}{reason}{choice}"
     lacks = facts.heads[kind].lacks if kind in facts.heads else ()
@@ -38,7 +38,7 @@ def why_unserved(engine: str, kind: KindName, traits: Iterable[Trait] = ()) -> s
         if trait in lacks:
             what, which = _SAID[trait]
             others = ", ".join(
-                name for name, one in FACTS.items() if kind in one.heads and trait not in one.heads[kind].lacks
+                name for name, facts in FACTS.items() if kind in facts.heads and trait not in facts.heads[kind].lacks
             )
             return f"{facts.title} computes no {kind} head with {what}; choose {others}, or another head: {which}"
     return None

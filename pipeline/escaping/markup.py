@@ -18,7 +18,7 @@ def html(text: str) -> Markup:
 
 
 def finalize(value: object) -> object:
-    """For `jinja2.Environment(finalize=...)`: every value that a template shows."""
+    """The argument of `jinja2.Environment(finalize=...)`: every value that a template shows."""
     return html(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -36,10 +36,10 @@ def markdown(text: str) -> str:
     """`text` in one line of Markdown, or in a cell of a table, as the reader should see it: in CommonMark, GitHub's, and the
     dialect of MLflow's descriptions."""
     shown = printable(text).strip().replace("&", "&amp;").replace("<", "&lt;")
-    shown = _MARKUP.sub(lambda found: "\\" + found[0], shown)
-    shown = _LINKS.sub(lambda found: found[0].replace(":", "&#58;").replace(".", "&#46;"), shown)
-    found = _BEGINS.match(shown)
-    return _first(found[0]) + shown[found.end() :] if found else shown
+    shown = _MARKUP.sub(lambda match: "\\" + match[0], shown)
+    shown = _LINKS.sub(lambda match: match[0].replace(":", "&#58;").replace(".", "&#46;"), shown)
+    begin = _BEGINS.match(shown)
+    return _first(begin[0]) + shown[begin.end() :] if begin else shown
 
 
 def code(text: str) -> str:

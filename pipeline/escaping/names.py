@@ -20,7 +20,7 @@ _CUT = "_x110000_"  # no character has this number: marks a name that is cut
 def metric_name(name: str) -> str:
     """`name` as a key of MLflow: `gain//v1/chat` is `gain/_x2f_v1/chat`. One of more than 250 characters is cut, and ends with a
     hash of the whole."""
-    shown = _NOT_A_PATH.sub(lambda found: _hex(found[0][0]) + found[0][1:], _escape(name, _NOT_IN_KEYS))
+    shown = _NOT_A_PATH.sub(lambda match: _hex(match[0][0]) + match[0][1:], _escape(name, _NOT_IN_KEYS))
     if len(shown) <= MAX_KEY:
         return shown
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -34,11 +34,11 @@ def model_name(name: str) -> str:
 
 def unescaped_name(name: str) -> str:
     """The name that `metric_name` or `model_name` was given, unless it was cut."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
 
 
 def _escape(name: str, forbidden: re.Pattern[str]) -> str:
-    return forbidden.sub(lambda found: _hex(found[0]), _LOOKS_ESCAPED.sub(_hex("_"), name))
+    return forbidden.sub(lambda match: _hex(match[0]), _LOOKS_ESCAPED.sub(_hex("_"), name))
 
 
 def _hex(character: str) -> str:

@@ -42,14 +42,14 @@ def without_secrets(text: str) -> str:
 
 def _secrets() -> list[tuple[str, str]]:
     """Values by name, the longest first: one may be part of another."""
-    found = [
+    logins = [
         (value.strip(), name)
         for name, value in os.environ.items()
         if (name in _named and value.strip()) or (_SECRET_NAME.search(name) and _is_secret(name, value.strip()))
     ]
     # The login of a proxy stands in its address, whatever the variable is called.
-    found += [(login[1], name) for name, value in os.environ.items() for login in _LOGIN.finditer(value)]
-    written = [(form, name) for value, name in found for form in _forms(value, _user_of(name))]
+    logins += [(login[1], name) for name, value in os.environ.items() for login in _LOGIN.finditer(value)]
+    written = [(form, name) for value, name in logins for form in _forms(value, _user_of(name))]
     return sorted(written, key=lambda item: -len(item[0]))
 
 
@@ -63,22 +63,22 @@ def _user_of(name: str) -> str:
 def _forms(value: str, user: str) -> tuple[str, ...]:
     """A value as programs write it."""
     pairs = [value] + ([f"{user}:{value}"] if user else [])
-    coded = [base64.b64encode(one.encode(errors="surrogateescape")).decode().rstrip("=") for one in pairs]
+    coded = [base64.b64encode(pair.encode(errors="surrogateescape")).decode().rstrip("=") for pair in pairs]
     return tuple(dict.fromkeys((value, quote(value, safe="", errors="replace"), json.dumps(value)[1:-1], *coded)))
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """A path and a number of tokens are none: the variable then says where the secret is, or counts."""
+    """A path and a number of tokens are none: the variable is then where the secret is, or counts."""
     is_path = value.startswith(("/", "~", ".")) and (not _RANDOM.fullmatch(value) or os.path.exists(value))
     return len(value) >= _LEAST and not is_path and not (value.isdigit() and "token" in name.lower())
 
 
-def _hidden(found: re.Match[str]) -> str:
+def _hidden(match: re.Match[str]) -> str:
     """What follows `Bearer`, `Basic` or `Token`, unless it is a word of a sentence or a title, or a number."""
-    scheme, space, value = found.groups()
+    scheme, space, value = match.groups()
     if scheme.lower() == "basic" and not _is_login(value):
-        return found[0]
-    return found[0] if value.isdigit() or (value.isalpha() and value[1:].islower()) else f"{scheme}{space}[hidden]"
+        return match[0]
+    return match[0] if value.isdigit() or (value.isalpha() and value[1:].islower()) else f"{scheme}{space}[hidden]"
 
 
 def _is_login(value: str) -> bool:

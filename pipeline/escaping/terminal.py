@@ -11,18 +11,23 @@ _JOINERS = "\u200c\u200d"  # parts of words and of emoji; they reorder nothing
 
 def printable(line: str) -> str:
     """`line` as one line: whatever is not printed as itself becomes an escape, line breaks and unusual spaces included."""
-    return "".join(one if one.isprintable() or one in _JOINERS else _escape(one) for one in line)
+    return "".join(
+        character if character.isprintable() or character in _JOINERS else _escape(character) for character in line
+    )
 
 
 def printable_block(text: str) -> str:
     """Text of several lines, such as a completion: line breaks, tabs and all spaces stay."""
     return "".join(
-        one
-        if one.isprintable() or one in "\n\t" or one in _JOINERS or unicodedata.category(one) == "Zs"
-        else _escape(one)
-        for one in text
+        character
+        if character.isprintable()
+        or character in "\n\t"
+        or character in _JOINERS
+        or unicodedata.category(character) == "Zs"
+        else _escape(character)
+        for character in text
     )
 
 
-def _escape(one: str) -> str:
-    return one.encode("unicode_escape").decode("ascii")
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

@@ -25,6 +25,7 @@ from pipeline.store.runs import RunRecord
 
 _Any = TypeVar("_Any", bound=BriefDecision)
 _ROUNDING = 1e-6
+_SCHEMA_OF_0_1_0 = 9
 
 
 def check_decision(decision: Decision) -> None:
@@ -68,6 +69,15 @@ def recorded_decision(record: RunRecord) -> BriefDecision | None:
     if record.decision is None:
         return None
     return _as_measurable(format_of(BriefDecision).parse(record.decision, f"run {record.id}"))
+
+
+def decision_of_0_1_0(record: RunRecord) -> BriefDecision | None:
+    """The decision of a run of version 0.1.0, without its speed, the only part that has another form now; None for a run of this
+    version, and for one without a decision."""
+    if record.decision is None or record.decision.get("schema") != _SCHEMA_OF_0_1_0:
+        return None
+    as_now = record.decision | {"schema": DECISION.schema, "speed": None}
+    return format_of(BriefDecision).parse(as_now, f"run {record.id}")
 
 
 def _as_measurable(decision: _Any) -> _Any:

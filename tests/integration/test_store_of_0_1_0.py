@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.commands.tables.runs import list_lines
 from pipeline.errors import UnderstudyError
 from pipeline.export.plan import plan_export
 from pipeline.handover.settled import SETTLED
@@ -47,6 +48,15 @@ def test_its_runs_are_listed(site: Site) -> None:
     """The schema of a record is the same."""
     assert [RUN] == list_runs(site.store)
     assert "finished" == require_run(site.store, RUN).state
+
+
+def test_its_runs_have_a_line_with_what_can_be_read(site: Site) -> None:
+    """Verdict and gain of its decision, although the speed in it has another form."""
+    (line,) = list_lines(site.store)
+    assert (RUN, "smoke", "of version 0.1.0", "") == (line.run, line.config, line.state, line.problem)
+    assert line.verdict.startswith("promoted as version 1")
+    assert line.gain is not None
+    assert 0.2445 == round(line.gain.value, 4)
 
 
 def test_its_champion_is_rolled_back(site: Site) -> None:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.commands.latency.options import JsonOption
-from pipeline.progress import Progress, say_json
+from pipeline.progress import say_json
 
 if TYPE_CHECKING:
     from pipeline.latency.costs.fit import Experts
+    from pipeline.latency.costs.measurements import Measurement
 
 _MOST_NAMES = 3  # of files, in a line
 
@@ -51,9 +52,7 @@ def fit(
     from pipeline.commands.tables.latency_fit import print_costs
     from pipeline.errors import UsageError
     from pipeline.latency.costs.fit_measurements import fit_measurements, worst_misfit
-    from pipeline.latency.costs.measurements import Measurement, read_measurements
-    from pipeline.latency.costs.repeats import contradictions, falls, other_servers
-    from pipeline.latency.costs.step_costs import is_profile, read_profile
+    from pipeline.latency.costs.repeats import doubts
 
     if out is not None and (not out.parent.is_dir() or out.is_dir()):
         raise UsageError(f"--out {out}: give a file in an existing directory")
@@ -63,33 +62,39 @@ def fit(
         raise UsageError(
             "--context works with one profile only; a table has the context length at which it was measured; leave it out"
         )
+    measured, notes = _read(files, columns, context)
+    costs = fit_measurements(measured, mixture)
+    notes += doubts(measured)
+    if out is not None:
+        out.write_text(json.dumps(costs.json(), indent=1) + "\n")
+    if as_json:
+        say_json(costs.json(), notes=notes)
+    else:
+        print_costs(costs, len(measured), out, notes, worst_misfit(costs, measured))
+
+
+def _read(
+    files: list[tuple[Path, dict[str, float]]], columns: dict[str, str], context: int | None
+) -> "tuple[list[Measurement], list[str]]":
+    """The measurements of all files, and notes on how the tables were read. A note that several files have is one note."""
+    from pipeline.latency.costs.measurements import read_measurements
+    from pipeline.latency.costs.step_costs import is_profile, read_profile
+
     measured: list[Measurement] = []
-    told: dict[str, list[str]] = {}  # files by note
+    names: dict[str, list[str]] = {}  # of files, by note
     for path, values in files:
         if is_profile(path):
             measured += read_profile(path).measurements(context)
-        else:
-            table = read_measurements(path, columns, values)
-            measured += table.measured
-            for note in table.notes:
-                told.setdefault(note, []).append(path.name)
-    found = fit_measurements(measured, mixture)
-    notes = [f"{_named(names, len(files))}: {note}" for note, names in told.items()]
-    differing = contradictions(measured)
-    notes += [one.said() for one in differing] or falls(measured)
-    notes += other_servers(measured, [label for one in differing for label in one.labels])
-    if out is not None:
-        out.write_text(json.dumps(found.json(), indent=1) + "\n")
-    if as_json:
-        for note in notes:
-            Progress().line(note)
-        say_json(found.json())
-    else:
-        print_costs(found, len(measured), out, notes, worst_misfit(found, measured))
+            continue
+        table = read_measurements(path, columns, values)
+        measured += table.measured
+        for note in table.notes:
+            names.setdefault(note, []).append(path.name)
+    return measured, [f"{_named(having, len(files))}: {note}" for note, having in names.items()]
 
 
 def _named(names: list[str], files: int) -> str:
-    """Of `files` in all; a long list is cut."""
+    """The names of files in one line. A long list is cut; `files` is the number of all files."""
     if len(names) <= _MOST_NAMES:
         return ", ".join(names)
     return f"all {files} files" if len(names) == files else f"{names[0]} and {len(names) - 1} other files"
@@ -111,13 +116,13 @@ def _parse_file(text: str) -> tuple[Path, dict[str, float]]:
 def _parse_pairs(texts: list[str], where: str) -> dict[str, str]:
     from pipeline.errors import UsageError
 
-    found = {}
+    pairs = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name or not value:
             raise UsageError(f"{where}: '{text}' should be NAME=VALUE")
-        found[name.strip()] = value.strip()
-    return found
+        pairs[name.strip()] = value.strip()
+    return pairs
 
 
 def _experts(text: str | None) -> "Experts | None":

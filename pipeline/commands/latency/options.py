@@ -1,4 +1,4 @@
-"""Options that `latency predict` and `latency schedule` share."""
+"""What the commands on latency under load share: their options, and the reading of step costs and workload."""
 
 from dataclasses import replace
 from itertools import groupby
@@ -52,7 +52,7 @@ PlotOption = Annotated[Path | None, typer.Option(metavar="F", help="Write a plot
 
 def default_max_num_seqs(given: int | None, *costs: "StepCosts") -> int:
     """`given`, or the largest batch size that was measured in all of `costs`, at most 512."""
-    return given or min(_MAX_DEFAULT_CAP, *(one.max_requests for one in costs))
+    return given or min(_MAX_DEFAULT_CAP, *(file.max_requests for file in costs))
 
 
 def read_costs_and_workload(
@@ -66,7 +66,7 @@ def read_costs_and_workload(
     one_load: bool = False,
 ) -> "tuple[StepCosts, Workload]":
     """Step costs and workload, cut to the draft lengths that were both measured and examined. `default_tokens`: output length
-    where neither an option nor the measurements tell one; `plain`: whether plain decoding must have been measured; `one_load`:
+    where neither an option nor the measurements have one; `plain`: whether plain decoding must have been measured; `one_load`:
     whether one load is enough.
     UsageError for options that are missing or exclude each other."""
     from pipeline.latency.costs.step_costs import read_step_costs
@@ -98,7 +98,7 @@ def _workload_of_numbers(
     prompt_tokens: int,
     default_tokens: int | None,
 ) -> "Workload":
-    """With one acceptance rate for every token, or with the tokens per step that the costs were measured with."""
+    """A workload with one acceptance rate for every token, or with the tokens per step that the costs were measured with."""
     from pipeline.latency.load.output_lengths import MOST, parse_output_lengths
     from pipeline.latency.load.workload import constant_acceptance_workload, measured_acceptance_workload
 
@@ -120,39 +120,45 @@ def check_plot(plot: Path | None) -> None:
         raise UsageError(f"--plot {plot}: give a .png file in an existing directory")
 
 
-def notes(step_costs: "StepCosts", workload: "Workload", cap: int) -> list[str]:
-    """Warnings for the reader of the figures: measurement beside other work, another draft, no prefill, extrapolation."""
-    context, found = round(workload.context), list(step_costs.notes)
+def notes_on(step_costs: "StepCosts", workload: "Workload", cap: int) -> list[str]:
+    """What the reader of the figures must know: measurement beside other work, another draft, no prefill, extrapolation."""
+    context, notes = round(workload.context), list(step_costs.notes)
     if step_costs.draft_digest and workload.draft_digest and step_costs.draft_digest != workload.draft_digest:
-        found.append(
+        notes.append(
             "note: the profile and the examination are of different drafts; this is fine if both have the same shape and dtype"
         )
     if not step_costs.prefills([max(1, context)]).any() and not step_costs.first_token:
-        found.append("note: prefill time is unknown, so latency leaves out TTFT")
-    ranges = step_costs.measured_requests
+        notes.append("note: prefill time is unknown, so latency leaves out TTFT")
     if step_costs.load is not None:
-        return [
-            *found,
+        notes.append(
             f"note: measured at one load only ({step_costs.load} requests): which draft length is the best at others, and the "
-            "latency by load, are unknown; measure other loads, one of them light",
-        ]
+            "latency by load, are unknown; measure other loads, one of them light"
+        )
+        return notes
+    return notes + _extrapolations(step_costs, workload, cap)
+
+
+def _extrapolations(step_costs: "StepCosts", workload: "Workload", cap: int) -> list[str]:
+    """Batch sizes whose times are extrapolated: by draft length, at the batch cap, and below the lightest load."""
+    ranges, context = step_costs.measured_requests, round(workload.context)
     lightest = min((low for low, _ in ranges.values()), default=1)
+    notes = []
     for (low, high), gammas in groupby(
         sorted(ranges, key=lambda gamma: ranges[gamma]), key=lambda gamma: ranges[gamma]
     ):
         named = [str(gamma) for gamma in gammas if gamma <= workload.max_gamma]
         if named and (low, min(high, cap)) != (lightest, cap):
-            found.append(
+            notes.append(
                 f"note: draft length {', '.join(named)} was measured at {low} to {high} requests only; times at other batch "
                 "sizes are extrapolated"
             )
     if not ranges and not step_costs.covers(cap, workload.max_gamma, context):
-        found.append(
+        notes.append(
             f"note: batch size {cap} with {context} tokens of context is outside the measured range; its times are extrapolated"
         )
     if lightest > 1:
-        found.append(
+        notes.append(
             f"note: nothing was measured below batch size {lightest}; times there are extrapolated, so measure "
             "one request at a time too"
         )
-    return found
+    return notes

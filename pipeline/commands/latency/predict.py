@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,10 @@ from pipeline.commands.latency.options import (
     TokensOption,
 )
 from pipeline.config.quantiles import DEFAULT_QUANTILE, LEAST_QUANTILE, MOST_QUANTILE
-from pipeline.progress import Progress, say_json
+from pipeline.progress import say_json
+
+if TYPE_CHECKING:
+    from pipeline.latency.load.workload import Workload
 
 
 def predict(
@@ -60,18 +63,11 @@ def predict(
 
     Prints the mean and quantiles of the request latency with speculation and without, and the capacity of both.
     """
-
-    from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
+    from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes_on, read_costs_and_workload
+    from pipeline.commands.tables import latency_predict as tables
     from pipeline.commands.tables.latency_concurrency import concurrencies_json, print_concurrencies
-    from pipeline.commands.tables.latency_predict import (
-        above_measured,
-        near_capacity,
-        prediction_json,
-        print_prediction,
-    )
     from pipeline.errors import UsageError
-    from pipeline.latency.load.prediction import chosen_lengths, predict_closed
-    from pipeline.latency.load.prediction import predict as predicted
+    from pipeline.latency.load import prediction as load
     from pipeline.review.at_load import plot_prediction
 
     check_plot(plot)
@@ -80,53 +76,57 @@ def predict(
     if clients and (rates or simulate or replicas > 1 or plot):
         raise UsageError("--concurrency: of one replica and without --request-rate, --replicas, --simulate and --plot")
     step_costs, workload = read_costs_and_workload(costs, acceptance, acceptance_rate, output_tokens, prompt_tokens)
+    _check_gamma(gamma, workload, costs)
+    cap, tokens = default_max_num_seqs(max_num_seqs, step_costs), float(workload.tokens_W.mean())
+    lengths_N = load.chosen_lengths(workload, step_costs, cap, gamma)
+    notes = notes_on(step_costs, workload, cap)
+    if acceptance is None and len(set(workload.tokens_W.tolist())) == 1:
+        notes.append(
+            f"note: every output has {workload.tokens_W[0]} tokens; if yours vary, so does the latency: give "
+            "--output-tokens MEAN:CAP or a file of lengths"
+        )
+    if gamma is not None and not step_costs.measured(gamma):
+        notes.append(f"note: draft length {gamma} was not measured; its times are interpolated")
+    if clients:
+        closed = load.predict_closed(workload, step_costs, lengths_N, clients)
+        if as_json:
+            say_json({"concurrencies": concurrencies_json(closed, quantiles)}, notes=notes)
+        else:
+            print_concurrencies(closed, quantiles, notes)
+        return
+    prediction = load.predict(workload, step_costs, lengths_N, rates, replicas=replicas, simulated=simulate, seed=seed)
+    notes += [*tables.above_measured(prediction, tokens), *tables.near_capacity(prediction)]
+    if as_json:
+        figures = {"draft_lengths": lengths_N.tolist(), **tables.prediction_json(prediction, quantiles)}
+        say_json(figures, notes=notes)
+    else:
+        tables.print_prediction(prediction, quantiles, lengths_N, tokens, notes)
+    if plot is not None:
+        plot_prediction(prediction, quantiles, plot)
+
+
+def _check_gamma(gamma: int | None, workload: "Workload", costs: Path) -> None:
+    """UsageError for a draft length that was not measured or not examined."""
+    from pipeline.errors import UsageError
+
     if gamma is not None and not workload.max_gamma:
         raise UsageError(f"--gamma {gamma}: --costs {costs} has no measurement with a draft; leave out --gamma")
     if gamma is not None and gamma > workload.max_gamma:
         raise UsageError(
             f"--gamma {gamma}: only draft lengths 1 to {workload.max_gamma} were measured and examined; choose one of them"
         )
-    cap = default_max_num_seqs(max_num_seqs, step_costs)
-    lengths_N = chosen_lengths(workload, step_costs, cap, gamma)
-    told, tokens = notes(step_costs, workload, cap), float(workload.tokens_W.mean())
-    if acceptance is None and len(set(workload.tokens_W.tolist())) == 1:
-        told.append(
-            f"note: every output has {workload.tokens_W[0]} tokens; if yours vary, so does the latency: give "
-            "--output-tokens MEAN:CAP or a file of lengths"
-        )
-    if gamma is not None and not step_costs.measured(gamma):
-        told.append(f"note: draft length {gamma} was not measured; its times are interpolated")
-    if clients:
-        closed = predict_closed(workload, step_costs, lengths_N, clients)
-        if not as_json:
-            print_concurrencies(closed, quantiles, told)
-            return
-        for note in told:
-            Progress().line(note)
-        say_json({"concurrencies": concurrencies_json(closed, quantiles)})
-        return
-    found = predicted(workload, step_costs, lengths_N, rates, replicas=replicas, simulated=simulate, seed=seed)
-    told += [*above_measured(found, tokens), *near_capacity(found)]
-    if as_json:
-        for note in told:
-            Progress().line(note)
-        say_json({"draft_lengths": lengths_N.tolist(), **prediction_json(found, quantiles)})
-    else:
-        print_prediction(found, quantiles, lengths_N, tokens, told)
-    if plot is not None:
-        plot_prediction(found, quantiles, plot)
 
 
 def _rates(text: str | None) -> list[float]:
     from pipeline.errors import UsageError
 
     try:
-        found = [float(part) for part in text.split(",")] if text else []
+        rates = [float(part) for part in text.split(",")] if text else []
     except ValueError:
-        found = [0.0]
-    if not all(0 < one < float("inf") for one in found):
+        rates = [0.0]
+    if not all(0 < rate < float("inf") for rate in rates):
         raise UsageError(f"--request-rate {text}: give numbers above 0, comma-separated, such as 0.5,2,8")
-    return found
+    return rates
 
 
 def _concurrencies(text: str | None) -> list[int]:
@@ -141,9 +141,9 @@ def _concurrencies(text: str | None) -> list[int]:
 def _quantiles(asked: Sequence[float]) -> list[float]:
     from pipeline.errors import UsageError
 
-    for one in asked:
-        if not LEAST_QUANTILE <= one <= MOST_QUANTILE:
+    for quantile in asked:
+        if not LEAST_QUANTILE <= quantile <= MOST_QUANTILE:
             raise UsageError(
-                f"--quantile {one:g}: give a number from {LEAST_QUANTILE} to {MOST_QUANTILE}, such as 0.99"
+                f"--quantile {quantile:g}: give a number from {LEAST_QUANTILE} to {MOST_QUANTILE}, such as 0.99"
             )
     return sorted(set(asked))

@@ -32,7 +32,7 @@ _ROUNDING = "acceptance differs by rounding between them, most with quantized or
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """What a check found. `comparison` is None if the draft was not compared; `line` then says why."""
+    """What a check found. `comparison` is None if the draft was not compared; `line` is then the reason."""
 
     verdict: Verdict  # "refused": the draft has no figures to compare; "error": bad usage or a failure
     exit_code: int
@@ -45,35 +45,36 @@ class CheckResult:
     @property
     def note(self) -> str | None:
         """A remark about the two machines, if they are of different classes."""
-        found = self.comparison
-        if found is None or found.hardware == found.baseline_hardware:
+        comparison = self.comparison
+        if comparison is None or comparison.hardware == comparison.baseline_hardware:
             return None
-        return f"note: the baseline was measured on {found.baseline_hardware}, this machine is {found.hardware}; {_ROUNDING}"
+        measured, here = comparison.baseline_hardware, comparison.hardware
+        return f"note: the baseline was measured on {measured}, this machine is {here}; {_ROUNDING}"
 
     @property
     def power(self) -> str | None:
         """How often a draft with equal acceptance would pass, and how many prompts 95% need, over all tokens and in the judged
         segment that makes it least likely; None without a comparison."""
-        found = self.comparison
-        if found is None:
+        comparison = self.comparison
+        if comparison is None:
             return None
-        if found.power is None or found.power.equal_passes is None:
+        if comparison.power is None or comparison.power.equal_passes is None:
             return NO_POWER
         text = (
-            f"power: a draft with equal acceptance passes with {100 * found.power.equal_passes:.0f}% over these prompts; 95% "
-            f"needs {_needed(found.power)}"
+            f"power: a draft with equal acceptance passes with {100 * comparison.power.equal_passes:.0f}% over these prompts; "
+            f"95% needs {_needed(comparison.power)}"
         )
-        of_segments = {one.segment: one.power for one in found.segments if one.power is not None}
-        chances = {name: one.equal_passes for name, one in of_segments.items() if one.equal_passes is not None}
+        powers = {segment.segment: segment.power for segment in comparison.segments if segment.power is not None}
+        chances = {name: power.equal_passes for name, power in powers.items() if power.equal_passes is not None}
         if not chances:
             return text
         name = min(chances, key=lambda name: chances[name])
-        return f"{text}; in the segment '{name}' with {100 * chances[name]:.0f}%, and 95% needs {_needed(of_segments[name])}"
+        return f"{text}; in the segment '{name}' with {100 * chances[name]:.0f}%, and 95% needs {_needed(powers[name])}"
 
     @property
     def segments(self) -> list[str]:
         """A line for each segment."""
-        return [segment_figures(one) for one in self.comparison.segments] if self.comparison else []
+        return [segment_figures(segment) for segment in self.comparison.segments] if self.comparison else []
 
 
 def _needed(power: Power) -> str:
@@ -115,31 +116,34 @@ def _margin(margin: float) -> str:
     return f"{margin * 100:g} point{'' if margin == 0.01 else 's'}"
 
 
-def _line(found: Comparison) -> str:
+def _line(comparison: Comparison) -> str:
     """The verdict and its reasons: a regression before what is undecided, and all tokens before segments."""
-    all_tokens, end = overall_figures(found), left_out_text(found.left_out)
-    if found.passed:
+    all_tokens, end = overall_figures(comparison), left_out_text(comparison.left_out)
+    if comparison.passed:
         return f"no regression: {all_tokens}{end}"
-    parts = [(found.of_all_tokens, all_tokens), *((one.outcome, segment_figures(one)) for one in found.segments)]
+    parts = [
+        (comparison.of_all_tokens, all_tokens),
+        *((segment.outcome, segment_figures(segment)) for segment in comparison.segments),
+    ]
     reasons = [
         f"{outcome}: {'; '.join(texts)}"
         for outcome in ("regression", "undecided")
         if (texts := [text for own, text in parts if own == outcome])
     ]
-    rest = f"; all tokens: {all_tokens}" if found.of_all_tokens == "passed" else ""
+    rest = f"; all tokens: {all_tokens}" if comparison.of_all_tokens == "passed" else ""
     return f"{'; '.join(reasons)}{rest}{end}"
 
 
-def overall_figures(found: Comparison) -> str:
+def overall_figures(comparison: Comparison) -> str:
     """Both rates over all tokens, the difference and its margin."""
-    return f"{rates_text(found.draft, found.baseline, found.difference)}, margin {_margin(found.margin)}"
+    return f"{rates_text(comparison.draft, comparison.baseline, comparison.difference)}, margin {_margin(comparison.margin)}"
 
 
-def segment_figures(one: SegmentComparison) -> str:
-    """The same in a segment, with its name."""
-    judged = "for information" if one.margin is None else f"margin {_margin(one.margin)}"
-    rates = rates_text(one.draft, one.baseline, one.difference)
-    return f"segment '{one.segment}' ({_share(one)} of the tokens): {rates}, {judged}"
+def segment_figures(segment: SegmentComparison) -> str:
+    """The figures of a segment, with its name."""
+    judged = "for information" if segment.margin is None else f"margin {_margin(segment.margin)}"
+    rates = rates_text(segment.draft, segment.baseline, segment.difference)
+    return f"segment '{segment.segment}' ({_share(segment)} of the tokens): {rates}, {judged}"
 
 
 def rates_text(draft: float, baseline: float, change: Interval) -> str:
@@ -155,52 +159,52 @@ def _points(difference: Interval) -> str:
     return f"{text} [{difference.low * 100:+.2f}, {difference.high * 100:+.2f}]"
 
 
-def _share(one: SegmentComparison) -> str:
-    return f"{100 * one.share:.0f}%"
+def _share(segment: SegmentComparison) -> str:
+    return f"{100 * segment.share:.0f}%"
 
 
 def check_json(result: CheckResult) -> dict[str, Any]:
     """The content of the JSON file; `docs/artifacts.md` explains it."""
-    found = result.comparison
+    comparison = result.comparison
     figures: dict[str, Any] = dict.fromkeys(_FIGURES)
     draft: dict[str, Any] = {"acceptance_rate": None, "digest": None, "hardware": None}
     baseline = dict(draft)
-    if found is not None:
-        draft = {"acceptance_rate": found.draft, "digest": found.digest, "hardware": found.hardware}
+    if comparison is not None:
+        draft = {"acceptance_rate": comparison.draft, "digest": comparison.digest, "hardware": comparison.hardware}
         baseline = {
-            "acceptance_rate": found.baseline,
-            "digest": found.baseline_digest,
-            "hardware": found.baseline_hardware,
+            "acceptance_rate": comparison.baseline,
+            "digest": comparison.baseline_digest,
+            "hardware": comparison.baseline_hardware,
         }
         figures = {
-            "difference": asdict(found.difference.figure),
-            "margin": found.margin,
-            "confidence": found.conditions.settings.confidence,
-            "left_out": list(found.left_out_prompts),
+            "difference": asdict(comparison.difference.figure),
+            "margin": comparison.margin,
+            "confidence": comparison.conditions.settings.confidence,
+            "left_out": list(comparison.left_out_prompts),
             "domains": [
                 {
-                    "domain": one.domain,
-                    "draft": one.draft,
-                    "baseline": one.baseline,
-                    "difference": asdict(one.difference.figure),
+                    "domain": domain.domain,
+                    "draft": domain.draft,
+                    "baseline": domain.baseline,
+                    "difference": asdict(domain.difference.figure),
                 }
-                for one in found.domains
+                for domain in comparison.domains
             ],
             "segments": [
                 {
-                    "segment": one.segment,
-                    "share": one.share,
-                    "draft": one.draft,
-                    "baseline": one.baseline,
-                    "difference": asdict(one.difference.figure),
-                    "margin": one.margin,
-                    "passed": None if one.margin is None else one.outcome == "passed",
-                    "power": None if one.power is None else asdict(one.power),
+                    "segment": segment.segment,
+                    "share": segment.share,
+                    "draft": segment.draft,
+                    "baseline": segment.baseline,
+                    "difference": asdict(segment.difference.figure),
+                    "margin": segment.margin,
+                    "passed": None if segment.margin is None else segment.outcome == "passed",
+                    "power": None if segment.power is None else asdict(segment.power),
                 }
-                for one in found.segments
+                for segment in comparison.segments
             ],
-            "conditions": asdict(found.conditions),
-            "power": None if found.power is None else asdict(found.power),
+            "conditions": asdict(comparison.conditions),
+            "power": None if comparison.power is None else asdict(comparison.power),
         }
     return {
         "schema": SCHEMA,
@@ -234,39 +238,39 @@ def _markdown(result: CheckResult) -> Iterator[str]:
     if result.note:
         yield ""
         yield f"    {printable(result.note)}"
-    found = result.comparison
-    if found is None:
+    comparison = result.comparison
+    if comparison is None:
         return
-    confidence = f"{found.conditions.settings.confidence * 100:g}%"
+    confidence = f"{comparison.conditions.settings.confidence * 100:g}%"
     yield ""
     yield f"| acceptance rate | draft | baseline | difference, {confidence} interval | prompts |"
     yield "|---|---|---|---|---|"
-    yield _row("**all prompts**", found.draft, found.baseline, found.difference)
-    for part in found.segments:
+    yield _row("**all prompts**", comparison.draft, comparison.baseline, comparison.difference)
+    for part in comparison.segments:
         name = f"segment {code(part.segment)}, {_share(part)} of the tokens"
         named = name if part.outcome == "passed" else f"{name} {_MARKS.get(part.outcome, '❌')}"
         yield _row(named, part.draft, part.baseline, part.difference)
-    for one in found.domains:
-        yield _row(f"domain {code(one.domain)}", one.draft, one.baseline, one.difference)
+    for domain in comparison.domains:
+        yield _row(f"domain {code(domain.domain)}", domain.draft, domain.baseline, domain.difference)
     yield ""
-    yield " ".join(_rule(found))
+    yield " ".join(_rule(comparison))
     if result.power:
         yield ""
         yield f"{result.power[:1].upper()}{result.power[1:]}."
 
 
-def _rule(found: Comparison) -> Iterator[str]:
+def _rule(comparison: Comparison) -> Iterator[str]:
     """What decides, and which rows are for information."""
-    judged = [(code(one.segment), one.margin) for one in found.segments if one.margin is not None]
+    judged = [(code(segment.segment), segment.margin) for segment in comparison.segments if segment.margin is not None]
     of_segments = (
         f", and that of {', '.join(name for name, _ in judged)} above -{_margin(judged[0][1])}" if judged else ""
     )
-    yield f"The draft passes if the lower bound for all prompts is above -{_margin(found.margin)}{of_segments}."
-    if len(judged) < len(found.segments):
+    yield f"The draft passes if the lower bound for all prompts is above -{_margin(comparison.margin)}{of_segments}."
+    if len(judged) < len(comparison.segments):
         yield (
             "The rows of other segments are for information." if judged else "The rows of segments are for information."
         )
-    if found.domains:
+    if comparison.domains:
         yield "The rows of domains are for information."
 
 

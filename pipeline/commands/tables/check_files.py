@@ -24,7 +24,7 @@ class _File:
 
 @dataclass(frozen=True)
 class CheckFiles:
-    """Where the renderings go."""
+    """The files that the renderings go to."""
 
     files: tuple[_File, ...]
 
@@ -54,7 +54,7 @@ class CheckFiles:
 
 
 def check_files(junit: Path | None, summary: Path | None, json_file: Path | None) -> CheckFiles:
-    """Of the options. Without --summary, the summary is appended to the file that GITHUB_STEP_SUMMARY names."""
+    """The files that the options name. Without --summary, the summary is appended to the file that GITHUB_STEP_SUMMARY names."""
     files = []
     if junit is not None:
         files.append(_File("--junit", junit, check_junit))

@@ -12,11 +12,11 @@ _XML = '<?xml version="1.0" encoding="utf-8"?>\n'
 def check_junit(result: CheckResult) -> str:
     """One test suite: a test case for all tokens, one for each segment, and one for each domain. Only judged segments can fail
     beside the first; the first fails with the line of the verdict."""
-    found, verdict = result.comparison, result.verdict
+    comparison, verdict = result.comparison, result.verdict
     error = verdict in ("refused", "error")
-    domains, segments = (found.domains, found.segments) if found else ((), ())
-    overall = "passed" if found is None else found.of_all_tokens
-    failed = sum(one != "passed" for one in (overall, *(part.outcome for part in segments)))
+    domains, segments = (comparison.domains, comparison.segments) if comparison else ((), ())
+    overall = "passed" if comparison is None else comparison.of_all_tokens
+    failed = sum(outcome != "passed" for outcome in (overall, *(part.outcome for part in segments)))
     counts = {"tests": 1 + len(segments) + len(domains), "failures": failed, "errors": int(error), "skipped": 0}
     root = ET.Element("testsuites")
     suite = _element(root, "testsuite", name="understudy check", time=f"{result.seconds:.3f}", **counts)
@@ -28,7 +28,7 @@ def check_junit(result: CheckResult) -> str:
         _problem(case, "error" if error else "failure", verdict, result.line)
     else:
         _element(case, "system-out").text = xml_text(
-            result.line if found is None or found.passed else overall_figures(found)
+            result.line if comparison is None or comparison.passed else overall_figures(comparison)
         )
     if result.note:
         _element(case, "system-err").text = xml_text(result.note)
@@ -38,9 +38,9 @@ def check_junit(result: CheckResult) -> str:
             _problem(case, "failure", part.outcome, segment_figures(part))
         else:
             _element(case, "system-out").text = xml_text(segment_figures(part))
-    for one in domains:
-        case = _element(suite, "testcase", classname=f"{_CLASS}.domains", name=one.domain, time="0.000")
-        text = rates_text(one.draft, one.baseline, one.difference)
+    for domain in domains:
+        case = _element(suite, "testcase", classname=f"{_CLASS}.domains", name=domain.domain, time="0.000")
+        text = rates_text(domain.draft, domain.baseline, domain.difference)
         _element(case, "system-out").text = xml_text(f"{text}, for information")
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=False).join((_XML, "\n"))

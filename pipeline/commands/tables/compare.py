@@ -53,19 +53,26 @@ def compare_examined(one: Examined, other: Examined, *, gamma: int, domain: str 
     )
 
 
-def print_comparison(labels: Sequence[str], found: Compared) -> None:
-    """To stdout."""
+def print_comparison(labels: Sequence[str], comparison: Compared) -> None:
+    """Print the comparison to stdout."""
     out = Report()
     out.line(f"A: {labels[0]}")
     out.line(f"B: {labels[1]}")
-    if found.same_draft:
+    if comparison.same_draft:
         out.text("A and B are the same draft, with equal weights: there is nothing to compare")
-    ours, theirs, gains, gamma = found.drafts[CANDIDATE], found.drafts[BASELINE], found.gains, found.gamma
+    ours, theirs, gains, gamma = (
+        comparison.drafts[CANDIDATE],
+        comparison.drafts[BASELINE],
+        comparison.gains,
+        comparison.gamma,
+    )
     rows = [_row("acceptance rate", theirs.acceptance_rate, ours.acceptance_rate, gains.acceptance_rate)]
     omega = [side.tokens_per_target_call[gamma] for side in (theirs, ours)]
     gain = gains.tokens_per_target_call[gamma]
     shown = f"{gain.value:+.3f}" + ("" if gain.low is None else f" [{gain.low:+.3f}, {gain.high:+.3f}]")
-    rows.append([f"tokens / target call, γ={gamma}", str(ours.prompts), *(interval(one, 2) for one in omega), shown])
+    rows.append(
+        [f"tokens / target call, γ={gamma}", str(ours.prompts), *(interval(figure, 2) for figure in omega), shown]
+    )
     for domain, entry in ours.domains.items() if len(ours.domains) > 1 else ():
         before = theirs.domains[domain].acceptance_rate
         rows.append(_row(f"acceptance rate, {domain}", before, entry.acceptance_rate, gains.domains[domain]))
@@ -76,11 +83,11 @@ def print_comparison(labels: Sequence[str], found: Compared) -> None:
                 _row(f"acceptance rate, segment {segment}", before, part.acceptance_rate, gains.segments[segment])
             )
     out.table(COLUMNS, rows, left=("figure",))
-    out.text(f"[{100 * found.confidence:g}% intervals]")
-    if found.rates_differ:
+    out.text(f"[{100 * comparison.confidence:g}% intervals]")
+    if comparison.rates_differ:
         out.text(rates_are_of((True, False), gamma))
-    if found.left_out:
-        out.text(f"{found.left_out} prompts left out, because a draft was trained on them")
+    if comparison.left_out:
+        out.text(f"{comparison.left_out} prompts left out, because a draft was trained on them")
 
 
 def _row(name: str, before: Figure, after: Figure, gain: Figure) -> list[str]:

@@ -72,7 +72,7 @@ class Painter:
 def print_statistics(
     completion: Completion, counts: Mapping[str, int], alone: Completion | None = None, compared: Compared | None = None
 ) -> None:
-    """The statistics of one decode, whose tokens were coloured as `counts` says, beside those of the target alone if it was
+    """The statistics of one decode, whose tokens were coloured as in `counts`, beside those of the target alone if it was
     run."""
     found, out = count([completion]), Report()
     rows = statistics_rows(found, counts, count([alone]) if alone is not None else None, compared)
@@ -101,23 +101,23 @@ def print_statistics(
 
 
 def statistics_rows(
-    found: Statistics, counts: Mapping[str, int], alone: Statistics | None, compared: Compared | None
+    statistics: Statistics, counts: Mapping[str, int], alone: Statistics | None, compared: Compared | None
 ) -> list[tuple[str, str, str]]:
     """Name, speculative, target alone."""
     shown = counts.get("accepted", 0)
-    past = f" (and {found.accepted - shown} past the end)" if found.accepted > shown else ""
+    past = f" (and {statistics.accepted - shown} past the end)" if statistics.accepted > shown else ""
     rows = [
-        ("tokens", str(found.tokens), str(alone.tokens) if alone else ""),
-        ("target calls after the prefill", str(found.rounds), str(alone.rounds) if alone else ""),
-        ("tokens per target call", f"{found.tokens_per_target_call:.2f}", "1.00"),
-        ("drafted / accepted tokens", f"{found.drafted} / {shown}{past}", ""),
+        ("tokens", str(statistics.tokens), str(alone.tokens) if alone else ""),
+        ("target calls after the prefill", str(statistics.rounds), str(alone.rounds) if alone else ""),
+        ("tokens per target call", f"{statistics.tokens_per_target_call:.2f}", "1.00"),
+        ("drafted / accepted tokens", f"{statistics.drafted} / {shown}{past}", ""),
         ("corrected / bonus tokens", f"{counts.get('corrected', 0)} / {counts.get('bonus', 0)}", ""),
-        ("examined acceptance rate", f"{found.examined_acceptance_rate:.3f}", ""),
+        ("examined acceptance rate", f"{statistics.examined_acceptance_rate:.3f}", ""),
         (
             "ms per round: draft, verify, other",
             ", ".join(
-                f"{1000 * value / found.rounds:.2f}"
-                for value in (found.seconds.draft, found.seconds.verify, found.seconds.rest)
+                f"{1000 * value / statistics.rounds:.2f}"
+                for value in (statistics.seconds.draft, statistics.seconds.verify, statistics.seconds.rest)
             ),
             "",
         ),

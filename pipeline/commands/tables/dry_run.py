@@ -1,5 +1,5 @@
 """What a run would do with the store and on the machine as they are: the jobs of `understudy run --dry-run`, with --verbose the
-resolved config and what each job reads; what `understudy plan` says of it; and for both what the stages hold in memory."""
+resolved config and what each job reads; what `understudy plan` prints of it; and for both what the stages hold in memory."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ COLUMNS = ("job", "a run would", "what it does")
 
 
 def print_jobs(planned: Sequence[PlannedJob], notes: Sequence[str], store: object) -> None:
-    """To stdout, with `notes` on what the pair leaves out."""
+    """Print the jobs to stdout, with `notes` on what the pair leaves out."""
     out = Report()
-    out.table(COLUMNS, [[one.job.id, one.action, one.job.summary] for one in planned], left=COLUMNS)
-    count = Counter(one.action == BUILD for one in planned)
+    out.table(COLUMNS, [[job.job.id, job.action, job.job.summary] for job in planned], left=COLUMNS)
+    count = Counter(job.action == BUILD for job in planned)
     out.text(
         f"{count[True]} of {len(planned)} artifacts are to be built; the others are in {store}, or are no artifact"
     )
@@ -29,53 +29,55 @@ def print_jobs(planned: Sequence[PlannedJob], notes: Sequence[str], store: objec
         out.text(note)
 
 
-def print_stored(found: Estimate, planned: Sequence[PlannedJob]) -> None:
-    """To stdout, what a run does otherwise than one from an empty store with no champion, of which `found` is."""
-    out, counted = Report(), {job.job: job for job in found.jobs}
-    reused = [one.job.id for one in planned if one.action in (REUSE, REFUSED)]
+def print_stored(estimate: Estimate, planned: Sequence[PlannedJob]) -> None:
+    """Print to stdout in what a run differs from one with an empty store and no champion, which `estimate` is of."""
+    out, counted = Report(), {job.job: job for job in estimate.jobs}
+    reused = [job.job.id for job in planned if job.action in (REUSE, REFUSED)]
     if reused:
-        left = [counted[one.job.id] for one in planned if one.job.id in counted and one.job.id not in reused]
+        left = [counted[job.job.id] for job in planned if job.job.id in counted and job.job.id not in reused]
         known = [job.seconds for job in left if job.seconds is not None]
         least = "at least " if len(known) < len(left) else ""
         takes = f"; the others in the table take {least}{duration(sum(known))}" if known else ""
         out.text(f"in the store already, and not made again: {', '.join(reused)}{takes}")
-    if further := [one.job.id for one in planned if one.job.id not in counted and one.action == BUILD]:
-        left_out = [name for name in counted if name not in {one.job.id for one in planned}]
+    if further := [job.job.id for job in planned if job.job.id not in counted and job.action == BUILD]:
+        left_out = [name for name in counted if name not in {job.job.id for job in planned}]
         instead = f", in place of {', '.join(left_out)}" if left_out else ""
         out.text(
             f"of the champion, and not in the table: {', '.join(further)}, as long as those of the base draft{instead}"
         )
 
 
-def print_memory(found: MemoryForecast) -> None:
-    """To stdout: a line for what each stage holds, one for what is free, and one for each stage that a run here is refused at."""
-    if not found.stages:
+def print_memory(forecast: MemoryForecast) -> None:
+    """Print a line for what each stage holds, one for what is free, and one for each stage that a run here is refused at."""
+    if not forecast.stages:
         return
-    out, prompt = Report(), f"{found.prompt.value:,.0f} tokens"
+    out, prompt = Report(), f"{forecast.prompt.value:,.0f} tokens"
     out.text("memory of each process, at least (activations come on top):")
     unknown = dict[str, list[str]]()
-    for one in found.stages:
-        if one.bytes is None:
-            unknown.setdefault(one.what, []).append(one.stage)
+    for stage in forecast.stages:
+        if stage.bytes is None:
+            unknown.setdefault(stage.what, []).append(stage.stage)
         else:
-            out.text(f"  {one.stage}: {gib(one.bytes)}: {one.what}", indent=4)
+            out.text(f"  {stage.stage}: {gib(stage.bytes)}: {stage.what}", indent=4)
     for why, stages in unknown.items():
         out.text(f"  {', '.join(stages)}: {why}", indent=4)
-    if any(one.stage.startswith("generate") and one.bytes is not None for one in found.stages):
-        out.text(f"  caches: of prompts of {prompt} ({found.prompt.source}; {found.prompt.key})", indent=4)
-    if found.free:
-        free = [f"{'an unknown size' if size is None else gib(size)} on {place}" for place, size in found.free.items()]
+    if any(row.stage.startswith("generate") and row.bytes is not None for row in forecast.stages):
+        out.text(f"  caches: of prompts of {prompt} ({forecast.prompt.source}; {forecast.prompt.key})", indent=4)
+    if forecast.free:
+        free = [
+            f"{'an unknown size' if size is None else gib(size)} on {place}" for place, size in forecast.free.items()
+        ]
         out.text(f"memory that is free here: {'; '.join(free)}")
-    if found.note:
-        out.text(found.note)
-    for one in found.stages:
-        if one.refused:
-            condition = f" if the longest prompt has {prompt}" if one.by_prompt else ""
-            out.text(f"a run here is refused at {one.stage}{condition}: {one.refused}")
+    if forecast.note:
+        out.text(forecast.note)
+    for stage in forecast.stages:
+        if stage.refused:
+            condition = f" if the longest prompt has {prompt}" if stage.by_prompt else ""
+            out.text(f"a run here is refused at {stage.stage}{condition}: {stage.refused}")
 
 
 def print_config(config: Config, jobs: Sequence[Job]) -> None:
-    """To stdout: YAML, and comments."""
+    """Print the config to stdout: YAML, and comments."""
     from pipeline.escaping.yaml import yaml_text
 
     say_block(yaml_text(config.model_dump(mode="json")))

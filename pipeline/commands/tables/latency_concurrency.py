@@ -17,23 +17,23 @@ def _columns(quantiles: Sequence[float]) -> tuple[str, ...]:
 COLUMNS = _columns([0.95])
 
 
-def print_concurrencies(found: Sequence[ClosedPoint], quantiles: Sequence[float], notes: Sequence[str]) -> None:
-    """To stdout."""
+def print_concurrencies(points: Sequence[ClosedPoint], quantiles: Sequence[float], notes: Sequence[str]) -> None:
+    """Print a row for each concurrency to stdout."""
     out = Report()
     out.table(
         _columns(quantiles),
         [
             [
-                str(one.loop.concurrency),
-                str(one.loop.gamma or "none"),
-                *(f"{seconds:.3g}" for seconds in (one.loop.mean, *map(one.loop.distribution.quantile, quantiles))),
-                f"{one.loop.first_token:.3g}",
-                f"{1000 * one.loop.token:.3g}",
-                f"{one.loop.throughput:,.0f}",
-                "-" if one.measured is None else f"{one.measured:,.0f}",
-                one.accuracy.short,
+                str(point.loop.concurrency),
+                str(point.loop.gamma or "none"),
+                *(f"{seconds:.3g}" for seconds in (point.loop.mean, *map(point.loop.distribution.quantile, quantiles))),
+                f"{point.loop.first_token:.3g}",
+                f"{1000 * point.loop.token:.3g}",
+                f"{point.loop.throughput:,.0f}",
+                "-" if point.measured is None else f"{point.measured:,.0f}",
+                point.accuracy.short,
             ]
-            for one in found
+            for point in points
         ],
     )
     out.text(
@@ -44,22 +44,22 @@ def print_concurrencies(found: Sequence[ClosedPoint], quantiles: Sequence[float]
         out.text(note)
 
 
-def concurrencies_json(found: Sequence[ClosedPoint], quantiles: Sequence[float]) -> list[dict[str, Any]]:
+def concurrencies_json(points: Sequence[ClosedPoint], quantiles: Sequence[float]) -> list[dict[str, Any]]:
     """All figures, in seconds and tokens per second."""
 
     def figures(loop: ClosedLoop) -> dict[str, float]:
-        latencies = {quantile_name(one): loop.distribution.quantile(one) for one in quantiles}
+        latencies = {quantile_name(quantile): loop.distribution.quantile(quantile) for quantile in quantiles}
         return {"mean": loop.mean, **latencies, "ttft": loop.first_token, "tpot": loop.token}
 
     return [
         {
-            "concurrency": one.loop.concurrency,
-            "draft_length": one.loop.gamma,
-            "batch": one.loop.batch,
-            **figures(one.loop),
-            "tokens_per_second": one.loop.throughput,
-            "measured_tokens_per_second": one.measured,
-            "accuracy": one.accuracy.json(),
+            "concurrency": point.loop.concurrency,
+            "draft_length": point.loop.gamma,
+            "batch": point.loop.batch,
+            **figures(point.loop),
+            "tokens_per_second": point.loop.throughput,
+            "measured_tokens_per_second": point.measured,
+            "accuracy": point.accuracy.json(),
         }
-        for one in found
+        for point in points
     ]

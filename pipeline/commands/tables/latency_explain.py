@@ -40,7 +40,7 @@ class Example:
 
 
 def print_explanation(example: Example) -> None:
-    """To stdout."""
+    """Print the explanation to stdout."""
     out = Report()
     for line in _explanation(example):
         out.text(line)
@@ -57,7 +57,7 @@ def print_explanation(example: Example) -> None:
 
 
 def _break_even(example: Example, times: ForwardTimes, most: int) -> str:
-    """At the given draft length, and at the best one."""
+    """The break-even acceptance rate at the given draft length, and at the best one."""
     own, best = (break_even_acceptance(times, gammas) for gammas in ([example.gamma], range(1, most + 1)))
     if best is None:
         return "This pair is not faster than plain decoding at any acceptance rate."

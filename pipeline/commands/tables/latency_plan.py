@@ -20,15 +20,15 @@ COLUMNS = _columns("p95", "cost/1M")
 
 
 def print_plan(
-    found: Plan, measure: NextMeasurement | None, tokens: float, replica_cost: float | None, notes: Sequence[str]
+    plan: Plan, measure: NextMeasurement | None, tokens: float, replica_cost: float | None, notes: Sequence[str]
 ) -> None:
-    """To stdout. `tokens`: mean output length; `replica_cost`: of a replica in an hour."""
-    out, goal, best = Report(), found.goal, found.best
+    """Print the plan to stdout. `tokens`: mean output length; `replica_cost`: the cost of a replica in an hour."""
+    out, goal, best = Report(), plan.goal, plan.best
     percentile = quantile_name(goal.quantile)
-    out.text(_answer(found))
+    out.text(_answer(plan))
     out.table(
         _columns(percentile, "hours/1M" if replica_cost is None else "cost/1M"),
-        [_row(one, goal.rate * tokens, replica_cost or 1.0) for one in found.options],
+        [_row(option, goal.rate * tokens, replica_cost or 1.0) for option in plan.options],
     )
     unit = "replica hours" if replica_cost is None else f"cost at {replica_cost:g} a replica and hour,"
     out.text(
@@ -44,8 +44,8 @@ def print_plan(
             f"by the largest measured throughput {best.by_throughput} are needed: no measurement shows what is expected of a "
             "replica. A short load test begins and ends with an empty batch; a longer one shows which number is right"
         )
-    if found.no_choice:
-        names = ", ".join(one.name for one in found.no_choice)
+    if plan.no_choice:
+        names = ", ".join(option.name for option in plan.no_choice)
         out.text(f"no choice between {names}: they differ by less than the interval of the first")
     if measure:
         then = "" if measure.least is None else f" (then {_interval(measure.least, measure.most)})"
@@ -54,11 +54,11 @@ def print_plan(
         out.text(note)
 
 
-def _answer(found: Plan) -> str:
-    goal, best = found.goal, found.best
+def _answer(plan: Plan) -> str:
+    goal, best = plan.goal, plan.best
     asked = f"{goal.rate:g} requests/s within {goal.seconds:g} s ({quantile_name(goal.quantile)})"
     if best is None:
-        fastest = min(found.options, key=lambda one: one.alone)
+        fastest = min(plan.options, key=lambda option: option.alone)
         return (
             f"{asked}: impossible with any number of replicas; a request that is alone takes {fastest.alone:.3g} s with "
             f"{_named(fastest)}. Allow more time, or shorten the outputs" + _if_lucky(fastest)
@@ -67,29 +67,33 @@ def _answer(found: Plan) -> str:
     return f"{asked}: {_replicas(best.replicas)} [{_interval(best.least, best.most)}], {_named(best)}"
 
 
-def _if_lucky(one: Option) -> str:
-    """Where the errors decide whether it is impossible."""
-    return "" if one.least is None else f" (with all errors of costs and acceptance in favour: {_replicas(one.least)})"
+def _if_lucky(option: Option) -> str:
+    """The replicas if all errors are in favour, where the errors decide whether it is impossible."""
+    return (
+        ""
+        if option.least is None
+        else f" (with all errors of costs and acceptance in favour: {_replicas(option.least)})"
+    )
 
 
-def _row(one: Option, tokens_per_second: float, replica_cost: float) -> list[str]:
-    if one.replicas is None:
-        return [one.name, "impossible", _NONE, _number(one.alone), *[_NONE] * 5]
+def _row(option: Option, tokens_per_second: float, replica_cost: float) -> list[str]:
+    if option.replicas is None:
+        return [option.name, "impossible", _NONE, _number(option.alone), *[_NONE] * 5]
     return [
-        one.name,
-        f"{one.replicas} [{_interval(one.least, one.most)}]",
-        _number(one.seconds),
-        _number(one.alone),
-        "unstable" if one.fewer is None and one.replicas > 1 else _number(one.fewer),
-        f"{one.load:.0%}",
-        "yes" if one.measured else "no",
-        _NONE if one.by_throughput is None else str(one.by_throughput),
-        f"{cost_per_million(one.replicas, tokens_per_second, replica_cost):.3g}",
+        option.name,
+        f"{option.replicas} [{_interval(option.least, option.most)}]",
+        _number(option.seconds),
+        _number(option.alone),
+        "unstable" if option.fewer is None and option.replicas > 1 else _number(option.fewer),
+        f"{option.load:.0%}",
+        "yes" if option.measured else "no",
+        _NONE if option.by_throughput is None else str(option.by_throughput),
+        f"{cost_per_million(option.replicas, tokens_per_second, replica_cost):.3g}",
     ]
 
 
 def cost_per_million(replicas: int, tokens_per_second: float, replica_cost: float) -> float:
-    """Of output tokens; `replica_cost` is of an hour."""
+    """The cost of a million output tokens; `replica_cost` is that of an hour."""
     return replicas * replica_cost * _MILLION / (3600 * tokens_per_second)
 
 
@@ -108,17 +112,15 @@ def _replicas(count: int) -> str:
     return f"{count} replica{'s' if count > 1 else ''}"
 
 
-def _named(one: Option) -> str:
-    if one.name == "none":
+def _named(option: Option) -> str:
+    if option.name == "none":
         return "no draft"
-    return "a schedule" if one.name == "schedule" else f"draft length {one.name}"
+    return "a schedule" if option.name == "schedule" else f"draft length {option.name}"
 
 
-def plan_json(
-    found: Plan, measure: NextMeasurement | None, tokens: float, replica_cost: float | None
-) -> dict[str, Any]:
+def plan_json(plan: Plan, measure: NextMeasurement | None, tokens: float, replica_cost: float | None) -> dict[str, Any]:
     """All figures; null: no number of replicas is enough, or unknown. Costs are per million output tokens."""
-    goal = found.goal
+    goal = plan.goal
     return {
         "request_rate": goal.rate,
         "quantile": goal.quantile,
@@ -126,33 +128,33 @@ def plan_json(
         "output_tokens": tokens,
         "options": [
             {
-                "draft_length": one.name,
-                "draft_lengths": one.lengths_N.tolist(),
-                "replicas": one.replicas,
-                "least_replicas": one.least,
-                "most_replicas": one.most,
-                "seconds": one.seconds,
-                "alone_seconds": one.alone,
-                "one_fewer_seconds": one.fewer,
-                "load": one.load,
-                "batch": one.batch,
-                "measured": one.measured,
-                "accuracy": one.accuracy.json(),
-                "replicas_by_throughput": one.by_throughput,
-                "replica_hours": one.replicas and cost_per_million(one.replicas, goal.rate * tokens, 1.0),
-                "cost": one.replicas
+                "draft_length": option.name,
+                "draft_lengths": option.lengths_N.tolist(),
+                "replicas": option.replicas,
+                "least_replicas": option.least,
+                "most_replicas": option.most,
+                "seconds": option.seconds,
+                "alone_seconds": option.alone,
+                "one_fewer_seconds": option.fewer,
+                "load": option.load,
+                "batch": option.batch,
+                "measured": option.measured,
+                "accuracy": option.accuracy.json(),
+                "replicas_by_throughput": option.by_throughput,
+                "replica_hours": option.replicas and cost_per_million(option.replicas, goal.rate * tokens, 1.0),
+                "cost": option.replicas
                 and replica_cost
-                and cost_per_million(one.replicas, goal.rate * tokens, replica_cost),
+                and cost_per_million(option.replicas, goal.rate * tokens, replica_cost),
             }
-            for one in found.options
+            for option in plan.options
         ],
-        "no_choice": [one.name for one in found.no_choice],
+        "no_choice": [option.name for option in plan.no_choice],
         "next_measurement": measure
         and {"what": measure.what, "least_replicas": measure.least, "most_replicas": measure.most},
     }
 
 
-def plot_plan(found: Plan, curves: Mapping[int, Sequence[ClosedLoop]], tokens: float, gpus: int, path: Path) -> None:
+def plot_plan(plan: Plan, curves: Mapping[int, Sequence[ClosedLoop]], tokens: float, gpus: int, path: Path) -> None:
     """Tokens per second of a GPU against those of one user, by draft length; a star: the plan's best option, with the load of its
     replicas. A dotted line: a request of the mean length that takes as long as the target."""
     import matplotlib as mpl
@@ -160,13 +162,13 @@ def plot_plan(found: Plan, curves: Mapping[int, Sequence[ClosedLoop]], tokens: f
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    goal, best = found.goal, found.best
+    goal, best = plan.goal, plan.best
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     largest = max(loops[-1].concurrency for loops in curves.values())
     for gamma, loops in curves.items():
         axes.plot(
-            [one.each for one in loops],
-            [one.throughput / gpus for one in loops],
+            [loop.each for loop in loops],
+            [loop.throughput / gpus for loop in loops],
             "o-" if gamma else "s--",
             color=None if gamma else "tab:gray",
             markersize=4,

@@ -38,60 +38,62 @@ COLUMNS = _columns([DEFAULT_QUANTILE], simulated=True)
 
 
 def print_prediction(
-    found: Prediction,
+    prediction: Prediction,
     quantiles: Sequence[float],
     lengths_N: NDArray[np.int64],
     tokens: float,
     notes: Sequence[str],
 ) -> None:
-    """To stdout. `tokens`: mean output length."""
+    """Print the prediction to stdout. `tokens`: mean output length."""
     out = Report()
-    simulated = any(point.simulated for point in found.points)
+    simulated = any(point.simulated for point in prediction.points)
     rows = []
-    for point in found.points:
+    for point in prediction.points:
         speedup = "-" if point.speedup is None else f"{point.speedup:.2f}"
         rows.append(
             [
                 f"{point.rate:.4g}",
                 f"{point.rate * tokens:,.0f}" if point.plain or point.speculative else "-",
                 *_cells(point.plain, quantiles),
-                *(_cells(point.speculative, quantiles) if found.drafts else ()),
+                *(_cells(point.speculative, quantiles) if prediction.drafts else ()),
                 *(_simulated(point.simulated, quantiles) if simulated else ()),
-                *([speedup] if found.drafts else []),
+                *([speedup] if prediction.drafts else []),
                 point.accuracy.short + (_EXTRAPOLATED if point.extrapolated else ""),
             ]
         )
-    out.table(_columns(quantiles, simulated, found.drafts), rows)
-    if found.drafts:
-        out.text(f"draft length: {_lengths(lengths_N)} ({found.inside.said})")
+    out.table(_columns(quantiles, simulated, prediction.drafts), rows)
+    if prediction.drafts:
+        out.text(f"draft length: {_lengths(lengths_N)} ({prediction.inside.said})")
     else:
         out.text("plain decoding only: the costs have no measurement with a draft")
-    speculation = f", {found.speculative_limit:.4g} with speculation" if found.drafts else ""
+    speculation = f", {prediction.speculative_limit:.4g} with speculation" if prediction.drafts else ""
     out.text(
-        f"capacity: {found.plain_limit:.4g} requests/s with plain decoding{speculation} ({found.error_of_capacity})"
+        f"capacity: {prediction.plain_limit:.4g} requests/s with plain decoding{speculation} ({prediction.error_of_capacity})"
     )
-    if any(point.extrapolated for point in found.points):
+    if any(point.extrapolated for point in prediction.points):
         out.text(
             f"{_EXTRAPOLATED} a mean batch is above the largest that was measured with its draft length: times there are "
             "extrapolated; the error is that of one load beyond, and further out it is larger"
         )
-    if any(point.accuracy.edge for point in found.points):
+    if any(point.accuracy.edge for point in prediction.points):
         out.text("(edge): at or beyond the lightest or heaviest measured load, and the error there")
     if simulated:
-        out.text(_said_of_simulation(found, quantiles))
-    if any(point.plain is None or point.speculative is None for point in found.points):
+        out.text(_said_of_simulation(prediction, quantiles))
+    if any(point.plain is None or point.speculative is None for point in prediction.points):
         out.text(f"{_UNSTABLE}: the offered load exceeds the capacity, so the queue and the latency grow without bound")
-    speedup_is = "Speedup: mean latency with plain decoding / mean latency with speculation. " if found.drafts else ""
+    speedup_is = (
+        "Speedup: mean latency with plain decoding / mean latency with speculation. " if prediction.drafts else ""
+    )
     out.text(f"{speedup_is}Batch: mean number of requests in progress; it is below 1 if the server is often idle.")
     for note in notes:
         out.text(note)
 
 
-def _said_of_simulation(found: Prediction, quantiles: Sequence[float]) -> str:
+def _said_of_simulation(prediction: Prediction, quantiles: Sequence[float]) -> str:
     """What +- means, and how long a simulation an error of 5% needs, at the load that needs most."""
     needed: dict[str, int] = {}
-    for point in found.points:
-        for name, quantile in (("the mean", None), *((quantile_name(one), one) for one in quantiles)):
+    for point in prediction.points:
+        for name, quantile in (("the mean", None), *((quantile_name(share), share) for share in quantiles)):
             if point.simulated and (count := point.simulated.requests_for(_WITHIN, quantile)):
                 needed[name] = max(needed.get(name, 0), count)
     if not needed:
@@ -103,38 +105,38 @@ def _said_of_simulation(found: Prediction, quantiles: Sequence[float]) -> str:
     )
 
 
-def above_measured(found: Prediction, tokens: float) -> list[str]:
+def above_measured(prediction: Prediction, tokens: float) -> list[str]:
     """A capacity that nobody measured. `tokens`: mean output length."""
     return [
         f"note: the capacity with {what}, {limit:.4g} requests/s ({limit * tokens:,.0f} tokens/s), is above the largest "
         f"throughput of the measurements, {measured:.4g} requests/s ({measured * tokens:,.0f} tokens/s); no measurement shows it"
         for what, limit, measured in (
-            ("plain decoding", found.plain_limit, found.plain_measured),
-            ("speculation", found.speculative_limit, found.measured),
+            ("plain decoding", prediction.plain_limit, prediction.plain_measured),
+            ("speculation", prediction.speculative_limit, prediction.measured),
         )
-        if measured is not None and limit > _ABOVE * measured and (found.drafts or what == "plain decoding")
+        if measured is not None and limit > _ABOVE * measured and (prediction.drafts or what == "plain decoding")
     ]
 
 
-def near_capacity(found: Prediction) -> list[str]:
+def near_capacity(prediction: Prediction) -> list[str]:
     """Loads that exceed the capacity if the step times are as much too low as their error."""
     said = list[str]()
     for what, limit, accuracy, stable in (
         (
             "plain decoding",
-            found.plain_limit,
-            found.plain_accuracy,
-            [point.rate for point in found.points if point.plain],
+            prediction.plain_limit,
+            prediction.plain_accuracy,
+            [point.rate for point in prediction.points if point.plain],
         ),
         (
             "speculation",
-            found.speculative_limit,
-            found.accuracy,
-            [point.rate for point in found.points if point.speculative],
+            prediction.speculative_limit,
+            prediction.accuracy,
+            [point.rate for point in prediction.points if point.speculative],
         ),
     ):
         near = [rate for rate in stable if rate * (1 + (accuracy.left_out or 0.0)) * (1 + accuracy.tokens) >= limit]
-        if near and (found.drafts or what == "plain decoding"):
+        if near and (prediction.drafts or what == "plain decoding"):
             said.append(
                 f"note: {what} may be unstable from {near[0]:.4g} requests/s on: the capacity, {limit:.4g}, is within the error "
                 f"({accuracy.said})"
@@ -142,37 +144,37 @@ def near_capacity(found: Prediction) -> list[str]:
     return said
 
 
-def _cells(found: Latency | None, quantiles: Sequence[float]) -> list[str]:
-    if found is None:
+def _cells(latency: Latency | None, quantiles: Sequence[float]) -> list[str]:
+    if latency is None:
         return [_UNSTABLE, *("-" for _ in quantiles), "-"]
-    return [*_seconds(found, quantiles), f"{found.batch:.1f}"]
+    return [*_seconds(latency, quantiles), f"{latency.batch:.1f}"]
 
 
-def _simulated(found: SimulatedLatency | None, quantiles: Sequence[float]) -> list[str]:
-    if found is None:
+def _simulated(latency: SimulatedLatency | None, quantiles: Sequence[float]) -> list[str]:
+    if latency is None:
         return ["-", *("-" for _ in quantiles)]
-    errors = map(found.standard_error, (None, *quantiles))
+    errors = map(latency.standard_error, (None, *quantiles))
     return [
         seconds + ("" if error is None else f" +-{error:.2g}")
-        for seconds, error in zip(_seconds(found, quantiles), errors, strict=True)
+        for seconds, error in zip(_seconds(latency, quantiles), errors, strict=True)
     ]
 
 
-def _seconds(found: Latency | SimulatedLatency, quantiles: Sequence[float]) -> list[str]:
-    return [f"{one:.3g}" for one in (found.mean, *map(found.quantile, quantiles))]
+def _seconds(latency: Latency | SimulatedLatency, quantiles: Sequence[float]) -> list[str]:
+    return [f"{figure:.3g}" for figure in (latency.mean, *map(latency.quantile, quantiles))]
 
 
-def prediction_json(found: Prediction, quantiles: Sequence[float]) -> dict[str, Any]:
+def prediction_json(prediction: Prediction, quantiles: Sequence[float]) -> dict[str, Any]:
     """All figures; a quantile of the latency is named as in `p95`. Null where the offered load exceeds the capacity."""
 
-    def figures(one: Latency | SimulatedLatency) -> dict[str, float]:
-        return {"mean": one.mean, **{quantile_name(quantile): one.quantile(quantile) for quantile in quantiles}}
+    def figures(latency: Latency | SimulatedLatency) -> dict[str, float]:
+        return {"mean": latency.mean, **{quantile_name(quantile): latency.quantile(quantile) for quantile in quantiles}}
 
-    def by_name(one: Callable[[float | None], float | None]) -> dict[str, float | None]:
-        return {"mean": one(None), **{quantile_name(quantile): one(quantile) for quantile in quantiles}}
+    def by_name(figure_of: Callable[[float | None], float | None]) -> dict[str, float | None]:
+        return {"mean": figure_of(None), **{quantile_name(quantile): figure_of(quantile) for quantile in quantiles}}
 
-    def parts(one: Latency) -> dict[str, float]:
-        return {**figures(one), **{name: getattr(one, name) for name in _PARTS}}
+    def parts(latency: Latency) -> dict[str, float]:
+        return {**figures(latency), **{name: getattr(latency, name) for name in _PARTS}}
 
     return {
         "points": [
@@ -190,14 +192,14 @@ def prediction_json(found: Prediction, quantiles: Sequence[float]) -> dict[str, 
                     "requests_for_5_percent": by_name(partial(point.simulated.requests_for, _WITHIN)),
                 },
             }
-            for point in found.points
+            for point in prediction.points
         ],
-        "plain_limit": found.plain_limit,
-        "speculative_limit": found.speculative_limit,
-        "plain_measured": found.plain_measured,
-        "measured": found.measured,
-        "extrapolated": found.extrapolated,
-        "accuracy": found.plain_accuracy.or_worse(found.accuracy).json(),
+        "plain_limit": prediction.plain_limit,
+        "speculative_limit": prediction.speculative_limit,
+        "plain_measured": prediction.plain_measured,
+        "measured": prediction.measured,
+        "extrapolated": prediction.extrapolated,
+        "accuracy": prediction.plain_accuracy.or_worse(prediction.accuracy).json(),
     }
 
 

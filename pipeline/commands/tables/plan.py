@@ -17,63 +17,63 @@ MEMORY = ("memory", "GPU memory")
 _TEXT = ("job", "from")
 
 
-def print_forecast(found: "Forecast", curve: LearningCurve | None, notes: Sequence[str]) -> None:
-    """To stdout, with `notes` on what the pair leaves out. The figures are upper bounds, except that the sizes of the splits are
-    expectations."""
+def print_forecast(forecast: "Forecast", curve: LearningCurve | None, notes: Sequence[str]) -> None:
+    """Print the forecast to stdout, with `notes` on what the pair leaves out. The figures are upper bounds, except that the sizes
+    of the splits are expectations."""
     out = Report()
-    for source in found.sources:
+    for source in forecast.sources:
         out.text(source)
-    splits = ", ".join(f"{count:,} {split}" for split, count in found.prompts.items())
-    out.text(f"corpus: {found.rows:,} rows: about {splits} prompts, before rejected rows and duplicates are removed")
-    for asked in found.generate:
+    splits = ", ".join(f"{count:,} {split}" for split, count in forecast.prompts.items())
+    out.text(f"corpus: {forecast.rows:,} rows: about {splits} prompts, before rejected rows and duplicates are removed")
+    for asked in forecast.generate:
         out.text(
             f"{asked.job}: up to {asked.completions:,} completions, {asked.tokens:,} target tokens of "
-            f"{found.bytes_per_token} bytes on disk"
+            f"{forecast.bytes_per_token} bytes on disk"
         )
-    if found.prompt_positions:
+    if forecast.prompt_positions:
         out.text(
             "generate/prompts: the target scores the train prompts too, in a prefill of each, up to "
-            f"{found.prompt_positions:,} positions (distill.prompt_weight)"
+            f"{forecast.prompt_positions:,} positions (distill.prompt_weight)"
         )
     out.text(
-        f"target tokens: {found.new_tokens:,} for each completion (generate.max_new_tokens), and {found.lookahead:,} more for "
-        "those of examination prompts (generate.lookahead), because some engines draft past the end"
+        f"target tokens: {forecast.new_tokens:,} for each completion (generate.max_new_tokens), and {forecast.lookahead:,} more "
+        "for those of examination prompts (generate.lookahead), because some engines draft past the end"
     )
     out.text(
-        f"completions: one for each {_completions(found.samplings)} (more with generate.train_temperatures and "
+        f"completions: one for each {_completions(forecast.samplings)} (more with generate.train_temperatures and "
         "generate.examination_samplings)"
     )
-    if found.endpoints:
+    if forecast.endpoints:
         out.text(
-            f"generation runs on {found.endpoints} {_endpoints(found.endpoints)}, which also prefill the prompts, and "
+            f"generation runs on {forecast.endpoints} {_endpoints(forecast.endpoints)}, which also prefill the prompts, and "
             "score the completions (a second prefill) if `sampling` is neither greedy nor plain temperature 1"
         )
-    if found.recorded_answers:
+    if forecast.recorded_answers:
         out.text(
-            f"recorded answers: {found.recorded_answers:,} rows have one that is one of these completions, unless its tokens or "
-            "its sampling turn out otherwise; the target scores them in one pass each and generates only the others"
+            f"recorded answers: {forecast.recorded_answers:,} rows have one that is one of these completions, unless its tokens "
+            "or its sampling turn out otherwise; the target scores them in one pass each and generates only the others"
         )
-    elif found.recorded_answers is None:
+    elif forecast.recorded_answers is None:
         out.text(
             "recorded answers are not counted, because plan.rows is stated: all completions are counted as generated"
         )
-    if found.first_turns_only:
+    if forecast.first_turns_only:
         out.text(
             "chats with `every_turn` are counted by their first question; those with more questions need more tokens"
         )
-    out.text(f"distill: {_training(found)}")
+    out.text(f"distill: {_training(forecast)}")
     for note in notes:
         out.text(note)
     if curve is not None:
         out.text(curve_text(curve))
 
 
-def _training(found: "Forecast") -> str:
-    batch = found.training_rows // found.training_steps
-    trials = f" ({found.trial_steps:,} of them find the learning rate)" if found.trial_steps else ""
-    if found.rate_is_untried:
+def _training(forecast: "Forecast") -> str:
+    batch = forecast.training_rows // forecast.training_steps
+    trials = f" ({forecast.trial_steps:,} of them find the learning rate)" if forecast.trial_steps else ""
+    if forecast.rate_is_untried:
         trials = " (too few to try learning rates, so a low one is taken; distill.learning_rate, distill.max_steps)"
-    return f"{found.training_steps:,} steps{trials} x batch {batch} = {found.training_rows:,} sequences"
+    return f"{forecast.training_steps:,} steps{trials} x batch {batch} = {forecast.training_rows:,} sequences"
 
 
 def _completions(samplings: int) -> str:
@@ -86,20 +86,20 @@ def _endpoints(count: int) -> str:
     return "endpoint" if count == 1 else "endpoints"
 
 
-def print_estimate(found: "Estimate", measured: "Measured | None") -> None:
-    """To stdout: a table of the jobs, totals, what more machines save, and the assumptions."""
+def print_estimate(estimate: "Estimate", measured: "Measured | None") -> None:
+    """Print a table of the jobs, totals, what more machines save, and the assumptions to stdout."""
     out = Report()
     columns = (*COLUMNS, *(MEMORY if measured else ()))
     if measured and not measured.total.gpu_bytes:
         columns = columns[:-1]
-    out.table(columns, [_row(job, measured) for job in found.jobs] + [_total_row(found, measured)], left=_TEXT)
-    for line in (*_totals(found), *_savings(found), *_sources(found)):
+    out.table(columns, [_row(job, measured) for job in estimate.jobs] + [_total_row(estimate, measured)], left=_TEXT)
+    for line in (*_totals(estimate), *_savings(estimate), *_sources(estimate)):
         out.text(line)
     if measured and measured.serving_bytes:  # else the target is on servers, and its size is not known here
         out.text(_serving(measured))
     out.text("assumed, with the key that changes it:")
-    for one in found.assumptions:
-        out.text(f"  {one.what}: {_figure(one.value)} ({one.source}; {one.key})", indent=4)
+    for assumption in estimate.assumptions:
+        out.text(f"  {assumption.what}: {_figure(assumption.value)} ({assumption.source}; {assumption.key})", indent=4)
 
 
 def _row(job: "JobEstimate", measured: "Measured | None") -> list[str]:
@@ -116,13 +116,13 @@ def _row(job: "JobEstimate", measured: "Measured | None") -> list[str]:
     return cells + _memory(measured, measured.jobs.get(job.job) if measured else None)
 
 
-def _total_row(found: "Estimate", measured: "Measured | None") -> list[str]:
+def _total_row(estimate: "Estimate", measured: "Measured | None") -> list[str]:
     cells = [
         "all jobs",
         "",
         "",
-        _size(found.stored_bytes),
-        duration(found.seconds if _has_times(found) else None),
+        _size(estimate.stored_bytes),
+        duration(estimate.seconds if _has_times(estimate) else None),
         "",
         "",
     ]
@@ -136,47 +136,49 @@ def _memory(measured: "Measured | None", cost: "Cost | None") -> list[str]:
     return [*sizes, "" if cost is None else _size(cost.gpu_bytes)] if measured.total.gpu_bytes else sizes
 
 
-def _totals(found: "Estimate") -> Iterator[str]:
-    least = "at least " if found.unknown else ""
-    if _has_times(found):
-        yield f"time: {least}{duration(found.seconds)}, one job after another{_bottleneck(found)}"
-    if found.unknown:
-        yield f"time not known: {', '.join(found.unknown)}"
-    more = f", without {', '.join(found.unknown_bytes)}" if found.unknown_bytes else ""
-    yield f"disk: {_size(found.stored_bytes)} when the run has ended, {_size(found.peak_bytes)} at most while it runs{more}"
-    if found.endpoint_seconds is not None:
-        each, gpus = found.endpoint_seconds / found.endpoints, found.endpoint_gpu_seconds
+def _totals(estimate: "Estimate") -> Iterator[str]:
+    least = "at least " if estimate.unknown else ""
+    if _has_times(estimate):
+        yield f"time: {least}{duration(estimate.seconds)}, one job after another{_bottleneck(estimate)}"
+    if estimate.unknown:
+        yield f"time not known: {', '.join(estimate.unknown)}"
+    more = f", without {', '.join(estimate.unknown_bytes)}" if estimate.unknown_bytes else ""
+    yield f"disk: {_size(estimate.stored_bytes)} when the run has ended, {_size(estimate.peak_bytes)} at most while it runs{more}"
+    if estimate.endpoint_seconds is not None:
+        each, gpus = estimate.endpoint_seconds / estimate.endpoints, estimate.endpoint_gpu_seconds
         gpu = "GPU hours: state plan.gpus_per_endpoint" if gpus is None else f"{_hours(gpus)} GPU hours"
         yield (
-            f"machine hours: {found.endpoints} {_endpoints(found.endpoints)} x {_hours(each)} = {_hours(found.endpoint_seconds)} "
-            f"({gpu}); this machine {least}{_hours(found.seconds)}, of which {_hours(found.seconds - each)} without the endpoints"
+            f"machine hours: {estimate.endpoints} {_endpoints(estimate.endpoints)} x {_hours(each)} = "
+            f"{_hours(estimate.endpoint_seconds)} "
+            f"({gpu}); this machine {least}{_hours(estimate.seconds)}, of which {_hours(estimate.seconds - each)} without the "
+            "endpoints"
         )
-    elif not found.endpoints and _has_times(found):
-        yield f"machine hours: {least}{_process_hours(found)}"
-    splits = ", ".join(f"{_count(tokens)} {split}" for split, tokens in found.generated_by_split.items())
+    elif not estimate.endpoints and _has_times(estimate):
+        yield f"machine hours: {least}{_process_hours(estimate)}"
+    splits = ", ".join(f"{_count(tokens)} {split}" for split, tokens in estimate.generated_by_split.items())
     yield f"generated tokens by split: {splits} (corpus.splits; an examination prompt has several completions)"
-    if found.budget_share is not None and found.budget_share > 1:
+    if estimate.budget_share is not None and estimate.budget_share > 1:
         yield (
-            f"generate.server.token_budget: the requests need {found.budget_share:.1f} times the budget, so as many executions"
+            f"generate.server.token_budget: the requests need {estimate.budget_share:.1f} times the budget, so as many executions"
         )
 
 
-def _has_times(found: "Estimate") -> bool:
-    return len(found.unknown) < len(found.jobs)
+def _has_times(estimate: "Estimate") -> bool:
+    return len(estimate.unknown) < len(estimate.jobs)
 
 
-def _bottleneck(found: "Estimate") -> str:
+def _bottleneck(estimate: "Estimate") -> str:
     """Empty while a job that may be it has no time."""
-    critical = next((job for job in found.jobs if job.job == found.critical), None)
+    critical = next((job for job in estimate.jobs if job.job == estimate.critical), None)
     if critical is None or critical.seconds is None:
         return ""
-    share = critical.seconds / found.seconds if found.seconds else 1.0
+    share = critical.seconds / estimate.seconds if estimate.seconds else 1.0
     return f"; most of it is {critical.job} ({duration(critical.seconds)}, {share:.0%})"
 
 
-def _process_hours(found: "Estimate") -> str:
-    """Of all processes, Ray workers and tasks, each from the start of its stage to the end."""
-    timed = [(job.job.partition("/")[0], job.workers, job.seconds) for job in found.jobs if job.seconds is not None]
+def _process_hours(estimate: "Estimate") -> str:
+    """The hours of all processes, Ray workers and tasks, each from the start of its stage to the end."""
+    timed = [(job.job.partition("/")[0], job.workers, job.seconds) for job in estimate.jobs if job.seconds is not None]
     shared = dict.fromkeys((stage, workers) for stage, workers, _ in timed if workers > 1)
     parts = [
         f"{stage} {workers:.0f} x {_hours(sum(seconds for *of, seconds in timed if of == [stage, workers]))}"
@@ -188,40 +190,40 @@ def _process_hours(found: "Estimate") -> str:
     return f"{whole}{counted}; GPU hours, where each process has a GPU"
 
 
-def _savings(found: "Estimate") -> Iterator[str]:
-    for one in found.savings:
-        yield f"{one.change}: {one.job} {duration(one.seconds_before)} -> {duration(one.seconds_after)}"
+def _savings(estimate: "Estimate") -> Iterator[str]:
+    for saving in estimate.savings:
+        yield f"{saving.change}: {saving.job} {duration(saving.seconds_before)} -> {duration(saving.seconds_after)}"
 
 
-def _sources(found: "Estimate") -> Iterator[str]:
+def _sources(estimate: "Estimate") -> Iterator[str]:
     """Each source of throughputs once, with its jobs."""
     jobs_by_source: dict[str, list[str]] = {}
-    for job in found.jobs:
+    for job in estimate.jobs:
         if job.origin == "shared":
             yield f"{job.job} is counted once, with {job.why}: drafts of equal shape share it"
             continue
         jobs_by_source.setdefault(f"{job.origin}: {job.why}", []).append(job.job)
     for source, jobs in jobs_by_source.items():
-        which = "all jobs" if len(jobs) == len(found.jobs) else ", ".join(jobs)
-        if len(found.jobs) > len(jobs) > _MOST_NAMED:
-            others = [job.job for job in found.jobs if job.job not in jobs]
+        which = "all jobs" if len(jobs) == len(estimate.jobs) else ", ".join(jobs)
+        if len(estimate.jobs) > len(jobs) > _MOST_NAMED:
+            others = [job.job for job in estimate.jobs if job.job not in jobs]
             which = f"all jobs but {', '.join(others)}" if len(others) <= _MOST_NAMED else which
         yield f"throughput {source} ({which})"
-    for run, differences in found.differences.items():
+    for run, differences in estimate.differences.items():
         yield f"the throughputs of run {run} may not hold here, because settings differ: {', '.join(differences)}"
 
 
-def _serving(found: "Measured") -> str:
-    variants = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in found.serving_bytes.items())
-    requests = "request" if found.batch == 1 else "requests"
+def _serving(measured: "Measured") -> str:
+    variants = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in measured.serving_bytes.items())
+    requests = "request" if measured.batch == 1 else "requests"
     return (
-        f"memory to serve (target and draft weights, KV caches of {found.batch} {requests} with {found.context:,} tokens): "
+        f"memory to serve (target and draft weights, KV caches of {measured.batch} {requests} with {measured.context:,} tokens): "
         f"{variants}"
     )
 
 
 def duration(seconds: float | None) -> str:
-    """For people; `unknown` for None."""
+    """The time for people; `unknown` for None."""
     if seconds is None:
         return "unknown"
     if seconds < 90:

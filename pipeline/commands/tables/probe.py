@@ -23,16 +23,16 @@ COLUMNS = (
 )
 
 
-def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str]) -> None:
-    """To stdout."""
+def print_probe(probe: Probe, conditions: Mapping[str, Any], notes: Sequence[str]) -> None:
+    """Print the figures of all drafts to stdout."""
     out = Report()
     greedy = conditions["sampling"]["temperature"] == 0
-    for line in (_headline(found, conditions), *notes):
+    for line in (_headline(probe, conditions), *notes):
         out.text(line)
     columns = [column for column in COLUMNS if greedy or column not in _GREEDY_COLUMNS]
     rows = [
         [finding.name, _interval(finding.figures.acceptance_rate, 3), *_cells(finding, greedy)]
-        for finding in found.findings
+        for finding in probe.findings
     ]
     out.table(columns, rows, left=("draft",))
     given = conditions["cost_ratio_given"]
@@ -43,19 +43,19 @@ def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str
         f"{how}. Compute: FLOPs per token / FLOPs per token of plain decoding. Speedup: computed from forward times alone, so it "
         "is an upper bound."
     )
-    if found.unequal_passes:
+    if probe.unequal_passes:
         out.text(f"Cost ratio: {UNEQUAL}. --cost-ratio states that of an engine.")
-    out.text(rates_are_of([one.figures.by_output_position is not None for one in found.findings], conditions["gamma"]))
+    out.text(rates_are_of([one.figures.by_output_position is not None for one in probe.findings], conditions["gamma"]))
     if greedy:
         out.text("At temperature 0 repetition raises acceptance: read the rate without repetition.")
-    for finding in found.findings:
+    for finding in probe.findings:
         if finding.figures.by_output_position is not None:
             _print_acceptance(out, finding)
     out.line()
-    out.text(_compared(found, conditions["gamma"], conditions["gamma_from"]))
-    for name, reason in found.broken.items():
+    out.text(_compared(probe, conditions["gamma"], conditions["gamma_from"]))
+    for name, reason in probe.broken.items():
         out.text(f"{name}: cannot be examined: {reason}")
-    for finding in found.findings:
+    for finding in probe.findings:
         out.text(finding.verdict)
 
 
@@ -69,25 +69,27 @@ def _print_acceptance(out: Report, finding: Finding) -> None:
     out.text("  by context length: " + _list(_bins(finding.figures.by_context_length)), indent=4)
 
 
-def _headline(found: Probe, conditions: Mapping[str, Any]) -> str:
-    figures, sampling = found.findings[0].figures, conditions["sampling"]
+def _headline(probe: Probe, conditions: Mapping[str, Any]) -> str:
+    figures, sampling = probe.findings[0].figures, conditions["sampling"]
     filters = "".join(
         f", {name} {sampling[name]:g}"
         for name, off in (("top_k", 0), ("top_p", 1), ("min_p", 0))
         if sampling[name] != off
     )
-    of = f" of {found.stored:,}" if found.stored > found.examined else ""
-    of += f" ({found.seen:,} more were left out because a draft was trained on them)" if found.seen else ""
+    of = f" of {probe.stored:,}" if probe.stored > probe.examined else ""
+    of += f" ({probe.seen:,} more were left out because a draft was trained on them)" if probe.seen else ""
     return (
-        f"{found.examined:,}{of} prompts, {figures.tokens:,} target tokens at temperature "
+        f"{probe.examined:,}{of} prompts, {figures.tokens:,} target tokens at temperature "
         f"{sampling['temperature']:g}{filters}; draft sampling: {conditions['draft_sampling']}; convention for "
         f"target calls: {conditions['convention']}; {100 * conditions['confidence']:g}% intervals"
     )
 
 
-def _compared(found: Probe, gamma: int, source: str) -> str:
-    """By the measure of `gate.beats_prompt_lookup`, at one draft length for all."""
-    shown = (f"{one.name} {_interval(one.figures.tokens_per_target_call[gamma], 2)}" for one in found.findings)
+def _compared(probe: Probe, gamma: int, source: str) -> str:
+    """The drafts compared by the measure of `gate.beats_prompt_lookup`, at one draft length for all."""
+    shown = (
+        f"{finding.name} {_interval(finding.figures.tokens_per_target_call[gamma], 2)}" for finding in probe.findings
+    )
     return (
         f"tokens / target call at {gamma} draft tokens ({source}), by which a run with this evaluate.gamma compares drafts with "
         f"prompt-lookup: {', '.join(shown)}"

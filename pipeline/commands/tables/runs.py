@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pipeline.acceptance.schema import Figure
 from pipeline.commands.tables.console import Report
 from pipeline.errors import UnderstudyError
-from pipeline.judgement.decision_file import recorded_decision
+from pipeline.judgement.decision_file import decision_of_0_1_0, recorded_decision
 from pipeline.judgement.headline import outcome, points
 from pipeline.judgement.schema import BriefDecision
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import RunRecord, load_run, state_of
 
 COLUMNS = ("run", "config", "verdict", "gain (points)", "started (UTC)", "state")
-_DAMAGED = "damaged"
+_DAMAGED, _OF_0_1_0 = "damaged", "of version 0.1.0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class RunLine:
 
 
 def list_lines(store: Store) -> list[RunLine]:
-    """By the time at which they started. A damaged record hides no other."""
+    """The runs of the store by the time at which they started. A damaged record hides no other."""
     return sorted(_lines(store), key=lambda line: (line.started, line.run))
 
 
@@ -45,14 +45,15 @@ def _lines(store: Store) -> Iterator[RunLine]:
 
 
 def _line(store: Store, record: RunRecord) -> RunLine:
-    decision = recorded_decision(record)
+    earlier = decision_of_0_1_0(record)
+    decision = earlier or recorded_decision(record)
     return RunLine(
         run=record.id,
         config=record.name,
         verdict="" if decision is None else outcome(decision, record.promotion or None),
         gain=None if decision is None else _gain(decision),
         started=record.created,
-        state=state_of(store, record),
+        state=_OF_0_1_0 if earlier else state_of(store, record),
         problem=record.failure,
     )
 
@@ -62,7 +63,7 @@ def _gain(decision: BriefDecision) -> Figure | None:
 
 
 def print_runs(lines: Sequence[RunLine]) -> None:
-    """To stdout: a table, and below it why runs failed, which is too long for a table."""
+    """Print a table to stdout, and below it why runs failed, which is too long for a table."""
     out = Report()
     out.table(COLUMNS, [_row(line) for line in lines], left=("run", "config", "verdict", "state"))
     for line in lines:

@@ -140,15 +140,15 @@ def _print_segments(out: Report, summary: Summary) -> None:
     names, rows = draft_names(summary), []
     for segment in shown[-1].segments if shown else ():
         for line in shown:
-            found, first = line.segments[segment], line is shown[0]
-            omega = found.tokens_per_target_call.get(summary.gamma)
-            begins = found.acceptance_of_begins
+            figures, first = line.segments[segment], line is shown[0]
+            omega = figures.tokens_per_target_call.get(summary.gamma)
+            begins = figures.acceptance_of_begins
             rows.append(
                 [
                     segment if first else "",
-                    f"{found.share:.0%}" if first else "",
+                    f"{figures.share:.0%}" if first else "",
                     names.get(line.name, line.name),
-                    _interval(found.acceptance_rate, 3),
+                    _interval(figures.acceptance_rate, 3),
                     _interval(omega, 2),
                     "-" if begins is None else f"{begins.value:.3f}",
                 ]
@@ -205,9 +205,9 @@ def _print_verdict(out: Report, decision: BriefDecision, promotion: dict[str, An
 
 def _print_rules(out: Report, decision: BriefDecision) -> None:
     out.line()
-    if any(one.verdict in ("slower", "refused", "not made") for one in decision.variants):
+    if any(variant.verdict in ("slower", "refused", "not made") for variant in decision.variants):
         # Otherwise there was only one variant to choose.
-        _print_verdicts(out, [(one.verdict, one.text) for one in decision.variants])
+        _print_verdicts(out, [(standing.verdict, standing.text) for standing in decision.variants])
     _print_verdicts(out, [(rule.verdict, f"{rule.name}: {rule.text}") for rule in decision.rules])
     for line in power_summary(decision):
         out.text(f"power of {line}")

@@ -1,4 +1,4 @@
-"""One object that says what a run did and found; every renderer reads it. Figures come from the store, never recomputed."""
+"""What a run did and found, in one object that every renderer reads. Figures come from the store, never recomputed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

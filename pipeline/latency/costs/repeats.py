@@ -82,6 +82,15 @@ def contradictions(measured: Sequence[Measurement]) -> list[Contradiction]:
     return [one for one in differing if one is not None]
 
 
+def doubts(measured: Sequence[Measurement]) -> list[str]:
+    """What the user should check in the measurements, a sentence each. A throughput that falls is named only where no repeats
+    contradict each other, because these can be its cause."""
+    differing = contradictions(measured)
+    known = [label for contradiction in differing for label in contradiction.labels]
+    sentences = [contradiction.said() for contradiction in differing]
+    return [*(sentences or falls(measured)), *other_servers(measured, known)]
+
+
 def falls(measured: Sequence[Measurement]) -> list[str]:
     """A throughput that falls as the batch grows, by more than 10%: the worst such pair of each draft length, as a sentence.
     Fewer requests ran than the row says, or one of the times is wrong."""

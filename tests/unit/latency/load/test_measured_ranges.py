@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pipeline.commands.latency.options import notes
+from pipeline.commands.latency.options import notes_on
 from pipeline.commands.tables.latency_fit import print_costs
 from pipeline.commands.tables.latency_predict import prediction_json, print_prediction
 from pipeline.commands.tables.latency_schedule import print_schedule, schedule_json
@@ -36,7 +36,7 @@ def _fitted(*loads_by_gamma: tuple[int, tuple[int, ...]]) -> FittedCosts:
 
 def _notes(found: FittedCosts, cap: int) -> list[str]:
     workload = measured_acceptance_workload(found.tokens_by_gamma, 100, 100, found.max_gamma)
-    return [note for note in notes(found, workload, cap) if "TTFT" not in note]
+    return [note for note in notes_on(found, workload, cap) if "TTFT" not in note]
 
 
 def test_a_draft_length_that_was_measured_at_light_loads_only_is_said(capsys: pytest.CaptureFixture[str]) -> None:
