@@ -21,7 +21,6 @@ from pipeline.drafts.base_draft import (
     require_no_head,
 )
 from pipeline.drafts.directory import trained_on_before
-from pipeline.drafts.eagle3 import Eagle3Draft
 from pipeline.drafts.fitting_head import require_fitting
 from pipeline.drafts.head_config import kind_of, require_target
 from pipeline.drafts.head_tensors import head_facts, serving_facts
@@ -308,10 +307,8 @@ def _head(context: StageContext[PairSettings], origins: Mapping[str, Path]) -> t
             notes.append(f"{path}: {note}")
     except UnderstudyError as error:
         raise UsageError(f"pair.draft: {error}") from error
-    traits = list(serving_facts(path, origins["target"], resources.trust_remote_code)["traits"])
-    if isinstance(loaded, Eagle3Draft) and loaded.has_own_embedding:
-        traits.append("own_embedding")
-    return path, notes, traits
+    traits = serving_facts(path, origins["target"], resources.trust_remote_code)["traits"]
+    return path, notes, [*traits, *loaded.own_traits]
 
 
 def _transplant(

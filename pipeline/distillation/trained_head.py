@@ -22,14 +22,12 @@ LossOf = Callable[[torch.Tensor, slice, torch.Tensor], torch.Tensor]  # of logit
 
 
 class TrainedHead(PreTrainedModel):  # type: ignore[misc]
-    """`states`: of the head's target. `steps`: places that are trained, of an EAGLE-3 head, which any number of places has."""
+    """`states`: of the head's target. `steps`: places that are trained, of a head that any number of places has."""
 
     def __init__(self, head: Eagle3Model | MedusaModel, states: TargetStates, steps: int) -> None:
         super().__init__(PretrainedConfig(hidden_size=states.target.config.get_text_config().hidden_size))
         self.head, self.states = head, states
-        self._steps = steps if isinstance(head, Eagle3Model) else len(head.blocks)
-        if isinstance(head, Eagle3Model):
-            head.embed_tokens.weight.requires_grad_(False)  # the target's, and most of a small head's weights
+        self._places: _Unrolled | _OfEachHead = _PLACES[type(head)](head, steps)
 
     @property
     def device(self) -> torch.device:
@@ -43,7 +41,7 @@ class TrainedHead(PreTrainedModel):  # type: ignore[misc]
 
     @property
     def output_layers(self) -> list[Any]:
-        return [self.head.lm_head] if isinstance(self.head, Eagle3Model) else list(self.head.lm_heads)
+        return self._places.output_layers
 
     def loss(self, inputs: dict[str, torch.Tensor], vocabulary: int, loss_of: LossOf) -> torch.Tensor:
         """The mean over places of the mean loss over positions. A place counts where a round that starts within the completion
@@ -53,47 +51,66 @@ class TrainedHead(PreTrainedModel):  # type: ignore[misc]
         row_N, column_N = predicts_N // width, predicts_N % width
         first_B = torch.full((rows,), width, device=ids_BT.device).scatter_reduce(0, row_N, column_N, "amin")
         total = torch.zeros((), device=ids_BT.device)
-        places = _unrolled if isinstance(self.head, Eagle3Model) else _of_each_head
-        for place, (hidden_BTH, head) in enumerate(places(self.head, self.states, ids_BT, self._steps)):  # type: ignore[arg-type]
+        for place, (hidden_BTH, head) in enumerate(self._places.of(self.states, ids_BT)):
             start_N = column_N - 1 - place  # the row that drafts the token after the column at this place
             counts_N = ((start_N >= first_B[row_N] - 1) & (start_N >= 0)).float()
             hidden_NH = hidden_BTH.flatten(0, 1).index_select(0, row_N * hidden_BTH.shape[1] + start_N.clamp(min=0))
 
             def counted(logits_nD: torch.Tensor, where: slice, counts_N: torch.Tensor = counts_N) -> torch.Tensor:
-                return loss_of(self._over_target(logits_nD, vocabulary), where, counts_N[where]) * counts_N[where]
+                return (
+                    loss_of(self._places.over_target(logits_nD, vocabulary), where, counts_N[where]) * counts_N[where]
+                )
 
             total = total + mean_loss(hidden_NH, head, min(vocabulary, head.out_features), counted, vocabulary)
-        return total / self._steps
+        return total / self._places.steps
 
-    def _over_target(self, logits_nD: torch.Tensor, vocabulary: int) -> torch.Tensor:
-        if isinstance(self.head, Eagle3Model) and self.head.targets_D is not None:
-            return self.head.over_target(logits_nD, vocabulary)
+
+# By place: hidden states (B, T - 1 or T, H), and their output layer.
+Places = Iterator[tuple[torch.Tensor, torch.nn.Linear]]
+
+
+class _Unrolled:
+    """Places of an EAGLE-3 head: each from the one before, with the text's own tokens."""
+
+    def __init__(self, head: Eagle3Model, steps: int) -> None:
+        self.head, self.steps = head, steps
+        self.output_layers = [head.lm_head]
+        head.embed_tokens.weight.requires_grad_(False)  # the target's, and most of a small head's weights
+
+    def of(self, states: TargetStates, ids_BT: torch.Tensor) -> Places:
+        head = self.head
+        features = _states(states, ids_BT, head.layer_ids)
+        rows, width = ids_BT.shape
+        at_BT = torch.arange(width - 1, device=ids_BT.device).expand(rows, -1)
+        attention = AllStarts(at_BT, head.windows)
+        masks, hidden_BTH = [attention] * len(head.layers), head.combine(features)[:, :-1]
+        for place in range(self.steps):
+            attention.place = place
+            token_BT = ids_BT[:, (at_BT[0] + 1 + place).clamp(max=width - 1)]
+            hidden_BTH = head(token_BT, hidden_BTH, at_BT + place, masks)
+            yield hidden_BTH if head.norm_output else head.norm(hidden_BTH), head.lm_head
+
+    def over_target(self, logits_nD: torch.Tensor, vocabulary: int) -> torch.Tensor:
+        return logits_nD if self.head.targets_D is None else self.head.over_target(logits_nD, vocabulary)
+
+
+class _OfEachHead:
+    """Places of Medusa heads: each from the target's last hidden state, by a head of its own."""
+
+    def __init__(self, head: MedusaModel, steps: int) -> None:
+        self.head, self.steps = head, len(head.blocks)
+        self.output_layers = list(head.lm_heads)
+
+    def of(self, states: TargetStates, ids_BT: torch.Tensor) -> Places:
+        state_BTH = _states(states, ids_BT, (NORMED,))[NORMED].to(self.head.device, self.head.dtype)
+        for block, output in zip(self.head.blocks, self.head.lm_heads, strict=True):
+            yield block(state_BTH), output  # type: ignore[misc]
+
+    def over_target(self, logits_nD: torch.Tensor, vocabulary: int) -> torch.Tensor:
         return logits_nD
 
 
-Places = Iterator[
-    tuple[torch.Tensor, torch.nn.Linear]
-]  # by place: hidden states (B, T - 1 or T, H), and their output layer
-
-
-def _unrolled(head: Eagle3Model, states: TargetStates, ids_BT: torch.Tensor, steps: int) -> Places:
-    """Each place from the one before, with the text's own tokens."""
-    features = _states(states, ids_BT, head.layer_ids)
-    rows, width = ids_BT.shape
-    at_BT = torch.arange(width - 1, device=ids_BT.device).expand(rows, -1)
-    attention = AllStarts(at_BT, head.windows)
-    masks, hidden_BTH = [attention] * len(head.layers), head.combine(features)[:, :-1]
-    for place in range(steps):
-        attention.place = place
-        token_BT = ids_BT[:, (at_BT[0] + 1 + place).clamp(max=width - 1)]
-        hidden_BTH = head(token_BT, hidden_BTH, at_BT + place, masks)
-        yield hidden_BTH if head.norm_output else head.norm(hidden_BTH), head.lm_head
-
-
-def _of_each_head(head: MedusaModel, states: TargetStates, ids_BT: torch.Tensor, steps: int) -> Places:
-    state_BTH = _states(states, ids_BT, (NORMED,))[NORMED].to(head.device, head.dtype)
-    for place in range(steps):
-        yield head.blocks[place](state_BTH), head.lm_heads[place]  # type: ignore[misc]
+_PLACES: dict[type, Any] = {Eagle3Model: _Unrolled, MedusaModel: _OfEachHead}
 
 
 def _states(states: TargetStates, ids_BT: torch.Tensor, layers: Collection[int]) -> Features:

@@ -22,13 +22,10 @@ from pipeline.distillation.sharding import complete, divided
 from pipeline.distillation.trained_head import TrainedHead
 from pipeline.distillation.trainer import distill
 from pipeline.distillation.training_log import Log
-from pipeline.drafts.eagle3 import Eagle3Draft
-from pipeline.drafts.eagle3_model import Eagle3Model
-from pipeline.drafts.head_config import kind_of, require_trainable
+from pipeline.drafts.head_config import kind_of, trainable_head
 from pipeline.drafts.head_tensors import measure_draft
 from pipeline.drafts.kinds import Kind
-from pipeline.drafts.loading import load_head
-from pipeline.drafts.medusa import MedusaDraft
+from pipeline.drafts.loading import head_draft, load_head
 from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import BrokenDraft, UsageError
 from pipeline.examination.examiner import AcceptanceSummary, Examiner
@@ -229,8 +226,7 @@ class Training:
         """As it is examined."""
         if not isinstance(model, TrainedHead):
             return PlainDraft(model, self.pair.vocabulary)
-        kind = Eagle3Draft if isinstance(model.head, Eagle3Model) else MedusaDraft
-        return kind(model.head, self.pair.vocabulary, model.states)  # type: ignore[arg-type]
+        return head_draft(model.head, self.pair.vocabulary, model.states)
 
     def _head(self, kind: Kind) -> TrainedHead:
         """UsageError for settings of a training that heads do not have."""
@@ -241,7 +237,7 @@ class Training:
             raise UsageError(str(error)) from None
         target = self._load("target", self.pair.dtype("target")).requires_grad_(False)
         states, path = TargetStates(target), self.pair.path("draft")
-        require_trainable(kind, path)
+        trainable_head(path)
         head: Any = load_head(kind, path, states, self.pair.vocabulary, torch.float32).model
         steps = settings.unrolled_steps or kind.unrolled or 1
         return TrainedHead(head.requires_grad_(True), states, steps)

@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from pipeline.drafts.drawing import draw_block
 from pipeline.drafts.eagle3_model import Eagle3Model, cached_pass
 from pipeline.drafts.examined_logits import Logits, examined, logits_by_place
-from pipeline.drafts.kinds import EAGLE3
+from pipeline.drafts.kinds import EAGLE3, Trait
 from pipeline.models.devices import upload
 from pipeline.speculation.batch import Batch
 from pipeline.speculation.cache import RaggedCache
@@ -49,13 +49,14 @@ class Eagle3Draft:
         return (self.model,)
 
     @property
-    def has_own_embedding(self) -> bool:
-        """Whether its embedding is another than the target's, of the same width."""
+    def own_traits(self) -> tuple[Trait, ...]:
+        """Traits that only its weights show: an embedding that is another than the target's, of the same width."""
         own_VH, of_target_VH = self.model.embed_tokens.weight, self.states.target.get_input_embeddings().weight
         rows = min(len(own_VH), len(of_target_VH))
-        return own_VH.shape[1] == of_target_VH.shape[1] and not torch.equal(
+        is_own = own_VH.shape[1] == of_target_VH.shape[1] and not torch.equal(
             own_VH[:rows].to(of_target_VH.dtype), of_target_VH[:rows].to(own_VH.device)
         )
+        return ("own_embedding",) if is_own else ()
 
     def begin(self, batch: Batch, rules: Rules, prefill: int) -> "Eagle3Drafter":
         return Eagle3Drafter(self.model, self.vocabulary, batch, rules, prefill)

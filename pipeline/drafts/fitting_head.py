@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from pipeline.config.pair import HeadShape
-from pipeline.drafts.head_config import kind_of, require_trainable
+from pipeline.drafts.head_config import kind_of, trainable_head
 from pipeline.drafts.loading import load_head
 from pipeline.drafts.made_heads import new_head
 from pipeline.errors import UnderstudyError, UsageError
@@ -25,7 +25,7 @@ def require_fitting(head: Path | HeadShape, target: Path, trust_remote_code: boo
             _untrained(head, model)
         else:
             kind = kind_of(head)
-            require_trainable(kind, head)
+            trainable_head(head)
             width = int(model.config.get_text_config().vocab_size)
             layers = tuple(load_head(kind, head, TargetStates(model), width).layers)
         StateRecorder(model, layers)

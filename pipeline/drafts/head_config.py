@@ -7,13 +7,14 @@ loses acceptance, and nothing else shows it.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN, Kind, Trait
+from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN, Kind, KindName, Trait
 from pipeline.errors import UsageError
 from pipeline.models.model_json import CONFIG, MOST_BYTES, ModelConfig, Size
 from pipeline.models.names import find_model
@@ -77,6 +78,38 @@ class Eagle3Config:
     norm_before_fc: bool
     fc_norm: bool
     norm_output: bool
+    kind: ClassVar[Kind] = EAGLE3
+    longest: ClassVar[int | None] = None  # tokens that it proposes in a round; None: no limit
+    why_not_trained: ClassVar[str] = ""
+
+    def traits(self, target_layers: int) -> tuple[Trait, ...]:
+        """What of the head not every engine computes. `target_layers`: how many the target has."""
+        ids = self.layer_ids or ()
+        has: dict[Trait, bool] = {
+            "norm_before_residual": self.norm_before_residual,
+            "qk_norm": self.layer["model_type"] == "qwen3",
+            "windows": "sliding_attention" in (self.layer.get("layer_types") or ()),
+            "biases": bool(self.layer.get("attention_bias") or self.layer.get("mlp_bias")),
+            "activation": self.layer.get("hidden_act", "silu") != "silu",
+            "embedding": 0 in ids,
+            "last_layer": target_layers in ids,
+            "one_state": len(ids) == 1,
+            "part_of_vocabulary": self.draft_vocabulary < self.vocabulary,
+        }
+        return tuple(trait for trait, is_so in has.items() if is_so)
+
+    @property
+    def summary(self) -> str:
+        """For people: layers, hidden states, tokens."""
+        count, kind = self.layer.get("num_hidden_layers"), self.layer["model_type"]
+        layers = f"{kind} layers" if count is None else f"{count} {kind} layer{'s' if count != 1 else ''}"
+        reads = (
+            "does not state which hidden states it reads (engines then take an early, a middle and a late one)"
+            if self.layer_ids is None
+            else f"reads hidden states {', '.join(map(str, self.layer_ids))} of the target"
+        )
+        some = f"{self.draft_vocabulary:,} of " if self.draft_vocabulary < self.vocabulary else ""
+        return f"{layers}, {reads}, drafts {some}{self.vocabulary:,} tokens"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +123,29 @@ class MedusaConfig:
     kept: int  # tokens that the heads know: all of the vocabulary, or those of a `token_map`
     bias: bool
     one_output_layer: bool  # for all heads
+    kind: ClassVar[Kind] = MEDUSA
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens that the heads propose in a round."""
+        return self.heads
+
+    @property
+    def why_not_trained(self) -> str:
+        """What keeps the heads from being trained further; empty where nothing does."""
+        if self.kept < self.vocabulary:
+            return "a part of the target's vocabulary"
+        return "one output layer for all" if self.one_output_layer else ""
+
+    def traits(self, target_layers: int) -> tuple[Trait, ...]:
+        """What of the heads not every engine computes."""
+        return ("part_of_vocabulary",) if self.kept < self.vocabulary else ()
+
+    @property
+    def summary(self) -> str:
+        """For people: places, blocks, tokens."""
+        blocks = f"{self.layers} block{'s' if self.layers != 1 else ''}"
+        return f"{self.heads} places of {blocks}, {self.vocabulary:,} tokens; engines draft greedily with it"
 
 
 def kind_of(directory: Path) -> Kind:
@@ -134,51 +190,23 @@ def find_target(name: str) -> Path:
     return directory
 
 
-def longest_block(directory: Path) -> int | None:
-    """The most tokens that a head proposes in a round; None: no limit."""
-    return read_medusa(directory).heads if kind_of(directory) == MEDUSA else None
+def read_head(directory: Path) -> Eagle3Config | MedusaConfig:
+    """What the head in a directory is, by its config.json alone. UsageError for a head that no engine computes so."""
+    return _READERS[kind_of(directory).name](directory)
 
 
-def traits_of(directory: Path, target_layers: int) -> tuple[Trait, ...]:
-    """What of a head not every engine computes. `target_layers`: how many the target has. Its config.json alone is read."""
-    if kind_of(directory) == MEDUSA:
-        medusa = read_medusa(directory)
-        return ("part_of_vocabulary",) if medusa.kept < medusa.vocabulary else ()
-    head = read_eagle3(directory)
-    layer, ids = head.layer, head.layer_ids or ()
-    has: dict[Trait, bool] = {
-        "norm_before_residual": head.norm_before_residual,
-        "qk_norm": layer["model_type"] == "qwen3",
-        "windows": "sliding_attention" in (layer.get("layer_types") or ()),
-        "biases": bool(layer.get("attention_bias") or layer.get("mlp_bias")),
-        "activation": layer.get("hidden_act", "silu") != "silu",
-        "embedding": 0 in ids,
-        "last_layer": target_layers in ids,
-        "one_state": len(ids) == 1,
-        "part_of_vocabulary": head.draft_vocabulary < head.vocabulary,
-    }
-    return tuple(trait for trait, is_so in has.items() if is_so)
-
-
-def require_trainable(kind: Kind, directory: Path) -> None:
-    """UsageError for a head that is examined here, and not trained further. Its files alone are read."""
-    if kind == EAGLE3:
-        read_eagle3(directory)
-        return
-    medusa = read_medusa(directory)
-    is_part = medusa.kept < medusa.vocabulary
-    what = (
-        "a part of the target's vocabulary"
-        if is_part
-        else "one output layer for all"
-        if medusa.one_output_layer
-        else None
-    )
-    if what is not None:
+def trainable_head(directory: Path) -> Eagle3Config | MedusaConfig | None:
+    """None for a plain draft. UsageError for a head that is examined here, and not trained further. Its config.json alone is
+    read."""
+    if not kind_of(directory).reads_states:
+        return None
+    head = read_head(directory)
+    if head.why_not_trained:
         raise UsageError(
-            f"{directory}: Medusa heads with {what} are judged here (`understudy probe`), not trained further; take others, or "
-            f"begin with untrained ones (pair.draft: {{source: target, head: {{kind: {kind.name}}}}})"
+            f"{directory}: Medusa heads with {head.why_not_trained} are judged here (`understudy probe`), not trained further; "
+            f"take others, or begin with untrained ones (pair.draft: {{source: target, head: {{kind: {head.kind.name}}}}})"
         )
+    return head
 
 
 def read_eagle3(directory: Path) -> Eagle3Config:
@@ -245,3 +273,9 @@ def read_medusa(directory: Path) -> MedusaConfig:
         bias=bool(config.medusa_fc_bias),
         one_output_layer=bool(config.original_lm_head),
     )
+
+
+_READERS: dict[KindName, Callable[[Path], Eagle3Config | MedusaConfig]] = {
+    EAGLE3.name: read_eagle3,
+    MEDUSA.name: read_medusa,
+}

@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig
 
-from pipeline.drafts.head_config import Eagle3Config, kind_of, longest_block, read_eagle3, traits_of
+from pipeline.drafts.head_config import Eagle3Config, kind_of, read_eagle3, read_head
 from pipeline.drafts.kinds import EAGLE3
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.built import load_config
@@ -101,8 +101,8 @@ def head_facts(directory: Path, origin: Path, target: Shape, dtype: str) -> dict
 def serving_facts(directory: Path, target: Path, trust_remote_code: bool = False) -> dict[str, Any]:
     """`stored_pair.HeadFacts` of a head, which say whether an engine serves it."""
     layers = int(load_config(target, trust_remote_code).get_text_config().num_hidden_layers)
-    kind, longest = kind_of(directory).name, longest_block(directory)
-    return {"kind": kind, "longest": longest, "traits": list(traits_of(directory, layers))}
+    head = read_head(directory)
+    return {"kind": head.kind.name, "longest": head.longest, "traits": list(head.traits(layers))}
 
 
 def check_tensors(directory: Path, wanted: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:

@@ -10,11 +10,11 @@ import torch
 from pipeline.config.pair import DeviceMap
 from pipeline.drafts.base_draft import has_other_vocabulary
 from pipeline.drafts.eagle3 import Eagle3Draft
-from pipeline.drafts.eagle3_model import load_eagle3
+from pipeline.drafts.eagle3_model import Eagle3Model, load_eagle3
 from pipeline.drafts.head_config import kind_of, read_eagle3, read_medusa
 from pipeline.drafts.kinds import EAGLE3, LOOKUP, MEDUSA, PLAIN, SUFFIX, TLI, Kind, KindName
 from pipeline.drafts.lookup import PromptLookup
-from pipeline.drafts.medusa import MedusaDraft, load_medusa
+from pipeline.drafts.medusa import MedusaDraft, MedusaModel, load_medusa
 from pipeline.drafts.plain import PlainDraft
 from pipeline.drafts.suffix import SuffixMatching, SuffixSettings
 from pipeline.drafts.surgery import extend_vocabulary, gained_tokens
@@ -107,11 +107,14 @@ def load_head(
     target = states.target
     given = (target, dtype or target.dtype, input_device(target))
     try:
-        if kind == EAGLE3:
-            return Eagle3Draft(load_eagle3(path, read_eagle3(path), *given), vocabulary, states)
-        return MedusaDraft(load_medusa(path, read_medusa(path), *given), vocabulary, states)
+        return head_draft(_HEAD_LOADERS[kind.name](path, *given), vocabulary, states)
     except UsageError as error:
         raise BrokenDraft(str(error)) from error
+
+
+def head_draft(model: Eagle3Model | MedusaModel, vocabulary: int, states: TargetStates) -> Eagle3Draft | MedusaDraft:
+    """The draft of a head's model, for the target of `states`."""
+    return _HEAD_DRAFTS[type(model)](model, vocabulary, states)
 
 
 def lacking_tokens(pair: Pair, path: Path, trusted: bool) -> list[int]:
@@ -145,4 +148,12 @@ _LOADERS: dict[KindName, Callable[[DraftSource, torch.device], LoadedDraft]] = {
     **dict.fromkeys((PLAIN.name, TLI.name, EAGLE3.name, MEDUSA.name), _with_weights),
     LOOKUP.name: lambda source, device: PromptLookup(source.lookup_ngram),
     SUFFIX.name: lambda source, device: SuffixMatching(SuffixSettings()),
+}
+_HEAD_LOADERS: dict[KindName, Callable[..., Eagle3Model | MedusaModel]] = {
+    EAGLE3.name: lambda path, *given: load_eagle3(path, read_eagle3(path), *given),
+    MEDUSA.name: lambda path, *given: load_medusa(path, read_medusa(path), *given),
+}
+_HEAD_DRAFTS: dict[type, Callable[..., Eagle3Draft | MedusaDraft]] = {
+    Eagle3Model: Eagle3Draft,
+    MedusaModel: MedusaDraft,
 }

@@ -5,7 +5,7 @@ begins a model. Its layer has the sizes of the target's layers. Untrained Medusa
 their blocks are 0 and their output layers the target's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import nn
 from pipeline.config.pair import HeadShape
 from pipeline.drafts.eagle3_model import Eagle3Model, check_layer_ids
 from pipeline.drafts.head_config import Eagle3Config, MedusaConfig
-from pipeline.drafts.kinds import MEDUSA
+from pipeline.drafts.kinds import EAGLE3, MEDUSA
 from pipeline.drafts.medusa import MedusaModel
 from pipeline.errors import UsageError
 from pipeline.models.model_json import CONFIG
@@ -35,9 +35,7 @@ _WITH_QK_NORM = ("qwen3", "qwen3_moe")
 
 def new_head(target: Any, shape: HeadShape, seed: int) -> Eagle3Model | MedusaModel:
     """An untrained head of the given shape for a loaded target. UsageError for a target that has none."""
-    if shape.kind == MEDUSA.name:
-        return new_medusa(target, shape.places)
-    return new_eagle3(target, shape.layer_ids, seed, shape.layer == "eagle")
+    return _NEW[shape.kind](target, shape, seed)
 
 
 def default_layers(target: Any) -> tuple[int, ...]:
@@ -126,7 +124,7 @@ def new_medusa(target: Any, places: int) -> MedusaModel:
 def save_head(model: Eagle3Model | MedusaModel, out: Path) -> None:
     """Write the head: speculators' layout for EAGLE-3, vLLM's for Medusa. Nothing in it depends on the machine."""
     out.mkdir(parents=True, exist_ok=True)
-    tensors, config = _eagle3_files(model) if isinstance(model, Eagle3Model) else _medusa_files(model)
+    tensors, config = _FILES[type(model)](model)
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, out / "model.safetensors")
     write_json(out / CONFIG, config | {"dtype": str(model.dtype).removeprefix("torch.")})
 
@@ -177,3 +175,13 @@ def _medusa_files(model: MedusaModel) -> tuple[dict[str, torch.Tensor], dict[str
         "num_hidden_layers": len(model.blocks[0].layers),  # type: ignore[arg-type]
         "medusa_fc_bias": any(name.endswith(".bias") for name in tensors),
     }
+
+
+_NEW: dict[str, Callable[[Any, HeadShape, int], Eagle3Model | MedusaModel]] = {
+    EAGLE3.name: lambda target, shape, seed: new_eagle3(target, shape.layer_ids, seed, shape.layer == "eagle"),
+    MEDUSA.name: lambda target, shape, seed: new_medusa(target, shape.places),
+}
+_FILES: dict[type, Callable[[Any], tuple[dict[str, torch.Tensor], dict[str, Any]]]] = {
+    Eagle3Model: _eagle3_files,
+    MedusaModel: _medusa_files,
+}

@@ -16,7 +16,7 @@ from pipeline.drafts.drawing import draw_block
 from pipeline.drafts.examined_logits import Logits, examined, logits_by_place
 from pipeline.drafts.head_config import MedusaConfig
 from pipeline.drafts.head_tensors import check_tensors, read_tensors
-from pipeline.drafts.kinds import MEDUSA
+from pipeline.drafts.kinds import MEDUSA, Trait
 from pipeline.errors import UsageError
 from pipeline.models.devices import upload
 from pipeline.speculation.batch import Batch
@@ -90,6 +90,7 @@ class MedusaDraft:
     """`drafter.LoadedDraft` for loaded heads. `states`: of their target."""
 
     kind, layers = MEDUSA, (NORMED,)
+    own_traits: tuple[Trait, ...] = ()
 
     def __init__(self, model: MedusaModel, vocabulary: int, states: TargetStates) -> None:
         self.model, self.vocabulary, self.states = model, vocabulary, states

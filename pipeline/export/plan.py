@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.config.evaluate import Drafting
 from pipeline.config.quantize import Variant
-from pipeline.drafts.head_config import longest_block
+from pipeline.drafts.head_config import read_head
 from pipeline.engines.facts import FACTS, EngineFacts, ExportEngine
 from pipeline.engines.issues import cpu_sampling_issues, schedule_issues
 from pipeline.errors import UsageError
@@ -83,7 +83,7 @@ def plan_export(
     """
     facts = require_engine(engine)
     require_loadable(draft, engine, tensor_parallel)
-    longest = longest_block(draft.directory)
+    longest = read_head(draft.directory).longest if draft.kind.reads_states else None
     if gamma is not None and longest is not None and gamma > longest:
         raise UsageError(f"--gamma {gamma}: the draft proposes at most {longest} tokens; give {longest} or fewer")
     most = draft.config.evaluate.max_gamma

@@ -17,7 +17,7 @@ from pipeline.corpus.columns import input_column, system_column
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.rows import BadRow, kind_of, parse_row
-from pipeline.drafts.head_config import require_target
+from pipeline.drafts.head_config import Eagle3Config, MedusaConfig, require_target, trainable_head
 from pipeline.drafts.head_tensors import require_smaller as smaller
 from pipeline.drafts.kinds import KindName
 from pipeline.drafts.named_pair import saved_dtype
@@ -27,7 +27,6 @@ from pipeline.models.loading import load_tokenizer
 from pipeline.models.names import layers_to_keep, local_directory, pinned_name, same_model
 from pipeline.models.shape import read_shape
 from pipeline.planning.log_columns import READ, LogColumns
-from pipeline.planning.published_head import PublishedHead, published_head
 from pipeline.progress import Progress
 from pipeline.servers.connect import served_model_of
 from pipeline.servers.target import SCORING_TOKENS
@@ -56,7 +55,7 @@ class Model:
     asked: bool = False  # the hub was asked for the revision
     layers: int | None = None  # of the target, which the draft is made of
     head: KindName | None = None  # an untrained one on the target's hidden states, which the draft is
-    published: PublishedHead | None = None  # a head, which the draft is
+    published: Eagle3Config | MedusaConfig | None = None  # a head, which the draft is
     url: str | None = None  # of the server that runs it
     served_name: str | None = None
     api: str = "vllm"
@@ -96,7 +95,7 @@ def named_model(name: str, role: str, trusted: bool) -> Model:
         return Model(source=source, revision=commit, dtype="bfloat16", asked=asked, trusted=trusted)
     if role == "target":
         require_target(directory, f"--target {name}")
-    head = published_head(directory) if role == "draft" else None
+    head = trainable_head(directory) if role == "draft" else None
     source, dtype = str(directory.resolve()), saved_dtype(directory)
     if head is not None:
         return Model(source=source, revision=None, dtype=dtype, directory=directory, published=head, trusted=trusted)

@@ -141,7 +141,7 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
             yield f"    head: {{kind: {model.head}}}  # {_OF_HEADS[model.head]}; trained from nothing"
         if model.published:
             yield f"    # its config.json: a head of kind {model.published.kind.name}, which is trained further;"
-            yield f"    # {model.published.found}"
+            yield f"    # {model.published.summary}"
         if model.revision:
             when = "  # the commit that the hub had when this file was written" if model.asked else ""
             yield f"    revision: {_text(model.revision)}{when}"

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.config.corpus import DEFAULT_PROMPT_TOKENS
 from pipeline.config.quantize import DEFAULT_VARIANTS, QuantizedVariant
 from pipeline.config.root import Config
-from pipeline.drafts.kinds import EAGLE3, KINDS, MEDUSA, PLAIN
+from pipeline.drafts.kinds import KINDS, PLAIN
 from pipeline.engines.facts import FACTS
 from pipeline.errors import UsageError
 
@@ -33,7 +33,7 @@ def apply_pair(config: Config, facts: Facts) -> tuple[Config, list[str]]:
     _check_training(config)
     head = facts.get("head") or {}
     longest = head.get("longest")
-    kind = KINDS[head.get("kind", EAGLE3.name if longest is None else MEDUSA.name)] if head else PLAIN
+    kind = KINDS[head["kind"]] if head else PLAIN
     try:
         config.require_for(kind, longest, head.get("traits", ()))
     except ValueError as error:

@@ -206,10 +206,23 @@ def test_nothing_holds_all_completions() -> None:
 
 
 def test_only_drafts_ask_which_kind_a_draft_is() -> None:
-    """Elsewhere a kind is known by what `drafts/kinds.py` says of it, or not at all: nothing is compared with its name."""
+    """Elsewhere a kind is known by what `drafts/kinds.py` says of it, or not at all: nothing is compared with its name or the
+    kind itself, and no draft or model of one is recognised by its class."""
     from pipeline.drafts import kinds
 
-    constants = {f"{name}.name" for name, value in vars(kinds).items() if isinstance(value, kinds.Kind)}
+    all_kinds = {name for name, value in vars(kinds).items() if isinstance(value, kinds.Kind)}
+    constants = {f"{name}.name" for name in all_kinds} | {
+        "EAGLE3",
+        "MEDUSA",
+        "TLI",
+    }  # PLAIN: whether there is a head at all
+    classes = {
+        node.name
+        for path in (PIPELINE / "drafts").glob("*.py")
+        for node in nodes(path)
+        if isinstance(node, ast.ClassDef) and node.name.endswith(("Draft", "Model", "Lookup", "Matching"))
+    }
+    assert {"Eagle3Draft", "Eagle3Model", "MedusaDraft", "PlainDraft", "PromptLookup"} <= classes
     found = []
     for root in (PIPELINE, STAGES):
         for path in root.rglob("*.py"):
@@ -222,6 +235,9 @@ def test_only_drafts_ask_which_kind_a_draft_is() -> None:
                     named = {ast.unparse(one) for one in sides} & constants
                     if names - {"plain"} or named:  # `plain` is plain decoding elsewhere
                         found.append(f"{path.relative_to(PIPELINE.parent)}:{node.lineno}")
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+                    asked = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)}
+                    found += [f"{path.relative_to(PIPELINE.parent)}:{node.lineno}"] * bool(asked & classes)
     assert [] == found
 
 

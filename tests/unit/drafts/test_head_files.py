@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from pipeline.drafts.eagle3 import Eagle3Draft
 from pipeline.drafts.eagle3_model import load_eagle3
-from pipeline.drafts.head_config import kind_of, read_eagle3, require_trainable
+from pipeline.drafts.head_config import kind_of, read_eagle3, trainable_head
 from pipeline.drafts.head_tensors import head_facts
 from pipeline.drafts.kinds import EAGLE3, MEDUSA, PLAIN
 from pipeline.drafts.loading import load_head
@@ -221,15 +221,15 @@ def test_what_config_json_does_not_state_is_the_default_of_its_type(target: Any,
 
 def test_which_heads_are_trained_further(target: Any, tmp_path: Path) -> None:
     part = write_eagle3(tmp_path / "eagle3", eagle3_draft(target, kept=10))
-    require_trainable(kind_of(part), part)
+    trainable_head(part)
     head = write_medusa(tmp_path / "medusa", medusa_draft(target))
-    require_trainable(kind_of(head), head)
+    trainable_head(head)
     config = json.loads((head / "config.json").read_text()) | {"original_lm_head": True}
     (head / "config.json").write_text(json.dumps(config))
     with pytest.raises(
         UsageError, match=r"Medusa heads with one output layer for all are judged here .* not trained further"
     ):
-        require_trainable(kind_of(head), head)
+        trainable_head(head)
 
 
 def test_a_head_with_a_part_of_the_vocabulary_is_written_with_its_tokens(target: Any, tmp_path: Path) -> None:

@@ -58,9 +58,9 @@ def test_sglang_samples_a_head_at_the_temperature_alone() -> None:
 def test_an_embedding_of_its_own_is_known_and_refused_where_engines_replace_it() -> None:
     target = tiny_llama(hidden=32, layers=4, dtype=torch.float32)
     draft = eagle3_draft(target)
-    assert not draft.has_own_embedding
+    assert () == draft.own_traits
     draft.model.embed_tokens.weight.data[3] += 1
-    assert draft.has_own_embedding
+    assert ("own_embedding",) == draft.own_traits
     assert "without embed_tokens.weight in its files" in str(why_unserved("sglang", "eagle3", ["own_embedding"]))
     assert why_unserved("vllm", "eagle3", ["own_embedding"]) is None
 
