@@ -1,4 +1,4 @@
-"""What `init` says of a head in a directory: its kind, and what its config.json states. Torch-free."""
+"""What `init` prints of a head in a directory: its kind, and what its config.json states. Torch-free."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,8 @@ def published_head(directory: Path) -> PublishedHead | None:
     if not kind.reads_states:
         return None
     require_trainable(kind, directory)
-    found = _medusa(directory) if kind == MEDUSA else _eagle3(directory)
-    return PublishedHead(kind=kind, longest=longest_block(directory), found=found)
+    finding = _medusa(directory) if kind == MEDUSA else _eagle3(directory)
+    return PublishedHead(kind=kind, longest=longest_block(directory), found=finding)
 
 
 def _eagle3(directory: Path) -> str:
