@@ -16,6 +16,7 @@ from pipeline.models.files import tokenizer_digest
 from pipeline.models.step_shape import step_shape
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.registry.drafts import Proposed, RegisteredDraft, Withdrawn
+from pipeline.registry.packaging import Package
 from pipeline.registry.registry import Registry
 from pipeline.registry.run_content import model_figures
 from pipeline.registry.version_tags import version_tags
@@ -54,15 +55,17 @@ def run(context: StageContext[PromoteSettings]) -> Outcome:
     _check_export(context, chosen)
     compared = context.settings.champion
     draft = registry.promote(
-        model_dir=context.inputs[draft_input(chosen)] / "draft",
-        digest=facts["digest"],
-        card=text,
-        description=version_description(decision, registry.name, context.run_id, utc_now()),
-        tags=version_tags(facts, context.settings.promote.deployment),
-        metrics=model_figures(decision),
-        dataset=(f"{context.settings.name}-corpus", facts["provenance"]["corpus"]),
+        Package(
+            model_dir=context.inputs[draft_input(chosen)] / "draft",
+            digest=facts["digest"],
+            card=text,
+            description=version_description(decision, registry.name, context.run_id, utc_now()),
+            tags=version_tags(facts, context.settings.promote.deployment),
+            metrics=model_figures(decision),
+            dataset=(f"{context.settings.name}-corpus", facts["provenance"]["corpus"]),
+            run_id=context.run_id,
+        ),
         expected=RegisteredDraft(name=registry.name, version=compared.version) if compared else None,
-        run_id=context.run_id,
         why=gain_in_words(decision),
         approval_days=context.settings.promote.approval_days if by_hand else None,
     )

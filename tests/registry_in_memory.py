@@ -20,8 +20,8 @@ from pipeline.errors import RegistryUnavailable, UnderstudyError
 from pipeline.registry import registry
 from pipeline.registry.aliases import Alias, Entry, VersionTag, Write, applied
 from pipeline.registry.mlflow_client import Location
+from pipeline.registry.mlflow_runs import RUN_TAG
 from pipeline.registry.packaging import CARD, Package
-from pipeline.registry.parent_run import RUN_TAG
 from pipeline.registry.port import Port, Prompt, VersionRecord
 from pipeline.registry.tracking import Tracker
 from pipeline.store.artifacts import Store

@@ -1,11 +1,17 @@
 """`understudy plan`: what a run costs, before it runs."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, ConfigPath, EvenIfRefused, JsonOption, Overrides, StorePath
 from pipeline.progress import say, say_json
+
+if TYPE_CHECKING:
+    from pipeline.config.root import Config
+    from pipeline.planning.earlier_runs import Measurements
+    from pipeline.planning.trial_runs import Measured
+    from pipeline.store.artifacts import Store
 
 
 def plan(
@@ -30,10 +36,8 @@ def plan(
     from pipeline.commands.tables.dry_run import print_memory, print_stored
     from pipeline.commands.tables.plan import print_estimate, print_forecast
     from pipeline.config.loading import load_config
-    from pipeline.planning.earlier_runs import measurements, with_small_runs
     from pipeline.planning.estimate import estimate
     from pipeline.planning.forecast import forecast, last_learning_curve
-    from pipeline.planning.local_sizes import with_local_sizes
     from pipeline.planning.memory import memory_of
     from pipeline.planning.trial_runs import measure as measure_trials
     from pipeline.progress import Progress
@@ -50,10 +54,8 @@ def plan(
     if resolved.plan.rows is None and not require_stored_prompts(resolved, kept, progress, even_if_refused):
         require_prompts(resolved, progress, even_if_refused)
     planned = preview(resolved, kept) if resolved.plan.rows is None else []  # whose prompts need not be there
-    known = with_local_sizes(resolved, measurements(kept, resolved))
     measured = measure_trials(resolved, made, kept, progress) if measure else None
-    if measured is not None:
-        known = with_small_runs(known, measured.lengths, measured.draft_parameters, measured.target_parameters)
+    known = _known(resolved, kept, measured)
     costs, memory = estimate(resolved, made, known, measured), memory_of(resolved, made, known)
     if as_json:
         say_json(
@@ -73,3 +75,14 @@ def plan(
     print_stored(costs, planned)
     if measured is None:
         say("to measure the throughput of each job in two small runs, add --measure")
+
+
+def _known(config: "Config", store: "Store", measured: "Measured | None") -> "Measurements":
+    """What earlier runs, the models on this machine and the small runs have measured."""
+    from pipeline.planning.earlier_runs import measurements, with_small_runs
+    from pipeline.planning.local_sizes import with_local_sizes
+
+    known = with_local_sizes(config, measurements(store, config))
+    if measured is None:
+        return known
+    return with_small_runs(known, measured.lengths, measured.draft_parameters, measured.target_parameters)

@@ -68,12 +68,12 @@ def _unseen(target: "Shape", draft: str, facts: EngineFacts) -> str:
 
 
 def _cost(target: "Shape", draft: "Shape", size: int, dtype: str) -> str:
-    """Of a request as long as the target's context, in keys and values of both models."""
+    """The cost of a request as long as the target's context, in keys and values of both models."""
     tokens = target.context
-    shapes = [one for one in (target, draft) if one.attention.count]
-    element = [one.cache_elements_per_token * size / one.attention.count for one in shapes]
-    kept = sum(each * one.attention.kept(tokens) for each, one in zip(element, shapes, strict=True))
-    every = sum(each * one.attention.count * tokens for each, one in zip(element, shapes, strict=True))
+    shapes = [model for model in (target, draft) if model.attention.count]
+    element = [shape.cache_elements_per_token * size / shape.attention.count for shape in shapes]
+    kept = sum(each * model.attention.kept(tokens) for each, model in zip(element, shapes, strict=True))
+    every = sum(each * model.attention.count * tokens for each, model in zip(element, shapes, strict=True))
     number = dtype if dtype in NUMBERS else "16 bits"
     return (
         f"layers with a window then keep all tokens, so a request of {tokens:,} tokens takes {_size(every)} of KV cache in place "
@@ -87,7 +87,7 @@ def _size(number: float) -> str:
 
 def _said(layers: AttentionLayers) -> str:
     """Such as `22 layers with a window of 1,024 tokens, 4 of full attention`."""
-    kinds = sorted(layers.by_window.items(), key=lambda one: (one[0] is None, one[0] or 0))
+    kinds = sorted(layers.by_window.items(), key=lambda kind: (kind[0] is None, kind[0] or 0))
     words = [
         f"{count} with a window of {window:,} tokens" if window else f"{count} of full attention"
         for window, count in kinds

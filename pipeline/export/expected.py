@@ -60,13 +60,13 @@ def expected_counters(
             own = None if by is config.evaluate else _drafts_as(draft, facts)
             return examine_as_served(loaded, stored, sampling, by, at, track.advance, own)
 
-    found = examined(deployed)
-    if found is None:
+    figures = examined(deployed)
+    if figures is None:
         raise UnderstudyError(
             f"{draft.completions}: no examination completions at the deployment's sampling settings; run the config again"
         )
     # A head's rate is over the tokens that it drafts, which depend on length and convention.
-    again = found if draft.kind.by_token else examined(deployed, config.evaluate, [config.evaluate.gamma])
+    again = figures if draft.kind.by_token else examined(deployed, config.evaluate, [config.evaluate.gamma])
     assert again is not None
     if not draft.given:
         _check_unchanged(draft, again, drafting)
@@ -79,7 +79,7 @@ def expected_counters(
         gamma=served[-1],
         confidence=settings.confidence,
         notes=note,
-        deployed=found,
+        deployed=figures,
         temperature_0=None if deployed.greedy else examined(GREEDY),
         other_drafting=None
         if other is None
@@ -124,8 +124,8 @@ def examine_as_served(
     def add(window: Sequence[StoredCompletion], acceptance: Sequence[Acceptance]) -> None:
         facts = draft_independent(window)
         for gamma in gammas:
-            found = count_at_length(facts, acceptance, gamma, examiner.counting)
-            counts[gamma] = counts[gamma] + found if gamma in counts else found
+            added = count_at_length(facts, acceptance, gamma, examiner.counting)
+            counts[gamma] = counts[gamma] + added if gamma in counts else added
 
     for item in chain.from_iterable(examiner.counts(draft, completions, on_done, add)):
         prompts, tokens = prompts + 1, tokens + item.tokens
@@ -187,8 +187,8 @@ def _one_more(counts: LengthCounts, strata: Sequence[str], confidence: float) ->
     """1 + accepted / rounds."""
     accepted_N, rounds_N = counts.accepted_N, counts.rounds_N
     none_N = np.zeros_like(rounds_N)
-    found = ratio_gain(accepted_N, rounds_N, none_N, rounds_N, strata, confidence, counts.conversations)
-    return replace(found, value=1 + found.value, low=1 + found.low, high=1 + found.high)
+    gain = ratio_gain(accepted_N, rounds_N, none_N, rounds_N, strata, confidence, counts.conversations)
+    return replace(gain, value=1 + gain.value, low=1 + gain.low, high=1 + gain.high)
 
 
 def _as_the_engine(
@@ -215,13 +215,13 @@ def _as_the_engine(
     return EvaluateConfig.model_validate(settings.model_dump() | changes), notes
 
 
-def _check_unchanged(draft: Draft, found: ServedFigures, drafting: Drafting) -> None:
+def _check_unchanged(draft: Draft, figures: ServedFigures, drafting: Drafting) -> None:
     """The weights as exported must be those that were promoted."""
     profile, config = draft.profile, draft.config
     wanted = "greedy" if draft.kind.greedy else config.evaluate.draft_sampling
     alike = config.sampling.top_k == 0 and config.sampling.top_p == 1 and config.sampling.min_p == 0
     if alike and (drafting == wanted or config.sampling.temperature == 0):
-        before, now = profile.examined[0].acceptance_rate.value, found.acceptance_rate
+        before, now = profile.examined[0].acceptance_rate.value, figures.acceptance_rate
         if abs(now - before) > _MOST_DIFFERENCE:
             raise UnderstudyError(
                 f"{draft.label}: the exported weights have the acceptance rate {now:.4f}, and {before:.4f} was examined; "

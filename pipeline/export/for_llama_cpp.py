@@ -8,7 +8,7 @@ DRAFT = "draft.gguf"
 
 
 def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
-    """By name: the launch script. The target must be a GGUF file, so TARGET has no default."""
+    """The files by name: the launch script. The target must be a GGUF file, so TARGET has no default."""
     words = [
         *("llama-server", "-m", "$TARGET"),
         *("-md", f"{HERE}/{DRAFT}"),

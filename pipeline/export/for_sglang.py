@@ -10,7 +10,7 @@ _QUANTIZATION = {"unquantized": "unquant", "int8": "bitsandbytes", "int4": "bits
 
 
 def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
-    """By name: the launch script."""
+    """The files by name: the launch script."""
     gamma, source = plan.lengths.gamma, plan.draft.config.pair.target
     words = [PYTHON, "-m", "sglang.launch_server", "--model-path", "$TARGET"]
     if source.is_hub and not source.is_served and source.revision:

@@ -16,7 +16,7 @@ CONFIG = "config.yaml"
 
 
 def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
-    """By name: the launch script, and the YAML file that it passes."""
+    """The files by name: the launch script, and the YAML file that it passes."""
     words = ["trtllm-serve", "$TARGET", "--extra_llm_api_options", f"{HERE}/{CONFIG}"]
     words += ["--tp_size", str(plan.tensor_parallel)]
     if needs_code(plan.draft):
@@ -42,7 +42,7 @@ def llm_options(plan: ExportPlan) -> dict[str, Any]:
             "decoding_type": plan.facts.methods[draft.kind.name],
             "speculative_model": str(plan.out / "draft"),
             **(for_tensorrt(lengths.by_batch) if lengths.by_batch else {"max_draft_len": lengths.gamma}),
-            **({"eagle3_layers_to_capture": [one - 1 for one in plan.states]} if plan.states else {}),
+            **({"eagle3_layers_to_capture": [state - 1 for state in plan.states]} if plan.states else {}),
         },
     }
 

@@ -17,7 +17,7 @@ def base_model(draft: Draft) -> str:
 
 
 def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
-    """By name: the launch script. It runs in its own directory, where the link to the target is."""
+    """The files by name: the launch script. It runs in its own directory, where the link to the target is."""
     base, dtype = base_model(plan.draft), plan.draft.pair.dtype("target")
     words = ["text-generation-launcher", "--model-id", "./draft"]
     words += ["--speculate", str(plan.lengths.gamma)]

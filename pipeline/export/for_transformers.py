@@ -8,7 +8,7 @@ from pipeline.export.target import target_name
 
 
 def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
-    """By name: the lines of Python that use the draft."""
+    """The files by name: the lines of Python that use the draft."""
     sampled = plan.draft.config.sampling.temperature > 0
     return {
         "launch.txt": "\n".join(

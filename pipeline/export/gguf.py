@@ -20,7 +20,7 @@ _TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
 def find_converter(given: str | None) -> Path:
-    """The converter: `given`, or that of the environment. UsageError says how to get it."""
+    """The converter: `given`, or that of the environment. UsageError with how to get it."""
     name = given or os.environ.get(VARIABLE)
     if not name:
         raise UsageError(f"--engine llama.cpp needs llama.cpp's converter: {_HOW}")

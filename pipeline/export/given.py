@@ -13,13 +13,13 @@ from pipeline.store.runs import RunRecord
 def given_draft(draft: Draft, record: RunRecord) -> Draft:
     """`draft`, a directory or a model of the hub, with the pair and the settings of a run. UsageError for a draft that lacks
     tokens of the target."""
-    found = replace(draft, run=record.id, chosen=UNQUANTIZED)
-    pair, trusted = found.pair, found.config.pair.trust_remote_code
+    examined = replace(draft, run=record.id, chosen=UNQUANTIZED)
+    pair, trusted = examined.pair, examined.config.pair.trust_remote_code
     tokenizer = load_tokenizer(pair.tokenizer, trusted)
-    kind = kind_for(found.directory, tokenizer, pair.facts["target"]["logits_width"], trusted)
-    if not kind.reads_states and not kind.maps_tokens and (gained := lacking_tokens(pair, found.directory, trusted)):
+    kind = kind_for(examined.directory, tokenizer, pair.facts["target"]["logits_width"], trusted)
+    if not kind.reads_states and not kind.maps_tokens and (gained := lacking_tokens(pair, examined.directory, trusted)):
         raise UsageError(
             f"{draft.label}: it lacks {len(gained)} tokens of the target, for which a run adds rows (`understudy run`); no "
             "engine takes it as it is"
         )
-    return replace(found, given=kind)
+    return replace(examined, given=kind)

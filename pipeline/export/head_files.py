@@ -47,21 +47,22 @@ def _medusa(plan: ExportPlan, out: Path) -> None:
 
 
 def _write(files: HeadFiles, out: Path, name: str, more: dict[str, Any]) -> None:
-    save_file({key: one.contiguous() for key, one in files.tensors.items()}, out / name, {"format": "pt"})
+    save_file({key: tensor.contiguous() for key, tensor in files.tensors.items()}, out / name, {"format": "pt"})
     write_json(out / CONFIG, files.config | more)
 
 
 @reads_own_files("a model directory that the pair stage has read")
 def _embedding(draft: Draft) -> torch.Tensor:
-    """Of the target, (V, H). The rest of the target is loaded only where its files have another name for it than its model."""
+    """The embedding of the target, (V, H). The rest of the target is loaded only where its files have another name for it than
+    its model."""
     path, trusted = draft.pair.path("target"), draft.config.pair.trust_remote_code
     built = read_only_empty_model(path, trusted)
     wanted = {f"{name}.weight" for name, module in built.named_modules() if module is built.get_input_embeddings()}
     for file in weight_files(path):
         with safe_open(file, framework="pt") as stored:
             for name in wanted.intersection(stored.keys()):
-                found: torch.Tensor = stored.get_tensor(name)
-                return found
+                tensor: torch.Tensor = stored.get_tensor(name)
+                return tensor
     loaded = load_model(path, draft.pair.dtype("target"), torch.device("cpu"), trusted)
     weight: torch.Tensor = loaded.get_input_embeddings().weight.detach()
     return weight

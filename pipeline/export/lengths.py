@@ -52,15 +52,15 @@ def choose_lengths(draft: Draft, schedules: bool, given: int | None = None) -> D
     cap = config.gate.load.max_batch
     workload = workload.up_to(min(costs.max_gamma, workload.max_gamma))
     schedule = make_schedule([draft_option(draft.variant, workload, costs, cap)])
-    found = _from_schedule(schedule.lengths_N.tolist(), plain, schedules)
-    losses = [said for one in schedule.drafts if one.losses for said in said_of_losses(one.losses.to_plain)]
+    lengths = _from_schedule(schedule.lengths_N.tolist(), plain, schedules)
+    losses = [said for option in schedule.drafts if option.losses for said in said_of_losses(option.losses.to_plain)]
     of_times = _said_of_times(schedule, f"gate.profile.{draft.variant}")
-    return replace(found, notes=(*found.notes, *of_times, *(losses if found.by_batch else ())))
+    return replace(lengths, notes=(*lengths.notes, *of_times, *(losses if lengths.by_batch else ())))
 
 
 def _said_of_times(schedule: Schedule, where: str) -> list[str]:
     """How certain the draft lengths are, and which were not measured at such loads."""
-    said, errors = [], list(dict.fromkeys(one.said for one in schedule.accuracy_N if one.fitted))
+    said, errors = [], list(dict.fromkeys(accuracy.said for accuracy in schedule.accuracy_N if accuracy.fitted))
     if errors:
         unknown = "; a speedup within that error is not certain" if schedule.uncertain_N.any() else ""
         said.append(f"draft lengths by {where}: {', '.join(errors)}{unknown}")

@@ -1,7 +1,7 @@
 """The link `champion` in `promote.export.out`, which servers start from.
 
 Each version has a directory of its own there. The link is replaced atomically, so a server that is started from it finds one
-version or the other. Does not know how a draft is exported.
+version or the other. Does not depend on how a draft is exported.
 """
 
 import os
@@ -15,12 +15,12 @@ LINK = "champion"
 
 
 def exported_directory(settings: ExportConfig, version: str) -> Path:
-    """Where a version is exported to."""
+    """The directory that a version is exported to."""
     return Path(settings.out).absolute() / f"version-{version}"
 
 
 def linked_directory(settings: ExportConfig) -> Path | None:
-    """Where the link points to; None if there is no link."""
+    """The directory that the link points to; None if there is no link."""
     link = Path(settings.out).absolute() / LINK
     return link.parent / os.readlink(link) if link.is_symlink() else None
 

@@ -36,7 +36,9 @@ class ExportPlan:
     worth: tuple[str, ...] = ()  # of the notes, those about its speed: they are in the start script too
     options: tuple[str, ...] = ()  # of the start command, that the pair needs
     converter: Path | None = None  # of llama.cpp
-    states: tuple[int, ...] = ()  # of the target, by number, that a head reads; empty where the engine is not told
+    states: tuple[
+        int, ...
+    ] = ()  # of the target, by number, that a head reads; empty where the engine does not get them
 
     @property
     def facts(self) -> EngineFacts:
@@ -54,16 +56,16 @@ class ExportPlan:
         return cpu_sampling_issues(self.engine, self.draft.config.sampling.temperature)
 
     def comment(self, text: str) -> str:
-        """Of the start script: `text`, and what is known of the draft's speed."""
-        return "\n".join([text, *(one[0].upper() + one[1:] + "." for one in self.worth)])
+        """A comment of the start script: `text`, and what is known of the draft's speed."""
+        return "\n".join([text, *(sentence[0].upper() + sentence[1:] + "." for sentence in self.worth)])
 
 
 def require_free(out: Path) -> None:
     """UsageError unless `out` is absent or an empty directory."""
-    if found := [one for one in _IMPOSSIBLE if one in str(out.absolute())]:
+    if impossible := [character for character in _IMPOSSIBLE if character in str(out.absolute())]:
         raise UsageError(
-            f"--out {out}: {' '.join(map(repr, found))} is not possible in the path (vLLM searches it as a pattern, and a shell "
-            "starts from it); choose another directory"
+            f"--out {out}: {' '.join(map(repr, impossible))} is not possible in the path (vLLM searches it as a pattern, and a "
+            "shell starts from it); choose another directory"
         )
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise UsageError(f"--out {out}: it is not empty; name a new directory")
@@ -79,7 +81,7 @@ def plan_export(
 ) -> ExportPlan:
     """Check the draft against the engine, and choose its settings. `gamma`: the draft length, if not that of the run's config.
 
-    UsageError says what the engine does not take.
+    UsageError for what the engine does not take.
     """
     facts = require_engine(engine)
     require_loadable(draft, engine, tensor_parallel)
@@ -153,13 +155,13 @@ def _worth(draft: Draft, lengths: DraftLengths) -> tuple[str, ...]:
 def _given_notes(draft: Draft) -> list[str]:
     if draft.given is None:
         return []
-    found = [f"run {draft.run} did not train this draft: it is examined on the completions of that run"]
+    notes = [f"run {draft.run} did not train this draft: it is examined on the completions of that run"]
     if draft.kind.maps_tokens:
-        found.append(
+        notes.append(
             "the draft has another tokenizer, and the engine maps its tokens one by one, greedily: pair.draft.vocabulary = "
             "target makes a draft of it that can be trained and that every engine serves"
         )
-    return found
+    return notes
 
 
 def _dtype_notes(draft: Draft, engine: ExportEngine) -> list[str]:

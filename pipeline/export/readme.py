@@ -75,26 +75,26 @@ def _serving(plan: ExportPlan) -> list[str]:
         if not lengths.by_batch
         else f", at most {lengths.gamma} at a time, by batch size"
     )
-    found = [
+    lines = [
         "`launch.txt` has the lines." if plan.engine == "transformers" else "    ./launch.sh --port 8000",
         "",
         f"{drafting}. The expected figures hold for this setting only.",
         *(line for issue in plan.cpu_issues for line in ("", f"On a CPU: {issue}.")),
     ]
     if plan.draft.config.pair.target.is_served and plan.engine != "transformers":
-        found += [
+        lines += [
             "",
             f"The target is loaded from {code(str(target_name(plan.draft)))}, the name that the server of the completions uses. "
             "Set `TARGET` if it is in another place. Later runs need a server that does not speculate: keep one running.",
         ]
     if plan.engine == "vllm":
-        found += [
+        lines += [
             "",
             "For load tests of the engine, pass `speculative-config-synthetic.json` instead: tokens are accepted at the "
             "expected rates, so throughput is as in production even with random weights (`--load-format dummy`). "
             "The text is wrong.",
         ]
-    return found
+    return lines
 
 
 def _counters(plan: ExportPlan, expected: ExpectedCounters) -> list[str]:
@@ -102,7 +102,7 @@ def _counters(plan: ExportPlan, expected: ExpectedCounters) -> list[str]:
     figures = expected.deployed.by_draft_length[plan.lengths.gamma]
     rates = ", ".join(f"{rate:.3f}" for rate in figures.accepted_per_position)
     fresh = figures.fresh_prompts[_FRESH]
-    found = [
+    lines = [
         f"At the deployment's sampling, over prompts like the {expected.deployed.prompts:,} examined ones:",
         "",
         f"| figure | expected | over {_FRESH:,} other prompts | from |",
@@ -117,13 +117,13 @@ def _counters(plan: ExportPlan, expected: ExpectedCounters) -> list[str]:
         "every examined draft length, more digits, and the figures at temperature 0.",
     ]
     if plan.lengths.by_batch:
-        found += [
+        lines += [
             "",
             f"These figures are for {plan.lengths.gamma} draft tokens. With the schedule they are a mixture over batch sizes; "
             "`expected.json` has the figures of each length.",
         ]
     return [
-        *found,
+        *lines,
         *(["", f"Counters: {names.note}."] if names.note else []),
         *(["", *expected.notes] if expected.notes else []),
     ]

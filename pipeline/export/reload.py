@@ -1,4 +1,4 @@
-"""How a running engine comes to serve a new draft: a section of the README of an export. What is said of an engine's endpoints
+"""How a running engine comes to serve a new draft: a section of the README of an export. What it has of an engine's endpoints
 was read in its source, in the version that the table of engine facts names (tests/conformance/test_reload_source.py)."""
 
 from collections.abc import Callable, Mapping, Sequence

@@ -33,10 +33,10 @@ def _target(name: str) -> str:
 
 
 def _needs(module: str) -> str:
-    """A line that says what to set where nobody has said which Python has the engine, and python3 has not."""
-    found = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    """A line that prints what to set where PYTHON is not set and python3 does not have the engine."""
+    is_there = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
     said = f"launch.sh: python3 has no {module}; set PYTHON to the Python of the environment that has it"
-    return f"""[ -n "$PYTHON" ] || python3 -c {shlex.quote(found)} || {{ echo {shlex.quote(said)} >&2; exit 1; }}"""
+    return f"""[ -n "$PYTHON" ] || python3 -c {shlex.quote(is_there)} || {{ echo {shlex.quote(said)} >&2; exit 1; }}"""
 
 
 def _lines(words: Sequence[str]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""What an export knows of the target that a draft belongs to. Loads torch only for what a served target's files say."""
+"""What an export needs of the target that a draft belongs to. Loads torch only for what a served target's files have."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,7 @@ def states_read(draft: Draft) -> tuple[int, ...]:
 
 
 def target_name(draft: Draft) -> str:
-    """As a server takes it: a directory, a hub id, or the name under which it is served."""
+    """The target as a server takes it: a directory, a hub id, or the name under which it is served."""
     source = draft.config.pair.target
     if source.is_hub and not source.is_served:
         return source.source

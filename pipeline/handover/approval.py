@@ -22,16 +22,16 @@ def approve_run(scope: Handover, record: RunRecord, force_promote: bool) -> None
     decision, registry = _decision(scope.store, record), scope.registry
     entry = recovered_entry(scope)
     if not entry.champion or entry.version(entry.champion).digest != decision.candidate:
-        found = registry.proposed(decision.candidate)
-        if found is None:
+        proposed = registry.proposed(decision.candidate)
+        if proposed is None:
             raise UsageError(
                 f"run {record.id}: its draft was not registered for approval (promote.by_hand); name a run that was"
             )
-        draft = RegisteredDraft(name=registry.name, version=found.version, digest=decision.candidate)
+        draft = RegisteredDraft(name=registry.name, version=proposed.version, digest=decision.candidate)
         expected = "" if decision.champion is None else decision.champion.version
-        _require_allowed(registry, found, expected, force_promote)
+        _require_allowed(registry, proposed, expected, force_promote)
         registry.fetch(draft, scope.store.champions / draft.digest)  # an error if the files are not intact
-        registry.approve(found.version, expected, record.id, acting_person(), gain_in_words(decision))
+        registry.approve(proposed.version, expected, record.id, acting_person(), gain_in_words(decision))
         entry = registry.entry()
     digest = entry.version(entry.champion).digest
     finish(scope, entry, f"{registry.name}: version {entry.champion} is champion (draft {digest})")
@@ -79,22 +79,22 @@ def _decision(store: Store, record: RunRecord) -> Decision:
     return decision
 
 
-def _require_allowed(registry: Registry, found: Proposed, expected: str, force_promote: bool) -> None:
-    """Raises Refused in one line that says what to do."""
-    draft = f"refused: {registry.name} version {found.version}"
-    if found.rolled_back and not force_promote:
-        raise Refused(f"{draft} was rolled back at {found.rolled_back}; to promote it again, add --force-promote")
-    if found.champion != expected:
+def _require_allowed(registry: Registry, proposed: Proposed, expected: str, force_promote: bool) -> None:
+    """Raises Refused in one line with what to do."""
+    draft = f"refused: {registry.name} version {proposed.version}"
+    if proposed.rolled_back and not force_promote:
+        raise Refused(f"{draft} was rolled back at {proposed.rolled_back}; to promote it again, add --force-promote")
+    if proposed.champion != expected:
         raise Refused(
-            f"{draft} was compared with version {expected or NONE}, but the champion is {found.champion or NONE}; run again"
+            f"{draft} was compared with version {expected or NONE}, but the champion is {proposed.champion or NONE}; run again"
         )
-    if found.is_overdue:
+    if proposed.is_overdue:
         registry.drop_overdue()
         raise Refused(
-            f"{draft} was not approved before {found.approve_before} (promote.approval_days); "
+            f"{draft} was not approved before {proposed.approve_before} (promote.approval_days); "
             "to propose it again, use `understudy run CONFIG --force-promote`"
         )
     if (
-        found.challenger != found.version and not found.rolled_back
+        proposed.challenger != proposed.version and not proposed.rolled_back
     ):  # one that was rolled back is no challenger any more
-        raise Refused(f"{draft} is not the challenger; that is {found.challenger or NONE}; approve its run")
+        raise Refused(f"{draft} is not the challenger; that is {proposed.challenger or NONE}; approve its run")

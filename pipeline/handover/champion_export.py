@@ -33,10 +33,10 @@ def export_version(
     """
     out = exported_directory(settings, draft.version)
     if (out / FILE).is_file():
-        found = read_expected(out)
-        if (found.draft.digest, found.engine) != (draft.digest, settings.engine):
+        expected = read_expected(out)
+        if (expected.draft.digest, expected.engine) != (draft.digest, settings.engine):
             raise UnderstudyError(
-                f"{out} holds another export (draft {found.draft.digest} for {found.engine}); move it away, or set another "
+                f"{out} holds another export (draft {expected.draft.digest} for {expected.engine}); move it away, or set another "
                 "promote.export.out for this deployment or engine"
             )
     else:

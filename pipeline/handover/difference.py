@@ -35,11 +35,11 @@ def difference(config: Config, store: Store) -> str:
 def report_difference(config: Config, store: Store, progress: Progress) -> None:
     """Print the difference, or why it is not known."""
     try:
-        found = difference(config, store)
+        differs = difference(config, store)
     except RegistryUnavailable:
-        return  # the command itself says so
+        return  # the command itself reports it
     except UnderstudyError as error:
         progress.warn(str(error))
         return
-    if found:
-        progress.warn(f"not settled: {found}; run `understudy champion settle CONFIG`")
+    if differs:
+        progress.warn(f"not settled: {differs}; run `understudy champion settle CONFIG`")

@@ -27,7 +27,8 @@ def reason_not_to_follow(entry: Entry, store: Store, needs_approval: bool) -> st
 
 
 def _has_passed(entry: Entry, store: Store, version: str) -> bool:
-    """By the gate's decision where this store has it, else by the tag that only a promotion writes."""
+    """Whether the draft has passed: by the gate's decision where this store has it, else by the tag that only a promotion
+    writes."""
     state = entry.version(version)
     key = state.tags.get(_GATE)
     if key is None:

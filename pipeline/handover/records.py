@@ -1,4 +1,4 @@
-"""What the records of runs say of their drafts, derived from the registry. A record is a copy for people: nothing reads a
+"""What the records of runs have of their drafts, derived from the registry. A record is a copy for people: nothing reads a
 promotion from it."""
 
 from contextlib import suppress
@@ -50,7 +50,7 @@ def _update(
 
 
 def _write_page(record: RunRecord, store: Store) -> None:
-    """The review page says in its first line what became of the draft. Its decision may no longer be in the store."""
+    """The review page has in its first line what became of the draft. Its decision may no longer be in the store."""
     page = run_directory(store, record.id) / PAGE
     if page.is_file():
         with suppress(UnderstudyError):
@@ -68,8 +68,8 @@ def _notes(entry: Entry, version: str, before: dict[str, Any]) -> dict[str, Any]
         return kept | waits | {name: before[name] for name in ("approve_with",) if name in before}
     if state.rolled_back:
         by = _last(entry, ROLLBACK, old=version)
-        found = {"result": f"rolled back at {state.rolled_back}"}
-        return kept | found | ({"rolled_back_by": by.by} if by is not None and by.by else {})
+        outcome = {"result": f"rolled back at {state.rolled_back}"}
+        return kept | outcome | ({"rolled_back_by": by.by} if by is not None and by.by else {})
     if state.expired:
         return kept | {"result": f"refused, not approved before {state.approve_before}"}
     if not state.change:
@@ -82,9 +82,12 @@ def _notes(entry: Entry, version: str, before: dict[str, Any]) -> dict[str, Any]
 
 
 def _last(entry: Entry, action: str, *, old: str | None = None, new: str | None = None) -> Change | None:
-    found = [
-        one
-        for one in entry.history
-        if one.action == action and not one.is_interrupted and old in (None, one.old) and new in (None, one.new)
+    changes = [
+        change
+        for change in entry.history
+        if change.action == action
+        and not change.is_interrupted
+        and old in (None, change.old)
+        and new in (None, change.new)
     ]
-    return found[-1] if found else None
+    return changes[-1] if changes else None

@@ -70,7 +70,7 @@ def _unfinished(scope: Handover, entry: Entry, asked: Rollback) -> str | None:
 
 
 def _remember_start(scope: Handover, entry: Entry) -> None:
-    """From here on a rollback that is not settled is told from one that is."""
+    """Record the start, by which a rollback that is not settled is distinguished from one that is."""
     settled = SETTLED.find(scope.store, scope.registry.name)
     if settled is None or settled.change > entry.change:
         SETTLED.write(scope.store, Settled(change=entry.change, noticed={}), scope.registry.name)

@@ -133,13 +133,13 @@ def tell_again(scope: Handover) -> None:
 
 
 def _told(scope: Handover, entry: Entry) -> Settled:
-    """What this store has told; nothing, if that was of another registry under the same name."""
-    found = SETTLED.find(scope.store, scope.registry.name)
-    return found if found is not None and found.change <= entry.change else Settled(change=0, noticed={})
+    """What this store has announced; nothing, if that was of another registry under the same name."""
+    settled = SETTLED.find(scope.store, scope.registry.name)
+    return settled if settled is not None and settled.change <= entry.change else Settled(change=0, noticed={})
 
 
 def _notified(scope: Handover, entry: Entry, directory: Path | None, before: Settled) -> dict[str, int]:
-    """By receiver, the last change whose notice was accepted; the configured one is told of the last change if it was not yet."""
+    """The last change whose notice was accepted, by receiver; the configured one gets the last change if it has not yet."""
     settings, change = scope.config.promote.notice, entry.last_change
     if settings is None or change is None:
         return before.noticed
@@ -152,7 +152,8 @@ def _notified(scope: Handover, entry: Entry, directory: Path | None, before: Set
 
 
 def _follow_link(scope: Handover, entry: Entry) -> Path | None:
-    """With `promote.export`: export the champion and let the link point to it, or remove the link. Returns the directory."""
+    """Where `promote.export` is set: export the champion and let the link point to it, or remove the link. Returns the
+    directory."""
     settings = scope.config.promote.export
     if settings is None:
         return None

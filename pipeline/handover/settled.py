@@ -1,5 +1,5 @@
-"""What this store has told of the champion: the file `handover/<name>.json`. Nothing else says which notices were accepted, and
-of which change a person has seen the end."""
+"""What this store has announced of the champion: the file `handover/<name>.json`. Nothing else has which notices were accepted,
+and of which change a person has seen the end."""
 
 from pipeline.store.parsing import Count, Text, format_of, stored
 from pipeline.store.state_files import StateFile

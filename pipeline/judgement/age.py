@@ -8,7 +8,7 @@ _CLOCKS = 0.1  # days by which the clocks of two machines may differ
 
 
 def examination_age(days: float | None, most: int) -> RuleResult:
-    """Old completions say little about today's traffic. Those that are dated in the future have no known age."""
+    """Old completions are little evidence about today's traffic. Those that are dated in the future have no known age."""
     if days is None:
         text = "the age of the completions is not known"
         return RuleResult(name=_NAME, verdict=INCONCLUSIVE, text=text, threshold=float(most))

@@ -36,10 +36,10 @@ class StatedLoad:
 
 def mean_seconds(load: StatedLoad, workload: Workload) -> float | None:
     """Predicted mean request latency; None where the load exceeds capacity."""
-    found = point_at_load(
+    point = point_at_load(
         covered(load, workload), load.step_costs, load.requests_per_second, load.max_batch, load.gamma
     ).speculative
-    return None if found is None else found.mean
+    return None if point is None else point.mean
 
 
 def latency(load: StatedLoad, workload: Workload, confidence: float) -> LatencyAtLoad:

@@ -42,17 +42,17 @@ def benefit_at_load(workload: Workload, load: StatedLoad) -> Benefit:
         gamma=load.gamma,
         sides={
             side: SideAtLoad(
-                *_latencies(found, quantiles),
-                1000 * found.service / tokens,
+                *_latencies(latency, quantiles),
+                1000 * latency.service / tokens,
                 limits[side] * tokens,  # at capacity
             )
-            for side, found in sides.items()
-            if found is not None
+            for side, latency in sides.items()
+            if latency is not None
         },
         by_load=[_point(point, quantiles) for point in predict(workload, step_costs, lengths_N, []).points],
         output_tokens=tokens,
         by_draft_length={
-            gamma: [TokenRates(one.concurrency, one.each, one.throughput) for one in loops]
+            gamma: [TokenRates(loop.concurrency, loop.each, loop.throughput) for loop in loops]
             for gamma, loops in curves(workload, step_costs, load.max_batch, lengths).items()
         },
     )
@@ -72,6 +72,6 @@ def _point(point: LoadPoint, quantiles: Sequence[float]) -> LoadFigures:
     )
 
 
-def _latencies(found: Latency, quantiles: Sequence[float]) -> tuple[float, dict[str, float]]:
+def _latencies(latency: Latency, quantiles: Sequence[float]) -> tuple[float, dict[str, float]]:
     """The mean, and the quantiles by name."""
-    return found.mean, {quantile_name(quantile): found.quantile(quantile) for quantile in quantiles}
+    return latency.mean, {quantile_name(quantile): latency.quantile(quantile) for quantile in quantiles}

@@ -66,44 +66,54 @@ def choose(contenders: Sequence[Contender]) -> list[Standing]:
     """One result per contender, in their order. Exactly one is chosen: the fastest variant that is not broken, or the first one
     where no step times are known."""
     first = contenders[0]
-    timed = [one for one in contenders if one.timed and _is_sound(one, first)]
-    best = min(timed, key=lambda one: float("inf") if one.seconds is None else one.seconds) if timed else first
-    only = sum(one.timed for one in contenders) == 1
+    timed = [contender for contender in contenders if contender.timed and _is_sound(contender, first)]
+    best = (
+        min(timed, key=lambda contender: float("inf") if contender.seconds is None else contender.seconds)
+        if timed
+        else first
+    )
+    only = sum(contender.timed for contender in contenders) == 1
     results = []
-    for one in contenders:
-        verdict, text = _verdict(one, best, first, only)
-        results.append(Standing(name=one.name, verdict=verdict, text=text, figures=one.figures, seconds=one.seconds))
+    for contender in contenders:
+        verdict, text = _verdict(contender, best, first, only)
+        results.append(
+            Standing(
+                name=contender.name, verdict=verdict, text=text, figures=contender.figures, seconds=contender.seconds
+            )
+        )
     return results
 
 
 def chosen(standings: Sequence[Standing]) -> Variant:
     """The variant that `choose` chose."""
-    return next(one.name for one in standings if one.verdict == CHOSEN)
+    return next(standing.name for standing in standings if standing.verdict == CHOSEN)
 
 
-def _is_sound(one: Contender, first: Contender) -> bool:
-    if one is first:
+def _is_sound(contender: Contender, first: Contender) -> bool:
+    if contender is first:
         return True
-    return one.acceptance is not None and one.acceptance >= _LEAST_SHARE * (first.acceptance or 0.0)
+    return contender.acceptance is not None and contender.acceptance >= _LEAST_SHARE * (first.acceptance or 0.0)
 
 
-def _verdict(one: Contender, best: Contender, first: Contender, only: bool) -> tuple[StandingVerdict, str]:
-    if not _is_sound(one, first):
-        found = "it cannot be computed" if one.acceptance is None else f"acceptance rate {one.acceptance:.3f}"
+def _verdict(contender: Contender, best: Contender, first: Contender, only: bool) -> tuple[StandingVerdict, str]:
+    if not _is_sound(contender, first):
+        figures = (
+            "it cannot be computed" if contender.acceptance is None else f"acceptance rate {contender.acceptance:.3f}"
+        )
         before = "" if first.acceptance is None else f" (unquantized: {first.acceptance:.3f})"
-        return REFUSED, f"{one.name} is broken: {found}{before}"
-    if not one.timed:
-        if one is best:
+        return REFUSED, f"{contender.name} is broken: {figures}{before}"
+    if not contender.timed:
+        if contender is best:
             return CHOSEN, (
-                f"{one.name}: the default; without a load (gate.load) and step times of variants (gate.profile) no latency is "
-                "predicted, and the fastest variant is unknown"
+                f"{contender.name}: the default; without a load (gate.load) and step times of variants (gate.profile) no "
+                "latency is predicted, and the fastest variant is unknown"
             )
         return (
             NOT_COMPARED,
-            f"{one.name}: no latency is predicted without its step times (gate.load, gate.profile.{one.name})",
+            f"{contender.name}: no latency is predicted without its step times (gate.load, gate.profile.{contender.name})",
         )
-    if one.seconds is not None:
-        found = f"predicted mean request latency {one.seconds:.3g} s on dev prompts"
+    if contender.seconds is not None:
+        figures = f"predicted mean request latency {contender.seconds:.3g} s on dev prompts"
     else:  # a single timed variant is not predicted on dev
-        found = "the only variant with step times (gate.profile)" if only else "the load exceeds its capacity"
-    return (CHOSEN if one is best else SLOWER), f"{one.name}: {found}"
+        figures = "the only variant with step times (gate.profile)" if only else "the load exceeds its capacity"
+    return (CHOSEN if contender is best else SLOWER), f"{contender.name}: {figures}"

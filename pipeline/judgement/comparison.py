@@ -20,7 +20,7 @@ def compared_figures(counts: Sequence[PromptCounts], gamma: int, confidence: flo
 
 
 def draft_figures(profile: Profile, counts: Sequence[PromptCounts], gamma: int, confidence: float) -> DraftFigures:
-    """The same of an examined draft. `counts`: those of its prompts that are compared."""
+    """The figures of an examined draft. `counts`: those of its prompts that are compared."""
     greedy = profile.greedy
     return DraftFigures(
         **vars(compared_figures(counts, gamma, confidence)),

@@ -29,7 +29,7 @@ def judge(rules: Sequence[RuleResult]) -> Judgement:
 
 
 def already_champion() -> Judgement:
-    """Where the candidate is the champion."""
+    """The decision where the candidate is the champion."""
     reason = "training gave the draft that is already the champion; what is served does not change"
     return Judgement(ALREADY_CHAMPION, [reason], [])
 

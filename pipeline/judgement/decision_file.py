@@ -53,7 +53,7 @@ def read_decision(gate: Path) -> Decision:
 
 
 def find_decision(gate: Path) -> Decision | None:
-    """As `read_decision`; None if there is no decision, or if another version wrote it."""
+    """The decision, as by `read_decision`; None if there is no decision, or if another version wrote it."""
     path = gate / FILE
     raw = DECISION.read_raw(path) if path.is_file() else None
     known = isinstance(raw, dict) and raw.get("schema") == DECISION.schema

@@ -62,7 +62,7 @@ class Sides:
 
     @cached_property
     def speed(self) -> DecodingSpeed | None:
-        """As measured on this machine, of the unquantized candidate and the baseline."""
+        """The speed as measured on this machine, of the unquantized candidate and the baseline."""
         examined = {CANDIDATE: self.unquantized, BASELINE: self.examinations[BASELINE]}
         return measured_speed(self.times, examined, self.seen, self.confidence)
 
@@ -126,13 +126,13 @@ def compare(sides: Sides, case: Case | None, policy: GateConfig) -> Compared:
     all_counts, speed = counts_of(sides.examinations), sides.speed
     if case is None:
         rules = [not_examined(reasons_not_examined(sides.examinations, sides.baseline_name))]
-        counts = {side: unseen(found, sides.seen) for side, found in all_counts.items()}
+        counts = {side: unseen(table, sides.seen) for side, table in all_counts.items()}
     else:
         rules, counts = apply_rules(case, policy, sides.gamma, sides.confidence), counts_of(case)
     is_measurable = speed is not None and speed.candidate.speedup is not None
     return Compared(
         judgement=already_champion() if sides.is_champion else judge(rules),
-        profiles={side: one.profile for side, one in sides.examinations.items()},
+        profiles={side: examination.profile for side, examination in sides.examinations.items()},
         counts=counts,
         dropped=len(all_counts.get(CANDIDATE, ())) - len(counts.get(CANDIDATE, ())),
         benefit=None if case is None else case.benefit,
@@ -151,7 +151,7 @@ def make_case(examinations: Examinations, baseline_name: str) -> Case | None:
     candidate, baseline, lookup = (examinations[side] for side in (CANDIDATE, BASELINE, LOOKUP))
     if isinstance(candidate, NotExamined) or isinstance(baseline, NotExamined):
         return None
-    profile, kinds = candidate.profile, {one.profile.draft.kind for one in (candidate, baseline)}
+    profile, kinds = candidate.profile, {examination.profile.draft.kind for examination in (candidate, baseline)}
     return Case(
         candidate=candidate.counts,
         baseline=baseline.counts,
@@ -166,8 +166,8 @@ def make_case(examinations: Examinations, baseline_name: str) -> Case | None:
 def reasons_not_examined(examinations: Examinations, baseline_name: str) -> dict[str, str]:
     """Why candidate and baseline cannot be examined, by name."""
     names = {CANDIDATE: str(CANDIDATE), BASELINE: baseline_name}
-    found = {names[side]: examinations[side] for side in names}
-    return {name: one.why for name, one in found.items() if isinstance(one, NotExamined)}
+    by_name = {names[side]: examinations[side] for side in names}
+    return {name: examination.why for name, examination in by_name.items() if isinstance(examination, NotExamined)}
 
 
 def gather(compared: Compared, next_doubling: float | None) -> Evidence:
@@ -176,9 +176,9 @@ def gather(compared: Compared, next_doubling: float | None) -> Evidence:
     `next_doubling`: what twice as many completions would add, by the learning curve."""
     speed, counts, judgement, confidence = compared.speed, compared.counts, compared.judgement, compared.confidence
     drafts = {
-        side: draft_figures(compared.profiles[side], found, compared.gamma, confidence)
-        for side, found in counts.items()
-        if len(found) and not (compared.is_champion and side == BASELINE)
+        side: draft_figures(compared.profiles[side], count, compared.gamma, confidence)
+        for side, count in counts.items()
+        if len(count) and not (compared.is_champion and side == BASELINE)
     }
     if compared.is_champion and speed is not None:
         speed = replace(speed, baseline=None)  # it was measured before the candidate became the champion
@@ -197,19 +197,19 @@ def gather(compared: Compared, next_doubling: float | None) -> Evidence:
 def counts_of(compared: Case | Examinations) -> dict[Side, CountTable]:
     """The counts of each side that has some."""
     if isinstance(compared, Case):
-        found = {CANDIDATE: compared.candidate, BASELINE: compared.baseline, LOOKUP: compared.prompt_lookup}
-        return {side: counts for side, counts in found.items() if counts is not None}
-    return {side: one.counts for side, one in compared.items() if isinstance(one, Examination)}
+        tables = {CANDIDATE: compared.candidate, BASELINE: compared.baseline, LOOKUP: compared.prompt_lookup}
+        return {side: counts for side, counts in tables.items() if counts is not None}
+    return {side: examination.counts for side, examination in compared.items() if isinstance(examination, Examination)}
 
 
 def target_source(pair: PairFacts) -> TargetSource:
     """The examined target, from the content of `pair.json`."""
-    found = pair["target"]
-    return TargetSource(found["source"], found["revision"], found["digest"], found["dtype"])
+    target = pair["target"]
+    return TargetSource(target["source"], target["revision"], target["digest"], target["dtype"])
 
 
 def provenance(pair: PairFacts, completions: Manifest, sampling: SamplingFields, seed: int) -> Provenance:
-    """From the content of `pair.json` and the manifest of the completions."""
+    """Where the figures come from, by the content of `pair.json` and the manifest of the completions."""
     base = pair["draft"]
     return Provenance(
         target=target_source(pair),

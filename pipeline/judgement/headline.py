@@ -40,7 +40,7 @@ _BASELINES = {"base": "the base draft", "champion": "the champion"}
 
 
 def mark(decision: BriefDecision, promotion: Promotion = None) -> str:
-    """One character that tells verdicts apart in a list; of a draft with a warning another one. `promotion`: name, version and
+    """One character that distinguishes verdicts in a list; of a draft with a warning another one. `promotion`: name, version and
     result of what the registry did, where that is known."""
     if promotion and str(promotion["result"]).startswith(("refused", "rolled back")):
         return _MARKS[REFUSE]
@@ -71,8 +71,8 @@ def baseline_name(decision: BriefDecision) -> str:
 
 def compared(decision: BriefDecision) -> str:
     """Such as `candidate (int8) compared with the champion (version 3)`."""
-    found = f"candidate ({decision.variant}) compared with {baseline_name(decision)}"
-    return found if decision.baseline == "champion" else f"{found} (there was no champion)"
+    line = f"candidate ({decision.variant}) compared with {baseline_name(decision)}"
+    return line if decision.baseline == "champion" else f"{line} (there was no champion)"
 
 
 def headline(decision: Decision, promotion: Promotion = None) -> list[str]:
@@ -145,7 +145,7 @@ def power_summary(decision: BriefDecision) -> list[str]:
 
 
 def _about_gains(decision: BriefDecision) -> list[RuleResult]:
-    """In speed where the kinds differ, where nothing else is compared."""
+    """The rules about a gain: in speed where the kinds differ, since nothing else is compared then."""
     speed = [rule for rule in decision.rules if rule.name.startswith(_SPEED_NAMES)]
     return speed or [rule for rule in decision.rules if rule.name.startswith(OF_ACCEPTANCE)]
 

@@ -19,20 +19,21 @@ def measured_speed(
     seen: Collection[str],
     confidence: float,
 ) -> DecodingSpeed | None:
-    """Of the sides that have `times` and were examined, over all prompts but those `seen`; None without the candidate."""
-    digests = {side: one.profile.draft.digest for side, one in examinations.items()}
-    found, examined = dict[Side, DraftSpeed](), (0, 0)
-    for side, one in examinations.items():
-        if side not in times or isinstance(one, NotExamined):
+    """The speed of the sides that have `times` and were examined, over all prompts but those `seen`; None without the
+    candidate."""
+    digests = {side: examined_draft.profile.draft.digest for side, examined_draft in examinations.items()}
+    speeds, examined = dict[Side, DraftSpeed](), (0, 0)
+    for side, examination in examinations.items():
+        if side not in times or isinstance(examination, NotExamined):
             continue
-        counts = unseen(one.counts, seen)
+        counts = unseen(examination.counts, seen)
         speed = examined_speed(times[side], counts, confidence)
-        found[side] = replace(speed, timed=timed_draft(times[side].draft, side, digests))
+        speeds[side] = replace(speed, timed=timed_draft(times[side].draft, side, digests))
         if side == CANDIDATE:
             examined = len(counts), int(counts.columns["tokens"].sum())
-    if CANDIDATE not in found:
+    if CANDIDATE not in speeds:
         return None
-    return decoding_speed(times[CANDIDATE], found[CANDIDATE], found.get(BASELINE), examined, confidence)
+    return decoding_speed(times[CANDIDATE], speeds[CANDIDATE], speeds.get(BASELINE), examined, confidence)
 
 
 def timed_draft(digest: str | None, of: Side, digests: Mapping[Side, str | None]) -> TimedDraft:

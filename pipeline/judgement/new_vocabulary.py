@@ -47,7 +47,7 @@ class _Completion(Protocol):
 
 
 class _Sums:
-    """Of one group of tokens: how many of the text, and accepted and examined ones of base draft and candidate."""
+    """The counts of one group of tokens: how many of the text, and accepted and examined ones of base draft and candidate."""
 
     def __init__(self) -> None:
         self.text, self.accepted, self.examined = 0, np.zeros(2), np.zeros(2, np.int64)
@@ -109,8 +109,8 @@ def new_vocabulary(
 def read_new_vocabulary(
     pair: Pair, base: Path, candidate: Path, completions: Path, deployed: Sampling, trust_remote_code: bool
 ) -> NewVocabulary | None:
-    """Of a pair, from the examinations of base draft and candidate (their artifacts) and the completions at the deployment's
-    sampling. None where the base draft has always had the target's tokenizer."""
+    """The figures of a pair, from the examinations of base draft and candidate (their artifacts) and the completions at the
+    deployment's sampling. None where the base draft has always had the target's tokenizer."""
     facts = pair.facts.get("transplant")
     if facts is None:
         return None
@@ -154,45 +154,49 @@ def _segments(item: _Completion, length: int) -> Iterator[tuple[str, NDArray[np.
 
 
 def lines(decision: Decision) -> list[str]:
-    """For people, plain text: how weak the base draft was, and how its rows were made."""
-    found = decision.new_vocabulary
-    if found is None:
+    """Lines of plain text for people: how weak the base draft was, and how its rows were made."""
+    vocabulary = decision.new_vocabulary
+    if vocabulary is None:
         return []
     said = ["The base draft had another tokenizer, and was given the target's (pair.draft.vocabulary: target)"]
-    if found.base is not None:
+    if vocabulary.base is not None:
         others = [f"{decision.drafts[side].acceptance_rate.value:.3f} of {name}" for side, name in
                   ((CANDIDATE, "the candidate"), (LOOKUP, "prompt-lookup")) if side in decision.drafts]  # fmt: skip
         beside = f", beside {' and '.join(others)}" if others else ""
-        said.append(f"Before training it had an acceptance rate of {interval(found.base, 3)}{beside}")
+        said.append(f"Before training it had an acceptance rate of {interval(vocabulary.base, 3)}{beside}")
         if decision.baseline == "base" and any(rule.name == "beats_prompt_lookup" for rule in decision.rules):
             said.append(
                 "Training improves such a draft easily, so it must beat prompt-lookup too (gate.beats_prompt_lookup)"
             )
-    if found.map_error is not None:
-        output = "" if found.output_map_error is None else f", of the output layer {found.output_map_error:.0%}"
-        said.append(f"Leave-one-out error of the map: {found.map_error:.0%} of the rows' spread{output}")
-    if found.no_map:
-        said.append(f"No row is mapped from the target's embedding, because {found.no_map}")
-    if found.unwritten or found.lost:
-        lost = f": it loses {', '.join(found.lost)}" if found.lost else ""
-        said.append(f"The draft's own tokenizer cannot write {found.unwritten:.1%} of the examined text{lost}")
+    if vocabulary.map_error is not None:
+        output = (
+            "" if vocabulary.output_map_error is None else f", of the output layer {vocabulary.output_map_error:.0%}"
+        )
+        said.append(f"Leave-one-out error of the map: {vocabulary.map_error:.0%} of the rows' spread{output}")
+    if vocabulary.no_map:
+        said.append(f"No row is mapped from the target's embedding, because {vocabulary.no_map}")
+    if vocabulary.unwritten or vocabulary.lost:
+        lost = f": it loses {', '.join(vocabulary.lost)}" if vocabulary.lost else ""
+        said.append(f"The draft's own tokenizer cannot write {vocabulary.unwritten:.1%} of the examined text{lost}")
     return said
 
 
 HEADER = ("rows", "tokens", "of the text", "acceptance before training", "after")
 
 
-def table(found: NewVocabulary) -> list[tuple[str, ...]]:
+def table(vocabulary: NewVocabulary) -> list[tuple[str, ...]]:
     """Rows under HEADER: by how they were made, and the special tokens without a counterpart that occur, by segment."""
-    rows = [_row(_NAMES[way], one) for way, one in found.rows.items() if way in _NAMES]
+    rows = [_row(_NAMES[way], row) for way, row in vocabulary.rows.items() if way in _NAMES]
     rows += [
-        _row(f"{token} in {segment}: no counterpart", one)
-        for token, by_segment in found.roles.items()
-        for segment, one in by_segment.items()
+        _row(f"{token} in {segment}: no counterpart", figures)
+        for token, by_segment in vocabulary.roles.items()
+        for segment, figures in by_segment.items()
     ]
     return rows
 
 
-def _row(name: str, one: RowsFigures) -> tuple[str, ...]:
-    rates = ("none" if rate is None else f"{rate:.2f}" for rate in (one.acceptance_before, one.acceptance_after))
-    return (name, f"{one.tokens:,}", f"{one.share:.1%}", *rates)
+def _row(name: str, figures: RowsFigures) -> tuple[str, ...]:
+    rates = (
+        "none" if rate is None else f"{rate:.2f}" for rate in (figures.acceptance_before, figures.acceptance_after)
+    )
+    return (name, f"{figures.tokens:,}", f"{figures.share:.1%}", *rates)

@@ -65,7 +65,7 @@ def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -
     rules = [_enough_prompts(case, policy), _gain(overall, policy)]
     rules += [_domain(overall, domain, policy) for domain in _domains(case, policy)]
     if policy.segment_margin is not None:
-        judged = [one.name for one in segment_shares(case.candidate) if one.judged]
+        judged = [segment.name for segment in segment_shares(case.candidate) if segment.judged]
         rules += [_segment(case, name, policy, policy.segment_margin, confidence) for name in judged]
     if policy.length_margin is not None:
         rules += [_length(case, number, policy, policy.length_margin, confidence) for number in _position_bins(case)]
@@ -104,9 +104,11 @@ def _domains(case: Case, policy: GateConfig) -> list[str]:
 
 
 def _enough_prompts(case: Case, policy: GateConfig) -> RuleResult:
-    found = Counter(domain for domain, _ in set(zip(case.candidate.domains, case.candidate.conversations, strict=True)))
-    counts = {domain: found[domain] for domain in _domains(case, policy)}
-    domain, fewest = min(counts.items(), key=lambda item: item[1], default=(None, found.total()))
+    by_domain = Counter(
+        domain for domain, _ in set(zip(case.candidate.domains, case.candidate.conversations, strict=True))
+    )
+    counts = {domain: by_domain[domain] for domain in _domains(case, policy)}
+    domain, fewest = min(counts.items(), key=lambda item: item[1], default=(None, by_domain.total()))
     prompts, conversations = sample_of(case.candidate if domain is None else case.candidate.in_domain(domain))
     where = "" if domain is None else f" in '{domain}', the smallest domain"
     text = (
@@ -127,7 +129,7 @@ class _Overall:
     confidence: float
 
     def name(self, rule: str) -> str:
-        """Of a rule that is about acceptance where acceptance rates compare."""
+        """The name of the rule that is about acceptance where acceptance rates compare."""
         return rule if self.case.round_ratio is None else OF_SPEED[rule]
 
     @property
@@ -315,7 +317,7 @@ def _size(draft_bytes: float | None, limit_megabytes: float) -> RuleResult:
 
 
 def _speedup(case: Case, least: float) -> RuleResult:
-    """Where it is not measurable, the one line says why."""
+    """The rule on speed. Where it is not measurable, its line is the reason."""
     name, text, served = "min_speedup", "predicted speedup over plain decoding at the stated load", case.served
     if served is None:
         return _without_figure(name, f"{text}: not measurable: there is no prediction for this variant", least)
@@ -327,8 +329,8 @@ def _speedup(case: Case, least: float) -> RuleResult:
         return _without_figure(name, f"{text}: offered load exceeds the capacity of plain decoding", least, PASS)
     figure = served.speedup
     if not math.isfinite(figure.low):
-        found = counted(figure.prompts, figure.conversations)
-        return _without_figure(name, f"{text}: not measurable: {figure.value:.2f} has no interval over {found}", least)
+        units = counted(figure.prompts, figure.conversations)
+        return _without_figure(name, f"{text}: not measurable: {figure.value:.2f} has no interval over {units}", least)
     shown = f"{text}: {figure.value:.2f} [{figure.low:.2f}, {figure.high:.2f}], lower bound must be above {least:g}"
     return _bounded(name, shown, figure, figure.low > least, figure.high <= least, least)
 

@@ -29,51 +29,53 @@ _LEAST_VARIANCE = 0.25  # share of v that v - c A is at least, because it is of 
 _SPREAD_CONFIDENCE = 0.8  # that the spread of the prompts is not larger than assumed for `prompts_needed`
 
 
-def power_of(found: Interval, threshold: float, confidence: float) -> Power | None:
+def power_of(interval: Interval, threshold: float, confidence: float) -> Power | None:
     """The power of "lower bound of `found` > `threshold`". None where the examination has no standard error: too few prompts, or
     drafts that do not differ."""
-    if not has_power(found):
+    if not has_power(interval):
         return None
-    gains = {level: _gain_that_passes(found, threshold, level) for level in (*LEVELS, *(1 - level for level in LEVELS))}
+    gains = {
+        level: _gain_that_passes(interval, threshold, level) for level in (*LEVELS, *(1 - level for level in LEVELS))
+    }
     passes = {str(level): gains[level] for level in LEVELS}
     refused = {str(level): gains[1 - level] for level in LEVELS}
     margin = threshold < 0
     return Power(
-        prompts=found.prompts,
-        conversations=found.conversations,
+        prompts=interval.prompts,
+        conversations=interval.conversations,
         passes=passes,
         refused=refused,
-        equal_passes=pass_probability(found, 0.0, threshold) if margin else None,
+        equal_passes=pass_probability(interval, 0.0, threshold) if margin else None,
         prompts_needed={
-            str(level): _prompts_needed(found, -threshold, level, confidence) for level in LEVELS if margin
+            str(level): _prompts_needed(interval, -threshold, level, confidence) for level in LEVELS if margin
         },
     )
 
 
-def has_power(found: Interval) -> bool:
+def has_power(interval: Interval) -> bool:
     """Whether there is a standard error from which the power follows."""
-    return math.isfinite(found.low) and math.isfinite(found.error) and found.error > 0
+    return math.isfinite(interval.low) and math.isfinite(interval.error) and interval.error > 0
 
 
-def pass_probability(found: Interval, gain: float, threshold: float) -> float:
+def pass_probability(interval: Interval, gain: float, threshold: float) -> float:
     """The probability that the rule passes in an examination such as the one of `found`, where `gain` is the true gain."""
-    quantile = (found.value - found.low) / found.error
-    return _probability(found.dof, found.skewness, quantile, (gain - threshold) / found.error)
+    quantile = (interval.value - interval.low) / interval.error
+    return _probability(interval.dof, interval.skewness, quantile, (gain - threshold) / interval.error)
 
 
 def _probability(dof: float, skewness: float, quantile: float, shift: float) -> float:
-    """As above, for a true gain of `shift` standard errors above the threshold."""
+    """The probability of passing, for a true gain of `shift` standard errors above the threshold."""
     independent = 1 - float(nctdtr(dof, shift, quantile))
     if math.isnan(independent):  # scipy returns NaN at some points where the probability is within 1e-7 of 0 or 1
         independent = float(shift > quantile)
     return float(ndtr(ndtri(independent) / _shrinkage(dof, skewness, quantile)))
 
 
-def _gain_that_passes(found: Interval, threshold: float, level: float) -> float:
+def _gain_that_passes(interval: Interval, threshold: float, level: float) -> float:
     """The true gain that passes with probability `level`."""
-    quantile = (found.value - found.low) / found.error
-    independent = float(ndtr(ndtri(level) * _shrinkage(found.dof, found.skewness, quantile)))
-    return threshold + found.error * float(nctdtrinc(found.dof, 1 - independent, quantile))
+    quantile = (interval.value - interval.low) / interval.error
+    independent = float(ndtr(ndtri(level) * _shrinkage(interval.dof, interval.skewness, quantile)))
+    return threshold + interval.error * float(nctdtrinc(interval.dof, 1 - independent, quantile))
 
 
 def _shrinkage(dof: float, skewness: float, quantile: float) -> float:
@@ -82,22 +84,22 @@ def _shrinkage(dof: float, skewness: float, quantile: float) -> float:
     return float(max(1 - quantile * skewness / variance, _LEAST_VARIANCE) ** 0.5)
 
 
-def _prompts_needed(found: Interval, margin: float, level: float, confidence: float) -> int | None:
+def _prompts_needed(interval: Interval, margin: float, level: float, confidence: float) -> int | None:
     """The fewest units with which an equal draft passes the margin with probability `level`, by bisection.
 
     The spread of the prompts is an estimate too. So that the number is rarely too small, its upper confidence limit is used
     (Browne 1995, 'On the use of a pilot sample for sample size determination'), and at least 40 units. An examination that has
     the power already needs no more units than it has. None beyond ten million.
     """
-    spread = (found.dof / float(chdtri(found.dof, _SPREAD_CONFIDENCE))) ** 0.5
+    spread = (interval.dof / float(chdtri(interval.dof, _SPREAD_CONFIDENCE))) ** 0.5
 
     def enough(units: int) -> bool:
-        share = units / found.units
-        dof, skewness = max(found.dof * share, 1.0), found.skewness / share**0.5
+        share = units / interval.units
+        dof, skewness = max(interval.dof * share, 1.0), interval.skewness / share**0.5
         quantile, _ = standard_errors(dof, skewness, confidence)
-        return _probability(dof, skewness, quantile, margin * share**0.5 / (spread * found.error)) >= level
+        return _probability(dof, skewness, quantile, margin * share**0.5 / (spread * interval.error)) >= level
 
-    most = found.units if pass_probability(found, 0.0, -margin) >= level else _MOST_PROMPTS
+    most = interval.units if pass_probability(interval, 0.0, -margin) >= level else _MOST_PROMPTS
     low, high = min(_LEAST_PROMPTS, most) - 1, min(_LEAST_PROMPTS, most)
     while high < most and not enough(high):
         low, high = high, min(high * 2, most)

@@ -50,7 +50,7 @@ class SegmentComparison:
 
     @property
     def outcome(self) -> Outcome:
-        """Of the part; one that is not judged passes."""
+        """The outcome of the segment; one that is not judged passes."""
         return "passed" if self.margin is None else _outcome(self.difference, self.margin)
 
 
@@ -74,13 +74,13 @@ class Comparison:
 
     @property
     def of_all_tokens(self) -> Outcome:
-        """Without the segments."""
+        """The outcome without the segments."""
         return _outcome(self.difference, self.margin)
 
     @property
     def outcome(self) -> Outcome:
         """The gravest of all tokens and of the segments."""
-        return max((self.of_all_tokens, *(one.outcome for one in self.segments)), key=get_args(Outcome).index)
+        return max((self.of_all_tokens, *(segment.outcome for segment in self.segments)), key=get_args(Outcome).index)
 
     @property
     def passed(self) -> bool:
@@ -149,9 +149,9 @@ def unseen_prompts(draft: Examined, baseline: Examined) -> tuple[list[PromptCoun
     """The counts of both over the prompts that neither draft was trained on, in one order. Raises as `compare`."""
     _check_rows(draft.counts, baseline.counts)
     seen = draft.trained_on | baseline.trained_on
-    ours, theirs = ([item for item in one.counts if item.id not in seen] for one in (draft, baseline))
+    ours, theirs = ([item for item in examined.counts if item.id not in seen] for examined in (draft, baseline))
     count, left = len(draft.counts), len(ours)
-    units, units_left = (len({item.conversation for item in one}) for one in (draft.counts, ours))
+    units, units_left = (len({item.conversation for item in counts}) for counts in (draft.counts, ours))
     if left < count and units_left < min(_LEAST_PROMPTS, units / 2):
         raise Refused(
             f"inconclusive: a draft was trained on {'all' if not left else count - left} of the {count} examination prompts, so "
@@ -166,33 +166,33 @@ def _by_domain(
     names = sorted({item.domain for item in draft})
     if len(names) < 2:
         return ()
-    found = []
+    domains = []
     for name in names:
-        ours, theirs = ([item for item in one if item.domain == name] for one in (draft, baseline))
+        ours, theirs = ([item for item in counts if item.domain == name] for counts in (draft, baseline))
         difference = acceptance_gain(ours, theirs, confidence)
-        found.append(DomainComparison(domain=name, draft=_rate(ours), baseline=_rate(theirs), difference=difference))
-    return tuple(found)
+        domains.append(DomainComparison(domain=name, draft=_rate(ours), baseline=_rate(theirs), difference=difference))
+    return tuple(domains)
 
 
 def _by_segment(
     draft: Sequence[PromptCounts], baseline: Sequence[PromptCounts], margin: float, confidence: float
 ) -> tuple[SegmentComparison, ...]:
-    found = []
-    for one in segment_shares(draft):
-        difference = segment_gain(draft, baseline, one.name, confidence)
-        of_one = margin if one.judged and margin < NOT_JUDGED else None
-        found.append(
+    segments = []
+    for part in segment_shares(draft):
+        difference = segment_gain(draft, baseline, part.name, confidence)
+        of_one = margin if part.judged and margin < NOT_JUDGED else None
+        segments.append(
             SegmentComparison(
-                segment=one.name,
-                share=one.share,
-                draft=_segment_rate(draft, one.name),
-                baseline=_segment_rate(baseline, one.name),
+                segment=part.name,
+                share=part.share,
+                draft=_segment_rate(draft, part.name),
+                baseline=_segment_rate(baseline, part.name),
                 difference=difference,
                 margin=of_one,
                 power=None if of_one is None else power_of(difference, -of_one, confidence),
             )
         )
-    return tuple(found)
+    return tuple(segments)
 
 
 def _check_rows(draft: Sequence[PromptCounts], baseline: Sequence[PromptCounts]) -> None:
@@ -201,10 +201,10 @@ def _check_rows(draft: Sequence[PromptCounts], baseline: Sequence[PromptCounts])
         raise UsageError(f"--baseline: has {len(baseline)} prompts, and the completions have {len(draft)}; {_ANEW}")
     for ours, theirs in zip(draft, baseline, strict=True):
         facts = _facts(ours)
-        for name, found in _facts(theirs).items():
-            if facts[name] != found:
+        for name, fact in _facts(theirs).items():
+            if facts[name] != fact:
                 raise UsageError(
-                    f"--baseline: prompt {theirs.id} has {name} {found!r}, and the completions have {facts[name]!r}; {_ANEW}"
+                    f"--baseline: prompt {theirs.id} has {name} {fact!r}, and the completions have {facts[name]!r}; {_ANEW}"
                 )
 
 
@@ -227,5 +227,5 @@ def _rate(counts: Sequence[PromptCounts]) -> float:
 
 
 def _segment_rate(counts: Sequence[PromptCounts], name: str) -> float:
-    found = [item.segments[name] for item in counts if name in item.segments]
-    return sum(one.accepted for one in found) / sum(one.examined for one in found)
+    of_segment = [item.segments[name] for item in counts if name in item.segments]
+    return sum(part.accepted for part in of_segment) / sum(part.examined for part in of_segment)

@@ -64,7 +64,7 @@ def speed_gain(draft: Counts, base: Counts, gamma: int, ratio: RoundRatio, confi
 def measured_ratio(
     times: Mapping[Side, StepTimes], speed: DecodingSpeed | None, gamma: int, confidence: float
 ) -> RoundRatio | str:
-    """From step times on this machine; or why there is none."""
+    """The ratio of the speeds from step times on this machine, or why there is none."""
     if speed is None or speed.baseline is None or not {CANDIDATE, BASELINE} <= times.keys():
         return NOT_KNOWN
     if (reason := speed.candidate.not_measurable or speed.baseline.not_measurable) is not None:
@@ -75,14 +75,16 @@ def measured_ratio(
             f"the target was computed in different ways ({ways[0] or 'unknown'}, {ways[1] or 'unknown'}), as beside a head on a "
             "CPU: set gate.load, gate.profile and gate.champion_profile"
         )
-    found = dict[Side, Measured]()
+    speeds = dict[Side, Measured]()
     for side in (CANDIDATE, BASELINE):
         lengths = sorted(times[side].rounds)
         length = min(gamma, lengths[-1])  # the longest that was timed is shorter where the draft proposes no more
         turns = zip(*(times[side].rounds[length] for length in lengths), strict=True)
         rounds = [float(np.interp(length, lengths, seconds)) for seconds in turns]
-        found[side] = of_turns([plain / one for plain, one in zip(times[side].plain, rounds, strict=True)], confidence)
-    ours, theirs = found[CANDIDATE], found[BASELINE]
+        speeds[side] = of_turns(
+            [plain / drafted for plain, drafted in zip(times[side].plain, rounds, strict=True)], confidence
+        )
+    ours, theirs = speeds[CANDIDATE], speeds[BASELINE]
     if ours.low is None or ours.high is None or theirs.low is None or theirs.high is None:
         return "there are too few turns for bounds; raise evaluate.speed.turns"
     value = ours.median / theirs.median
@@ -94,8 +96,8 @@ def measured_ratio(
 def predicted_ratio(
     candidate: StatedLoad, of_candidate: Workload, baseline: StatedLoad, of_baseline: Workload
 ) -> RoundRatio:
-    """From step times at the stated load, at the mean batch with the baseline, or a full one where the load exceeds its
-    capacity; step costs are treated as exact."""
+    """The ratio of the speeds from step times at the stated load, at the mean batch with the baseline, or a full one where the
+    load exceeds its capacity; step costs are treated as exact."""
     cap, gamma = baseline.max_batch, baseline.gamma
     served = point_at_load(
         covered(baseline, of_baseline), baseline.step_costs, baseline.requests_per_second, cap, gamma

@@ -82,7 +82,7 @@ class ComparedFigures(Figures):
 
 @stored
 class DraftFigures(ComparedFigures):
-    """With what is known of the draft and of its examination."""
+    """Figures, with what is known of the draft and of its examination."""
 
     draft: ExaminedDraft
     greedy: GreedyFigures | None  # over all examined prompts; None for a draft that cannot be examined
@@ -109,7 +109,7 @@ class LatencyFigures:
 
 @stored(kw_only=False)
 class SideAtLoad(LatencyFigures):
-    """At the stated load; `tokens_per_second` is at capacity."""
+    """Figures of a side at the stated load; `tokens_per_second` is at capacity."""
 
     ms_per_token: Number
     tokens_per_second: Number
@@ -168,7 +168,7 @@ class TrainingStep:
 
 @stored
 class RowsFigures:
-    """Of tokens of the target whose rows in the base draft were made in one way."""
+    """Figures of tokens of the target whose rows in the base draft were made in one way."""
 
     tokens: Count
     share: Number  # of the text of the examination prompts and their completions
@@ -178,7 +178,7 @@ class RowsFigures:
 
 @stored
 class NewVocabulary:
-    """Of a base draft that had another tokenizer than the target: see `docs/drafts.md`."""
+    """Figures of a base draft that had another tokenizer than the target: see `docs/drafts.md`."""
 
     rows: dict[Text, RowsFigures]  # by how they were made
     roles: dict[Text, dict[Text, RowsFigures]]  # of special tokens without a counterpart, by token and segment
@@ -256,5 +256,5 @@ class Decision(BriefDecision):
 
 def brief(decision: Decision) -> dict[str, Any]:
     """The decision without its evidence, as JSON for the record of a run."""
-    found = asdict(decision)
-    return {item.name: found[item.name] for item in fields(BriefDecision)}
+    content = asdict(decision)
+    return {item.name: content[item.name] for item in fields(BriefDecision)}

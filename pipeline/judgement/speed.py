@@ -23,23 +23,23 @@ MIN_SPEEDUP = "min_speedup"  # the rule about the speedup at `gate.load`
 def speed_warnings(verdict: Verdict, rules: Sequence[RuleResult], speed: DecodingSpeed | None) -> list[str]:
     """Why a draft that passed may be worth nothing, in the words that follow "passed, but". A refused draft has none.
 
-    The figure is the one that says most about the deployment: the prediction at `gate.load`, else the measured speedup on this
+    The figure is the one closest to the deployment: the prediction at `gate.load`, else the measured speedup on this
     machine. An estimate below 1 warns, also if 1 is in its interval.
     """
     if verdict == REFUSE:
         return []
-    found = _found(rules, speed)
-    if found is None or found[0].median >= 1:
+    rule = _found(rules, speed)
+    if rule is None or rule[0].median >= 1:
         return []
-    figure, where = found
+    figure, where = rule
     slower = figure.high is None or figure.high < 1
     return [f"{'slower' if slower else 'not faster'} than plain decoding {where} ({times(figure)})"]
 
 
 def speedup_of(rules: Sequence[RuleResult], speed: DecodingSpeed | None) -> Measured | None:
     """The candidate's speedup over plain decoding that `speed_warnings` looks at; None where there is none."""
-    found = _found(rules, speed)
-    return None if found is None else found[0]
+    rule = _found(rules, speed)
+    return None if rule is None else rule[0]
 
 
 def _found(rules: Sequence[RuleResult], speed: DecodingSpeed | None) -> tuple[Measured, str] | None:
@@ -132,11 +132,13 @@ def check_line(check: SpeedCheck, name: str) -> str:
 
 
 def as_measurable(speed: DecodingSpeed | None) -> DecodingSpeed | None:
-    """Without speedups of too few prompts or tokens, which earlier versions recorded."""
+    """The speed without speedups of too few prompts or tokens, which earlier versions recorded."""
     reason = None if speed is None else too_few(speed.prompts, speed.tokens)
     if speed is None or reason is None:
         return speed
-    candidate, baseline = (None if one is None else _without(one, reason) for one in (speed.candidate, speed.baseline))
+    candidate, baseline = (
+        None if side is None else _without(side, reason) for side in (speed.candidate, speed.baseline)
+    )
     assert candidate is not None
     return replace(speed, candidate=candidate, baseline=baseline)
 
@@ -159,17 +161,17 @@ def warnings_elsewhere(decision: BriefDecision) -> list[str]:
 def served_worth(decision: BriefDecision, gamma: int) -> list[str]:
     """What people who serve the draft with `gamma` draft tokens must know of its speed, a line each: that it may be worth
     nothing, or that nobody knows, and that another draft length was the fastest where it was measured."""
-    found = [f"the draft passed, but was {warning}" for warning in warnings_elsewhere(decision)]
+    lines = [f"the draft passed, but was {warning}" for warning in warnings_elsewhere(decision)]
     if decision.speed is None:
-        return found
+        return lines
     best, line = decision.speed.candidate, measured_line(decision)
     if best.speedup is None:
-        return [*found, f"speedup {line}"]
+        return [*lines, f"speedup {line}"]
     if best.gamma != gamma:
-        found.append(
+        lines.append(
             f"measured: {line}; this is started with {gamma}; export it with --gamma {best.gamma} to start it so"
         )
-    return found
+    return lines
 
 
 def drafts(speed: DecodingSpeed) -> Iterator[tuple[Side, DraftSpeed]]:
@@ -185,7 +187,7 @@ def with_length(name: str, draft: DraftSpeed) -> str:
 
 
 def speedup_text(draft: DraftSpeed) -> str:
-    """`x1.24 [1.20, 1.28]`, or `not measurable`; `not_measurable` says why."""
+    """`x1.24 [1.20, 1.28]`, or `not measurable`; `not_measurable` is the reason."""
     return "not measurable" if draft.speedup is None else times(draft.speedup)
 
 

@@ -1,7 +1,7 @@
 """What can be done about a decision: when speculation pays, and which change would make it pay or decide. Pure.
 
 From figures that the decision has anyhow: examined tokens per round, measured step times, the intervals of the rules. A figure
-that rests on acceptance without memory (the same for each token, Leviathan et al. 2023, section 3.1) is said to be about right.
+that rests on acceptance without memory (the same for each token, Leviathan et al. 2023, section 3.1) is marked as approximate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,10 @@ def what_now(
 ) -> list[str]:
     """Lines for people, those about rules first. `times` and `examined` are of the same draft, None where that is not known;
     `next_doubling`: what twice as many completions would add to its acceptance rate, by the learning curve."""
-    found = list[str]()
+    lines = list[str]()
     if times is not None and examined is not None:
-        found.append(_break_even(times, examined.mean_acceptance_length, examined.acceptance_rate.value))
-    return [*_for_rules(rules, next_doubling), *found]
+        lines.append(_break_even(times, examined.mean_acceptance_length, examined.acceptance_rate.value))
+    return [*_for_rules(rules, next_doubling), *lines]
 
 
 def without_step_times(lines: Sequence[str]) -> list[str]:
@@ -40,7 +40,7 @@ def _break_even(times: StepTimes, per_round: Mapping[int, float], rate: float) -
     """What a round costs and must give. In steps of plain decoding, on the machine of the run."""
     # Within each turn, as the speedup is: what else the machine does in a turn affects both.
     cost = {
-        length: median(one / plain for one, plain in zip(seconds, times.plain, strict=True))
+        length: median(drafted / plain for drafted, plain in zip(seconds, times.plain, strict=True))
         for length, seconds in times.rounds.items()
     }
     best = max(cost, key=lambda length: per_round[length] / median(times.rounds[length]))
@@ -92,11 +92,11 @@ def _for_rules(rules: Sequence[RuleResult], next_doubling: float | None) -> list
         elif above > 0:
             factors[rule.name] = ((gain.value - gain.low) / above) ** 2
     if short:
-        name = max(short, key=lambda one: short[one])
+        name = max(short, key=lambda domain: short[domain])
         lacks = f"{name} lacks {100 * short[name]:.2f} points, and more prompts would not decide otherwise"
         return [f"{lacks}; {_training(next_doubling, short[name])}"]
     if factors and (most := max(factors.values())) < _MOST:
-        name = max(factors, key=lambda one: factors[one])
+        name = max(factors, key=lambda factor: factors[factor])
         return [
             f"{name}: about {most:.1f} times as many examination prompts decide it, if the gain stays what it is (more rows, or "
             "a larger corpus.splits.examination)"

@@ -49,18 +49,18 @@ def amounts_of(config: Config, counted: Forecast, known: Measurements) -> Amount
 def assumptions_of(
     config: Config, counted: Forecast, known: Measurements, amounts: Amounts, sizes: Sizes
 ) -> list[Assumption]:
-    """In the order in which an estimate uses them."""
-    found = [_rows(config, counted), _kept(known.lengths), _prompt_tokens(config, known.lengths)]
-    found += [longest_prompt(config, known.lengths), _completion_tokens(config, known.lengths)]
-    found += [*_of_training(config, amounts), _processes(config, known)]
+    """The assumptions of an estimate, in the order in which it uses them."""
+    assumptions = [_rows(config, counted), _kept(known.lengths), _prompt_tokens(config, known.lengths)]
+    assumptions += [longest_prompt(config, known.lengths), _completion_tokens(config, known.lengths)]
+    assumptions += [*_of_training(config, amounts), _processes(config, known)]
     if sizes.draft is not None:
-        found.append(_parameters("draft", sizes.draft, known.draft_parameters is not None, known))
+        assumptions.append(_parameters("draft", sizes.draft, known.draft_parameters is not None, known))
     if sizes.kind.reads_states and sizes.target is not None:
-        found.append(_parameters("target", sizes.target, known.target_parameters is not None, known))
+        assumptions.append(_parameters("target", sizes.target, known.target_parameters is not None, known))
     if config.plan.flops is not None:
         source = "stated; a parameter and a token take 6 FLOPs in training (Kaplan et al. 2020), 8 with gradient checkpointing, "
         of_target = ", and 2 of the target's in both" if sizes.kind.reads_states else ""
-        found.append(
+        assumptions.append(
             Assumption(
                 what="FLOP/s of one device",
                 value=config.plan.flops,
@@ -68,7 +68,7 @@ def assumptions_of(
                 key="plan.flops",
             )
         )
-    return found
+    return assumptions
 
 
 def _rows(config: Config, counted: Forecast) -> Assumption:
@@ -93,7 +93,7 @@ def _prompt_tokens(config: Config, lengths: Lengths | None) -> Assumption:
 
 
 def longest_prompt(config: Config, lengths: Lengths | None) -> Assumption:
-    """As long as which rows are packed and caches are."""
+    """The longest prompt, which decides how long packed rows and caches are."""
     what, key = "longest prompt, in tokens", "plan.longest_prompt_tokens"
     if (stated := config.plan.longest_prompt_tokens) is not None:
         return Assumption(what=what, value=min(stated, config.corpus.prompt_limit), source="stated", key=key)

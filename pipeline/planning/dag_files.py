@@ -1,7 +1,7 @@
 """The Airflow files of this version, as `understudy dags` writes them into a DAG folder. Does not import them.
 
-The first line of a written file has the version and a hash of the rest, so that a file which somebody changed is told from one
-that an earlier version wrote.
+The first line of a written file has the version and a hash of the rest, so that a file which somebody changed is distinguished
+from one that an earlier version wrote.
 """
 
 import hashlib

@@ -33,7 +33,7 @@ class Disk:
 def disk_of(
     job: str, work: Work, config: Config, amounts: Amounts, earlier: MeasuredJob | None, parameters: float | None
 ) -> Disk:
-    """Of one job. `parameters`: of the draft; None if they are not known."""
+    """The disk of one job. `parameters`: those of the draft; None if they are not known."""
     stage = job.partition("/")[0]
     scratch = 0.0
     if stage == "distill" and parameters and config.distill.lora is None:

@@ -50,7 +50,7 @@ class MeasuredJob:
     run: str
     seconds: float
     stored_bytes: int
-    device: str  # class of the machine's device; empty where no manifest says it
+    device: str  # class of the machine's device; empty where no manifest has it
     resumed: bool  # `seconds` leave out what tasks of a scheduler, or a killed run, had made of it before
     work: Work
 
@@ -70,7 +70,7 @@ class Lengths:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """Of all runs of one name: the latest of each; of a job the latest that was made in one go, if there is one."""
+    """What runs of one name have measured: the latest of each; of a job the latest that was made in one go, if there is one."""
 
     jobs: Mapping[str, MeasuredJob] = field(default_factory=dict)
     differences: Mapping[str, Sequence[str]] = field(
@@ -83,10 +83,10 @@ class Measurements:
 
 
 def measurements(store: Store, config: Config) -> Measurements:
-    """Of the runs of `config` by its name whose target costs the same: of each job the latest that was built in one go, else the
-    latest, and the lengths of the latest run of the same prompts with completions. A run of another version, whose config or
-    figures cannot be read, is left out."""
-    found, wanted, inputs = (
+    """The measurements of runs of `config` by its name whose target costs the same: of each job the latest that was built in one
+    go, else the latest, and the lengths of the latest run of the same prompts with completions. A run of another version, whose
+    config or figures cannot be read, is left out."""
+    known, wanted, inputs = (
         Measurements(),
         {job.id for job in jobs_of(config) if not job.shares},
         PlannedInputs.of(config, store),
@@ -94,40 +94,42 @@ def measurements(store: Store, config: Config) -> Measurements:
     for record in reversed(read_runs(store)):
         if record.name == config.name and inputs.same_speed(record):
             with contextlib.suppress(UsageError, KeyError):
-                found = _with_run(found, record, store, config, inputs)
-        timed = {name for name, job in found.jobs.items() if not job.resumed}
-        if found.lengths is not None and found.lengths.completion_tokens and wanted <= timed:
+                known = _with_run(known, record, store, config, inputs)
+        timed = {name for name, job in known.jobs.items() if not job.resumed}
+        if known.lengths is not None and known.lengths.completion_tokens and wanted <= timed:
             break
-    return found
+    return known
 
 
 def _with_run(
-    found: Measurements, record: RunRecord, store: Store, planned: Config, inputs: PlannedInputs
+    earlier: Measurements, record: RunRecord, store: Store, planned: Config, inputs: PlannedInputs
 ) -> Measurements:
-    """With what an earlier run has beside."""
+    """The measurements with those that another, earlier run adds."""
     config, built = run_config(record), _built(store, record)
-    source, parameters, target_size = found.parameters_source, found.draft_parameters, found.target_parameters
+    source, parameters, target_size = earlier.parameters_source, earlier.draft_parameters, earlier.target_parameters
     of_target = ("layers", "head")  # a draft that is made of the target has no digest of its own
     same_draft = all(getattr(config.pair.draft, key) == getattr(planned.pair.draft, key) for key in of_target)
     if parameters is None and "pair" in built and same_draft and inputs.same_draft(record):
         figures, source = built["pair"].figures, f"those of run {record.id}"
         parameters, target_size = figures.get("draft_parameters"), figures.get("target_parameters")
     if "corpus" not in built:
-        return replace(found, draft_parameters=parameters, target_parameters=target_size, parameters_source=source)
+        return replace(earlier, draft_parameters=parameters, target_parameters=target_size, parameters_source=source)
     lengths = _lengths(record.id, config, built)
     jobs = _measured(record, built, work_of(config, _amounts(config, lengths, built)))
     better = {
-        name for name, job in jobs.items() if name not in found.jobs or (found.jobs[name].resumed and not job.resumed)
+        name
+        for name, job in jobs.items()
+        if name not in earlier.jobs or (earlier.jobs[name].resumed and not job.resumed)
     }
-    known = found.lengths
+    known = earlier.lengths
     own = lengths if inputs.same_target(record) else replace(lengths, completion_tokens=None, turns=1.0)
     if inputs.same_prompts(record) and (
         known is None or (known.completion_tokens is None and own.completion_tokens is not None)
     ):
         known = own
     return Measurements(
-        jobs={**found.jobs, **{name: jobs[name] for name in better}},
-        differences={**found.differences, record.id: differences(config, planned)},
+        jobs={**earlier.jobs, **{name: jobs[name] for name in better}},
+        differences={**earlier.differences, record.id: differences(config, planned)},
         lengths=known,
         draft_parameters=parameters,
         target_parameters=target_size,
@@ -137,28 +139,28 @@ def _with_run(
 
 def differences(earlier: Config, planned: Config) -> list[str]:
     """Settings that change a throughput, with both values."""
-    found = []
+    rows = []
     for key in _SPEED:
         was, now = (attrgetter(key)(config) for config in (earlier, planned))
         if was != now:
-            found.append(f"{key} (was {was}, now {now})")
-    return found
+            rows.append(f"{key} (was {was}, now {now})")
+    return rows
 
 
 def _built(store: Store, record: RunRecord) -> dict[str, Artifact]:
-    found = {job: store.find(entry.stage, entry.key) for job, entry in record.jobs.items()}
-    return {job: artifact for job, artifact in found.items() if artifact is not None}
+    artifacts = {job: store.find(entry.stage, entry.key) for job, entry in record.jobs.items()}
+    return {job: artifact for job, artifact in artifacts.items() if artifact is not None}
 
 
 def _measured(record: RunRecord, built: Mapping[str, Artifact], works: Mapping[str, Work]) -> dict[str, MeasuredJob]:
     """The jobs with an artifact of their own, and those that leave none."""
-    found, shared = {}, shared_jobs(record)
+    artifacts, shared = {}, shared_jobs(record)
     for job, entry in record.jobs.items():
         work, artifact = works.get(job), built.get(job)
         if job in shared or work is None or (artifact is None and entry.figures is None):
             continue
         manifest = artifact.manifest if artifact else None
-        found[job] = MeasuredJob(
+        artifacts[job] = MeasuredJob(
             run=record.id,
             seconds=manifest.seconds if manifest else entry.seconds,
             stored_bytes=sum(file.size for file in manifest.files.values()) if manifest else 0,
@@ -166,22 +168,22 @@ def _measured(record: RunRecord, built: Mapping[str, Artifact], works: Mapping[s
             resumed=manifest.resumed if manifest else False,
             work=work,
         )
-    return found
+    return artifacts
 
 
 def _prompts(corpus: Artifact) -> dict[str, float]:
     return {split: float(corpus.figures[split]) for split in ("train", "dev", "examination")}
 
 
-def _amounts(config: Config, found: Lengths, built: Mapping[str, Artifact]) -> Amounts:
-    """Of a run that has completions, what it had; else the longest completions."""
+def _amounts(config: Config, lengths: Lengths, built: Mapping[str, Artifact]) -> Amounts:
+    """The amounts of a run that has completions; for another one those of the longest completions."""
     return Amounts(
         rows=float(built["corpus"].figures["rows"]),
         prompts=_prompts(built["corpus"]),
-        prompt_tokens=found.prompt_tokens,
-        completion_tokens=found.completion_tokens or config.generate.max_new_tokens,
-        longest_prompt=found.longest_prompt,
-        turns=found.turns,
+        prompt_tokens=lengths.prompt_tokens,
+        completion_tokens=lengths.completion_tokens or config.generate.max_new_tokens,
+        longest_prompt=lengths.longest_prompt,
+        turns=lengths.turns,
         processes=float(built["distill"].figures.get("processes", 1.0)) if "distill" in built else 1.0,
         recorded=_recorded(built),
         target_passes=draft_kind(config).reads_states,
@@ -196,7 +198,7 @@ def _recorded(built: Mapping[str, Artifact]) -> float:
 
 def _lengths(run: str, config: Config, built: Mapping[str, Artifact]) -> Lengths:
     corpus, prompts = built["corpus"].figures, _prompts(built["corpus"])
-    found = Lengths(
+    lengths = Lengths(
         source=f"run {run}",
         kept=corpus["prompts"] / corpus["rows"],
         prompt_tokens=corpus["tokens"] / corpus["prompts"],
@@ -204,10 +206,10 @@ def _lengths(run: str, config: Config, built: Mapping[str, Artifact]) -> Lengths
         max_new_tokens=config.generate.max_new_tokens,
     )
     if "generate" not in built:
-        return found
+        return lengths
     figures, planned = built["generate"].figures, sum(completions_of(config, prompts, prompts).values())
     mean, turns = figures["tokens"] / figures["completions"], figures["completions"] / planned
-    return replace(found, completion_tokens=mean, turns=turns)
+    return replace(lengths, completion_tokens=mean, turns=turns)
 
 
 def _longest_prompt(corpus: Path) -> float:

@@ -37,7 +37,7 @@ class JobEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Of a whole run from an empty store. The jobs run one after another, so their times add up."""
+    """The estimate of a whole run from an empty store. The jobs run one after another, so their times add up."""
 
     jobs: list[JobEstimate]
     assumptions: list[Assumption]
@@ -67,10 +67,10 @@ def estimate(config: Config, counted: Forecast, known: Measurements, measured: M
         if job.shares and earlier is None and (measured is None or job.id not in measured.jobs):
             jobs.append(_shared(job))
             continue
-        found = throughput(job.id, work, config, known, measured, sizes)
-        seconds, why, origin, least = None, found.why, found.origin, _least_seconds(config, work)
-        if found.per_second is not None:
-            seconds = work.of_one(work.workers) / found.per_second
+        measured_rate = throughput(job.id, work, config, known, measured, sizes)
+        seconds, why, origin, least = None, measured_rate.why, measured_rate.origin, _least_seconds(config, work)
+        if measured_rate.per_second is not None:
+            seconds = work.of_one(work.workers) / measured_rate.per_second
             if least > seconds:
                 seconds, why, origin = least, "generate.server.tokens_per_second", "stated"
         elif work.rate == "speed":
@@ -175,7 +175,7 @@ def _seconds_of(jobs: Sequence[JobEstimate], name: str) -> float | None:
 
 
 def _training_memory(config: Config, parameters: float | None, processes: int) -> tuple[float | None, float | None]:
-    """Bytes as the config says, and with distill.shard where that changes them."""
+    """Bytes by the config, and with distill.shard where that changes them."""
     if parameters is None or config.distill.lora is not None:
         return None, None
     whole, part = (training_bytes(parameters, config.distill.optimizer, parts) for parts in (1, processes))

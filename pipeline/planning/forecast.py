@@ -125,13 +125,13 @@ def _chats(config: Config) -> bool:
 
 
 def source_readers(config: Config) -> dict[int, SourceReader]:
-    """Of the sources that are files, by their number. UsageError for one that is not there or cannot be read."""
+    """The readers of the sources that are files, by their number. UsageError for one that is not there or cannot be read."""
     sources = enumerate(config.corpus.sources)
     since = config.corpus.since_seconds
     return {
-        number: SourceReader(number, one, source_files(number, one), since=since)
-        for number, one in sources
-        if not one.is_reference
+        number: SourceReader(number, source, source_files(number, source), since=since)
+        for number, source in sources
+        if not source.is_reference
     }
 
 
@@ -145,7 +145,8 @@ def source_rows(config: Config) -> Sequence[int]:
 
 
 def _rows(reader: SourceReader) -> int:
-    """Of the window and the sample, and with `every_answer` their answers. The rows are read where their content matters."""
+    """The rows of the window and the sample, and with `every_answer` their answers. The rows are read where their content
+    matters."""
     source = reader.source
     if source.every_answer:
         rows = Traffic(reader, source, datetime.now(UTC).date(), reader.since)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def local_models(config: Config) -> dict[str, Path]:
-    """By role, the models whose config and weights are on this machine."""
-    found = dict[str, Path]()
+    """The models, by role, whose config and weights are on this machine."""
+    paths = dict[str, Path]()
     for role, place in model_places(config.pair).items():
         path = place.find() if place.tokenizer is None else None  # of a served target only the tokenizer would be here
         with contextlib.suppress(UnderstudyError):
             if path is not None and (path / CONFIG).is_file() and weight_files(path):
-                found[role] = path
-    return found
+                paths[role] = path
+    return paths
 
 
 def size_with_new_rows(config: Config) -> "Size | None":
@@ -33,8 +33,8 @@ def size_with_new_rows(config: Config) -> "Size | None":
     if config.pair.draft.vocabulary != "target":
         return None
     places = model_places(config.pair)
-    found: dict[str, Path | None] = {role: places[role].find() for role in ("draft", "target")}
-    draft, target = found["draft"], found["target"]
+    paths: dict[str, Path | None] = {role: places[role].find() for role in ("draft", "target")}
+    draft, target = paths["draft"], paths["target"]
     if draft is None or target is None or not all((path / CONFIG).is_file() for path in (draft, target)):
         return None
     # Imported here because it takes torch, which plans of other drafts do without.

@@ -23,7 +23,7 @@ from pipeline.speculation.deployed import of_log
 
 _ANSWERS = ("answer", "response", "completion", "output")
 _SHOWN = 4  # settings in a comment
-_EXAMPLES = 64  # plain prompts with an answer, by which the rendering is told
+_EXAMPLES = 64  # plain prompts with an answer, by which the rendering is recognised
 _TIMES = ("created", "created_at", "timestamp", "time", "date")
 READ = (*_ANSWERS, *_TIMES, *ANSWER_COLUMNS)  # of formats of which only named columns are read
 
@@ -34,18 +34,18 @@ class LogColumns:
 
     messages_field: str = "messages"
     answers: Counter[str] = field(default_factory=Counter)
-    without_reason: Counter[str] = field(default_factory=Counter)  # of `answers`: those that do not say what ended them
+    without_reason: Counter[str] = field(default_factory=Counter)  # of `answers`: those without what ended them
     times: Counter[str] = field(default_factory=Counter)
     stated: Counter[tuple[tuple[str, float], ...]] = field(default_factory=Counter)  # rows by their sampling settings
     _examples: list[tuple[ParsedPrompt, LoggedAnswer]] = field(default_factory=list)
 
     def add(self, row: Mapping[str, Any], prompt: ParsedPrompt) -> None:
         """Count one row, whose prompt is `prompt`."""
-        found = {column: answer for column in (*_ANSWERS, "") if (answer := self._answer(row, column)) is not None}
-        self.answers.update(found.keys())
-        self.without_reason.update(column for column in found if not self._says_its_end(row, column))
+        answers = {column: answer for column in (*_ANSWERS, "") if (answer := self._answer(row, column)) is not None}
+        self.answers.update(answers.keys())
+        self.without_reason.update(column for column in answers if not self._says_its_end(row, column))
         if prompt.plain and len(self._examples) < _EXAMPLES:
-            self._examples += [(prompt, answer) for answer in list(found.values())[:1]]
+            self._examples += [(prompt, answer) for answer in list(answers.values())[:1]]
         with contextlib.suppress(UnusableAnswer):  # values that cannot be
             self.stated[tuple(stated_sampling(row).items())] += 1
         self.times.update(column for column in _TIMES if timestamp(row.get(column)) is not None)
@@ -82,13 +82,15 @@ class LogColumns:
         others = Counter({settings: count for settings, count in self.stated.items() if settings})
         del others[tuple(self.sampling.items())]
         if others:
-            shown = "; ".join(f"{settings_text(dict(one))} ({count:,})" for one, count in others.most_common(_SHOWN))
+            shown = "; ".join(
+                f"{settings_text(dict(settings))} ({count:,})" for settings, count in others.most_common(_SHOWN)
+            )
             more = "; ..." if len(others) > _SHOWN else ""
             yield f"# {others.total():,} rows state other settings: {shown}{more}. Their recorded answers are not used."
 
     def has_template(self, tokenizer: Tokenizer) -> bool | None:
         """Whether the deployment applies the chat template of the target's `tokenizer` to prompts that are plain text; None where
-        the log does not say."""
+        the log does not have."""
         by_ids = [(prompt, answer.prompt_tokens) for prompt, answer in self._examples if answer.prompt_tokens]
         for wanted in (True, False) if tokenizer.chat_template else (False,):
             renderer = Renderer(tokenizer, wanted, {})
@@ -116,7 +118,7 @@ class LogColumns:
 
 def _token_ids(renderer: Renderer, prompt: ParsedPrompt) -> tuple[int, ...] | None:
     try:
-        (found,) = renderer.token_ids([renderer.text(prompt)])
+        (tokens,) = renderer.token_ids([renderer.text(prompt)])
     except BadRow:  # the template refuses it
         return None
-    return tuple(found)
+    return tuple(tokens)

@@ -33,7 +33,7 @@ _GENERATING, _TRAINING = "execution.local", "distill.processes"  # keys: how man
 
 @dataclass(frozen=True, kw_only=True)
 class StageMemory:
-    """Of one stage, in each of its processes."""
+    """The memory of one stage, in each of its processes."""
 
     stage: str
     bytes: float | None  # at least; None: not known
@@ -44,8 +44,8 @@ class StageMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryForecast:
-    """`free`: bytes, by the places where a run here puts its models; None where a place does not say. `note`: what is to be known
-    of the comparison with them."""
+    """`free`: bytes, by the places where a run here puts its models; None where a place does not report them. `note`: what is to
+    be known of the comparison with them."""
 
     stages: list[StageMemory]
     prompt: Assumption  # tokens of the longest, whose cache counts
@@ -53,15 +53,15 @@ class MemoryForecast:
     note: str
 
     def of(self, names: Collection[str]) -> "MemoryForecast":
-        """Of these jobs and stages alone."""
-        return replace(self, stages=[one for one in self.stages if one.stage.partition(",")[0] in names])
+        """The forecast of these jobs and stages alone."""
+        return replace(self, stages=[stage for stage in self.stages if stage.stage.partition(",")[0] in names])
 
 
 def memory_of(config: Config, counted: Forecast, known: Measurements) -> MemoryForecast:
-    """Of the stages that generate, train and examine. Loads nothing."""
-    found = _Stages(config, counted, known)
-    stages = [*found.generations(), *found.trainings(), *found.examinations()]
-    return MemoryForecast(stages=stages, prompt=found.prompt, free=found.free, note=found.note)
+    """The memory of the stages that generate, train and examine. Loads nothing."""
+    by_stage = _Stages(config, counted, known)
+    stages = [*by_stage.generations(), *by_stage.trainings(), *by_stage.examinations()]
+    return MemoryForecast(stages=stages, prompt=by_stage.prompt, free=by_stage.free, note=by_stage.note)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +82,12 @@ class _Stages:
         self.prompt = longest_prompt(config, known.lengths)
         self.free, self.note = dict[str, int | None](), ""
         self._config, self._trusted, self._paths = config, config.pair.trust_remote_code, local_models(config)
-        self._completions = {one.job: one.completions for one in counted.generate}
+        self._completions = {work.job: work.completions for work in counted.generate}
         self._parameters = known.draft_parameters or config.plan.draft_parameters
         self._processes = round(amounts_of(config, counted, known).processes)
 
     def generations(self) -> Iterator[StageMemory]:
-        """Of the targets that are loaded here."""
+        """The memory of generation by targets that are loaded here."""
         config, local = self._config, self._config.execution.local
         for job in jobs_of(config):
             if not isinstance(job.task, GenerateTask) or (job.task.target == "target" and config.generate.is_served):
@@ -98,7 +98,7 @@ class _Stages:
             yield self._loading(job.id, [model], devices, _each(local))
 
     def trainings(self) -> Iterator[StageMemory]:
-        """Of all weights of the draft, or of adapters beside them; on-policy rounds load the target too."""
+        """The memory of training all weights of the draft, or adapters beside them; on-policy rounds load the target too."""
         distill, draft = self._config.distill, _Model(role="draft", dtype="float32")
         try:
             processes, wrong = self._training_processes, ""
@@ -123,7 +123,8 @@ class _Stages:
             yield self._loading("distill, its target", target, devices, _each(processes), _TRAINING)
 
     def examinations(self) -> Iterator[StageMemory]:
-        """With the target, which decodes for the cross-check. A head, which is small, is examined on its states."""
+        """The memory of examination with the target, which decodes for the cross-check. A head, which is small, is examined on
+        its states."""
         config = self._config
         if self._has_head:
             yield self._loading("evaluate", [self._target("target")], self._main, "")
@@ -146,13 +147,15 @@ class _Stages:
     def _loading(
         self, stage: str, models: Sequence[_Model], devices: Sequence[str], each: str, key: str = _GENERATING
     ) -> StageMemory:
-        """Of one model, or of a draft and a target beside it. `key`: of the number of processes."""
+        """The memory of one model, or of a draft and a target beside it. `key`: that of the number of processes."""
         if missing := [model.role for model in models if model.role not in self._paths]:
             return StageMemory(stage=stage, bytes=None, what=self._missing(missing[0]))
         from pipeline.models.memory_plan import needed_memory, require_room
 
         try:
-            needed = [needed_memory(self._paths[one.role], one.dtype, self._trusted, one.batch) for one in models]
+            needed = [
+                needed_memory(self._paths[loaded.role], loaded.dtype, self._trusted, loaded.batch) for loaded in models
+            ]
             rows = [self._bytes_of_new_rows(model) for model in models]
         except UnderstudyError as error:
             return StageMemory(stage=stage, bytes=None, what=str(error))
@@ -179,7 +182,9 @@ class _Stages:
             bytes=sum(size.bytes for size in sizes),
             what=what + each,
             refused=refused,
-            by_prompt=any(one.batch is not None and refused.startswith(f"{one.batch.key} = ") for one in models),
+            by_prompt=any(
+                loaded.batch is not None and refused.startswith(f"{loaded.batch.key} = ") for loaded in models
+            ),
         )
 
     def _training(self, processes: int, devices: Sequence[str], wrong: str) -> StageMemory:
@@ -232,7 +237,7 @@ class _Stages:
         return self._new_rows * dtype_bytes(model.dtype) if model.role == "draft" else 0
 
     def _refused(self, devices: Sequence[str], check: _Check) -> str:
-        """By the first device on which it does not fit."""
+        """Why the stage is refused, by the first device on which it does not fit."""
         if not devices:
             return ""
         import torch
@@ -253,7 +258,7 @@ class _Stages:
 
     @cached_property
     def _device(self) -> "torch.device | None":
-        """On which a run here would be; None where nothing is compared."""
+        """The device on which a run here would be; None where nothing is compared."""
         if self._config.pair.is_reference or not (self._paths or self._parameters):  # the first is small
             return None
         if self._config.execution.ray is not None:
@@ -264,13 +269,13 @@ class _Stages:
         from pipeline.models.devices import choose_device
 
         try:
-            found = choose_device(self._config.device)
+            device = choose_device(self._config.device)
         except UsageError as error:
             self.note = f"memory is not compared with this machine: {error}"
             return None
-        if found.type == "cpu" and self._config.device == "auto":
+        if device.type == "cpu" and self._config.device == "auto":
             self.note = "no GPU is seen here: for another machine, compare what is needed with the memory of its GPU"
-        return torch.device("cuda", 0) if found.type == "cuda" and found.index is None else found
+        return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device
 
     @property
     def _main(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What `init` knows of the models and prompts that it is given, without a hub: models on this machine, the server of a target,
+"""What `init` reads of the models and prompts that it is given, without a hub: models on this machine, the server of a target,
 and the rows of a file of prompts."""
 
 import asyncio
@@ -39,7 +39,7 @@ _COLUMNS = (
     "domain_field",
     "request_field",
 )  # keys of a source
-_APIS = {"sglang": "sglang", "llamacpp": "llama.cpp"}  # by what the server says of itself
+_APIS = {"sglang": "sglang", "llamacpp": "llama.cpp"}  # by the server's name for itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ def require_smaller(target: Model, draft: Model) -> None:
 
 
 def _sizes(directory: Path) -> list[int]:
-    """Of the files of a model, which differ for most models: those need not be hashed."""
+    """The sizes of the files of a model, which differ for most models: those need not be hashed."""
     return sorted(file.stat().st_size for file in model_files(directory))
 
 

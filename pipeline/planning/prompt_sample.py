@@ -41,14 +41,14 @@ class PromptSample:
         return float(np.mean(self.lengths)) if self.lengths else None
 
     def lines(self) -> Iterator[str]:
-        """For people: lengths, and rows that are not used, each reason with the key that chooses."""
+        """Lines for people: lengths, and rows that are not used, each reason with the key that chooses."""
         rows, used = self.counts.rows, len(self.lengths)
         first = "all" if not self.counts.over_limit else "the first"
         how = "rendered with the target's chat template" if self.templated else "tokenised as they are"
         if self.mean is None:
             yield f"{first} {rows:,} rows, {how}: none is a prompt that a run would use; later rows were not tokenised"
         else:
-            least, half, most, longest = (int(one) for one in np.quantile(self.lengths, (0, 0.5, 0.95, 1)))
+            least, half, most, longest = (int(length) for length in np.quantile(self.lengths, (0, 0.5, 0.95, 1)))
             yield (
                 f"{first} {rows:,} rows, {how}: {used:,} prompts of {least:,} to {longest:,} tokens, median {half:,}, 95% up "
                 f"to {most:,}, mean {self.mean:,.0f}"
@@ -81,15 +81,15 @@ def sample_prompts(
     tokenizer. UsageError where no row is a prompt that a run would use, and there are no rows after the sample."""
     source = PromptSource.model_validate({"path": str(path), "limit": SAMPLED, **columns})
     config = CorpusConfig(sources=(source,), max_rejected_share=1.0, max_prompt_tokens=limit, chat_template=wanted)
-    renderer, found = Renderer(tokenizer, wanted, {}, vocabulary), CountedTokens()
-    counts = read_sources(config, [path], renderer, found, Path(os.devnull), _Silent(terminal=False), is_sample=True)
+    renderer, counted = Renderer(tokenizer, wanted, {}, vocabulary), CountedTokens()
+    counts = read_sources(config, [path], renderer, counted, Path(os.devnull), _Silent(terminal=False), is_sample=True)
     templated = renderer.has_template and wanted is not False
     share = CorpusConfig.model_fields["max_rejected_share"].default
-    return PromptSample(counts, found.lengths, templated, limit, share, is_context, found.tokens)
+    return PromptSample(counts, counted.lengths, templated, limit, share, is_context, counted.tokens)
 
 
 class _Silent(Progress):
-    """The config that is printed says it all."""
+    """The config that is printed has it all."""
 
     def line(self, text: str) -> None:
         return

@@ -27,7 +27,7 @@ class PlannedInputs:
         return cls(known_files(config, store))
 
     def same_target(self, record: RunRecord) -> bool:
-        """Of one content. Of a target on servers its tokenizer is compared: what a server serves is not asked here."""
+        """Whether both targets have one content. Of a target on servers the tokenizer is compared: no server is asked here."""
         return all(
             self._same(name, record)
             for name in ("target", "tokenizer", "reference_text")
@@ -44,7 +44,7 @@ class PlannedInputs:
         return self._same("draft", record)
 
     def same_prompts(self, record: RunRecord) -> bool:
-        """The same files, split into tokens by the same tokenizer."""
+        """Whether both have the same files, split into tokens by the same tokenizer."""
         own, other = (_fact(inputs, "target", "tokenizer") for inputs in (self.inputs, record.outside))
         prompts = {name for name in self._known(record) if is_prompts(name)}
         same_tokens = self.same_target(record) or (own != "" and own == other)

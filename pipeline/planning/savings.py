@@ -38,7 +38,7 @@ def savings_of(
 ) -> list[Saving]:
     """`seconds`: of the jobs whose time is known. `least_seconds`: what more workers do not shorten. On a CPU one more process
     has no cores of its own."""
-    found = []
+    savings = []
     for change in _changes(config, works, on_cpu):
         shared = [job for job in change.workers if job in seconds]
         after = sum(
@@ -51,7 +51,7 @@ def savings_of(
         before = sum(seconds[job] for job in shared)
         others = sum(seconds.values()) - before if change.of == ALL else 0.0
         if shared:
-            found.append(
+            savings.append(
                 Saving(
                     job=change.of,
                     change=change.what,
@@ -59,7 +59,7 @@ def savings_of(
                     seconds_after=others + after,
                 )
             )
-    return found
+    return savings
 
 
 def _changes(config: Config, works: Mapping[str, Work], on_cpu: bool) -> Iterator[_Change]:

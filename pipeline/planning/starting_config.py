@@ -1,6 +1,6 @@
 """A config to start from, with every choice explained in a comment: from the names of two models and a file of prompts.
 
-The hub is asked for a commit, and nothing is fetched: what is not on this machine is left to the defaults, and a comment says so.
+The hub is asked for a commit, and nothing is fetched: what is not on this machine is left to the defaults, with a comment.
 """
 
 import json
@@ -80,14 +80,14 @@ def starting_config(
     if tokenizer is not None and not is_served:
         raise UsageError("--tokenizer: it is for a target that runs on a server, whose URL is --target; leave it out")
     made = draft_name == TARGET and not is_served
-    found = None if made else named_model(draft_name, "draft", trust_remote_code)
-    if is_served and found is not None and found.published is not None:  # before the server is asked
+    named = None if made else named_model(draft_name, "draft", trust_remote_code)
+    if is_served and named is not None and named.published is not None:  # before the server is asked
         raise _not_served(f"--draft {draft_name}")
     if tokenizer is not None:
         target = served_model(target_name, tokenizer, trust_remote_code)
     else:
         target = named_model(target_name, "target", trust_remote_code)
-    draft = found or draft_of_target(target, head)
+    draft = named or draft_of_target(target, head)
     require_two_models(target, draft, draft_name)
     if target.directory and draft.directory and draft.published is not None:
         require_fitting(draft.directory, target.directory, trust_remote_code, "--draft")
@@ -120,14 +120,35 @@ def _tokenizer(model: Model) -> Any:
 
 def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     name = pair_name(target.served_name or target.source)
-    rendered, lengths = (
-        prompts.log.has_template(_tokenizer(target)) if target.directory else None,
-        _lengths(target, draft),
-    )
+    rendered = prompts.log.has_template(_tokenizer(target)) if target.directory else None
+    lengths = _lengths(target, draft)
     sample = _sample(target, prompts, lengths, rendered)
     yield "# A config to start from. Check it with `understudy run --dry-run`; docs/configuration.md explains every key."
     yield f"name: {_text(name)}"
     yield ""
+    yield from _pair(target, draft, sample)
+    yield ""
+    yield from _corpus(target, prompts)
+    yield from _rendering(target, lengths, rendered, sample)
+    if target.url is not None:
+        yield from _server(target)
+    yield ""
+    yield from _sampling(target, prompts.log)
+    yield ""
+    kind = draft.published.kind.name if draft.published else draft.head
+    yield from _training(prompts, target.url is not None, kind)
+    yield ""
+    yield from _judgement(draft)
+    yield ""
+    if sample and sample.mean is not None:
+        yield from _plan(sample, sample.mean)
+        yield ""
+    yield "promote:"
+    yield f"  target_name: {_text(name)}  # the registered model is called NAME-draft"
+    yield "  # Runs with this name share a champion: keep it for the target fine-tuned or moved; another target needs another."
+
+
+def _pair(target: Model, draft: Model, sample: PromptSample | None) -> Iterator[str]:
     yield "pair:"
     for role, model in (("target", target), ("draft", draft)):
         yield f"  {role}:"
@@ -153,7 +174,10 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
         yield f"    dtype: {model.dtype}  # {why}"
     if target.trusted:
         yield "  trust_remote_code: true  # code that ships with a model runs, as --trust-remote-code allowed"
-    yield ""
+
+
+def _corpus(target: Model, prompts: Prompts) -> Iterator[str]:
+    """The section up to its sources and domains; how prompts are rendered follows."""
     yield "corpus:"
     yield "  sources:"
     kinds = ", ".join(f"{count:,} with `{kind}`" for kind, count in prompts.kinds.items())
@@ -166,15 +190,10 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     if target.url is not None or prompts.is_log:
         yield from prompts.log.lines()
     yield from _domains(prompts)
-    yield from _rendering(target, lengths, rendered, sample)
-    if target.url is not None:
-        yield from _server(target)
-    yield ""
-    yield from _sampling(target, prompts.log)
-    yield ""
-    kind = draft.published.kind.name if draft.published else draft.head
-    yield from _training(prompts, target.url is not None, kind)
-    yield ""
+
+
+def _judgement(draft: Model) -> Iterator[str]:
+    """The sections `evaluate` and `gate`."""
     yield "evaluate:"
     yield "  convention: user  # how target calls are counted: user, transformers, vllm or openvino"
     gamma = min(5, (draft.published and draft.published.longest) or 5)
@@ -184,20 +203,17 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield "gate:"
     yield "  min_gain: 0.0  # smallest gain in acceptance rate over the champion or base draft; 0.01 is 1 point"
     yield "  domain_margin: 0.01  # largest loss of acceptance rate in a domain"
-    yield ""
-    if sample and sample.mean is not None:
-        yield "plan:"
-        yield f"  prompt_tokens: {sample.mean:.1f}  # mean of the rows above, for `plan`; remove both with other prompts"
-        part = f"  # of the first {sample.counts.rows:,} rows: state more if later ones are longer"
-        yield f"  longest_prompt_tokens: {max(sample.lengths)}{part if sample.counts.over_limit else ''}"
-        yield ""
-    yield "promote:"
-    yield f"  target_name: {_text(name)}  # the registered model is called NAME-draft"
-    yield "  # Runs with this name share a champion: keep it for the target fine-tuned or moved; another target needs another."
+
+
+def _plan(sample: PromptSample, mean: float) -> Iterator[str]:
+    yield "plan:"
+    yield f"  prompt_tokens: {mean:.1f}  # mean of the rows above, for `plan`; remove both with other prompts"
+    part = f"  # of the first {sample.counts.rows:,} rows: state more if later ones are longer"
+    yield f"  longest_prompt_tokens: {max(sample.lengths)}{part if sample.counts.over_limit else ''}"
 
 
 def _vocabulary(target: Model, draft: Model, sample: PromptSample | None) -> Iterator[str]:
-    """Of a draft with another tokenizer than the target's. UsageError for one that cannot be given the target's."""
+    """The key of a draft with another tokenizer than the target's. UsageError for one that cannot be given the target's."""
     if target.directory is None or draft.directory is None or draft.source == TARGET or draft.published:
         return
     width, tokenizer, own = find_width(target.directory, target.trusted), _tokenizer(target), _tokenizer(draft)
@@ -236,7 +252,7 @@ def _server(target: Model) -> Iterator[str]:
 
 
 def _columns(prompts: Prompts, target: Model) -> Iterator[str]:
-    """The columns that were recognised, as keys, so that the config says how its prompts are read."""
+    """The columns that were recognised, as keys, so that the config has how its prompts are read."""
     yield f"      # read as {prompts.layout}"
     for key, column in prompts.columns.items():
         yield f"      {key}: {_text(column)}"
@@ -269,7 +285,7 @@ def _domains(prompts: Prompts) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Lengths:
-    """Of a completion and of a prompt at most; `known`: what they follow from."""
+    """The longest completion and prompt; `known`: what they follow from."""
 
     new: int
     prompt: int
@@ -345,7 +361,7 @@ def _sampling(target: Model, log: LogColumns) -> Iterator[str]:
 
 
 def _server_defaults(target: Model) -> dict[str, Any]:
-    """Of the target's generation config; empty for a model that is not on this machine."""
+    """The defaults of the target's generation config; empty for a model that is not on this machine."""
     return sampling_defaults(target.directory) if target.directory else {}
 
 

@@ -15,7 +15,7 @@ Origin = Literal["stated", "measured", "earlier", "FLOPs", "shared", "unknown"]
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """Of one worker; `per_second` is None where nothing says it."""
+    """The throughput of one worker; `per_second` is None where it is unknown."""
 
     per_second: float | None
     origin: Origin
@@ -59,7 +59,7 @@ def throughput(
 
 
 def _by_flops(work: Work, config: Config, flops: float, draft: float, sizes: Sizes) -> Throughput:
-    """Of the draft, for each place of a block that is computed after another; of a head also a pass of its target."""
+    """Passes of the draft, one for each place of a block that is computed after another; for a head also one of its target."""
     factor = training_flops(config) if work.rate == "train" else FORWARD
     per_token, why = factor * draft, f"{factor} N D FLOPs at plan.flops"
     if sizes.kind.reads_states:
@@ -75,7 +75,7 @@ def _by_flops(work: Work, config: Config, flops: float, draft: float, sizes: Siz
 
 
 def _as_planned(earlier: Work, work: Work) -> Work:
-    """A run that scored recorded answers says nothing of them where more is generated than it did: its time is that of what it
+    """A run that scored recorded answers is no measurement where more is generated than it did: its time is that of what it
     generated, at most."""
     if work.rate != "generate" or earlier.tokens_out * work.amount >= work.tokens_out * earlier.amount:
         return earlier

@@ -82,7 +82,7 @@ def measure(config: Config, counted: Forecast, store: Store, progress: Progress)
         for number, (share, pair_share) in enumerate(zip(_shares(config, counted), _PAIR_SHARES, strict=True), 1):
             progress.line(f"small run {number} of 2: {share:.1%} of prompts and steps")
             trials.append(_run(config, share, pair_share, last := place / str(number), progress))
-        found = measurements(Store(last / _STORE), config)
+        measured = measurements(Store(last / _STORE), config)
         served = _served(config, Store(last / _STORE))
         serving = _serving(config, Store(last / _STORE), served)
     jobs, total = extrapolate(trials[0], trials[1])
@@ -92,9 +92,9 @@ def measure(config: Config, counted: Forecast, store: Store, progress: Progress)
         serving_bytes=serving,
         batch=served[0],
         context=served[1],
-        lengths=replace(found.lengths, source="two small runs") if found.lengths else None,
-        draft_parameters=found.draft_parameters,
-        target_parameters=found.target_parameters,
+        lengths=replace(measured.lengths, source="two small runs") if measured.lengths else None,
+        draft_parameters=measured.draft_parameters,
+        target_parameters=measured.target_parameters,
     )
 
 
@@ -260,12 +260,12 @@ def extrapolate(small: Trial, large: Trial) -> tuple[dict[str, Cost], Cost]:
         )
 
     jobs = {name: whole(name) for name in large.jobs}
-    between = large.seconds - sum(one.seconds for one in large.jobs.values())
+    between = large.seconds - sum(job.seconds for job in large.jobs.values())
     total = Cost(
-        seconds=between + sum(one.seconds for one in jobs.values()),
-        stored_bytes=sum(one.stored_bytes for one in jobs.values()),
-        memory_bytes=max(one.memory_bytes for one in jobs.values()),
-        gpu_bytes=max(one.gpu_bytes for one in jobs.values()),
+        seconds=between + sum(cost.seconds for cost in jobs.values()),
+        stored_bytes=sum(cost.stored_bytes for cost in jobs.values()),
+        memory_bytes=max(cost.memory_bytes for cost in jobs.values()),
+        gpu_bytes=max(cost.gpu_bytes for cost in jobs.values()),
     )
     return jobs, total
 

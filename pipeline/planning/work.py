@@ -59,7 +59,7 @@ class Work:
 
 
 def work_of(config: Config, amounts: Amounts) -> dict[str, Work]:
-    """By job, for a run without a champion: a champion's examination is one more, as long as the base draft's."""
+    """The work by job, for a run without a champion: a champion's examination is one more, as long as the base draft's."""
     return {job.id: _work(job, config, amounts) for job in jobs_of(config)}
 
 
@@ -96,7 +96,7 @@ def completions_of(config: Config, prompts: Mapping[str, float], splits: Collect
 
 
 def bytes_per_token(config: Config) -> int:
-    """Of a stored completion."""
+    """Bytes of a stored completion for each token."""
     return _PER_TOKEN + _PER_KEPT * config.generate.stored_tokens
 
 
@@ -104,12 +104,15 @@ def _examined_at(config: Config) -> set[SamplingConfig | float]:
     """Temperature 0, the deployment's settings, and further ones. At temperature 0 the filters have no effect."""
     return {
         0.0,
-        *(one if one.temperature else 0.0 for one in (config.sampling, *config.generate.examination_samplings)),
+        *(
+            sampling if sampling.temperature else 0.0
+            for sampling in (config.sampling, *config.generate.examination_samplings)
+        ),
     }
 
 
 def endpoint_weights(config: Config) -> float:
-    """Of the servers that generate; 1 if the target is loaded here."""
+    """The weights of the servers that generate; 1 if the target is loaded here."""
     return sum(endpoint.weight for endpoint in config.generate.server.endpoints) or 1.0
 
 
@@ -187,7 +190,7 @@ def recorded_by_split(config: Config, amounts: Amounts, task: GenerateTask) -> d
 
 
 def _dev_tokens(amounts: Amounts) -> float:
-    """Of one examination on dev prompts."""
+    """Tokens of one examination on dev prompts."""
     return amounts.turns * amounts.prompts["dev"] * (amounts.prompt_tokens + amounts.completion_tokens)
 
 
@@ -199,8 +202,8 @@ def training_steps(config: Config) -> int:
 
 
 def dev_examinations(config: Config) -> int:
-    """Of all trainings: each phase examines its draft before the first step, every `evaluate_every` steps, and at the end; the
-    trials of learning rates each at its end, and once before."""
+    """The examinations on dev prompts in all trainings: each phase examines its draft before the first step, every
+    `evaluate_every` steps, and at the end; the trials of learning rates each at its end, and once before."""
     settings, rounds = config.distill, config.distill.on_policy
     every = min(settings.evaluate_every, rounds.max_steps)
     trials = most_trials(settings)
@@ -209,8 +212,8 @@ def dev_examinations(config: Config) -> int:
 
 
 def training_flops(config: Config) -> int:
-    """For a parameter and a token of the training: 6 (Kaplan et al. 2020, arXiv 2001.08361), and 2 more where the forward pass is
-    computed again in the backward pass."""
+    """Operations for a parameter and a token of the training: 6 (Kaplan et al. 2020, arXiv 2001.08361), and 2 more where the
+    forward pass is computed again in the backward pass."""
     return RECOMPUTED if config.distill.gradient_checkpointing else TRAINING
 
 
@@ -220,7 +223,7 @@ def examined_share(config: Config, amounts: Amounts) -> float:
 
 
 def trained_tokens(config: Config, amounts: Amounts) -> float:
-    """Of all steps. Completions are packed into rows as long as the longest (`distillation/packing.py`)."""
+    """Tokens of all training steps. Completions are packed into rows as long as the longest (`distillation/packing.py`)."""
     rows = training_steps(config) * config.distill.batch * config.distill.accumulation
     return rows * (amounts.longest_prompt + config.generate.max_new_tokens)
 

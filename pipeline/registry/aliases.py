@@ -3,7 +3,7 @@
 Pure: an `Entry` is the registered model as it was read, a change is a list of writes, and `applied` is what a write does. A
 change announces itself in the history, moves its alias, and writes the rest; its number is the last write. A process that dies
 before the alias has moved has changed nothing; after that, `recovery` writes the rest, which follows from the announcement.
-Every write may be repeated. Does not know MLflow, claims or the files of drafts.
+Every write may be repeated. Does not depend on MLflow, claims or the files of drafts.
 """
 
 from collections.abc import Mapping
@@ -67,13 +67,13 @@ Write = Alias | ModelTag | VersionTag
 
 @dataclass(frozen=True)
 class VersionState:
-    """What a version's tags say of its use. Times are empty where it did not happen."""
+    """The use of a version, by its tags. Times are empty where it did not happen."""
 
     tags: Mapping[str, str]
 
     @property
     def digest(self) -> str:
-        """Of the weights; empty for a version that Understudy did not register."""
+        """The digest of the weights; empty for a version that Understudy did not register."""
         return self.tags.get(DIGEST, "")
 
     @property
@@ -88,8 +88,8 @@ class VersionState:
     @property
     def replaced(self) -> str:
         """The champion that it replaced; empty if there was none."""
-        found = self.tags.get(_REPLACED, NONE)
-        return "" if found == NONE else found
+        replaced = self.tags.get(_REPLACED, NONE)
+        return "" if replaced == NONE else replaced
 
     @property
     def rolled_back(self) -> str:
@@ -145,8 +145,8 @@ class Entry:
     @property
     def last_change(self) -> Change | None:
         """The last complete change of the champion."""
-        complete = (one for one in reversed(self.history) if one.number <= self.change)
-        return next((one for one in complete if one.moves_champion and not one.is_interrupted), None)
+        complete = (change for change in reversed(self.history) if change.number <= self.change)
+        return next((change for change in complete if change.moves_champion and not change.is_interrupted), None)
 
     @property
     def is_moved_by_hand(self) -> bool:
@@ -165,7 +165,8 @@ class Entry:
     def is_approved(self, version: str) -> bool:
         """Whether the version was made champion by a person or by a run, at any time."""
         return any(
-            one.new == version and one.action in (APPROVE, PROMOTE) and not one.is_interrupted for one in self.history
+            change.new == version and change.action in (APPROVE, PROMOTE) and not change.is_interrupted
+            for change in self.history
         )
 
     def usable(self, version: str) -> str:
@@ -237,7 +238,7 @@ def applied(entry: Entry, write: Write) -> Entry:
         case ModelTag(key, value):
             return replace(entry, tags={**entry.tags, key: value})
         case VersionTag(version, key, found):
-            tags = {one: value for one, value in entry.versions.get(version, {}).items() if one != key}
+            tags = {tag: value for tag, value in entry.versions.get(version, {}).items() if tag != key}
             tags |= {} if found is None else {key: found}
             return replace(entry, versions={**entry.versions, version: tags})
 

@@ -44,12 +44,12 @@ class _Received(io.RawIOBase):
         left = self._ends - time.monotonic()
         if left <= 0:
             raise TimeoutError(f"no complete answer within {self._seconds:g} s")
-        one = self._connection.gettimeout()
-        self._connection.settimeout(left if one is None else min(one, left))
+        limit = self._connection.gettimeout()
+        self._connection.settimeout(left if limit is None else min(limit, left))
         try:
             count = self._of.readinto(buffer)
         finally:
-            self._connection.settimeout(one)
+            self._connection.settimeout(limit)
         self._ends += (count or 0) / BYTES_A_SECOND
         return count
 

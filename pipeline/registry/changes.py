@@ -13,12 +13,12 @@ from pipeline.registry.port import Port
 _WAIT_SECONDS = 20.0  # wait for another change, which takes about 1 s
 
 
-def require_expected(port: Port, found: str, expected: str) -> None:
+def require_expected(port: Port, actual: str, expected: str) -> None:
     """UnderstudyError if the champion `found` is not version `expected`; empty strings stand for no champion."""
-    if found != expected:
+    if actual != expected:
         raise UnderstudyError(
             f"{port.name}: the champion changed since the examination "
-            f"(was version {expected or NONE}, is {found or NONE}); run again"
+            f"(was version {expected or NONE}, is {actual or NONE}); run again"
         )
 
 

@@ -63,7 +63,7 @@ def take(port: Port, change: int, facts: Mapping[str, str]) -> Claim | Held:
         name = _model_name(port.name, change, generation)
         if _create(port, name, facts):
             own = port.prompt(name) if earlier else None
-            live = next((one for one in earlier if not _may_take_over(one, own)), None)
+            live = next((claim for claim in earlier if not _may_take_over(claim, own)), None)
             if live is None:
                 return Claim(port.name, change, generation, time.time(), _ticks())
             port.delete_prompt(name)

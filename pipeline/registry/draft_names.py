@@ -49,7 +49,7 @@ class Registered:
 
 @dataclass(frozen=True)
 class Directory:
-    """Of weights, or an artifact that holds them."""
+    """A directory of weights, or an artifact that holds them."""
 
     path: Path
 
@@ -74,7 +74,7 @@ Named = Run | Registered | Directory | File | Hub
 
 @dataclass(frozen=True)
 class Known:
-    """What a store says of one word. Each is asked only where it decides."""
+    """What a store has under one word. Each is asked only where it decides."""
 
     store: str  # where it is, for errors
     runs: Collection[str]
@@ -83,7 +83,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a text names. `note` says what else it could have named, and how that is written."""
+    """What a text names. `note`: what else it could have named, and how that is written."""
 
     named: Named
     note: str = ""
@@ -94,8 +94,8 @@ def parse(text: str, known: Known, option: str = "", forms: str = FORMS) -> Read
     path, where = Path(os.path.expanduser(text)), f"{option} {text}".strip()
     if _is_path(text):
         return Reading(_at(path) or _of_hub(text, where, option, forms))
-    if found := _VERSION.fullmatch(text):
-        return Reading(Registered(found["name"], found["which"]), _beside(text, path, "version"))
+    if match := _VERSION.fullmatch(text):
+        return Reading(Registered(match["name"], match["which"]), _beside(text, path, "version"))
     if text == LATEST or text in known.runs:
         both = f"{text}: the run is taken; the registered draft is {text}@{CHAMPION}" if text in known.names else ""
         return Reading(Run(text), both or _beside(text, path, "run"))
@@ -123,16 +123,16 @@ def _at(path: Path) -> Directory | File | None:
 
 def _beside(text: str, path: Path, taken: str) -> str:
     """A note where something that is called so lies here too."""
-    found = _at(path)
-    kind = "directory" if isinstance(found, Directory) else "file"
-    return f"{text}: the {taken} is taken; the {kind} is ./{text}" if found is not None else ""
+    entry = _at(path)
+    kind = "directory" if isinstance(entry, Directory) else "file"
+    return f"{text}: the {taken} is taken; the {kind} is ./{text}" if entry is not None else ""
 
 
 def refuse_numbered(text: str, where: str) -> None:
     """UsageError for NAME/VERSION, which was the form of a version."""
-    if found := _NUMBERED.fullmatch(text):
+    if match := _NUMBERED.fullmatch(text):
         raise UsageError(
-            f"{where}: a version is written {found['name']}@{found['version']}, and a model of the hub of this name {text}@main"
+            f"{where}: a version is written {match['name']}@{match['version']}, and a model of the hub of this name {text}@main"
         )
 
 

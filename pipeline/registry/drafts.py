@@ -1,4 +1,4 @@
-"""Drafts as the registry knows them."""
+"""Drafts as the registry has them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ ALIASES = (CHAMPION, PREVIOUS, CHALLENGER)
 
 @dataclass(frozen=True, kw_only=True)
 class TargetIdentity:
-    """The target that a draft is a draft of. `place`: a hub id, an absolute path, `reference`, or what a server says that it
+    """The target that a draft is a draft of. `place`: a hub id, an absolute path, `reference`, or what a server reports that it
     serves. `content` and `tokenizer` are digests. Empty is what is not known."""
 
     place: str = ""
@@ -36,7 +36,7 @@ class RegisteredDraft:
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """A version that stays out of use until a person promotes it again. `what` says since when and why."""
+    """A version that stays out of use until a person promotes it again. `what`: since when and why."""
 
     version: str
     what: str  # such as `rolled back at TIME`

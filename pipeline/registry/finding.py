@@ -64,7 +64,7 @@ def draft_of(
     needs: Sequence[str] = ("distill",),
     variant: Variant | None = None,
 ) -> Draft:
-    """As `find_draft`, of what `text` names. `variant`: another one of the same run."""
+    """The draft, as by `find_draft`, of what `text` names. `variant`: another one of the same run."""
     where = f"{option} {text}".strip()
     match named:
         case Run():
@@ -72,8 +72,8 @@ def draft_of(
         case Registered():
             return version_draft(store, *registered_version(named, store), variant)
         case Directory():
-            found = model_directory(named.path, "draft", where)
-            return Draft(label=text, files=lambda: found, store=store)
+            directory = model_directory(named.path, "draft", where)
+            return Draft(label=text, files=lambda: directory, store=store)
         case Hub():
             return Draft(
                 label=text, files=lambda: fetch(named.source, commit_of(named.source, named.revision)), store=store
@@ -105,7 +105,7 @@ def registered_version(named: Registered, store: Store) -> tuple[Registry, Regis
     config = configs.get(name) or next(iter(configs.values()))
     require_registry(config, store)
     registry = Registry(name, tracking_location(config, store))
-    held = {alias: one.version for one in registry.versions() for alias in (*one.aliases, one.version)}
+    held = {alias: version.version for version in registry.versions() for alias in (*version.aliases, version.version)}
     if not held:
         known = ", ".join(configs)
         raise UsageError(
@@ -190,7 +190,7 @@ def champion_config(text: str, overrides: Sequence[str], store: Store) -> Config
 
 def _instead(name: str, entry: Entry, draft: Draft) -> str:
     """What else can be done with a version that is not champion."""
-    version = next((one for one in entry.versions if entry.version(one).digest == draft.digest), "")
+    version = next((number for number in entry.versions if entry.version(number).digest == draft.digest), "")
     if when := entry.version(version).rolled_back:
         return f"; version {version} was rolled back at {when}, which `understudy champion settle {name}` completes if needed"
     if not version:
@@ -206,7 +206,7 @@ def require_registry(config: Config, store: Store) -> None:
 
 
 def latest_config(store: Store) -> Config:
-    """Of the store's latest run. UsageError if it has none."""
+    """The config of the store's latest run. UsageError if it has none."""
     return run_config(require_run(store, None))
 
 
@@ -243,11 +243,11 @@ class _Names(Collection[str]):
 
     @cached_property
     def configs(self) -> dict[str, Config]:
-        found = dict[str, Config]()
+        configs = dict[str, Config]()
         for record in reversed(read_runs(self._store)):
-            if (one := _promoted(record)) is not None:
-                found.setdefault(*one)
-        return found
+            if (promoted := _promoted(record)) is not None:
+                configs.setdefault(*promoted)
+        return configs
 
 
 def _promoted(record: RunRecord) -> tuple[str, Config] | None:

@@ -57,10 +57,10 @@ class Change:
 @cache
 def read_change(number: int, line: str) -> Change:
     """The change that a tag describes; one that was altered by hand is shown as it is."""
-    found = _LINE.fullmatch(line)
-    if found is None:
+    match = _LINE.fullmatch(line)
+    if match is None:
         return Change(number=number, time="", action="unknown", old=NONE, new=NONE, why=line)
-    return Change(number=number, **{key: value or "" for key, value in found.groupdict().items()})
+    return Change(number=number, **{key: value or "" for key, value in match.groupdict().items()})
 
 
 def acting_person() -> str:

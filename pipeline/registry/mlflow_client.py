@@ -65,7 +65,7 @@ class Location:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a database file; for anything else than a file, only MLflow can tell."""
+        """Whether there is a database file; for anything else than a file, only MLflow can find out."""
         return not self.uri.startswith(sqlite_file.PREFIX) or sqlite_file.path_of(self.uri).is_file()
 
     @property
@@ -81,8 +81,8 @@ def store_database(store: Store) -> str:
 
 def addresses_with_credentials() -> dict[str, str]:
     """The environment variables with an address of MLflow that holds credentials; by name, what is wrong."""
-    found = {name: credentials_in(os.environ.get(name, "")) for name in _ADDRESSES}
-    return {name: mistake for name, mistake in found.items() if mistake}
+    credentials = {name: credentials_in(os.environ.get(name, "")) for name in _ADDRESSES}
+    return {name: mistake for name, mistake in credentials.items() if mistake}
 
 
 def tracking_location(config: Config, store: Store) -> Location:
@@ -196,8 +196,8 @@ def _unauthorized(location: Location, status: int, said: str) -> RegistryUnavail
 def _root(error: BaseException) -> BaseException:
     """The first of a chain of errors: the operating system's, where the connection failed."""
     inner = [error.__cause__, error.__context__, getattr(error, "reason", None), *error.args]
-    found = next((item for item in inner if isinstance(item, BaseException)), None)
-    return error if found is None else _root(found)
+    cause = next((item for item in inner if isinstance(item, BaseException)), None)
+    return error if cause is None else _root(cause)
 
 
 @contextlib.contextmanager
@@ -255,21 +255,21 @@ def experiment_id(client: Any, location: Location) -> str:
     """The id of the location's experiment, created if need be. UnderstudyError if it was deleted."""
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(location.experiment)
-    if found is None:
+    experiment = client.get_experiment_by_name(location.experiment)
+    if experiment is None:
         try:
             where = location.artifacts.as_uri() if location.artifacts is not None else None
             return str(client.create_experiment(location.experiment, artifact_location=where))
         except MlflowException as error:
             if error_code(error) != EXISTS:
                 raise
-            found = client.get_experiment_by_name(location.experiment)
-    if found.lifecycle_stage != "active":
+            experiment = client.get_experiment_by_name(location.experiment)
+    if experiment.lifecycle_stage != "active":
         raise UnderstudyError(
             f"MLflow at {location.uri}: experiment '{location.experiment}' was deleted; restore it "
             "or name another with tracking.experiment"
         )
-    return str(found.experiment_id)
+    return str(experiment.experiment_id)
 
 
 def metrics(figures: Mapping[str, float], now_ms: int, **entity: str) -> list[Any]:

@@ -54,12 +54,12 @@ class MlflowPort:
                 self._client.set_model_version_tag(self.name, version, key, value)
 
     def version(self, version: str) -> VersionRecord:
-        found = _or_none(lambda: self._client.get_model_version(self.name, version))
-        if found is None:
+        stored = _or_none(lambda: self._client.get_model_version(self.name, version))
+        if stored is None:
             raise UnderstudyError(
                 f"{self.name} has no version {version} in {self._location.uri}: it was deleted; run again"
             )
-        return VersionRecord(str(found.version), dict(found.tags), str(found.source), found.run_id or "")
+        return VersionRecord(str(stored.version), dict(stored.tags), str(stored.source), stored.run_id or "")
 
     def files_of(self, version: str) -> str:
         source = self.version(version).source
@@ -82,12 +82,12 @@ class MlflowPort:
         return True
 
     def prompt(self, name: str) -> Prompt | None:
-        found = _or_none(lambda: self._client.get_prompt(name))
-        return None if found is None else _prompt(found)
+        prompt = _or_none(lambda: self._client.get_prompt(name))
+        return None if prompt is None else _prompt(prompt)
 
     def prompts(self, prefix: str) -> list[Prompt]:
         listed = f"name LIKE '{prefix}%' AND {_IS_PROMPT}"
-        return [_prompt(one) for one in _pages(self._client.search_registered_models, listed)]
+        return [_prompt(model) for model in _pages(self._client.search_registered_models, listed)]
 
     def delete_prompt(self, name: str) -> None:
         _or_none(lambda: self._client.delete_prompt(name))
@@ -95,18 +95,18 @@ class MlflowPort:
     def _model(self) -> Any:
         """The registered model, or None. RegistryUnavailable for an answer about something else: it is none of MLflow, and would
         read as a model that has no champion."""
-        found = _or_none(lambda: self._client.get_registered_model(self.name))
-        if found is not None and found.name != self.name:
+        model = _or_none(lambda: self._client.get_registered_model(self.name))
+        if model is not None and model.name != self.name:
             raise RegistryUnavailable(
-                f"MLflow at {self._location.uri} answers with {found.name!r} where {self.name} was asked for: no MLflow server "
+                f"MLflow at {self._location.uri} answers with {model.name!r} where {self.name} was asked for: no MLflow server "
                 "answers there; correct the address"
             )
-        return found
+        return model
 
     def _versions(self) -> dict[str, dict[str, str]]:
         listed = _pages(self._client.search_model_versions, f"name = '{self.name}'")
-        found = {str(one.version): dict(one.tags) for one in listed}
-        return dict(sorted(found.items(), key=lambda item: int(item[0])))
+        tags = {str(version.version): dict(version.tags) for version in listed}
+        return dict(sorted(tags.items(), key=lambda item: int(item[0])))
 
 
 def _aliases(model: Any, versions: Container[str]) -> dict[str, str]:
@@ -125,12 +125,12 @@ def _pages(search: Callable[..., Any], wanted: str) -> Iterator[Any]:
             return
 
 
-def _prompt(found: Any) -> Prompt:
-    return Prompt(str(found.name), dict(found.tags), int(found.creation_timestamp) / 1000)
+def _prompt(stored: Any) -> Prompt:
+    return Prompt(str(stored.name), dict(stored.tags), int(stored.creation_timestamp) / 1000)
 
 
 def _or_none(call: Any) -> Any:
-    """What `call` returns, or None where MLflow says that it does not exist."""
+    """What `call` returns, or None where MLflow reports that it does not exist."""
     from mlflow.exceptions import MlflowException
 
     try:

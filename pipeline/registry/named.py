@@ -42,7 +42,7 @@ class Draft:
 
     @cached_property
     def directory(self) -> Path:
-        """Of the weights."""
+        """The directory of the weights."""
         return self.files()
 
     def fetched(self) -> "Draft":
@@ -52,7 +52,7 @@ class Draft:
 
     @cached_property
     def digest(self) -> str:
-        """Of the content of the weights."""
+        """The digest of the content of the weights."""
         return self.known_digest or model_digest(self.directory)
 
     @cached_property
@@ -62,7 +62,7 @@ class Draft:
 
     @cached_property
     def record(self) -> RunRecord:
-        """As `trained_by`, for what cannot do without. UsageError where there is none."""
+        """The run that trained it, for what cannot do without. UsageError where there is none."""
         if not self.run and self.version:
             raise UnderstudyError(f"{self.label}: its training run is not recorded; promote it again")
         if not self.run:
@@ -70,21 +70,21 @@ class Draft:
                 f"{self.label}: no run is known that trained it, and its pair, settings and examination are needed; name a "
                 "run, or a registered draft"
             )
-        found = load_run(self.store, self.run)
-        if found is None:
+        record = load_run(self.store, self.run)
+        if record is None:
             raise UsageError(
                 f"{self.label}: run {self.run}, which trained it, is not in {self.store}; name the --store that holds it"
             )
-        return found
+        return record
 
     @cached_property
     def config(self) -> Config:
-        """Of the run that trained it."""
+        """The config of the run that trained it."""
         return run_config(self.record)
 
     @cached_property
     def variant(self) -> Variant:
-        """In which its run trained or quantized it."""
+        """The variant in which its run trained or quantized it."""
         if self.chosen is not None:
             return self.chosen
         if self.record.decision is None:
@@ -116,7 +116,7 @@ class Draft:
 
     @property
     def kind(self) -> Kind:
-        """As it was examined."""
+        """The kind as which it was examined."""
         return self.given or KINDS[self.profile.draft.kind]
 
     @property

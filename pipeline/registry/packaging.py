@@ -27,7 +27,7 @@ from pipeline.registry.mlflow_client import (
     log_batch,
     metrics,
 )
-from pipeline.registry.parent_run import RUN_TAG, find_or_create_run
+from pipeline.registry.mlflow_runs import RUN_TAG, find_or_create_run
 from pipeline.store.atomic import temporary_directory
 
 CARD = "README.md"  # where people and hubs look for a model's card
@@ -53,9 +53,9 @@ class Package:
             raise UnderstudyError(
                 f"{', '.join(sorted(bad))}: not a finite number, so the draft is not registered; run again"
             )
-        found = model_digest(self.model_dir)
-        if found != self.digest:
-            raise UnderstudyError(f"{self.model_dir}: digest {found}, but {self.digest} was examined; run again")
+        digest = model_digest(self.model_dir)
+        if digest != self.digest:
+            raise UnderstudyError(f"{self.model_dir}: digest {digest}, but {self.digest} was examined; run again")
 
 
 def register(client: Any, location: Location, name: str, package: Package) -> str:

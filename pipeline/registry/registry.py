@@ -6,7 +6,6 @@ One MLflow registered model per target (or deployment), one version per draft th
 gate has done so.
 """
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -65,7 +64,7 @@ def registered_name(config: Config) -> str:
 
 
 def naming(config: Config) -> str:
-    """From which keys of the config `registered_name` is made, in words."""
+    """The keys of the config that `registered_name` is made from, in words."""
     first = "the last part of pair.target.source"
     if config.pair.target.is_served:
         first = "generate.server.model"
@@ -106,7 +105,8 @@ class Registry:
             return self._draft(port, champion) if champion else None
 
     def holder(self) -> RegisteredDraft | None:
-        """The draft that says whose this name is: the champion, else the newest version; None if Understudy registered none."""
+        """The draft that decides whose this name is: the champion, else the newest version; None if Understudy registered
+        none."""
         with self._port() as port:
             entry = port.read().completed
             known = [version for version in entry.versions if entry.version(version).digest]
@@ -150,15 +150,15 @@ class Registry:
         """Delete the alias `challenger` if nobody approved the draft in time. Returns that draft, or None."""
         with self._port() as port:
             entry = port.read().completed
-            found = _proposed(entry, entry.challenger)
-            if found is None or found.version == entry.champion or not found.is_overdue:
+            proposed = _proposed(entry, entry.challenger)
+            if proposed is None or proposed.version == entry.champion or not proposed.is_overdue:
                 return None
 
             def plan(now: Entry) -> list[Write]:
-                return aliases.expiry(now, utc_now()) if now.challenger == found.version else []
+                return aliases.expiry(now, utc_now()) if now.challenger == proposed.version else []
 
             make_change(port, entry.champion, {"run": "expiry"}, plan)
-            return found
+            return proposed
 
     def fetch(self, draft: RegisteredDraft, into: Path) -> Path:
         """A local directory with the draft's files: the registry's own if it is on this machine, else `into`.
@@ -170,45 +170,21 @@ class Registry:
         return files_of(self.location, where, draft.digest, f"{draft.name} version {draft.version}", into)
 
     def promote(
-        self,
-        *,
-        model_dir: Path,
-        digest: str,
-        card: str,
-        description: str,
-        tags: Mapping[str, str],
-        metrics: Mapping[str, float],
-        dataset: tuple[str, str],
-        expected: RegisteredDraft | None,
-        run_id: str,
-        why: str = "",
-        approval_days: int | None = None,
+        self, package: Package, expected: RegisteredDraft | None, why: str = "", approval_days: int | None = None
     ) -> RegisteredDraft:
-        """Register the draft in `model_dir` and make it champion in place of `expected`; with `approval_days`, make it
-        challenger, which `approve` makes champion.
+        """Register the draft and make it champion in place of `expected`; with `approval_days`, make it challenger, which
+        `approve` makes champion. `why` goes into the history.
 
-        `description` of the version is Markdown. `dataset` is (name, digest) of the data that `metrics` were measured on. `why`
-        goes into the history. Repeating an interrupted promotion uses the version that already exists, and promoting the
-        champion changes nothing.
+        Repeating an interrupted promotion uses the version that already exists, and promoting the champion changes nothing.
         Raises UnderstudyError if the champion is not `expected`, or if a figure is not finite.
         """
-        package = Package(
-            model_dir=model_dir,
-            digest=digest,
-            card=card,
-            description=description,
-            tags=dict(tags),
-            metrics=dict(metrics),
-            dataset=dataset,
-            run_id=run_id,
-        )
         was = "" if expected is None else expected.version
         with self._port() as port:
             try:
                 return self._promote(port, package, was, why, approval_days)
             except UnderstudyError:
                 champion = port.read().champion
-                if not champion or (draft := self._draft(port, champion)).digest != digest:
+                if not champion or (draft := self._draft(port, champion)).digest != package.digest:
                     raise
                 return draft  # another run promoted the same draft in the meantime
 
@@ -234,7 +210,7 @@ class Registry:
         return self._draft(port, version)
 
     def approve(self, version: str, expected: str, run: str, by: str, why: str) -> RegisteredDraft:
-        """Make a registered version champion in place of version `expected`, because a person said so."""
+        """Make a registered version champion in place of version `expected`, because a person decided it."""
 
         def plan(now: Entry) -> list[Write]:
             return aliases.promotion(now, version, utc_now(), action=APPROVE, run=run, by=by, why=why)
@@ -288,8 +264,8 @@ class Registry:
         return opened(self.location, self.name)
 
     def _draft(self, port: Port, version: str) -> RegisteredDraft:
-        found = port.version(version)
-        state = aliases.VersionState(found.tags)
+        record = port.version(version)
+        state = aliases.VersionState(record.tags)
         if not state.digest:
             raise UnderstudyError(
                 f"{self.name} version {version} was not registered by Understudy (no tag "
@@ -297,20 +273,20 @@ class Registry:
             )
         return RegisteredDraft(
             name=self.name,
-            version=found.version,
+            version=record.version,
             digest=state.digest,
             change=state.change,
             run=state.run,
-            mlflow_run=found.mlflow_run,
-            shape=found.tags.get(SHAPE_TAG, ""),
-            target=identity_in(found.tags),
+            mlflow_run=record.mlflow_run,
+            shape=record.tags.get(SHAPE_TAG, ""),
+            target=identity_in(record.tags),
         )
 
 
 def _with_digest(entry: Entry, digest: str) -> str:
     """The oldest version with these weights, such as one of an interrupted promotion; empty if there is none."""
-    found = [version for version in entry.versions if entry.version(version).digest == digest]
-    return min(found, key=int, default="")
+    versions = [version for version in entry.versions if entry.version(version).digest == digest]
+    return min(versions, key=int, default="")
 
 
 def _proposed(entry: Entry, version: str) -> Proposed | None:

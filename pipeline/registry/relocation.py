@@ -2,7 +2,7 @@
 
 MLflow keeps local artifact locations as absolute paths: it completes a relative one with the current directory when it is
 created, and again when it is read. So the locations are changed when the store is opened in another directory than the one they
-name. The location of our experiments says for which directory they hold: it is changed in the same transaction as the others.
+name. The location of our experiments is the directory that they are of: it is changed in the same transaction as the others.
 Used for the database inside a store only, never for a server or a database elsewhere. Standard library only.
 """
 
@@ -67,11 +67,11 @@ def _earlier_roots(connection: sqlite3.Connection, store: Path) -> list[Path]:
     """The directories that this store had, by the locations of our experiments; longest first."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone():
         return []  # a new database
-    found = set()
+    paths = set()
     for (location,) in connection.execute("SELECT DISTINCT artifact_location FROM experiments"):
         if str(location).startswith("file:///") and location.endswith(_ARTIFACTS):
-            found.add(_path_of(location.removesuffix(_ARTIFACTS)))
-    return sorted((root for root in found if not _is_same(root, store)), key=lambda root: -len(str(root)))
+            paths.add(_path_of(location.removesuffix(_ARTIFACTS)))
+    return sorted((root for root in paths if not _is_same(root, store)), key=lambda root: -len(str(root)))
 
 
 def _is_same(root: Path, store: Path) -> bool:

@@ -66,14 +66,14 @@ def parameters(record: RunRecord) -> dict[str, str]:
 
 def training_points(log: Sequence[TrainingStep]) -> list[Point]:
     """Curves of a training by step, without those of trials before it."""
-    found: list[Point] = []
+    points: list[Point] = []
     for row in split_trials(log)[1]:
         for name, value in vars(row).items():
             if isinstance(value, dict):
-                found += [(f"training/{name}/{segment}", float(figure), row.step) for segment, figure in value.items()]
+                points += [(f"training/{name}/{segment}", float(figure), row.step) for segment, figure in value.items()]
             elif name != "step" and value is not None:
-                found.append((f"training/{name}", float(value), row.step))
-    return found
+                points.append((f"training/{name}", float(value), row.step))
+    return points
 
 
 def decision_points(decision: Decision) -> list[Point]:
@@ -97,7 +97,7 @@ def model_figures(decision: Decision) -> dict[str, float]:
 
 def _decision_points(decision: Decision) -> list[Point]:
     drafts, gains, gamma = decision.drafts, decision.gains, decision.gamma
-    found: list[Point] = [] if gains is None else _bounded("gain", gains.acceptance_rate)
+    points: list[Point] = [] if gains is None else _bounded("gain", gains.acceptance_rate)
     for side, suffix in ((CANDIDATE, ""), (BASELINE, "_before")):
         if side not in drafts:
             continue
@@ -106,53 +106,53 @@ def _decision_points(decision: Decision) -> list[Point]:
             ("acceptance_rate", draft.acceptance_rate),
             ("tokens_per_target_call", draft.tokens_per_target_call[gamma]),
         ):
-            found += [(f"{name}{suffix}", figure.value, 0)] if suffix else _bounded(name, figure)
-        found.append((f"draft_megabytes{suffix}", draft.draft.bytes / 1e6, 0))
-        found += [
+            points += [(f"{name}{suffix}", figure.value, 0)] if suffix else _bounded(name, figure)
+        points.append((f"draft_megabytes{suffix}", draft.draft.bytes / 1e6, 0))
+        points += [
             (f"tokens_per_target_call_by_gamma{suffix}", figure.value, length)
             for length, figure in draft.tokens_per_target_call.items()
         ]
-        found += [
+        points += [
             (f"acceptance_by_position_in_draft{suffix}", value, position)
             for position, value in enumerate(draft.conditional_acceptance, 1)
         ]
-        found += [
+        points += [
             (f"acceptance_rate{suffix}/{domain}", entry.acceptance_rate.value, 0)
             for domain, entry in draft.domains.items()
         ]
-        found += [
+        points += [
             (f"acceptance_rate_of_segment{suffix}/{segment}", part.acceptance_rate.value, 0)
             for segment, part in draft.by_segment.items()
         ]
-    found += [(f"gain/{domain}", gain.value, 0) for domain, gain in (gains.domains if gains else {}).items()]
+    points += [(f"gain/{domain}", gain.value, 0) for domain, gain in (gains.domains if gains else {}).items()]
     rules = [(f"rules/{rule.name.replace(':', '/')}", float(rule.verdict == PASS), 0) for rule in decision.rules]
-    return [*found, *_benefit(decision), *rules]
+    return [*points, *_benefit(decision), *rules]
 
 
 def _benefit(decision: Decision) -> list[Point]:
-    found = _speed(decision)
+    points = _speed(decision)
     sides = decision.benefit.sides if decision.benefit else {}
     for side, suffix in ((CANDIDATE, ""), (PLAIN, "_plain")):
         if side in sides:
-            found.append((f"ms_per_token{suffix}", sides[side].ms_per_token, 0))
+            points.append((f"ms_per_token{suffix}", sides[side].ms_per_token, 0))
     for rule in decision.rules:
         rule_name, _, quantile = rule.name.partition(":")
         if rule_name == "max_latency_seconds" and rule.figure is not None:
-            found += _bounded(f"predicted_{quantile}_seconds", rule.figure)
-    return found
+            points += _bounded(f"predicted_{quantile}_seconds", rule.figure)
+    return points
 
 
 def _speed(decision: Decision) -> list[Point]:
     """The speedup over plain decoding, from the source that `speed_warnings` names, and measured tokens per second."""
-    found: list[Point] = []
+    points: list[Point] = []
     speedup, speed = speedup_of(decision.rules, decision.speed), decision.speed
     if speedup is not None:
-        found += _bounded("speedup", Figure(speedup.median, speedup.low, speedup.high, 0))
+        points += _bounded("speedup", Figure(speedup.median, speedup.low, speedup.high, 0))
     if speed is not None:
-        found.append(("tokens_per_second_plain", speed.plain.median, 0))
+        points.append(("tokens_per_second_plain", speed.plain.median, 0))
         names = {CANDIDATE: "tokens_per_second", BASELINE: "tokens_per_second_before"}
-        found += [(names[side], draft.tokens_per_second.median, 0) for side, draft in drafts(speed)]
-    return found
+        points += [(names[side], draft.tokens_per_second.median, 0) for side, draft in drafts(speed)]
+    return points
 
 
 def _bounded(name: str, figure: Figure) -> list[Point]:
@@ -198,11 +198,11 @@ def _drafts(decision: Decision) -> list[str]:
         f"| draft | acceptance rate, {level} | tokens per target call, {gamma} draft tokens, {level} | MB |",
         "|---|---|---|---|",
     ]
-    for side, found in decision.drafts.items():
+    for side, draft in decision.drafts.items():
         cells = [
-            interval(found.acceptance_rate, 3),
-            interval(found.tokens_per_target_call[gamma], 2),
-            f"{found.draft.bytes / 1e6:.2f}" if found.draft.bytes else "-",
+            interval(draft.acceptance_rate, 3),
+            interval(draft.tokens_per_target_call[gamma], 2),
+            f"{draft.draft.bytes / 1e6:.2f}" if draft.draft.bytes else "-",
         ]
         name = baseline_name(decision).removeprefix("the ") if side == BASELINE else side.replace("_", "-")
         lines.append(f"| {markdown(name)} | {' | '.join(cells)} |")

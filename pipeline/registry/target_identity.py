@@ -1,6 +1,6 @@
 """Which target a registered draft is a draft of: where that target was found, its content, its tokenizer. Pure.
 
-The name of a draft in the registry says which champion a run is compared with. A name that was chosen (`promote.target_name`)
+The name of a draft in the registry decides which champion a run is compared with. A name that was chosen (`promote.target_name`)
 is the user's word that the target is the same one, changed. A name that was only derived from a path is no such word: many
 directories are called `target`.
 """
@@ -19,18 +19,18 @@ _SOURCE_TAG = "target"  # as the config had it: all that versions of earlier rel
 
 
 def identity_of(config: Config, outside: Mapping[str, OutsideInput]) -> TargetIdentity:
-    """Of the target of a run, by its pinned inputs."""
-    source, found = config.pair.target.source, outside.get("target")
+    """The identity of the target of a run, by its pinned inputs."""
+    source, pinned = config.pair.target.source, outside.get("target")
     if config.pair.target.is_served:
-        root = "" if found is None else str(found.facts.get("model", {}).get("root") or "")
-        return TargetIdentity(place=root, content="" if found is None else found.digest, source=root)
-    content = "" if found is None else str(found.facts.get("content", ""))
+        root = "" if pinned is None else str(pinned.facts.get("model", {}).get("root") or "")
+        return TargetIdentity(place=root, content="" if pinned is None else pinned.digest, source=root)
+    content = "" if pinned is None else str(pinned.facts.get("content", ""))
     place = model_places(config.pair)["target"].place if not config.pair.is_reference else source
     return TargetIdentity(place=place, content=content, source=source)
 
 
 def identity_in(tags: Mapping[str, str]) -> TargetIdentity:
-    """Of the target that a registered version is a draft of, by its tags."""
+    """The identity of the target that a registered version is a draft of, by its tags."""
     return TargetIdentity(
         place=tags.get(PLACE_TAG, ""),
         content=tags.get(CONTENT_TAG, ""),
@@ -39,14 +39,14 @@ def identity_in(tags: Mapping[str, str]) -> TargetIdentity:
     )
 
 
-def same_target(one: TargetIdentity, held: TargetIdentity) -> bool:
+def same_target(own: TargetIdentity, held: TargetIdentity) -> bool:
     """Whether a registered version may be of this target: of the same content, or found in the same place. Where nothing is known
     of one of them, it may."""
-    if not one.place or (one.content and one.content == held.content):
+    if not own.place or (own.content and own.content == held.content):
         return True
     if held.place:
-        return one.place == held.place
-    return not held.source or held.source in (one.place, one.source)
+        return own.place == held.place
+    return not held.source or held.source in (own.place, own.source)
 
 
 def is_chosen(config: Config) -> bool:

@@ -33,7 +33,7 @@ from pipeline.registry.mlflow_client import (
     store_database,
     tracking_location,
 )
-from pipeline.registry.parent_run import find_or_create_run
+from pipeline.registry.mlflow_runs import find_or_create_run
 from pipeline.registry.run_content import (
     Point,
     decision_points,
@@ -253,8 +253,8 @@ def ui_link(record: RunRecord, store: Store) -> str | None:
 def _mlflow_command() -> str:
     """`mlflow` if the shell finds the one of this environment by that name; else its path."""
     own = Path(sys.executable).with_name("mlflow")
-    found = shutil.which("mlflow")
-    return "mlflow" if found and Path(found) == own else str(own)
+    program = shutil.which("mlflow")
+    return "mlflow" if program and Path(program) == own else str(own)
 
 
 def _without_header(card: str) -> str:

@@ -14,12 +14,12 @@ SHAPE_TAG = "understudy.shape"
 def version_tags(facts: Mapping[str, Any], deployment: str | None) -> dict[str, str]:
     """`facts` are those of the draft's card. Hashes are under `understudy.`, which lists show last."""
     target, base, decision = facts["target"], facts["base"], facts["decision"]
-    found, gains = decision.drafts[CANDIDATE], decision.gains
+    figures, gains = decision.drafts[CANDIDATE], decision.gains
     tags = {
-        "acceptance_rate": f"{found.acceptance_rate.value:.4f}",
+        "acceptance_rate": f"{figures.acceptance_rate.value:.4f}",
         "acceptance_gain": points(gains.acceptance_rate) if gains else "none",
         "compared_with": baseline_name(decision),
-        "tokens_per_target_call": f"{found.tokens_per_target_call[decision.gamma].value:.3f}",
+        "tokens_per_target_call": f"{figures.tokens_per_target_call[decision.gamma].value:.3f}",
         "speedup": measured_line(decision) or "not measured",
         "quantization": facts["quantization"],
         "target": target["source"],

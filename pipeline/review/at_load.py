@@ -21,12 +21,12 @@ def plot_at_load(load: StatedLoad, workload: Workload, variant: str, out: Path) 
     costs, cap, workload = load.step_costs, load.max_batch, covered(load, workload)
     if not costs.plain:
         return
-    found = predict(workload, costs, chosen_lengths(workload, costs, cap, load.gamma), [])
-    plot_prediction(found, load.quantiles, out / "latency.png")
+    prediction = predict(workload, costs, chosen_lengths(workload, costs, cap, load.gamma), [])
+    plot_prediction(prediction, load.quantiles, out / "latency.png")
     plot_schedule(make_schedule([draft_option(variant, workload, costs, cap)]), out / "draft_lengths.png")
 
 
-def plot_prediction(found: Prediction, quantiles: Sequence[float], path: Path) -> None:
+def plot_prediction(prediction: Prediction, quantiles: Sequence[float], path: Path) -> None:
     """Mean (solid) and quantiles (dashed) of the latency by load; dotted vertical lines show the capacity."""
     import matplotlib as mpl
 
@@ -35,31 +35,37 @@ def plot_prediction(found: Prediction, quantiles: Sequence[float], path: Path) -
 
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     for name, colour, limit in (
-        ("plain", "tab:gray", found.plain_limit),
-        ("speculative", "tab:blue", found.speculative_limit),
+        ("plain", "tab:gray", prediction.plain_limit),
+        ("speculative", "tab:blue", prediction.speculative_limit),
     ):
-        stable = [(point.rate, one) for point in found.points if (one := getattr(point, name)) is not None]
+        stable = [(point.rate, latency) for point in prediction.points if (latency := getattr(point, name)) is not None]
         rates = [rate for rate, _ in stable]
         label = "plain decoding" if name == "plain" else "speculative decoding"
-        axes.plot(rates, [one.mean for _, one in stable], "o-", color=colour, label=f"{label}: mean")
+        axes.plot(rates, [latency.mean for _, latency in stable], "o-", color=colour, label=f"{label}: mean")
         for quantile, marker in zip(quantiles, cycle("s^Dv"), strict=False):
-            seconds, shown = [one.quantile(quantile) for _, one in stable], f"{label}: {quantile_name(quantile)}"
+            seconds, shown = (
+                [latency.quantile(quantile) for _, latency in stable],
+                f"{label}: {quantile_name(quantile)}",
+            )
             axes.plot(rates, seconds, f"{marker}--", color=colour, label=shown, alpha=0.6)
         axes.axvline(
             limit,
             color=colour,
             linestyle=":",
-            label=f"{label}: capacity {limit:.3g} requests/s ({found.error_of_capacity})",
+            label=f"{label}: capacity {limit:.3g} requests/s ({prediction.error_of_capacity})",
         )
-    simulations = [(point.rate, point.simulated) for point in found.points if point.simulated]
+    simulations = [(point.rate, point.simulated) for point in prediction.points if point.simulated]
     if simulations:
         axes.plot(
-            [rate for rate, _ in simulations], [one.mean for _, one in simulations], "kx", label="simulated: mean"
+            [rate for rate, _ in simulations],
+            [latency.mean for _, latency in simulations],
+            "kx",
+            label="simulated: mean",
         )
         for quantile, marker in zip(quantiles, cycle("+123"), strict=False):
             axes.plot(
                 [rate for rate, _ in simulations],
-                [one.quantile(quantile) for _, one in simulations],
+                [latency.quantile(quantile) for _, latency in simulations],
                 f"k{marker}",
                 label=f"simulated: {quantile_name(quantile)}",
             )
@@ -72,7 +78,7 @@ def plot_prediction(found: Prediction, quantiles: Sequence[float], path: Path) -
     plt.close(figure)
 
 
-def plot_schedule(found: Schedule, path: Path) -> None:
+def plot_schedule(schedule: Schedule, path: Path) -> None:
     """Left: speedup by draft length at several batch sizes (first draft). Right: best speedup by batch size (all drafts)."""
     import matplotlib as mpl
 
@@ -80,13 +86,13 @@ def plot_schedule(found: Schedule, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, (by_length, by_load) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
-    first, cap = found.drafts[0], len(found.lengths_N)
+    first, cap = schedule.drafts[0], len(schedule.lengths_N)
     speedup_GN = speedups(first.rounds_G, first.step_GN)
     for count in [number for number in _SHOWN if number < cap] + [cap]:
         by_length.plot(speedup_GN[:, count - 1], "o-", label=f"batch size {count}")
     by_length.xaxis.get_major_locator().set_params(integer=True)
     by_length.set(xlabel="draft length", ylabel="speedup over plain decoding", title=plot_text(first.name))
-    for draft in found.drafts:
+    for draft in schedule.drafts:
         best_N = speedups(draft.rounds_G, draft.step_GN).max(0)
         by_load.plot(
             np.arange(1, cap + 1),

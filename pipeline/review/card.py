@@ -20,13 +20,13 @@ DRAFT = "draft"  # the directory of the weights in a registered version
 
 def examined(decision: Decision) -> DraftFigures:
     """The candidate's figures over the prompts that decided. UnderstudyError if there are none at the decision's gamma."""
-    found = decision.drafts.get(CANDIDATE)
-    if found is None:
+    figures = decision.drafts.get(CANDIDATE)
+    if figures is None:
         raise UnderstudyError(f"{FILE}: it has no figures of the candidate; run the gate again")
-    if decision.gamma not in found.tokens_per_target_call:
-        known = ", ".join(map(str, found.tokens_per_target_call))
+    if decision.gamma not in figures.tokens_per_target_call:
+        known = ", ".join(map(str, figures.tokens_per_target_call))
         raise UnderstudyError(f"{FILE}: no tokens_per_target_call at gamma {decision.gamma}; it has gamma {known}")
-    return found
+    return figures
 
 
 def card(facts: Mapping[str, Any]) -> str:
@@ -132,36 +132,36 @@ def _model(entry: Mapping[str, Any]) -> str:
 
 
 def _acceptance(decision: Decision) -> str:
-    found, gamma = examined(decision), decision.gamma
-    conditions, omega = found.conditions, found.tokens_per_target_call[gamma]
+    figures, gamma = examined(decision), decision.gamma
+    conditions, omega = figures.conditions, figures.tokens_per_target_call[gamma]
     level = f"{100 * conditions.confidence:g}%"
     drawn = "chosen greedily (argmax)" if _greedy(conditions) or _kind(decision).greedy else "sampled"
     lines = [
         f"## Examination at temperature {conditions.sampling.temperature:g}",
         "",
-        f"On {found.prompts:,} examination prompts, which are in no training set; {level} intervals over prompts. "
+        f"On {figures.prompts:,} examination prompts, which are in no training set; {level} intervals over prompts. "
         f"Convention for target calls: `{conditions.convention}`. Draft tokens are {drawn}.",
         "",
         rates_are_of([_kind(decision).by_token], gamma),
         "",
         f"| metric | value | {level} interval |",
         "|---|---:|---|",
-        f"| acceptance rate | {found.acceptance_rate.value:.3f} | {_bounds(found.acceptance_rate, 3)} |",
+        f"| acceptance rate | {figures.acceptance_rate.value:.3f} | {_bounds(figures.acceptance_rate, 3)} |",
         f"| tokens per target call, gamma {gamma} | {omega.value:.2f} | {_bounds(omega, 2)} |",
         "",
         f"| domain | prompts | acceptance rate | {level} interval |",
         "|---|---:|---:|---|",
     ]
-    for name, entry in sorted(found.domains.items()):
+    for name, entry in sorted(figures.domains.items()):
         rate = entry.acceptance_rate
         lines.append(f"| {markdown(name)} | {entry.prompts:,} | {rate.value:.3f} | {_bounds(rate, 3)} |")
-    if found.by_segment:
+    if figures.by_segment:
         lines += [
             "",
             f"| segment | of tokens | acceptance rate | {level} interval | acceptance of its first tokens |",
             "|---|---:|---:|---|---:|",
         ]
-    for name, part in found.by_segment.items():
+    for name, part in figures.by_segment.items():
         rate, begins = part.acceptance_rate, part.acceptance_of_begins
         first = "-" if begins is None else f"{begins.value:.3f}"
         lines.append(f"| {markdown(name)} | {part.share:.0%} | {rate.value:.3f} | {_bounds(rate, 3)} | {first} |")
@@ -169,15 +169,15 @@ def _acceptance(decision: Decision) -> str:
 
 
 def _vocabulary(decision: Decision) -> str:
-    """Of a base draft that had another tokenizer; empty for others."""
-    found = decision.new_vocabulary
-    if found is None:
+    """The section on a base draft that had another tokenizer; empty for others."""
+    vocabulary = decision.new_vocabulary
+    if vocabulary is None:
         return ""
     origin = "Rows that are mapped are computed from the target's embedding, so its licence holds for them too."
-    rows = ["| " + " | ".join(markdown(cell) for cell in cells) + " |" for cells in (HEADER, *table(found))]
+    rows = ["| " + " | ".join(markdown(cell) for cell in cells) + " |" for cells in (HEADER, *table(vocabulary))]
     rows.insert(1, "|---|---:|---:|---:|---:|")
     said = [f"{markdown(line)}." for line in lines(decision)]
-    mapped = [origin] if "mapped" in found.rows else []
+    mapped = [origin] if "mapped" in vocabulary.rows else []
     return "\n".join(["## The target's vocabulary", "", *said, *mapped, "", *rows])
 
 

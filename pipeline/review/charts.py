@@ -21,7 +21,7 @@ _VARIABLES = {
 }
 _INK, _GRID = "#010101", "#020202"
 _COLOURS = {CANDIDATE: "#030303", BASELINE: "#040404", LOOKUP: "#050505", PLAIN: "#060606"}
-_SHAPES = {CANDIDATE: "o", BASELINE: "s", LOOKUP: "^", PLAIN: "D"}  # told apart without colour
+_SHAPES = {CANDIDATE: "o", BASELINE: "s", LOOKUP: "^", PLAIN: "D"}  # distinguished without colour
 _DASHES = ((4, 2), (1, 1.5), (6, 2, 1, 2), (8, 3), (3, 1, 1, 1, 1, 1))  # of segments
 _SIZE = (6.2, 3.2)
 
@@ -38,8 +38,8 @@ class Charts:
     def by_draft_length(self, drafts: Mapping[Side, Figures], gamma: int) -> str:
         """Tokens per target call by draft length, with intervals; the engine's draft length is marked."""
         figure, axes = self._axes("draft tokens per round (γ)", "tokens per target call")
-        for side, found in drafts.items():
-            omega = found.tokens_per_target_call
+        for side, draft in drafts.items():
+            omega = draft.tokens_per_target_call
             lengths = sorted(omega)
             self._points(axes, side, lengths, [omega[length] for length in lengths])
         axes.axvline(gamma, color=_INK, linestyle=":", linewidth=1)
@@ -49,8 +49,8 @@ class Charts:
     def by_position_in_draft(self, drafts: Mapping[Side, Figures]) -> str:
         """The share of draft tokens accepted at each position, given that all before it were accepted."""
         figure, axes = self._axes("position in the draft", "accepted, if reached")
-        for side, found in drafts.items():
-            values = found.conditional_acceptance
+        for side, draft in drafts.items():
+            values = draft.conditional_acceptance
             self._line(axes, side, list(range(1, len(values) + 1)), values)
         return self._svg(figure, axes)
 
@@ -58,8 +58,8 @@ class Charts:
         """Acceptance rate by output position or context length, with intervals."""
         figure, axes = self._axes(label, "acceptance rate")
         ticks: dict[int, str] = {}
-        for side, found in drafts.items():
-            bins = found or []
+        for side, by_bin in drafts.items():
+            bins = by_bin or []
             self._points(axes, side, [entry.start for entry in bins], [entry.acceptance_rate for entry in bins])
             ticks |= {entry.start: f"{entry.start}+" for entry in bins}
         axes.set_xscale("symlog", base=2, linthresh=16)
@@ -86,7 +86,7 @@ class Charts:
             (PLAIN, [(point.requests_per_second, point.plain) for point in points]),
             (CANDIDATE, [(point.requests_per_second, point.candidate) for point in points]),
         ):
-            stable = [(rate, found.mean_seconds) for rate, found in by_rate if found is not None]
+            stable = [(rate, latency.mean_seconds) for rate, latency in by_rate if latency is not None]
             self._line(axes, side, [rate for rate, _ in stable], [seconds for _, seconds in stable])
         axes.axvline(stated, color=_INK, linestyle=":", linewidth=1)
         axes.set_yscale("log")
@@ -109,7 +109,7 @@ class Charts:
         figure, axes = self._axes("tokens/s of one user", "tokens/s of the replica")
         dashes = itertools.cycle(_DASHES)
         for length, rates in sorted(benefit.by_draft_length.items()):
-            each, of_all = [one.each for one in rates], [one.all for one in rates]
+            each, of_all = [rate.each for rate in rates], [rate.all for rate in rates]
             line = self._line(axes, CANDIDATE if length else PLAIN, each, of_all)
             if length:
                 line.set_label(f"γ = {length}")

@@ -62,6 +62,7 @@ def review_page(
 
 
 @cache
+@reads_own_files("a template of this installation")
 def _template() -> Template:
     environment = Environment(autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True)
     environment.filters |= {
@@ -73,7 +74,6 @@ def _template() -> Template:
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
 
 
-@reads_own_files("a template of this installation")
 def _render(
     decision: Decision,
     examples: Sequence[Mapping[str, Any]],
@@ -81,19 +81,12 @@ def _render(
     config: Mapping[str, Any] | None,
     run: Mapping[str, Any] | None,
 ) -> str:
-    template = _template()
-    names = {
-        CANDIDATE: "Candidate",
-        BASELINE: baseline_name(decision).removeprefix("the ").capitalize(),
-        LOOKUP: "Prompt-lookup",
-        PLAIN: "Plain decoding",
-    }
     decision = _in_order(decision)
     benefit = decision.benefit
     lengths = sorted(benefit.by_draft_length.items()) if benefit else []
     promotion = run["promotion"] if run else None
-    shown = headline(decision, promotion)
-    page = template.render(
+    shown, names = headline(decision, promotion), _names(decision)
+    page = _template().render(
         title=f"{mark(decision, promotion)} {shown[0]}",
         decision=decision,
         lines=shown,
@@ -103,13 +96,15 @@ def _render(
         mark=mark(decision, promotion),
         names=names,
         gamma=decision.gamma,
-        prompts=max((found.prompts for found in decision.drafts.values()), default=0),
-        rates=rates_are_of([KINDS[one.draft.kind].by_token for one in decision.drafts.values()], decision.gamma),
+        prompts=max((draft.prompts for draft in decision.drafts.values()), default=0),
+        rates=rates_are_of(
+            [KINDS[examined.draft.kind].by_token for examined in decision.drafts.values()], decision.gamma
+        ),
         prompts_by_domain=_prompts_by_domain(decision),
         order=SIDES,
         trials=_by_rate(split_trials(decision.training)[0]),
         rate=next((row.learning_rate for row in decision.training if row.learning_rate is not None), None),
-        timed=any(one.seconds is not None for one in decision.variants),
+        timed=any(variant.seconds is not None for variant in decision.variants),
         speed=_speed(decision, names),
         rule_class=_RULE_CLASSES,
         power=power_lines(decision),
@@ -130,13 +125,23 @@ def _render(
         run=run,
         undo=undo(decision, promotion).replace("`", ""),
     )
-    return _TABLE.sub(lambda found: _labelled(found[0]), page)
+    return _TABLE.sub(lambda match: _labelled(match[0]), page)
+
+
+def _names(decision: Decision) -> dict[Side, str]:
+    """What the page calls the sides of the comparison."""
+    return {
+        CANDIDATE: "Candidate",
+        BASELINE: baseline_name(decision).removeprefix("the ").capitalize(),
+        LOOKUP: "Prompt-lookup",
+        PLAIN: "Plain decoding",
+    }
 
 
 def _is_by_round(decision: Decision, side: Side) -> bool:
     """Whether it depends on where a round began which tokens of a completion the draft is accepted at."""
-    found = decision.drafts.get(side)
-    return found is not None and not KINDS[found.draft.kind].by_token
+    figures = decision.drafts.get(side)
+    return figures is not None and not KINDS[figures.draft.kind].by_token
 
 
 def _by_rate(trials: Sequence[TrainingStep]) -> list[TrainingStep]:
@@ -146,11 +151,11 @@ def _by_rate(trials: Sequence[TrainingStep]) -> list[TrainingStep]:
 def _labelled(table: str) -> str:
     """The table with its column's name at each cell: a narrow page shows a row as a list of names and values, so that no figure
     is out of sight. Text of others is escaped, so it holds no tags."""
-    columns = [_TAG.sub("", found) for found in _HEADER.findall(table.partition("</thead>")[0])]
+    columns = [_TAG.sub("", cell) for cell in _HEADER.findall(table.partition("</thead>")[0])]
 
-    def row(found: re.Match[str]) -> str:
+    def row(match: re.Match[str]) -> str:
         labels = iter(columns[1:])
-        return _CELL.sub(lambda _: f'<td data-label="{next(labels)}"', found[0])
+        return _CELL.sub(lambda _: f'<td data-label="{next(labels)}"', match[0])
 
     return _ROW.sub(row, table) if columns else table
 
@@ -174,17 +179,18 @@ def _speed(decision: Decision, names: Mapping[Side, str]) -> dict[str, Any] | No
 
 
 def _prompts_by_domain(decision: Decision) -> dict[str, int]:
-    """Of any draft: a broken candidate has no figures, and an engine may have left prompts out for one draft."""
-    found: dict[str, int] = {}
+    """Prompts by domain, from the figures of any draft: a broken candidate has no figures, and an engine may have left prompts
+    out for one draft."""
+    counts: dict[str, int] = {}
     for draft in decision.drafts.values():
         for domain, figures in draft.domains.items():
-            found.setdefault(domain, figures.prompts)
-    return found
+            counts.setdefault(domain, figures.prompts)
+    return counts
 
 
 def _quantiles(benefit: Benefit) -> list[str]:
     """Names of the latency quantiles, which are the same for each side."""
-    return [name for found in list(benefit.sides.values())[:1] for name in found.quantile_seconds]
+    return [name for side in list(benefit.sides.values())[:1] for name in side.quantile_seconds]
 
 
 def _in_order(decision: Decision) -> Decision:
@@ -206,8 +212,8 @@ def _draw(decision: Decision, charts: Charts) -> list[tuple[str, Markup]]:
     drafts, gamma, benefit = decision.drafts, decision.gamma, decision.benefit
     if CANDIDATE not in drafts:
         return []
-    models = {side: found for side, found in drafts.items() if side != LOOKUP and not _is_by_round(decision, side)}
-    found = [
+    models = {side: figures for side, figures in drafts.items() if side != LOOKUP and not _is_by_round(decision, side)}
+    rows = [
         (
             "Tokens per target call by draft length. The dotted line is the engine's.",
             charts.by_draft_length(drafts, gamma),
@@ -227,10 +233,10 @@ def _draw(decision: Decision, charts: Charts) -> list[tuple[str, Markup]]:
         ),
     ):
         if bins:
-            found.append((caption, charts.by_bin(bins, axis)))
+            rows.append((caption, charts.by_bin(bins, axis)))
     if benefit:
         points, stated = benefit.by_load, benefit.requests_per_second
-        found += [
+        rows += [
             (
                 "Mean request latency by load. The dotted line is the stated load.",
                 charts.latency_by_load(points, stated),
@@ -243,15 +249,15 @@ def _draw(decision: Decision, charts: Charts) -> list[tuple[str, Markup]]:
             f"Tokens/s of the replica against those of one user, from 1 request (right) to {benefit.max_batch} at once (left). "
             f"The dotted line is the stated load{', a star a latency limit for a request of mean length' if limits else ''}."
         )
-        found.append((caption, charts.tokens_by_draft_length(benefit, benefit.output_tokens, limits)))
+        rows.append((caption, charts.tokens_by_draft_length(benefit, benefit.output_tokens, limits)))
     training = split_trials(decision.training)[1]
     if sum(row.dev_acceptance_rate is not None for row in training) > 1:
-        found.append(("Acceptance rate on dev prompts during training.", charts.training(training)))
-    return [(caption, Markup(svg)) for caption, svg in found]
+        rows.append(("Acceptance rate on dev prompts during training.", charts.training(training)))
+    return [(caption, Markup(svg)) for caption, svg in rows]
 
 
 def _latency_limits(decision: Decision) -> dict[str, float]:
-    """In seconds, by name, such as `p95 8 s`."""
+    """The limits of the latency in seconds, by name, such as `p95 8 s`."""
     rules = ((rule.name.partition(":"), rule.threshold) for rule in decision.rules)
     return {
         f"{quantile} {most:g} s": most
@@ -261,7 +267,7 @@ def _latency_limits(decision: Decision) -> dict[str, float]:
 
 
 def _painted(tokens: Sequence[str], outcomes: str) -> Markup:
-    """Every token as an element that says what became of it."""
+    """Every token as an element whose class is what became of it."""
     parts = []
     for text, outcome in zip(tokens, outcomes, strict=True):
         element = _ELEMENTS.get(outcome)
@@ -269,10 +275,10 @@ def _painted(tokens: Sequence[str], outcomes: str) -> Markup:
     return Markup("".join(parts))
 
 
-def _provenance(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _provenance(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Rows of the table by name, nested names joined."""
     rows = []
-    for name, value in sorted(found.items()):
+    for name, value in sorted(provenance.items()):
         if isinstance(value, Mapping):
             shown = ", ".join(f"{key} {item}" for key, item in sorted(value.items()) if item is not None)
         else:

@@ -1,4 +1,5 @@
-"""The review page of a run, and its summary in Markdown: the decision in its gate's artifact, with what only the run knows."""
+"""The review page of a run, and its summary in Markdown: the decision in its gate's artifact, with what only the run's record
+has."""
 
 from pathlib import Path
 

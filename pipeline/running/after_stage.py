@@ -24,7 +24,7 @@ STATED = Format(name="manifest of a corpus", content=list[tuple[dict[Text, Numbe
 DOMAINS = Format(
     name="manifest of a corpus",
     content=dict[Text, dict[Text, Count]],
-    check=lambda found: _check_splits(found),
+    check=lambda settings: _check_splits(settings),
 )
 CONVERSATIONS = Format(name="manifest of a corpus", content=dict[Text, Count])
 
@@ -40,8 +40,8 @@ class After:
 
 def after_stage(stage: str, config: Config, artifact: Path) -> After:
     """Raises UsageError, which names the key, for a setting that cannot work with the stage's result."""
-    found = _AFTER.get(stage)
-    return found(config, artifact) if found else After(config=config, notes=[], refusals=[])
+    action = _AFTER.get(stage)
+    return action(config, artifact) if action else After(config=config, notes=[], refusals=[])
 
 
 def _check_splits(domains: Mapping[str, Mapping[Any, int]]) -> None:

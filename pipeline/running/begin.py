@@ -74,7 +74,7 @@ def begin(
     record.outside |= _champion(config, record.outside, registry_for(config, store), progress)
     # From here on `store gc` sees the run, and keeps what it needs; what it is about to delete is gone before the run looks.
     with store.lock(GC_LOCK, lambda by: progress.line(f"`store gc` is running ({by}); waiting"), shared=True):
-        sign_life(run_directory(store, record.id))  # before the record says that it is running
+        sign_life(run_directory(store, record.id))  # before the record has the state `running`
         record.save(store)
     close_abandoned(store, progress)
     return record
@@ -174,14 +174,14 @@ def champion_input(config: Config, pinned: Mapping[str, OutsideInput], registry:
 
 
 def _drop_overdue_challenger(registry: Registry, progress: Progress) -> None:
-    """Nothing runs between two runs, so the next one says that nobody approved the last one's draft."""
+    """Nothing runs between two runs, so the next one reports that nobody approved the last one's draft."""
     try:
-        found = registry.drop_overdue()
+        overdue = registry.drop_overdue()
     except UnderstudyError as error:  # such as an account that may only read; approving it is refused all the same
         progress.warn(f"an overdue challenger keeps its alias: {error}")
         return
-    if found is not None:
+    if overdue is not None:
         progress.line(
-            f"{registry.name} version {found.version}: nobody approved it before {found.approve_before}; "
+            f"{registry.name} version {overdue.version}: nobody approved it before {overdue.approve_before}; "
             "it is refused and no longer challenger"
         )

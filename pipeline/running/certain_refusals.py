@@ -35,60 +35,60 @@ def stop_or_warn(refusals: Sequence[str], progress: Progress, go_on: bool) -> No
 
 def of_config(config: Config) -> list[str]:
     """Rules that this config cannot meet."""
-    found, served = list[str](), config.gate.served_target
+    reasons, served = list[str](), config.gate.served_target
     dtype = "float32" if config.pair.is_reference else config.pair.target.dtype
     if not config.evaluate.crosscheck_prompts:
-        found.append(
+        reasons.append(
             "gate: it will refuse, because evaluate.crosscheck_prompts = 0 makes its rule crosscheck inconclusive; set it to 4"
         )
     if served is not None and served.dtype not in (None, dtype):
-        found.append(
+        reasons.append(
             f"gate: it will refuse, because gate.served_target.dtype is {served.dtype} and pair.target.dtype is {dtype}; "
             "set both to what the deployment serves"
         )
-    return found
+    return reasons
 
 
 def of_pair(config: Config, facts: Mapping[str, Any]) -> list[str]:
     """Rules that no draft of this pair can meet. `facts`: the content of `pair.json`."""
     served, target = config.gate.served_target, facts.get("target")
-    found = _of_sizes(config, facts)
+    reasons = _of_sizes(config, facts)
     if served is None or served.revision is None or not target:
-        return found
+        return reasons
     if served.revision in (target["revision"], target["digest"]):
-        return found
+        return reasons
     return [
         f"gate: it will refuse, because gate.served_target.revision is {served.revision} and the target is "
         f"{target['revision'] or target['digest']}; set both to what the deployment serves",
-        *found,
+        *reasons,
     ]
 
 
 def _of_sizes(config: Config, facts: Mapping[str, Any]) -> list[str]:
     """Limits of size that the pair exceeds. Training leaves a draft's size as it is; a quantized variant, which is smaller, is
     chosen only where the gate has its step times."""
-    gate, found = config.gate, list[str]()
+    gate, reasons = config.gate, list[str]()
     smallest = None if set(gate.profile) - {"unquantized"} else _draft_bytes(facts.get("draft"))
     advice = "raise the limit, take a smaller draft, or give the gate the step times of a quantized one (gate.profile)"
     if gate.max_draft_megabytes is not None and smallest is not None and smallest > 1e6 * gate.max_draft_megabytes:
-        found.append(
+        reasons.append(
             f"gate: it will refuse, because gate.max_draft_megabytes is {gate.max_draft_megabytes:g} and the draft has "
             f"{smallest / 1e6:,.2f} MB; {advice}"
         )
     target = facts.get("target") or {}
     if gate.max_memory_megabytes is None or target.get("bytes") is None:
-        return found
+        return reasons
     batch, context = gate.served
     roles = [target, facts.get("draft") or {}]
     cache = batch * context * sum(role.get("cache_bytes_per_token") or 0 for role in roles)
     needed_bytes = target["bytes"] + (smallest or 0) + cache
     if needed_bytes > 1e6 * gate.max_memory_megabytes:
-        found.append(
+        reasons.append(
             f"gate: it will refuse, because gate.max_memory_megabytes is {gate.max_memory_megabytes:g} and weights and KV caches "
             f"of {batch} requests with {context:,} tokens take {needed_bytes / 1e6:,.0f} MB; raise the limit, or lower "
             "gate.load.max_batch or gate.load.context"
         )
-    return found
+    return reasons
 
 
 def _draft_bytes(draft: Mapping[str, Any] | None) -> int | None:

@@ -36,9 +36,9 @@ def require_profile_of(config: Config, champion: RegisteredDraft) -> None:
     # Imported here because it takes a second, and most runs state no load.
     from pipeline.latency.costs.step_costs import read_step_costs
 
-    found = read_step_costs(Path(path))
-    same_shape = "" != champion.shape == found.draft_shape
-    if found.draft_digest is None or found.draft_digest == champion.digest or same_shape:
+    step_costs = read_step_costs(Path(path))
+    same_shape = "" != champion.shape == step_costs.draft_shape
+    if step_costs.draft_digest is None or step_costs.draft_digest == champion.digest or same_shape:
         return
     raise UsageError(
         f"gate.champion_profile: {path} has the step times of another draft than the champion, {champion.name} version "
@@ -51,7 +51,7 @@ def require_same_tokenizer(
     config: Config, pair_artifact: Path, registry: Registry, champion: RegisteredDraft, files: Path
 ) -> None:
     """UsageError where the champion cannot be examined with the pair: found after the pair stage, before a token is generated.
-    `files`: where the champion's files go if they are elsewhere. A head has its target's tokenizer, and its examination says
+    `files`: where the champion's files go if they are elsewhere. A head has its target's tokenizer, and its examination records
     whether it fits another target."""
     pair = read_pair(pair_artifact, model_places(config.pair))
     own = tokenizer_digest(pair.tokenizer)

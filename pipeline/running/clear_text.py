@@ -31,7 +31,7 @@ def _sent(config: Config, store: Store) -> Iterator[tuple[str, str]]:
     if notice is not None and notice.url is not None and notice.key_variable is not None:
         yield notice.key_variable, notice.url
     if notice is not None and notice.url_variable is not None:
-        with contextlib.suppress(ValueError):  # of what is no URL, which `check_receiver` says
+        with contextlib.suppress(ValueError):  # of what is no URL, which `check_receiver` reports
             url = urlsplit(os.environ.get(notice.url_variable, "").strip())
             yield notice.url_variable, f"{url.scheme}://{url.netloc.rpartition('@')[2]}"  # its path is the secret
     for name in filter(os.environ.get, _LOGIN):

@@ -64,7 +64,7 @@ def resources_of(config: Config, registry: Registry) -> Resources:
 class StageContext(Generic[S]):
     """Everything a stage may use."""
 
-    settings: S  # what the artifact's key says, beside the digests
+    settings: S  # what the artifact's key has, beside the digests
     resources: Resources
     job_id: str  # for messages
     inputs: Mapping[str, Path]  # by name: a committed artifact, or a path outside the store
@@ -90,7 +90,7 @@ class Outcome:
     refused: str = (
         ""  # why the stage refused the draft: the run ends here, as refused, also when the artifact is reused
     )
-    decision: Mapping[str, Any] | None = None  # what the run's record says of a decision
+    decision: Mapping[str, Any] | None = None  # what the run's record has of a decision
 
 
 StageRun = Callable[[StageContext[Any]], Outcome]

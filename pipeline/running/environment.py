@@ -1,5 +1,5 @@
-"""The machine of a run: whether it has the device, and what a manifest says of where an artifact was made, by this process and by
-its workers. Imports none of the libraries that it names."""
+"""The machine of a run: whether it has the device, and what a manifest records of where an artifact was made, by this process and
+by its workers. Imports none of the libraries that it names."""
 
 import functools
 import importlib.metadata
@@ -47,7 +47,7 @@ def device_class(device: str) -> str:
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """What a worker says of itself with each part that it has made: the class of its device, and its peak memory until now in
+    """What a worker reports of itself with each part that it has made: the class of its device, and its peak memory until now in
     bytes, of the process and of its GPU."""
 
     device: str
@@ -55,20 +55,20 @@ class WorkerFacts:
 
 
 def own_facts(device: str) -> WorkerFacts:
-    """Of this process, which computes on the device called `device`."""
+    """The facts of this process, which computes on the device called `device`."""
     return WorkerFacts(device_class(device), peak_so_far())
 
 
 def environment_of(workers: Sequence[WorkerFacts]) -> dict[str, str]:
-    """In place of the driver's own device, on which nothing was computed; empty without workers."""
+    """The workers' devices, in place of the driver's own, on which nothing was computed; empty without workers."""
     if not workers:
         return {}
-    return {"device": ", ".join(sorted({one.device for one in workers})), "workers": str(len(workers))}
+    return {"device": ", ".join(sorted({worker.device for worker in workers})), "workers": str(len(workers))}
 
 
 def highest_peak(own: Mapping[str, int], workers: Sequence[WorkerFacts]) -> dict[str, int]:
-    """Of the driver and each worker, the highest by kind of memory."""
-    peaks = [own, *(one.peak for one in workers)]
+    """The highest peak of the driver and each worker, by kind of memory."""
+    peaks = [own, *(worker.peak for worker in workers)]
     return {
         kind: max(peak.get(kind, 0) for peak in peaks) for kind in sorted({kind for peak in peaks for kind in peak})
     }
@@ -76,13 +76,13 @@ def highest_peak(own: Mapping[str, int], workers: Sequence[WorkerFacts]) -> dict
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "machine": platform.machine(), "git": _git_revision()}
+    versions = {"python": platform.python_version(), "machine": platform.machine(), "git": _git_revision()}
     for name in ("understudy", *_REPORTED_LIBRARIES):
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
 def _git_revision() -> str:

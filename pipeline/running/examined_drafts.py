@@ -35,7 +35,7 @@ def examine_drafts(
 ) -> tuple[list[Examined], int]:
     """Every operand on `completions`, or on those of the first operand that has some, and the draft length of the first that was
     examined. UsageError if there are none, or for a baseline that was made under other conditions."""
-    where = completions or next(filter(None, (_completions(one, store) for one in operands)), None)
+    where = completions or next(filter(None, (_completions(compared, store) for compared in operands)), None)
     if where is None:
         raise UsageError(
             "no completions to compare on: neither A nor B is a run of this store, or a draft that one has trained; give "
@@ -49,7 +49,7 @@ def examine_drafts(
         trust_remote_code=trust_remote_code,
         target=target,
     )
-    return [_examined(one, stored, settings) for one in operands], settings.evaluate.gamma
+    return [_examined(operand, stored, settings) for operand in operands], settings.evaluate.gamma
 
 
 def _completions(operand: Operand, store: Store) -> Path | None:
@@ -61,7 +61,7 @@ def _completions(operand: Operand, store: Store) -> Path | None:
 
 
 def _settings(operand: Operand) -> Settings | None:
-    """With which it was examined."""
+    """The settings with which it was examined."""
     if isinstance(operand, Baseline):
         conditions = operand.examined.conditions
         return Settings(evaluate=conditions.settings, dtype=conditions.dtype)
@@ -85,7 +85,8 @@ def _examined(operand: Operand, stored: Artifact, settings: Settings) -> Examine
 
 
 def with_target(settings: Settings, draft: Draft) -> Settings:
-    """With the target of the run that trained the draft, where the draft reads hidden states and no target is named."""
+    """The settings with the target of the run that trained the draft, where the draft reads hidden states and no target is
+    named."""
     if settings.target is not None or draft.trained_by is None or not kind_of(draft.directory).reads_states:
         return settings
     return replace(settings, target=str(draft.pair.path("target")))

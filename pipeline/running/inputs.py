@@ -70,44 +70,44 @@ def resolve_inputs(config: Config, store: Store, verify: bool = False) -> dict[s
     """
     known = None if verify else DIGESTS.find(store)
     digests = _FileDigests(dict(known or {}))
-    found = _inputs(config, digests)
-    if {"target", "draft"} <= found.keys() and found["target"].digest == found["draft"].digest:
+    inputs = _inputs(config, digests)
+    if {"target", "draft"} <= inputs.keys() and inputs["target"].digest == inputs["draft"].digest:
         raise same_model(f"pair.draft.source = {config.pair.draft.source}", Path(config.pair.target.source))
     if digests.known != known:
-        new = {name: one for name, one in digests.known.items() if one != (known or {}).get(name)}
+        new = {name: digest for name, digest in digests.known.items() if digest != (known or {}).get(name)}
         with DIGESTS.changing(store):
             DIGESTS.write(store, {**(DIGESTS.find(store) or {}), **new})
     if any(source.needs_time for source in config.corpus.sources):
         today = datetime.now(UTC).date().isoformat()
-        found["today"] = OutsideInput(today, facts={"date": today})
+        inputs["today"] = OutsideInput(today, facts={"date": today})
     if config.generate.is_served:
-        found["target"] = _served(config, store)
-    return found
+        inputs["target"] = _served(config, store)
+    return inputs
 
 
 def known_inputs(config: Config, store: Store) -> dict[str, OutsideInput]:
-    """As `resolve_inputs`, from what the store remembers: nothing is hashed and nothing is written. A file that is new or has
-    changed gets a digest that no artifact has."""
-    found = _inputs(config, _RememberedDigests(DIGESTS.find(store) or {}))
+    """The inputs, as by `resolve_inputs`, from what the store remembers: nothing is hashed and nothing is written. A file that is
+    new or has changed gets a digest that no artifact has."""
+    inputs = _inputs(config, _RememberedDigests(DIGESTS.find(store) or {}))
     if any(source.needs_time for source in config.corpus.sources):
         today = datetime.now(UTC).date().isoformat()
-        found["today"] = OutsideInput(today, facts={"date": today})
+        inputs["today"] = OutsideInput(today, facts={"date": today})
     if config.generate.is_served:
         from pipeline.running.served_input import SERVED, identify_target
 
         known = SERVED.find(store) or []
-        found["target"] = OutsideInput(identify_target(config, known).digest if known else "")
-    return found
+        inputs["target"] = OutsideInput(identify_target(config, known).digest if known else "")
+    return inputs
 
 
 def known_files(config: Config, store: Store) -> dict[str, OutsideInput]:
-    """As `known_inputs`, of models and prompts alone: no server is asked, and what is not there is left out."""
-    digests, found = _RememberedDigests(DIGESTS.find(store) or {}), dict[str, OutsideInput]()
+    """The inputs, as by `known_inputs`, of models and prompts alone: no server is asked, and what is not there is left out."""
+    digests, inputs = _RememberedDigests(DIGESTS.find(store) or {}), dict[str, OutsideInput]()
     for name, resolve in _resolvers(config).items():
         if name in _MODELS or is_prompts(name):
             with contextlib.suppress(UnderstudyError):
-                found[name] = resolve(digests)
-    return found
+                inputs[name] = resolve(digests)
+    return inputs
 
 
 def _served(config: Config, store: Store) -> OutsideInput:
@@ -174,27 +174,27 @@ def _inputs(config: Config, digests: _Digests) -> dict[str, OutsideInput]:
 
 
 def _resolvers(config: Config) -> dict[str, Callable[[_Digests], OutsideInput]]:
-    """For each outside input of the config, what computes it."""
-    found: dict[str, Callable[[_Digests], OutsideInput]] = {}
+    """The function that computes each outside input of the config."""
+    readers: dict[str, Callable[[_Digests], OutsideInput]] = {}
     if config.pair.is_reference:
-        found["reference_text"] = partial(_text, config.pair.reference.text_megabytes)
+        readers["reference_text"] = partial(_text, config.pair.reference.text_megabytes)
     else:
         for role in ("target", "draft", "target_before"):
             source = getattr(config.pair, role)
             if role == "target" and config.pair.target.is_served:
-                found["tokenizer"] = partial(_tokenizer, str(source.tokenizer))
+                readers["tokenizer"] = partial(_tokenizer, str(source.tokenizer))
             elif source is not None and source.source != TARGET:
-                found[role] = partial(_model, role, source)
+                readers[role] = partial(_model, role, source)
     for number, prompts in enumerate(config.corpus.sources):
         if not prompts.is_reference:
-            found[f"{_PROMPTS}{number}"] = partial(_prompts, number, prompts)
+            readers[f"{_PROMPTS}{number}"] = partial(_prompts, number, prompts)
     for variant, path in config.gate.profile.items():
-        found[profile_input(variant)] = partial(_profile, f"gate.profile.{variant}", path, config)
+        readers[profile_input(variant)] = partial(_profile, f"gate.profile.{variant}", path, config)
     if (path_of_champion := config.gate.champion_profile) is not None:
-        found[CHAMPION_PROFILE] = partial(_profile, "gate.champion_profile", path_of_champion, config)
+        readers[CHAMPION_PROFILE] = partial(_profile, "gate.champion_profile", path_of_champion, config)
     if measures_speed(config):
-        found[MACHINE] = lambda digests: machine_input(config)
-    return found
+        readers[MACHINE] = lambda digests: machine_input(config)
+    return readers
 
 
 def _text(megabytes: float, digests: _Digests) -> OutsideInput:
@@ -247,7 +247,7 @@ def _place(source: ModelSource) -> str:
 
 
 def _with_facts(path: Path, digest: str, digests: _Digests) -> str:
-    """The digest of a model and of what is said beside it: the licence is on the draft's card, and its examination leaves out the
+    """The digest of a model and of what stands beside it: the licence is on the draft's card, and its examination leaves out the
     prompts that it was trained on."""
     seen, stated = path / TRAINED_ON, licence(path)
     facts = {"licence": stated} if stated else {}
@@ -269,10 +269,10 @@ def _tokenizer(name: str, digests: _Digests) -> OutsideInput:
 def _prompts(number: int, source: PromptSource, digests: _Digests) -> OutsideInput:
     """Names and contents of the files that are read: a shard that is added, renamed or changed makes another input."""
     path = source_files(number, source)
-    found = find_files(path, source.format, f"corpus.sources.{number}.path: {path}")
-    if found.files == (path,) and found.format != "dataset":
+    files = find_files(path, source.format, f"corpus.sources.{number}.path: {path}")
+    if files.files == (path,) and files.format != "dataset":
         return OutsideInput(digests.of(path), source.path)
-    return OutsideInput(digests.of_files(found.root, digested_files(found)), source.path)
+    return OutsideInput(digests.of_files(files.root, digested_files(files)), source.path)
 
 
 class _NoDigests:

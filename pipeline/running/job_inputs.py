@@ -55,7 +55,7 @@ class JobInputs:
     @contextmanager
     def unchanged(self, job: Job, work: Path) -> Iterator[None]:
         """The outside files that a job reads are those of its key, before and after. Where one has changed meanwhile, `work` is
-        deleted: it was made from other files than its key says, and nothing may resume from it."""
+        deleted: it was made from other files than those in its key, and nothing may resume from it."""
         self._check_outside(job)
         yield
         try:

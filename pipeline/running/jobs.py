@@ -68,7 +68,7 @@ class Job:
 
     @property
     def summary(self) -> str:
-        """What it does, for people."""
+        """What the job does, for people."""
         if isinstance(self.task, PromptsTask):
             return "the target scores train prompts"
         return stage_named(self.stage).summary
@@ -146,7 +146,7 @@ def _pair(config: Config) -> Job:
 def _server_needs(config: Config) -> ServerNeeds:
     """The servers are asked whether they can give what `generate` will ask of them."""
     generate, sampling = config.generate, config.sampling
-    warmer = [sampling.model_copy(update={"temperature": one}) for one in generate.train_temperatures]
+    warmer = [sampling.model_copy(update={"temperature": temperature}) for temperature in generate.train_temperatures]
     return ServerNeeds(
         api=generate.server.api,
         logprobs=generate.server.logprobs,
@@ -180,7 +180,7 @@ def _generations(config: Config) -> list[Job]:
 
 
 def _prompt_positions(config: Config) -> Job:
-    """At temperature 1, whatever the deployment's sampling is: nothing is sampled, decoded, labelled or rendered."""
+    """The job at temperature 1, whatever the deployment's sampling is: nothing is sampled, decoded, labelled or rendered."""
     job = _generation(
         config, "prompts", config.pair.target.dtype, PromptsTask(positions=config.generate.max_new_tokens)
     )
@@ -283,12 +283,12 @@ def _contenders(config: Config) -> dict[Variant, str]:
     """The variants that could be promoted, with the reference to the draft. A variant can replace the unquantized draft only
     where the step times of each are known."""
     gate = config.gate
-    found = {
+    inputs = {
         variant: draft
         for variant, draft in _variants_of_candidate(config).items()
         if gate.load and variant in gate.profile
     }
-    return found or {UNQUANTIZED: "distill#draft"}
+    return inputs or {UNQUANTIZED: "distill#draft"}
 
 
 def _name(variant: Variant) -> str:

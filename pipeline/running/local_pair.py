@@ -11,9 +11,9 @@ from pipeline.running.prompt_survey import sampled_tokens
 
 
 def check_local_pair(config: Config, warn: Callable[[str], None] | None = None) -> tuple[Config, list[str]]:
-    """As `apply_pair`, where both models are directories on this machine; else the config as it is and no note. What a draft with
-    another tokenizer has of the target's is among the notes, or given to `warn`. UsageError for a marker of segments that the
-    target's tokenizer never writes."""
+    """The config and notes, as by `apply_pair`, where both models are directories on this machine; else the config as it is and
+    no note. What a draft with another tokenizer has of the target's is among the notes, or given to `warn`. UsageError for a
+    marker of segments that the target's tokenizer never writes."""
     facts = local_facts(config)
     if facts is None:
         _require_loaded_target(config)
@@ -26,8 +26,8 @@ def check_local_pair(config: Config, warn: Callable[[str], None] | None = None) 
     from pipeline.models.segmenter import Segmenter
 
     Segmenter(load_tokenizer(Path(config.pair.target.source), config.pair.trust_remote_code), config.generate.segments)
-    found, notes = apply_pair(config, facts)
-    return found, notes if warn is not None else [*notes, *about_rows]
+    resolved, notes = apply_pair(config, facts)
+    return resolved, notes if warn is not None else [*notes, *about_rows]
 
 
 def _require_loaded_target(config: Config) -> None:
@@ -125,7 +125,7 @@ def _about_new_rows(config: Config, tokenizer: Any, own: Any) -> list[str]:
 
 
 def _with_head(target: Path, head: dict[str, Any], trusted: bool) -> dict[str, Any]:
-    """Of a draft that is a head, which has the target's tokenizer."""
+    """The config for a draft that is a head, which has the target's tokenizer."""
     from pipeline.models.generation_config import sampling_defaults
     from pipeline.models.loading import load_tokenizer
     from pipeline.models.shape import read_shape

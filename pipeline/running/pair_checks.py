@@ -69,7 +69,7 @@ def _unused_load(config: Config) -> list[str]:
 
 
 def _lacks_for_export(config: Config) -> list[str]:
-    """What export would miss is said before anything is paid for."""
+    """What an export would lack is reported before anything is paid for."""
     target, export = config.pair.target, config.promote.export
     if not target.is_served or target.tokenizer is None or (Path(target.tokenizer) / "config.json").is_file():
         return []
@@ -84,7 +84,7 @@ def _lacks_for_export(config: Config) -> list[str]:
 
 
 def left_out_variants(facts: Facts) -> dict[QuantizedVariant, str]:
-    """By default variant that this pair cannot have, the reason."""
+    """The reason for each default variant that this pair cannot have."""
     return {variant: reason for variant in DEFAULT_VARIANTS if (reason := facts["impossible_variants"].get(variant))}
 
 
@@ -148,7 +148,7 @@ def _check_training(config: Config) -> None:
 
 
 def _check_generation_config(config: Config, defaults: Mapping[str, Any]) -> None:
-    """What a server takes over from the file must be what `sampling` says."""
+    """What a server takes over from the file must be what `sampling` sets."""
     different = dict(_contradicted(config, defaults))
     if different:
         listed = ", ".join(f"{key} {defaults[key]!r} ({why})" for key, why in different.items())

@@ -16,16 +16,16 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 def peak_memory() -> Iterator[dict[str, int]]:
     """Yields a dict that is filled at the end: `process` has the peak in bytes, memory held before included, `gpu` the GPU's if
     one was used. Systems other than Linux cannot reset the peak; there it is the peak since the process started."""
-    found: dict[str, int] = {}
+    peaks: dict[str, int] = {}
     with suppress(OSError):
         _RESET.write_text("5")
     if gpu := _gpu():
         for number in range(gpu.device_count()):
             gpu.reset_peak_memory_stats(number)
     try:
-        yield found
+        yield peaks
     finally:
-        found |= peak_so_far()
+        peaks |= peak_so_far()
 
 
 def peak_so_far() -> dict[str, int]:

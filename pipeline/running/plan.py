@@ -45,7 +45,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """Of the artifact's directory, and of the lock under which it is built. Only of a step that is known."""
+        """The name of the artifact's directory, and of the lock under which it is built. Only of a step that is known."""
         return f"{self.job.stage}-{self.key}"
 
     def find(self, check: bool = True) -> Artifact | None:
@@ -53,7 +53,7 @@ class Step:
         return self.store.find(self.job.stage, self.key, check) if self.is_known else None
 
     def missing(self) -> UsageError:
-        """Of a step whose artifact is not there, before the first one that was asked for."""
+        """The error for a step whose artifact is not there, before the first one that was asked for."""
         return UsageError(
             f"{self.job.id} is not in {self.store} for this config; make it first: leave --from out, or `understudy stage "
             f"{self.job.stage}`"
@@ -74,7 +74,7 @@ class Plan:
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """As far as the config is known now."""
+        """The jobs, as far as the config is known now."""
         if "champion" not in self.outside:
             return jobs_of(self.config)
         facts = self.outside["champion"].facts
@@ -94,7 +94,7 @@ class Plan:
             self.config = after_stage(step.job.stage, self.config, artifact.path).config
 
     def artifact(self, job_id: str) -> Artifact:
-        """Of a step that was taken."""
+        """The artifact of a step that was taken."""
         return self._artifacts[job_id]
 
     def _step(self, job: Job) -> Step:
@@ -109,11 +109,11 @@ class Plan:
         known before the artifact is there."""
         source, _, part = reference.partition("#")
         if source == "outside":
-            found = self.outside.get(part.removeprefix(SHAPE))
-            if found is None:
+            pinned = self.outside.get(part.removeprefix(SHAPE))
+            if pinned is None:
                 return None
             # A champion that an older version registered has no shape in its tags: it shares with no other draft.
-            return found.facts.get("shape") or found.digest if part.startswith(SHAPE) else found.digest
+            return pinned.facts.get("shape") or pinned.digest if part.startswith(SHAPE) else pinned.digest
         if not part:
             return self._keys.get(source)
         artifact = self._artifacts.get(source)
@@ -129,5 +129,6 @@ class Plan:
 
 
 def plan_of(record: RunRecord, store: Store) -> Plan:
-    """From its given config: what the pair decides is found again. UsageError for a record of another version."""
+    """The plan of a run from its given config: what the pair decides is found again. UsageError for a record of another
+    version."""
     return Plan(given_config(record), store, record.outside)

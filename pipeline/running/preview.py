@@ -40,8 +40,8 @@ def preview(config: Config, store: Store, first: str = STAGE_NAMES[0], last: str
             plan.take(step, artifact)
         elif STAGE_NAMES.index(step.job.stage) < STAGE_NAMES.index(first):
             raise step.missing()
-        found = BUILD if artifact is None else REFUSED if artifact.refused else REUSE
-        planned.append(PlannedJob(step.job, found if stage_named(step.job.stage).cached else RUN))
+        action = BUILD if artifact is None else REFUSED if artifact.refused else REUSE
+        planned.append(PlannedJob(step.job, action if stage_named(step.job.stage).cached else RUN))
     return planned
 
 
@@ -60,7 +60,7 @@ def require_stored_prompts(config: Config, store: Store, progress: Progress, go_
 
 
 def _champion(config: Config, known: Mapping[str, OutsideInput], store: Store) -> dict[str, OutsideInput]:
-    """Asked only where a registry is: opening one takes seconds. A registry that does not answer is said by the run."""
+    """Asked only where a registry is: opening one takes seconds. A registry that does not answer is reported by the run."""
     if not tracking_location(config, store).exists:
         return {}
     try:

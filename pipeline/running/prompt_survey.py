@@ -45,20 +45,20 @@ def survey_prompts(config: Config, progress: Progress, today: date | None = None
     sources = enumerate(config.corpus.sources)
     paths = [None if source.is_reference else source_files(number, source) for number, source in sources]
     enough = 2 * certain_refusals.needed(config.gate.min_prompts_per_domain, config.corpus.splits.examination)
-    found = _Domains(enough, config.gate.min_domain_share, config.corpus.min_domain_prompts)
+    domains = _Domains(enough, config.gate.min_domain_share, config.corpus.min_domain_prompts)
     if any(paths):
         from pipeline.corpus.first_pass import read_sources
 
         prefix = _Prefix(_local_renderer(config), config.corpus.min_prompt_tokens, config.corpus.prompt_limit)
-        read_sources(config.corpus, paths, prefix, found, Path(os.devnull), _Quiet(progress.terminal), today)
-    return {} if None in paths else found.counts()
+        read_sources(config.corpus, paths, prefix, domains, Path(os.devnull), _Quiet(progress.terminal), today)
+    return {} if None in paths else domains.counts()
 
 
 def require_prompts(config: Config, progress: Progress, even_if_refused: bool, today: date | None = None) -> None:
     """UsageError for what the config, or the number of prompts, makes certain to fail; a refusal by the gate too, unless
     `even_if_refused`."""
     prompts = survey_prompts(config, progress, today)
-    if not even_if_refused:  # otherwise the corpus stage says it, with exact numbers
+    if not even_if_refused:  # otherwise the corpus stage reports it, with exact numbers
         refusals = [*certain_refusals.of_config(config), *certain_refusals.of_prompts(config, prompts)]
         certain_refusals.stop_or_warn(refusals, progress, go_on=False)
         for line in certain_refusals.near(config, prompts):
@@ -67,12 +67,12 @@ def require_prompts(config: Config, progress: Progress, even_if_refused: bool, t
 
 def sampled_tokens(config: Config) -> Counter[int]:
     """How often the first prompts of each source have each of the target's tokens; empty where none can be read here, which
-    `require_prompts` says."""
+    `require_prompts` reports."""
     sources = [source.model_copy(update={"limit": _SAMPLED}) for source in config.corpus.sources]
     corpus = config.corpus.model_copy(update={"sources": tuple(sources), "max_rejected_share": 1.0})
     try:
         renderer = _local_renderer(config)
-        paths = [None if one.is_reference else source_files(number, one) for number, one in enumerate(sources)]
+        paths = [None if given.is_reference else source_files(number, given) for number, given in enumerate(sources)]
         if renderer is not None:
             from pipeline.corpus.accepted_rows import CountedTokens
             from pipeline.corpus.first_pass import read_sources
@@ -127,10 +127,10 @@ class _Domains:
     def counts(self) -> dict[str, int]:
         renamed = self._found.renamed(self._least_of_log)
         least, rows, texts = self._least_share * self._rows.total(), Counter[str](), defaultdict[str, set[int]](set)
-        for domain, found in self._found.conversations.items():
-            texts[renamed.get(domain, domain)] |= found
+        for domain, members in self._found.conversations.items():
+            texts[renamed.get(domain, domain)] |= members
             rows[renamed.get(domain, domain)] += self._rows[domain]
-        return {domain: len(found) for domain, found in sorted(texts.items()) if rows[domain] >= least}
+        return {domain: len(prompts) for domain, prompts in sorted(texts.items()) if rows[domain] >= least}
 
 
 class _Prefix:
@@ -155,13 +155,13 @@ class _Prefix:
         return self._renderer.text(prompt)
 
     def token_ids(self, texts: Sequence[tuple[str, bool]]) -> list[list[int]]:
-        found = [[0] * self._least for _ in texts]
+        hashes = [[0] * self._least for _ in texts]
         places = [place for place, text in enumerate(texts) if text is not _NOT_TOKENISED]
         if self._renderer is not None and places:
             for place, ids in zip(places, self._renderer.token_ids([texts[place] for place in places]), strict=True):
-                found[place] = ids
+                hashes[place] = ids
                 self._usable = self._usable or self._least <= len(ids) <= self._most
-        return found
+        return hashes
 
     def check_ids(self, ids: Sequence[int], facts: "RowFacts") -> None:
         if self._renderer is not None:

@@ -44,7 +44,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Entry:
-    """Something in the store that could be deleted. `why` says what it is kept for; empty if for nothing."""
+    """Something in the store that could be deleted. `why`: what it is kept for; empty if for nothing."""
 
     path: Path
     kind: str  # a stage, or another part of the store
@@ -175,19 +175,19 @@ class _Keeper:
         self.keep([name for name, manifest in self._manifests.items() if manifest.stage in wanted], why)
 
     def entries(self) -> list[Entry]:
-        found = []
+        problems = []
         for name, path in self._paths.items():
             if name in self._manifests:
                 stage, why = self._manifests[name].stage, self._why.get(name, "")
             else:
                 stage, why = name.partition("-")[0], f"no {MANIFEST}"
-            found.append(Entry(path, stage, _size(path), why))
-        return found
+            problems.append(Entry(path, stage, _size(path), why))
+        return problems
 
 
 def _registries(store: Store, records: Sequence[RunRecord]) -> list[Registry]:
     """Every registry entry that a run of this store may have written to."""
-    found: dict[tuple[str, str], Registry] = {}
+    registries: dict[tuple[str, str], Registry] = {}
     for record in records:
         promotion = record.promotion
         names, config = {promotion.get("name", "")}, _config(record)
@@ -200,8 +200,8 @@ def _registries(store: Store, records: Sequence[RunRecord]) -> list[Registry]:
         for uri in uris:
             where = replace(location, uri=uri)
             if where.exists:
-                found |= {(uri, name): Registry(name, where) for name in names if name}
-    return list(found.values())
+                registries |= {(uri, name): Registry(name, where) for name in names if name}
+    return list(registries.values())
 
 
 def _config(record: RunRecord) -> Config | None:
@@ -240,12 +240,12 @@ def _kept(records: Sequence[RunRecord], policy: Policy) -> list[RunRecord]:
 
 def _unfinished(store: Store) -> list[Entry]:
     """Directories of killed runs. One that was written to within a day may be continued."""
-    found = []
+    unused = []
     for path in sorted(store.work.glob("*")):
         young = time.time() - _last_change(path) < DAY
         why = "changed within a day" if young else "running run" if store.is_locked(path.name) else ""
-        found.append(Entry(path, "work", _size(path), why))
-    return found
+        unused.append(Entry(path, "work", _size(path), why))
+    return unused
 
 
 def _parts(store: Store) -> list[Entry]:
@@ -258,16 +258,16 @@ def _parts(store: Store) -> list[Entry]:
 
 def _champions(store: Store, needed: set[str]) -> list[Entry]:
     """Champions that were downloaded; they can be downloaded again."""
-    found = []
+    left = []
     for path in sorted(store.champions.glob("*")):
         partial = re.match(r"\.", path.name) and time.time() - _last_change(path) < DAY
         why = "champion" if path.name in needed else "changed within a day" if partial else ""
-        found.append(Entry(path, "champions", _size(path), why))
-    return found
+        left.append(Entry(path, "champions", _size(path), why))
+    return left
 
 
 def _files(path: Path) -> list[os.stat_result]:
-    return [one.lstat() for one in (path.rglob("*") if path.is_dir() else [path]) if not one.is_dir()]
+    return [file.lstat() for file in (path.rglob("*") if path.is_dir() else [path]) if not file.is_dir()]
 
 
 def _size(path: Path) -> int:

@@ -1,6 +1,6 @@
 """Runs the jobs of a plan: find or build each artifact, keep the record, never build one artifact twice at the same time.
 
-Does not depend on what a stage does: it is given the stages as functions, and the stage list says how to treat each.
+Does not depend on what a stage does: it is given the stages as functions, and how to treat each is in the stage list.
 """
 
 import time
@@ -58,12 +58,12 @@ class Runner:
         self._presence = Presence(store)
         self._decided: Path | None = None  # the artifact with the decision
         self._asked: Sequence[Stage] = ()
-        self._ended: set[str] = set()  # jobs of this call that are said to be done
+        self._ended: set[str] = set()  # jobs of this call that are reported as done
 
     def run(self, first: str = STAGE_NAMES[0], last: str = STAGE_NAMES[-1]) -> None:
         """Run the stages `first` to `last`; the artifacts of earlier stages must be in the store.
 
-        Raises Refused when a stage refuses the draft; the record says in any case how the run ended.
+        Raises Refused when a stage refuses the draft; the record has in any case how the run ended.
         """
         alive = signs_of_life(run_directory(self.store, self.record.id))
         with self._presence, alive, self.store.lock(run_lock(self.record.id), shared=True):
@@ -134,7 +134,7 @@ class Runner:
         return artifact, "skipped"
 
     def _check_after(self, job: Job, artifact: Artifact, build: bool) -> None:
-        """What the artifact says of the config. Where the stage was asked for and the gate must refuse, the run stops here."""
+        """What the artifact decides of the config. Where the stage was asked for and the gate must refuse, the run stops here."""
         after = after_stage(job.stage, self.plan.config, artifact.path)
         for note in after.notes:
             self.progress.line(note)

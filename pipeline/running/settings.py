@@ -145,7 +145,7 @@ class SpeedSettings:
 
     @property
     def deployed(self) -> Sampling:
-        """As in `EvaluateSettings`."""
+        """The deployed settings, as in `EvaluateSettings`."""
         return Sampling.from_config(self.sampling)
 
     @property
@@ -200,5 +200,5 @@ def key_json(value: Any) -> Any:
     if is_dataclass(value):
         return {field.name: key_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {name: key_json(one) for name, one in value.items()}
-    return [key_json(one) for one in value] if isinstance(value, tuple | list) else value
+        return {name: key_json(part) for name, part in value.items()}
+    return [key_json(part) for part in value] if isinstance(value, tuple | list) else value

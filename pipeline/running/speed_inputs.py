@@ -63,9 +63,9 @@ def _cores() -> int:
 
 
 def shape_of(artifact: Artifact, role: str, places: Places) -> str:
-    """The shape of a role's model: of a pair artifact, which says it also where a hub's model is not on this machine, or of one
-    that holds a draft. A model that is damaged, or not here and of a pair that does not say it, is taken to have a shape of its
-    own; the stage says what is wrong with it."""
+    """The shape of a role's model: of a pair artifact, which records it also where a hub's model is not on this machine, or of
+    one that holds a draft. A model that is damaged, or not here and of a pair that does not record it, is taken to have a shape
+    of its own; the stage reports what is wrong with it."""
     own = artifact.provides.get(role, artifact.key)
     made: Path | None = artifact.path / role
     if role in places and not (artifact.path / role).is_dir() and (artifact.path / PAIR_FILE).exists():
@@ -77,7 +77,7 @@ def shape_of(artifact: Artifact, role: str, places: Places) -> str:
 
 
 def length_of(artifact: Artifact) -> str:
-    """How long prompts and completions are in the mean, each to a power of two. Artifacts of earlier versions do not say the
+    """How long prompts and completions are in the mean, each to a power of two. Artifacts of earlier versions do not have the
     first."""
     count, before, tokens = (artifact.figures.get(name) for name in ("completions", "prompt_tokens", "tokens"))
     if not (count and tokens):

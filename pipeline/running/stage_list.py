@@ -11,7 +11,7 @@ class Stage(NamedTuple):
     goes on from the files that a killed run left in its work directory. One that `needs_registry` compares with the champion, so
     the run stops there if the registry does not answer. Settings that the user left open are known once a stage that
     `completes_config` is done, and with them the jobs after it (`after_stage.py`). One that `uses_device` computes on it: a
-    GPU that is not there is said before anything is built. One that is `in_parts` can be made by many tasks of a scheduler
+    GPU that is not there is reported before anything is built. One that is `in_parts` can be made by many tasks of a scheduler
     (`share_run.py`).
     """
 

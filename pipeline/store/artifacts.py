@@ -48,7 +48,7 @@ class FileEntry:
 
 @stored(name="manifest")
 class Manifest:
-    """The content of `manifest.json`. What depends on the stage is read by who knows it: settings, task, notes, decision."""
+    """The content of `manifest.json`. What depends on the stage is read elsewhere: settings, task, notes, decision."""
 
     stage: Text
     key: Text
@@ -70,7 +70,7 @@ class Manifest:
     environment: dict[Text, Text] = field(default_factory=dict)  # versions and machine
     notes: dict[Text, Any] = field(default_factory=dict)
     refused: Text = ""  # why the stage refused the draft; empty if it did not
-    decision: dict[Text, Any] | None = None  # what a run's record says of the decision in this artifact
+    decision: dict[Text, Any] | None = None  # what a run's record has of the decision in this artifact
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Store(Locks):
             raise UsageError(f"--store {self.root}: this directory cannot be created; choose another") from None
 
     def __str__(self) -> str:
-        """The path, as people know the store."""
+        """The path, which is the name of the store for people."""
         return str(self.root)
 
     @property
@@ -187,7 +187,7 @@ class Store(Locks):
 
     @property
     def work(self) -> Path:
-        """Of artifacts that are being made, and what else a killed process leaves."""
+        """The directory of artifacts that are being made, and of what else a killed process leaves."""
         return self.root / "work"
 
     @property

@@ -59,7 +59,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_directory(path: Path) -> Iterator[Path]:
-    """As `replacing`, for a directory, which is not synced. `path` must not exist, or be an empty directory."""
+    """Replace as `replacing` does, for a directory, which is not synced. `path` must not exist, or be an empty directory."""
     with temporary_directory(path) as partial:
         yield partial
         partial.rename(path)

@@ -46,7 +46,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_user_json(path: Path, remedy: str) -> Any:
-    """Parse a file of the user. UsageError where it cannot be read or is not JSON; `remedy` says which file to give."""
+    """Parse a file of the user. UsageError where it cannot be read or is not JSON; `remedy`: which file to give."""
     try:
         return parse_json(read_text(path))
     except OSError as error:
@@ -56,7 +56,7 @@ def read_user_json(path: Path, remedy: str) -> Any:
 
 
 def check_user_file(path: Path, option: str) -> None:
-    """UsageError where `path`, which `option` names, cannot be written: said before the work whose result goes there."""
+    """UsageError where `path`, which `option` names, cannot be written: raised before the work whose result goes there."""
     if path.is_dir():
         problem = "is a directory; name a file"
     elif not path.parent.is_dir():

@@ -1,4 +1,4 @@
-"""The only place that parses JSON: text of a file or an answer to values, within bounds. Does not know what the values mean.
+"""The only place that parses JSON: text of a file or an answer to values, within bounds. Does not depend on what the values mean.
 
 Bounds: bytes of a file, levels of nesting, digits of a number. A file is a regular file: a FIFO would block its reader, and a
 device has no end.
@@ -148,11 +148,11 @@ def _parse_own(text: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    content = dict(pairs)
+    if len(content) != len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"key {name[:80]!r} appears twice in one object")
-    return found
+    return content
 
 
 def _no_constant(name: str) -> Any:

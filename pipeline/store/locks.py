@@ -1,6 +1,6 @@
 """Locks between the processes of one machine: files that the kernel locks, and frees however a process ends.
 
-The file of an exclusive lock says who holds it and since when, for those who wait and for people who look.
+The file of an exclusive lock has who holds it and since when, for those who wait and for people who look.
 """
 
 import errno
@@ -67,7 +67,7 @@ class Locks:
                 yield True
 
     def is_locked(self, name: str) -> bool:
-        """Whether a process holds the lock `name`, as far as this machine can tell. Writes nothing to the store."""
+        """Whether a process holds the lock `name`, as far as this machine can find out. Writes nothing to the store."""
         try:
             with (self._folder / name).open("r") as stream:
                 return not self._taken(stream, fcntl.LOCK_EX)
@@ -120,7 +120,7 @@ class Locks:
 
 @contextmanager
 def _written(stream: IO[str], shared: bool) -> Iterator[None]:
-    """The file says who holds the lock, while it is held. A shared one has many holders, and does not name the last exclusive."""
+    """The file has who holds the lock, while it is held. A shared one has many holders, and does not name the last exclusive."""
     _replace(stream, "" if shared else f"process {os.getpid()} on {socket.gethostname()}, since {utc_now()}")
     try:
         yield

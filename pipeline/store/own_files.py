@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def reads_own_files(why: str) -> Callable[[T], T]:
-    """What is decorated reads only files that Understudy or the system wrote, or that were checked before: `why` says which.
+    """What is decorated reads only files that Understudy or the system wrote, or that were checked before; `why`: which of these.
 
     It changes nothing. Every other place that reads a file is tried on damaged ones (`tests/unit/readers`).
     """

@@ -83,7 +83,7 @@ class Format(Generic[T]):
     foreign: bool = False  # another program's: see `parse_json`
     error: type[UnderstudyError] = UnderstudyError
     most_bytes: int = MOST_BYTES
-    check: Callable[[T], None] = lambda found: None  # ValueError for fields that contradict each other
+    check: Callable[[T], None] = lambda content: None  # ValueError for fields that contradict each other
 
     @cached_property
     def adapter(self) -> TypeAdapter[T]:
@@ -96,7 +96,7 @@ class Format(Generic[T]):
         return self.parse(self.read_raw(path), str(path))
 
     def find(self, path: Path) -> T | None:
-        """As `read`; None where there is nothing at `path`. A link to nowhere is something."""
+        """The content, as by `read`; None where there is nothing at `path`. A link to nowhere is something."""
         return self.read(path) if os.path.lexists(path) else None
 
     def read_raw(self, path: Path) -> Any:
@@ -117,7 +117,7 @@ class Format(Generic[T]):
             raise self.error(f"{path}: damaged ({error}); {self.remedy}") from None
 
     def parse(self, raw: Any, where: str) -> T:
-        """As `read`, of a value; `where` names it."""
+        """The content, as by `read`, of a value; `where` names it."""
         schema = raw.get("schema") if isinstance(raw, dict) else None
         if self.schema is not None and (type(schema) is not int or schema != self.schema):
             raise self.error(
@@ -125,9 +125,9 @@ class Format(Generic[T]):
                 f"{self.schema}; {self.remedy}"
             )
         try:
-            found = parse(self.adapter, raw)
-            self.check(found)
-            return found
+            content = parse(self.adapter, raw)
+            self.check(content)
+            return content
         except ValueError as error:
             raise self.error(f"{where}: not a complete {self.name} ({error}); {self.remedy}") from None
 
@@ -161,23 +161,23 @@ def stored(
     error: type[UnderstudyError] = UnderstudyError,
 ) -> Any:
     """A dataclass that is read from a file: frozen, keyword-only, and an unknown field is an error. With a `name` it is the whole
-    content of a kind of file (`format_of`), and with a `schema` the file says so in a field `schema`."""
+    content of a kind of file (`format_of`), and with a `schema` the file has it in a field `schema`."""
 
     def made(cls: type[T]) -> type[T]:
-        cls.__pydantic_config__ = _KNOWN_FIELDS_ONLY  # type: ignore[attr-defined]  # how pydantic is told
+        cls.__pydantic_config__ = _KNOWN_FIELDS_ONLY  # type: ignore[attr-defined]  # how pydantic gets it
         if schema is not None:
             cls.__annotations__ = {**inspect.get_annotations(cls), "schema": int}
             cls.schema = schema  # type: ignore[attr-defined]
-        found = dataclass(frozen=frozen, kw_only=kw_only)(cls)
+        made_class = dataclass(frozen=frozen, kw_only=kw_only)(cls)
         if name:
-            kind = Format(name=name, content=found, schema=schema, remedy=remedy, error=error)
-            found.__format_of_file__ = kind  # type: ignore[attr-defined]
-        return found
+            kind = Format(name=name, content=made_class, schema=schema, remedy=remedy, error=error)
+            made_class.__format_of_file__ = kind  # type: ignore[attr-defined]
+        return made_class
 
     return made if cls is None else made(cls)
 
 
 def format_of(content: type[T], check: Callable[[T], None] | None = None) -> Format[T]:
     """The kind of file whose content is this `@stored` class. `check`: see `Format`."""
-    found: Format[T] = content.__dict__["__format_of_file__"]
-    return found if check is None else replace(found, check=check)
+    kind: Format[T] = content.__dict__["__format_of_file__"]
+    return kind if check is None else replace(kind, check=check)

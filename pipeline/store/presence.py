@@ -8,7 +8,7 @@ from pipeline.store.artifacts import Store
 
 
 class Presence:
-    """Holds a directory while a run is at work in it. Within the block, errors that a lost directory causes are told as that:
+    """Holds a directory while a run is at work in it. Within the block, errors that a lost directory causes are reported as that:
     UnderstudyError in place of an error, and at the end."""
 
     def __init__(self, store: Store) -> None:

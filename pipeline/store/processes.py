@@ -1,6 +1,6 @@
-"""Which process a file belongs to, told by the file's name, and whether that process still runs.
+"""Which process a file belongs to, by the file's name, and whether that process still runs.
 
-A tag `MACHINE-PID-START` is in the names of temporary files and of signs of life. The system knows the processes of this machine
+A tag `MACHINE-PID-START` is in the names of temporary files and of signs of life. The system lists the processes of this machine
 by id and start time. Of another machine only the age of a file is known, measured with the clock of the file system, because the
 clocks of two machines differ. Standard library only.
 """
@@ -56,7 +56,7 @@ def sign_life(directory: Path) -> Path:
 
 @contextlib.contextmanager
 def signs_of_life(directory: Path) -> Iterator[None]:
-    """As `sign_life`, renewed every 30 s for other machines to see, and removed at the end."""
+    """Signs of life as by `sign_life`, renewed every 30 s for other machines to see, and removed at the end."""
     sign = sign_life(directory)
     try:
         with repeating(sign.touch):
@@ -117,13 +117,13 @@ def running_process(pid: int) -> str:
 
 
 def has_ended(process: str) -> bool | None:
-    """Whether a process of this machine, as `running_process` tells it, has ended. None where the system does not say: for text
-    that names no process, and for another user's where /proc hides those (`hidepid`)."""
+    """Whether a process of this machine, as `running_process` names it, has ended. None where the system does not report it: for
+    text that names no process, and for another user's where /proc hides those (`hidepid`)."""
     pid, _, start = process.partition(" ")
     if not (pid.isascii() and pid.isdecimal() and start):
         return None
-    if found := running_process(int(pid)):
-        return found != process
+    if running := running_process(int(pid)):
+        return running != process
     try:
         os.kill(int(pid), 0)
     except PermissionError:

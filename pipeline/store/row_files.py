@@ -77,18 +77,18 @@ def read_listed_rows(path: Path, key: str, name: str, kind: Format[Any]) -> Iter
         if all(line != f" {json.dumps(key)}: {{" for line in lines):
             yield from parse_json(read_text(path))[key][name]
             return
-        found = False
+        any_named = False
         for line in lines:
             if line == " }":
                 break
             is_named = line == f"  {json.dumps(name)}: ["
             if not is_named and not _LIST.fullmatch(line):
                 raise ValueError("a list of rows should begin here: " + line[:80])
-            found |= is_named
+            any_named |= is_named
             yield from _rows_until_end(lines, is_named)
         if [*lines] != ["}"]:
             raise ValueError("the file does not end where its rows do")
-        if not found:
+        if not any_named:
             raise KeyError(name)
 
 

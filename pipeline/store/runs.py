@@ -54,7 +54,7 @@ class JobEntry:
 
     @property
     def directory_name(self) -> str:
-        """Of its artifact."""
+        """The name of its artifact's directory."""
         return f"{self.stage}-{self.key}"
 
 
@@ -106,7 +106,7 @@ class RunRecord:
         with store.changing(path):
             if path.exists():
                 with contextlib.suppress(UnderstudyError):  # a damaged one is replaced
-                    self.jobs |= {job: one for job, one in _read_record(path).jobs.items() if job not in self.jobs}
+                    self.jobs |= {job: entry for job, entry in _read_record(path).jobs.items() if job not in self.jobs}
             write_json(path, asdict(self))
 
 
@@ -141,7 +141,7 @@ def is_run(store: Store, word: str) -> bool:
 
 
 def readable_run(store: Store, run_id: str) -> RunRecord | None:
-    """As `load_run`, for who needs the record of another run and can do without: one that cannot be read is named on stderr."""
+    """The record, as by `load_run`, for who can do without it: one that cannot be read is named on stderr."""
     path = _record_file(store, run_id)
     return _read_or_skip(path) if path.exists() else None
 
@@ -166,9 +166,9 @@ def list_runs(store: Store) -> list[str]:
 
 
 def read_runs(store: Store) -> list[RunRecord]:
-    """As `list_runs`: their records."""
-    found = [record for path in store.runs.glob("*/run.json") if (record := _read_or_skip(path)) is not None]
-    return sorted(found, key=lambda record: (record.created, record.id))
+    """The records of the runs that `list_runs` lists."""
+    records = [record for path in store.runs.glob("*/run.json") if (record := _read_or_skip(path)) is not None]
+    return sorted(records, key=lambda record: (record.created, record.id))
 
 
 def _read_or_skip(path: Path) -> RunRecord | None:
@@ -218,16 +218,16 @@ def is_built(store: Store, record: RunRecord, job_id: str) -> bool:
 def shared_jobs(record: RunRecord) -> dict[str, str]:
     """Jobs whose artifact is that of another job of the run, such as step times with drafts of equal shape, with that job: the
     one that built it, or else the first by name."""
-    first, found = dict[tuple[str, str], str](), dict[str, str]()
+    first, shared = dict[tuple[str, str], str](), dict[str, str]()
     for job, entry in sorted(record.jobs.items(), key=lambda item: (item[1].state != "done", item[0])):
         owner = first.setdefault((entry.stage, entry.key), job)
         if owner != job:
-            found[job] = owner
-    return found
+            shared[job] = owner
+    return shared
 
 
 def find_built(store: Store, record: RunRecord, job_id: str) -> Artifact:
-    """The artifact that `record` says job `job_id` built; UnderstudyError if it is gone."""
+    """The artifact that job `job_id` built, by `record`; UnderstudyError if it is gone."""
     entry = record.jobs.get(job_id)
     artifact = store.find(entry.stage, entry.key) if entry else None
     if artifact is None:

@@ -14,27 +14,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class StateFile(Generic[T]):
-    """One kind of state file. `name`: as the store knows it, with `{}` for what there is one of each for, such as the name of a
+    """One kind of state file. `name`: its name in the store, with `{}` for what there is one of each for, such as the name of a
     registered model."""
 
     kind: Format[T]
     name: str
 
     def path(self, store: Store, of: str = "") -> Path:
-        """For messages."""
+        """The path of the file, for messages."""
         return store.state(self.name.format(of))
 
     def find(self, store: Store, of: str = "") -> T | None:
-        """None where nothing was written yet. UnderstudyError of one line for a damaged file, which says what to do."""
+        """None where nothing was written yet. UnderstudyError of one line for a damaged file, with what to do."""
         return self.kind.find(self.path(store, of))
 
     def keys(self, store: Store, of: str) -> list[str]:
         """`of`, and each `of@...`, that has a file: where there may be several for one thing. Names have no `@`."""
         path = self.path(store, of)
         others = (
-            found.name.removesuffix(".json") for found in path.parent.glob(f"{path.name.removesuffix('.json')}@*.json")
+            file.name.removesuffix(".json") for file in path.parent.glob(f"{path.name.removesuffix('.json')}@*.json")
         )
-        return [one for one in (of, *sorted(others)) if self.path(store, one).exists()]
+        return [name for name in (of, *sorted(others)) if self.path(store, name).exists()]
 
     def write(self, store: Store, value: T, of: str = "") -> None:
         """Replace the file atomically."""
@@ -49,5 +49,5 @@ def _json(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, dict):
-        return {name: _json(one) for name, one in value.items()}
-    return [_json(one) for one in value] if isinstance(value, list) else value
+        return {name: _json(part) for name, part in value.items()}
+    return [_json(part) for part in value] if isinstance(value, list) else value

@@ -2,7 +2,8 @@
 
 A worker is in a session of its own: Ctrl-C is the business of whoever started it, who ends it with all that it has started. It
 ends when its standard input does, so none outlives the process that started it, however that ends. Python's own pools do not fit:
-where a worker dies, `concurrent.futures` gives up all work and does not say which part it was. Does not know what workers do.
+where a worker dies, `concurrent.futures` gives up all work and does not report which part it was. Does not depend on what workers
+do.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ def processors() -> int:
 
 
 def environment_of_each(count: int) -> dict[str, str]:
-    """Of each of `count` workers: they divide the processors, where the user has not said in how many threads each computes."""
+    """The environment of each of `count` workers: they divide the processors, where the user has not set the threads of each."""
     return {"OMP_NUM_THREADS": str(max(1, processors() // count))} | dict(os.environ)
 
 
@@ -60,7 +61,8 @@ class Failed:
 
     @reads_own_files("an error of a worker, through a pipe or Ray")
     def error(self) -> Exception:
-        """To be raised. That of a user is shown in one line, as elsewhere; any other has the worker's traceback as its cause."""
+        """The error to raise. That of a user is shown in one line, as elsewhere; any other has the worker's traceback as its
+        cause."""
         error = pickle.loads(self.content) if self.content else RuntimeError("in a worker")
         if not isinstance(error, UnderstudyError):
             error.__cause__ = RuntimeError(f"in a worker:\n{self.text}")
@@ -108,7 +110,7 @@ class Worker:
         return self._connection.fileno()
 
     def send(self, content: Any) -> None:
-        """For its `connection.recv()`. That a worker has died in the meantime is the answer of `next`."""
+        """Send the worker a value for its `connection.recv()`. That a worker has died in the meantime is the answer of `next`."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._connection.send(content)
 

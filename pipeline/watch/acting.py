@@ -14,8 +14,8 @@ from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.notices.send import send
 from pipeline.progress import Progress
 from pipeline.registry.mlflow_client import tracking_location
+from pipeline.registry.mlflow_runs import log_watch
 from pipeline.registry.registry import champion_lock, registry_for
-from pipeline.registry.watch_series import log_watch
 from pipeline.store.artifacts import Store
 from pipeline.store.files import content_key
 from pipeline.watch.compared import Compared, compared

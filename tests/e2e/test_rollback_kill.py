@@ -15,12 +15,11 @@ from pipeline.config.loading import load_config
 from pipeline.config.root import Config
 from pipeline.handover.difference import difference
 from pipeline.handover.settle import settle
-from pipeline.models.files import model_digest
 from pipeline.registry.registry import registry_for
 from pipeline.store.artifacts import Store
 from tests.exports import make_export
 from tests.integration.conftest import Place
-from tests.integration.mlflow_fixtures import Quiet, make_draft, mlflow_template, store
+from tests.integration.mlflow_fixtures import Quiet, make_draft, mlflow_template, promote, store
 
 __all__ = ["mlflow_template", "store"]
 
@@ -42,20 +41,10 @@ def _config(root: Path) -> Path:
 def _promote(config: Config, store: Store, root: Path, name: str) -> str:
     registry = registry_for(config, store)
     draft = make_draft(root / "drafts" / name, name.encode())
-    found = registry.promote(
-        model_dir=draft,
-        digest=model_digest(draft),
-        card="",
-        description="",
-        tags={"understudy.key.gate": "g"},
-        metrics={},
-        dataset=("d", "1"),
-        expected=registry.champion(),
-        run_id=f"run-{name}",
-    )
-    make_export(root / "served" / f"version-{found.version}", found.digest)  # exported before
+    promoted = promote(registry, draft, registry.champion(), tags={"understudy.key.gate": "g"}, run_id=f"run-{name}")
+    make_export(root / "served" / f"version-{promoted.version}", promoted.digest)  # exported before
     settle(config, store, Quiet())
-    return found.version
+    return promoted.version
 
 
 def test_fifty_rollbacks_killed_at_random_moments(store: Store, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pipeline.models.files import model_digest
 from pipeline.progress import Progress
 from pipeline.registry import mlflow_client
 from pipeline.registry.drafts import RegisteredDraft
+from pipeline.registry.packaging import Package
 from pipeline.registry.registry import Registry
 from pipeline.registry.sqlite_file import make
 from pipeline.store.artifacts import Store
@@ -60,10 +61,14 @@ def make_draft(directory: Path, weights: bytes = b"weights") -> Path:
 
 
 def promote(
-    registry: Registry, draft: Path, expected: RegisteredDraft | None = None, **changes: Any
+    registry: Registry,
+    draft: Path,
+    expected: RegisteredDraft | None = None,
+    approval_days: int | None = None,
+    **changes: Any,
 ) -> RegisteredDraft:
-    """Promote a draft with figures and a card of no importance."""
-    arguments: dict[str, Any] = {
+    """Promote a draft with figures and a card of no importance. `changes`: fields of the package."""
+    fields: dict[str, Any] = {
         "model_dir": draft,
         "digest": model_digest(draft),
         "card": "# Card",
@@ -71,10 +76,9 @@ def promote(
         "tags": {"target": "reference"},
         "metrics": {"acceptance_rate": 0.7},
         "dataset": ("loop-corpus", "abc"),
-        "expected": expected,
         "run_id": "run-1",
     }
-    return registry.promote(**(arguments | changes))
+    return registry.promote(Package(**(fields | changes)), expected, approval_days=approval_days)
 
 
 def migrated() -> Path:

@@ -26,7 +26,6 @@ from pipeline.handover import records, settle
 from pipeline.handover.difference import difference
 from pipeline.handover.rollback import Rollback, roll_back
 from pipeline.judgement.decision_file import write_decision
-from pipeline.models.files import model_digest
 from pipeline.notices import send
 from pipeline.notices.champion import Notice
 from pipeline.registry import claims
@@ -37,7 +36,7 @@ from pipeline.store.artifacts import Store
 from pipeline.store.state_files import StateFile
 from tests.decisions import make_decision
 from tests.exports import make_export
-from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
+from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, promote, store
 from tests.registry_in_memory import PortInMemory, memory_store, on_mlflow, port_of, set_by_hand, store_of
 
 __all__ = ["memory_store", "mlflow_template", "store"]
@@ -79,15 +78,10 @@ class Site:
     def promote(self, name: str, **changes: Any) -> None:
         draft = make_draft(self.root / name, name.encode())
         champion = self.registry.champion()
-        arguments: dict[str, Any] = {"card": "", "description": "", "tags": GATE, "metrics": {}, "dataset": ("d", "1")}
-        found = self.registry.promote(
-            model_dir=draft,
-            digest=model_digest(draft),
-            expected=champion,
-            **({"run_id": f"run-{name}"} | arguments | changes),
-        )
+        fields: dict[str, Any] = {"run_id": f"run-{name}", "tags": GATE} | changes
+        promoted = promote(self.registry, draft, champion, **fields)
         # Exported before; making an export is tested elsewhere.
-        make_export(self.out / f"version-{found.version}", found.digest)
+        make_export(self.out / f"version-{promoted.version}", promoted.digest)
 
     def settle(self) -> None:
         settle.settle(self.config, self.store, self.progress)
@@ -355,10 +349,7 @@ def test_a_directory_with_another_export_is_not_linked(site: Site, change: dict[
     other = site_of(site.store, site.root, **change)
     if "deployment" in change:
         draft = make_draft(site.root / "other", b"other")
-        arguments: dict[str, Any] = {"card": "", "description": "", "tags": GATE, "metrics": {}, "dataset": ("d", "1")}
-        other.registry.promote(
-            model_dir=draft, digest=model_digest(draft), expected=None, run_id="run-other", **arguments
-        )
+        promote(other.registry, draft, run_id="run-other", tags=GATE)
     with pytest.raises(UnderstudyError, match="holds another export"):
         other.settle()
     assert "version-3" == site.link

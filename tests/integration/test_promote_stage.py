@@ -19,6 +19,7 @@ from stages import promote
 from tests.contexts import stage_context
 from tests.decisions import make_decision
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
+from tests.integration.mlflow_fixtures import promote as promoted_before
 from tests.integration.test_registry import roll_back
 from tests.pairs import pair_facts
 from tests.registry_in_memory import memory_store, on_mlflow, store_of
@@ -166,17 +167,7 @@ def test_a_draft_that_was_rolled_back_is_refused(context: StageContext[Any]) -> 
 def test_champion_that_appeared_meanwhile_stops_it(context: StageContext[Any], tmp_path: Path) -> None:
     """Compared with no champion, but there is one now."""
     other = make_draft(tmp_path / "other", b"other")
-    context.resources.registry.promote(
-        model_dir=other,
-        digest=model_digest(other),
-        card="",
-        description="",
-        tags={},
-        metrics={},
-        dataset=("d", "1"),
-        expected=None,
-        run_id="run-0",
-    )
+    promoted_before(context.resources.registry, other, run_id="run-0")
     with pytest.raises(UnderstudyError, match=r"was version none, is 1"):
         promote.run(context)
 

@@ -18,7 +18,7 @@ from pipeline.registry.registry import Registry, registered_name
 from pipeline.registry.relocation import TRIED
 from pipeline.store.artifacts import Store
 from tests.integration.conftest import SMOKE, Place, copy_place, loop, smoke
-from tests.integration.mlflow_fixtures import config_of, make_draft, mlflow_template, store
+from tests.integration.mlflow_fixtures import config_of, make_draft, mlflow_template, promote, store
 
 __all__ = ["loop", "mlflow_template", "smoke", "store"]
 
@@ -64,7 +64,7 @@ def test_a_moved_store_is_complete(store: Store, tmp_path: Path) -> None:
     champion = registry.champion()
     assert champion is not None
     files = registry.fetch(champion, tmp_path / "unused")
-    new = registry.promote(**_package(make_draft(tmp_path / "new", b"new")), expected=champion)
+    new = promote(registry, make_draft(tmp_path / "new", b"new"), champion)
     assert (model_digest(draft), True) == (champion.digest, files.is_relative_to(moved.root))
     assert registry.fetch(new, tmp_path / "unused").is_relative_to(moved.root)
     assert not store.root.exists()
@@ -147,22 +147,8 @@ def test_a_database_outside_the_store_is_left_alone(store: Store, tmp_path: Path
 
 def _promote(store: Store, tmp_path: Path) -> Path:
     draft = make_draft(tmp_path / "draft")
-    _registry(store.root).promote(**_package(draft), expected=None)
+    promote(_registry(store.root), draft)
     return draft
-
-
-def _package(draft: Path) -> dict[str, object]:
-    digest = model_digest(draft)
-    return {
-        "model_dir": draft,
-        "digest": digest,
-        "card": "",
-        "description": "",
-        "tags": {},
-        "metrics": {},
-        "dataset": ("d", "1"),
-        "run_id": "r",
-    }
 
 
 def _registry(root: Path) -> Registry:

@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.models.files import model_digest
 from pipeline.registry import sqlite_file
 from pipeline.registry.mlflow_client import client_for, store_database, tracking_location
 from pipeline.registry.registry import registry_for
 from pipeline.registry.tracking import Tracker
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import RunRecord
-from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
+from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, promote, store
 
 __all__ = ["mlflow_template", "store"]
 
@@ -52,17 +51,7 @@ def test_a_store_at_any_path(store: Store, tmp_path: Path, name: str) -> None:
     record.save(odd)
     assert Tracker(config, odd, Quiet()).sync(record)
     registry = registry_for(config, odd)
-    promoted = registry.promote(
-        model_dir=draft,
-        digest=model_digest(draft),
-        card="",
-        description="",
-        tags={},
-        metrics={},
-        dataset=("d", "1"),
-        expected=None,
-        run_id="r",
-    )
+    promoted = promote(registry, draft, run_id="r")
     files = registry.fetch(promoted, tmp_path / "unused")
 
     assert before | {name} == set(os.listdir(tmp_path))

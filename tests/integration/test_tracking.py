@@ -18,7 +18,6 @@ from pipeline.commands.champion import history, rollback
 from pipeline.commands.store import sync
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.judgement.schema import CANDIDATE, brief
-from pipeline.models.files import model_digest
 from pipeline.progress import Progress
 from pipeline.registry.history import acting_person
 from pipeline.registry.mlflow_client import Location, client_for, metrics, tracking_location
@@ -29,7 +28,7 @@ from pipeline.store.processes import sign_life
 from pipeline.store.runs import JobEntry, RunRecord, Uploaded, load_run, run_directory
 from tests.decisions import TRAINING, make_decision
 from tests.fakes import counted
-from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
+from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, promote, store
 from tests.integration.test_registry import roll_back
 from tests.profiles import make_profile
 
@@ -237,17 +236,7 @@ def test_run_deleted_in_mlflow_is_created_anew(store: Store) -> None:
 def test_promotion_continues_the_run_of_the_registry(store: Store, tmp_path: Path) -> None:
     """The registered draft belongs to the run, whichever of registry and tracking came first."""
     draft = make_draft(tmp_path / "draft")
-    champion = registry_for(config_of(), store).promote(
-        model_dir=draft,
-        digest=model_digest(draft),
-        card="",
-        description="",
-        tags={},
-        metrics={"acceptance_rate": 0.5},
-        dataset=("loop-corpus", "abc"),
-        expected=None,
-        run_id="run-1",
-    )
+    champion = promote(registry_for(config_of(), store), draft, metrics={"acceptance_rate": 0.5})
     record, tracker = record_of(store, promote="done"), Tracker(config_of(), store, Quiet())
     record.jobs["promote"] = replace(record.jobs["promote"], figures={"change": 1.0}, notes={"result": "promoted"})
     record.state = "finished"
@@ -361,7 +350,7 @@ def test_rollback_command_says_what_happened(store: Store, tmp_path: Path) -> No
     draft, config = make_draft(tmp_path / "draft"), _config(tmp_path)
     arguments = (rollback, str(config), "--store", str(store.root))
     assert "nothing to roll back" in str(command(*arguments).exception)
-    _promote(store, draft)
+    promote(registry_for(config_of(), store), draft)
     assert "add --yes" in str(command(*arguments).exception)
     result = command(*arguments, "--yes")
     assert result.exit_code == 0
@@ -372,7 +361,7 @@ def test_history_command_lists_every_change(store: Store, tmp_path: Path) -> Non
     """Nothing at first; then the promotion and the rollback, numbered, with their times."""
     arguments = (history, str(_config(tmp_path)), "--store", str(store.root))
     nothing = command(*arguments).stdout
-    _promote(store, make_draft(tmp_path / "draft"))
+    promote(registry_for(config_of(), store), make_draft(tmp_path / "draft"))
     roll_back(registry_for(config_of(), store))
     rows = [line.split() for line in command(*arguments).stdout.replace("│", " ").splitlines()]
 
@@ -389,20 +378,6 @@ def _config(tmp_path: Path) -> Path:
         "corpus: {sources: [{path: reference}]}\n"
     )
     return path
-
-
-def _promote(store: Store, draft: Path) -> None:
-    registry_for(config_of(), store).promote(
-        model_dir=draft,
-        digest=model_digest(draft),
-        card="",
-        description="",
-        tags={},
-        metrics={},
-        dataset=("d", "1"),
-        expected=None,
-        run_id="run-1",
-    )
 
 
 def test_links(tmp_path: Path) -> None:

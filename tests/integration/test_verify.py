@@ -17,11 +17,11 @@ from pipeline.acceptance.schema import Bounds, Figure
 from pipeline.canary.verified import VERIFICATION
 from pipeline.config.loading import load_config
 from pipeline.export.schema import CounterFigures, ServedFigures, read_expected, write_expected
-from pipeline.models.files import model_digest
 from pipeline.registry.registry import registry_for
 from pipeline.store.artifacts import Store
 from tests.exports import make_export
 from tests.integration.conftest import SMOKE, Place, Smoke
+from tests.integration.mlflow_fixtures import promote
 from tests.integration.test_canary_command import NAME, engine, laws
 from tests.standin_server import Law, Speculation, StandIn, running
 
@@ -96,17 +96,7 @@ def second_version(place: Place, files: Path) -> None:
     registry = registry_for(load_config(SMOKE), Store(place.store))
     first = registry.champion()
     assert first is not None
-    registry.promote(
-        model_dir=copied,
-        digest=model_digest(copied),
-        card="",
-        description="",
-        tags={ALIAS: "g"},
-        metrics={},
-        dataset=("d", "1"),
-        expected=first,
-        run_id=first.run,
-    )
+    promote(registry, copied, first, tags={ALIAS: "g"}, run_id=first.run)
 
 
 def test_what_was_examined_is_verified(smoke: Smoke, loop: Place, laws: Callable[[str], Law]) -> None:

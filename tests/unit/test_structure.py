@@ -245,7 +245,7 @@ def test_only_drafts_ask_which_kind_a_draft_is() -> None:
 ROOTS = {
     "pipeline/registry/mlflow_client.py": {"location.lock_in.root"},
     "pipeline/corpus/sources.py": {"self.root", "source.root"},  # of a source of prompts
-    "pipeline/running/inputs.py": {"found.root"},
+    "pipeline/running/inputs.py": {"files.root"},
     "pipeline/servers/identity.py": {"model.root"},  # a field of OpenAI's API
     "pipeline/servers/target_facts.py": {"identity.model.root"},
 }

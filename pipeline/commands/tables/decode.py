@@ -74,15 +74,15 @@ def print_statistics(
 ) -> None:
     """The statistics of one decode, whose tokens were coloured as in `counts`, beside those of the target alone if it was
     run."""
-    found, out = count([completion]), Report()
-    rows = statistics_rows(found, counts, count([alone]) if alone is not None else None, compared)
+    statistics, out = count([completion]), Report()
+    rows = statistics_rows(statistics, counts, count([alone]) if alone is not None else None, compared)
     columns = COLUMNS if alone is not None else COLUMNS[:-1]
     out.line()
     out.table(columns, [row[: len(columns)] for row in rows], left=("metric",))
     if compared is not None:
         out.text(
             f"tokens per second: medians of {compared.turns} turns of each in alternation, [95% interval], on this prompt. A "
-            f"speedup does not follow from it: {too_few(1, found.tokens)} (`understudy probe` predicts it, `understudy run` "
+            f"speedup does not follow from it: {too_few(1, statistics.tokens)} (`understudy probe` predicts it, `understudy run` "
             "measures it)"
         )
     else:
@@ -92,12 +92,14 @@ def print_statistics(
         "and do not count."
     )
     reached = [
-        (accepted, drafted) for accepted, drafted in zip(found.accepted_at, found.drafted_at, strict=True) if drafted
+        (accepted, drafted)
+        for accepted, drafted in zip(statistics.accepted_at, statistics.drafted_at, strict=True)
+        if drafted
     ]
     if reached:
         shares = " ".join(f"{accepted / drafted:.2f}" for accepted, drafted in reached)
         out.text(f"acceptance by position in the draft: {shares}")
-    out.text("rounds with 0, 1, 2, ... accepted tokens: " + ", ".join(map(str, found.histogram)))
+    out.text("rounds with 0, 1, 2, ... accepted tokens: " + ", ".join(map(str, statistics.histogram)))
 
 
 def statistics_rows(

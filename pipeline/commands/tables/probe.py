@@ -45,7 +45,11 @@ def print_probe(probe: Probe, conditions: Mapping[str, Any], notes: Sequence[str
     )
     if probe.unequal_passes:
         out.text(f"Cost ratio: {UNEQUAL}. --cost-ratio states that of an engine.")
-    out.text(rates_are_of([one.figures.by_output_position is not None for one in probe.findings], conditions["gamma"]))
+    out.text(
+        rates_are_of(
+            [finding.figures.by_output_position is not None for finding in probe.findings], conditions["gamma"]
+        )
+    )
     if greedy:
         out.text("At temperature 0 repetition raises acceptance: read the rate without repetition.")
     for finding in probe.findings:

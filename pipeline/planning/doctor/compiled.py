@@ -61,7 +61,7 @@ def _compiled_code() -> Check:
 
 
 def _compiled_cache() -> Check:
-    """Where compiled code is kept; the directory is not made."""
+    """Whether the directory of compiled code can be used; it is not made."""
     try:
         return Check("compiled cache", "ok", str(cache_directory(create=False)))
     except FileNotFoundError as error:

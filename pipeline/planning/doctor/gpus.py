@@ -22,11 +22,11 @@ class Card:
 
     @property
     def family(self) -> str:
-        """As torch names what it is built for, such as `sm_90`."""
+        """The name of the compute capability, as torch lists what it is built for, such as `sm_90`."""
         return "sm_{}{}".format(*self.capability)
 
     def check(self, number: int, built_for: tuple[str, ...]) -> Check:
-        """What it is, and what follows."""
+        """The result for this GPU: what it is, and what follows."""
         capability = ".".join(map(str, self.capability))
         free = "free memory unknown" if self.free is None else f"{self.free / GIB:.0f} free"
         found = f"{self.name}, {self.total / GIB:.0f} GiB ({free}), compute capability {capability}: "
@@ -89,7 +89,7 @@ def _without(torch: Any) -> Check:
 
 
 def _reason(torch: Any) -> str:
-    """Why CUDA cannot be used, as torch says it."""
+    """Why CUDA cannot be used, in torch's words."""
     try:
         torch.cuda.init()
     except Exception as error:
@@ -98,7 +98,7 @@ def _reason(torch: Any) -> str:
 
 
 def _driver() -> str | None:
-    """`driver 580.159.03`, as its program says; None without one."""
+    """`driver 580.159.03`, as its program reports; None without one."""
     if (program := shutil.which("nvidia-smi")) is None:
         return None
     command = [program, "--query-gpu=driver_version", "--format=csv,noheader"]

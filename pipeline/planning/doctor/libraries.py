@@ -23,7 +23,11 @@ def libraries() -> list[Check]:
     requirements = [Requirement(line) for line in required]
     return [
         Check("understudy", "ok", metadata.version("understudy")),
-        *(_library(one) for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})),
+        *(
+            _library(requirement)
+            for requirement in requirements
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        ),
     ]
 
 

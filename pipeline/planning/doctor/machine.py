@@ -48,7 +48,7 @@ def _memory() -> Check:
 
 
 def _cgroup(controller: str, name: str) -> list[str]:
-    """What is said of this process's control groups, each once."""
+    """The limits of this process's control groups, each once."""
     return [text for text in dict.fromkeys(cgroup_files(controller, name)) if text]
 
 

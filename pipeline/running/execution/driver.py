@@ -27,7 +27,7 @@ class Place(Protocol):
         """End the workers, also in the middle of a part."""
 
     def facts(self) -> list[WorkerFacts]:
-        """What the workers that have made parts have said of themselves, each once; also after `close`."""
+        """The facts of the workers that have made parts, each once; also after `close`."""
 
 
 class Driver:

@@ -1,4 +1,4 @@
-"""What can be spread: a list of named parts, and a function that makes one. Torch-free; does not know what a part holds.
+"""What can be spread: a list of named parts, and a function that makes one. Torch-free; does not depend on what a part holds.
 
 A part is a pure function of the task and its content. Its files are equal to the byte wherever and however often it is made, so
 nothing has to exclude that two processes make the same one.
@@ -66,7 +66,7 @@ class Share:
 
 
 def kept_parts(store: Store, artifact: str) -> Path:
-    """Where finished parts are kept that are no files of the artifact: until it is committed."""
+    """The directory of finished parts that are no files of the artifact, until it is committed."""
     return store.parts / artifact
 
 

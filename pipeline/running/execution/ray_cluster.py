@@ -1,6 +1,6 @@
-"""Parts made by actors on a Ray cluster. The one module that knows Ray, which is imported where the config asks for it.
+"""Parts made by actors on a Ray cluster. The one module that uses Ray, which is imported where the config asks for it.
 
-Ray starts actors, finds room for them and tells that one has died. Which part is made next, how often one is tried, locks and
+Ray starts actors, finds room for them and reports that one has died. Which part is made next, how often one is tried, locks and
 commits are the driver's, as in every place: Ray would repeat a task that kills its worker for ever.
 """
 
@@ -60,11 +60,11 @@ class RayActors:
                 busy[ready].end(driver)
 
     def _waiting_for(self, idle: "_Worker") -> Part[Any] | None:
-        """For a worker that is there and has nothing to do: the part of one that the cluster has no room for, which would never
-        be made where `workers` are more than fit."""
+        """The part for a worker that is there and has nothing to do: that of one that the cluster has no room for, which would
+        never be made where `workers` are more than fit."""
         if not idle.is_there:
             return None
-        absent = next((one for one in self._workers if one.part is not None and not one.is_there), None)
+        absent = next((worker for worker in self._workers if worker.part is not None and not worker.is_there), None)
         return None if absent is None else absent.give_up()
 
     def close(self) -> None:
@@ -91,8 +91,8 @@ class RayActors:
         return self._ray.remote(_Actor).options(**options).remote(work, device, _version())
 
     def _connect(self) -> None:
-        """To the cluster; without an address to one of this machine, with a CPU more than workers need: Ray has a task of its
-        own."""
+        """Connect to the cluster; without an address to one of this machine, with a CPU more than workers need: Ray has a task of
+        its own."""
         if self._is_connected:
             return
         config = self._config
@@ -121,7 +121,9 @@ class RayActors:
         config, there = self._config, self._ray.cluster_resources()
         needed = {"CPU": config.cpus, "GPU": config.gpus, **config.resources}
         short = [
-            f"{name} {there.get(name, 0):g} of {one:g}" for name, one in needed.items() if there.get(name, 0) < one
+            f"{name} {there.get(name, 0):g} of {amount:g}"
+            for name, amount in needed.items()
+            if there.get(name, 0) < amount
         ]
         if short and config.address is None:
             raise UsageError(
@@ -181,16 +183,16 @@ class _Worker:
         part, self.part = self.part, None
         assert part is not None  # it was asked for one
         try:
-            found: WorkerFacts | Failed = self._place.get(self.answer)
+            answer: WorkerFacts | Failed = self._place.get(self.answer)
         except Exception as lost:
             if not self._place.is_death(lost):
                 raise
             self.kill()  # it may still be there, as where it cannot read what it was sent
             driver.died(part, f"worker {self._number}", f"died ({' '.join(str(lost).split())[:300]})")
             return
-        if isinstance(found, Failed):
-            raise found.error()
-        self.facts = found
+        if isinstance(answer, Failed):
+            raise answer.error()
+        self.facts = answer
         driver.finished(part)
 
     def kill(self) -> None:
@@ -244,7 +246,7 @@ def _require_answer(address: str | None) -> None:
 
 
 def _nobody(amount: float) -> None:
-    """An actor tells what it has done when a part is done."""
+    """An actor reports what it has done when a part is done."""
 
 
 def _version() -> str:
