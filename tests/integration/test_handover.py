@@ -475,8 +475,8 @@ def test_a_rollback_killed_anywhere_is_settled_and_made_once(
 def test_a_rollback_on_mlflow_killed_is_settled_and_made_once(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same before every eighth of its steps (tests/e2e kills processes at any moment)."""
-    _rollbacks_killed(site, monkeypatch, capsys, every=8)
+    """The same before every sixteenth of its steps (tests/e2e kills processes at any moment)."""
+    _rollbacks_killed(site, monkeypatch, capsys, every=16)
 
 
 def _rollbacks_killed(

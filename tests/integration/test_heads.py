@@ -109,15 +109,19 @@ def head_config(smoke: Smoke, tmp_path: Path, draft: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("head", "other", "refusing"),
-    [({"kind": "eagle3", "layer_ids": [1, 2]}, "sglang", "TGI"), ({"kind": "medusa"}, "tgi", "SGLang")],
-    ids=["eagle3", "medusa"],
+    ("head", "other", "refusing", "served"),
+    [
+        pytest.param({"kind": "eagle3", "layer_ids": [1, 2]}, "sglang", "TGI", True, id="eagle3"),
+        pytest.param({"kind": "medusa"}, "tgi", "SGLang", False, id="medusa"),
+        pytest.param({"kind": "medusa"}, "tgi", "SGLang", True, id="medusa, served", marks=pytest.mark.long),
+    ],
 )
 def test_a_run_trains_and_judges_a_head(
-    smoke: Smoke, place: Place, tmp_path: Path, head: dict[str, Any], other: str, refusing: str
+    smoke: Smoke, place: Place, tmp_path: Path, head: dict[str, Any], other: str, refusing: str, served: bool
 ) -> None:
     """From nothing: better than untrained, as its real decode says; quantized variants are none; it is exported for vLLM and for
-    another engine of its kind; then it is trained further, from its own files."""
+    another engine of its kind. If `served`: the canary judges engines that serve it, and it is trained further, from its own
+    files."""
     kind = head["kind"]
     config = head_config(smoke, tmp_path, {"source": "target", "head": head, "dtype": "bfloat16"})
     ended = place.understudy("run", config, "--until", "evaluate", "--run", "one", MLFLOW_TRACKING_URI=NOBODY)
@@ -141,11 +145,13 @@ def test_a_run_trains_and_judges_a_head(
     words = ("champion", "export", "one", "--variant", "unquantized", "--engine", "vllm", "--out", out)
     ended = place.understudy(*words)
     assert 0 == ended.code, ended.err
-    served, expected = json.loads((out / "speculative-config.json").read_text()), read_expected(out)
+    config_of_vllm, expected = json.loads((out / "speculative-config.json").read_text()), read_expected(out)
     figures = expected.deployed.by_draft_length
-    assert (kind, str(out / "draft")) == (served["method"], served["model"])
+    assert (kind, str(out / "draft")) == (config_of_vllm["method"], config_of_vllm["model"])
     assert (
-        ("greedy" if kind == "medusa" else "probabilistic") == served["draft_sample_method"] == expected.draft_sampling
+        ("greedy" if kind == "medusa" else "probabilistic")
+        == config_of_vllm["draft_sample_method"]
+        == expected.draft_sampling
     )
     assert (5 if kind == "medusa" else 16) == max(figures)  # no further than the heads
     assert 0 < figures[5].accepted == pytest.approx(sum(figures[5].accepted_per_position) * figures[5].drafts)
@@ -159,6 +165,8 @@ def test_a_run_trains_and_judges_a_head(
     assert (2, 1) == (ended.code, ended.err.count("\n")), ended.err
     assert f"a draft of kind {kind} is not exported for {refusing}" in ended.err
 
+    if not served:
+        return
     _the_canary_judges(place, config, kind)
     trained = tmp_path / "trained"
     shutil.copytree(place.artifact("distill", "one") / "draft", trained)

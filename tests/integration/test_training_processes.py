@@ -33,6 +33,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "logits by the model": ({"loss": "total_variation"}, 7),
     "bfloat16": ({"bf16": True, "gradient_checkpointing": True}, 7),
 }
+COPIED = ("activations made anew", "two phases")  # divided ones: `bfloat16`, and `test_on_policy_rounds_...`
 BOUNDS = {"muon": 1e-4, "bfloat16": 2e-2}
 SHORT = SETTINGS.model_copy(update={"max_steps": 4, "save_every": 4, "evaluate_every": 2})  # two epochs
 KILLED = SETTINGS.model_copy(update={"max_steps": 12, "save_every": 3, "evaluate_every": 6})
@@ -55,8 +56,8 @@ def _prepared(name: str, model: Any) -> Any:
 
 def _all_cases(place: Path, shard: bool) -> Any:
     """In one start of two processes."""
-    out = place / "out.json"
-    assert [0, 0] == in_processes(2, lambda: {name: _case(name, place, shard) for name in CASES}, out)
+    out, names = place / "out.json", [name for name in CASES if not (shard and name in COPIED)]
+    assert [0, 0] == in_processes(2, lambda: {name: _case(name, place, shard) for name in names}, out)
     return json.loads(out.read_text())
 
 
@@ -77,8 +78,9 @@ def test_two_processes_train_as_one(name: str, copied: Any, sharded: Any, tmp_pa
     """The curve, also by segment, and the weights; where the rows of an epoch do not suffice for all processes too; and where the
     draft is divided."""
     one = _case(name, tmp_path)
-    for found in (copied[name], sharded[name]):
-        _same(one, found, BOUNDS.get(name, 1e-5))
+    for found in (copied, sharded):
+        if name in found:
+            _same(one, found[name], BOUNDS.get(name, 1e-5))
 
 
 @pytest.mark.long
