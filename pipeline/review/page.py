@@ -62,6 +62,7 @@ def review_page(
 
 
 @cache
+@reads_own_files("a template of this installation")
 def _template() -> Template:
     environment = Environment(autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True)
     environment.filters |= {
@@ -73,7 +74,6 @@ def _template() -> Template:
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
 
 
-@reads_own_files("a template of this installation")
 def _render(
     decision: Decision,
     examples: Sequence[Mapping[str, Any]],
