@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.progress import say_block
-from tests.structure import ORDER, PIPELINE, STAGES
+from tests.structure import ORDER, PIPELINE, STAGES, tree
 
 _HEAD = """# Modules
 
@@ -34,7 +34,7 @@ def _folders() -> Iterator[tuple[str, list[str]]]:
 
 def _first_sentence(path: Path) -> str:
     """Nothing where a module is empty."""
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    text = ast.get_docstring(tree(path)) or ""
     return re.split(r"(?<=[.?!]) +(?=[A-Z`])", " ".join(text.partition("\n\n")[0].split()))[0]
 
 

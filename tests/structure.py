@@ -59,9 +59,15 @@ SHORT = 40  # lines
 
 
 @cache
-def nodes(path: Path) -> list[ast.AST]:
+def tree(path: Path) -> ast.Module:
     """The syntax of a module, parsed once for all who ask."""
-    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All of it."""
+    return list(ast.walk(tree(path)))
 
 
 def imports(path: Path) -> set[str]:

@@ -7,6 +7,7 @@ import importlib.metadata
 import math
 import os
 import platform
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,8 +40,14 @@ def machine_input(config: Config) -> OutsideInput:
         "native": os.environ.get("UNDERSTUDY_NATIVE", ""),
         "target_device_map": config.pair.target.device_map,
     }
-    facts |= {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
+    facts |= {name: _version(name) for name in ("torch", "transformers")}
     return OutsideInput(content_key(facts), facts=facts)
+
+
+@cache
+def _version(library: str) -> str:
+    """Read once: it takes 5 ms, and each run and plan asks."""
+    return importlib.metadata.version(library)
 
 
 @reads_own_files("of the kernel")

@@ -5,7 +5,7 @@ import re
 import secrets
 import time
 from collections.abc import Collection
-from dataclasses import asdict, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,7 +107,12 @@ class RunRecord:
             if path.exists():
                 with contextlib.suppress(UnderstudyError):  # a damaged one is replaced
                     self.jobs |= {job: entry for job, entry in _read_record(path).jobs.items() if job not in self.jobs}
-            write_json(path, asdict(self))
+            write_json(path, self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        """As `asdict`, which copies the configs too: most of the time of a save."""
+        outside, jobs = ({name: vars(one) for name, one in of.items()} for of in (self.outside, self.jobs))
+        return vars(self) | {"outside": outside, "jobs": jobs, "mlflow": self.mlflow and vars(self.mlflow)}
 
 
 _told: set[tuple[str, str]] = set()  # records that were skipped, and why

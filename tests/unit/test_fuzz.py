@@ -60,7 +60,7 @@ from tests.strategies import (
 from tests.unit.corpus.test_answer_forms import FORMS
 from tests.unit.latency.load.test_workload import BASELINE, COUNTS, PROFILE
 
-FEW = 60
+FEW = 40
 INPUTS = int(os.environ.get("FUZZ_INPUTS", FEW))
 
 fuzzed = settings(

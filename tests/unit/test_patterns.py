@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pipeline
 import stages
+from tests.structure import nodes
 
 LENGTH = 8_000  # characters; a linear pattern takes half a millisecond, a quadratic one from 30 to 300
 _CALLS = ("compile", "match", "fullmatch", "search", "sub", "split", "findall", "finditer")
@@ -31,17 +32,16 @@ def _patterns() -> Iterator[tuple[str, str, int, tuple[str, ...]]]:
     for package in (pipeline, stages):
         root = Path(str(package.__file__)).parent
         for path in sorted(root.rglob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            named = {id(one.value): one.targets[0] for one in ast.walk(tree) if isinstance(one, ast.Assign)}
-            for node in ast.walk(tree):
+            named = {id(one.value): one.targets[0] for one in nodes(path) if isinstance(one, ast.Assign)}
+            for node in nodes(path):
                 if _is_call(node) and isinstance(node, ast.Call) and isinstance(node.args[0], ast.Constant):
                     if node.args[0].value in NOT_OF_STRANGERS:
                         continue
                     place = f"{path.relative_to(root.parent).as_posix()}:{node.lineno}"
-                    yield place, node.args[0].value, _flags(node), _methods(tree, node, named.get(id(node)))
+                    yield place, node.args[0].value, _flags(node), _methods(nodes(path), node, named.get(id(node)))
 
 
-def _methods(tree: ast.Module, call: ast.Call, name: ast.expr | None) -> tuple[str, ...]:
+def _methods(module: list[ast.AST], call: ast.Call, name: ast.expr | None) -> tuple[str, ...]:
     """How a pattern is applied: what is called of `re`, or of the name that it is assigned to; in a list, it may be anything."""
     assert isinstance(call.func, ast.Attribute)
     if call.func.attr != "compile":
@@ -50,7 +50,7 @@ def _methods(tree: ast.Module, call: ast.Call, name: ast.expr | None) -> tuple[s
         return ("sub",)
     found = {
         node.func.attr
-        for node in ast.walk(tree)
+        for node in module
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and isinstance(node.func.value, ast.Name)

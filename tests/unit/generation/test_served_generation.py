@@ -73,7 +73,6 @@ def test_greedy_completions_are_the_models(tmp_path: Path) -> None:
         (Sampling(), False, False),
         (Sampling(), True, False),
         (Sampling(), False, True),
-        (Sampling(0.7), True, False),
         (Sampling(0.7, top_p=0.9), True, False),
         (Sampling(1.3, min_p=0.05), True, False),
         (Sampling(0.7, top_k=10), False, False),

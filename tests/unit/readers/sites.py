@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pipeline
 import stages
+from tests.structure import tree
 
 ROOTS = (Path(pipeline.__file__).parent, Path(stages.__file__).parent)
 MECHANISM = ("pipeline/store/json_text.py", "pipeline/store/parsing.py", "pipeline/store/files.py")
@@ -24,6 +25,7 @@ PARSERS = {
     "ParquetFile", "read_metadata", "read_table", "load_from_disk", "open_file", "open_stream", "memmap", "from_pretrained",
     "fromfile", "loadtxt", "genfromtxt", "read_csv", "read_parquet", "load_dataset", "model_validate_json", "validate_json",
 }  # fmt: skip
+_LOOKED_AT = (ast.Call, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _OTHER_PARSERS = {"orjson", "ujson", "simplejson", "rapidjson", "json5", "msgspec", "demjson3"}
 # Of these modules, also the short names.
 OF_MODULES = {"json": {"load", "loads"}, "yaml": {"load", "load_all", "full_load"}, "np": {"load"}, "torch": {"load"},
@@ -44,9 +46,9 @@ class Site:
 def sites() -> list[Site]:
     """All places that read, and all exemptions, also those that exempt nothing."""
     found = []
-    for module, tree in _modules().items():
+    for module, syntax in _modules().items():
         if module not in MECHANISM:
-            found += _sites(module.removesuffix(".py"), tree)
+            found += _sites(module.removesuffix(".py"), syntax)
     return found
 
 
@@ -54,20 +56,18 @@ def json_parsers() -> list[str]:
     """`file:line name` of every use of a JSON parser of another library or of Python's own, outside of json_text.py."""
     return [
         f"{module}:{node.lineno} {name}"
-        for module, tree in _modules().items()
+        for module, syntax in _modules().items()
         if module != MECHANISM[0]
-        for node in ast.walk(tree)
+        for node in ast.walk(syntax)
         for name in _json_names(node)
     ]
 
 
 @cache
 def _modules() -> dict[str, ast.Module]:
-    """The syntax of each file, parsed once."""
+    """The syntax of each file."""
     return {
-        path.relative_to(root.parent).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for root in ROOTS
-        for path in sorted(root.rglob("*.py"))
+        path.relative_to(root.parent).as_posix(): tree(path) for root in ROOTS for path in sorted(root.rglob("*.py"))
     }
 
 
@@ -82,13 +82,14 @@ def _json_names(node: ast.AST) -> list[str]:
     return []
 
 
-def _sites(module: str, tree: ast.Module) -> Iterator[Site]:
-    for statement in tree.body:
-        exempt = [node for node in ast.walk(statement) if _is_exempt(node)]
+def _sites(module: str, syntax: ast.Module) -> Iterator[Site]:
+    for statement in syntax.body:
+        nodes = [node for node in ast.walk(statement) if isinstance(node, _LOOKED_AT)]
+        exempt = [node for node in nodes if _is_exempt(node)]
         within = {id(inner) for node in exempt for inner in ast.walk(node)}
         for node in exempt:
             yield Site(f"{module}:{_name(node)}", _calls(ast.walk(node)), exempt=True)
-        if calls := _calls(node for node in ast.walk(statement) if id(node) not in within):
+        if calls := _calls(node for node in nodes if id(node) not in within):
             yield Site(f"{module}:{_name(statement)}", calls, exempt=False)
 
 
@@ -118,4 +119,4 @@ def _parser(call: ast.Call) -> str | None:
     if not isinstance(called, ast.Attribute):
         return None
     module = called.value.id if isinstance(called.value, ast.Name) else ""
-    return called.attr if called.attr in PARSERS | OF_MODULES.get(module, set()) else None
+    return called.attr if called.attr in PARSERS or called.attr in OF_MODULES.get(module, ()) else None

@@ -8,7 +8,7 @@ from tests.damage import PLACES, documents, put, read_or_refused, texts
 from tests.unit.readers.kinds import KINDS, Kind
 from tests.unit.readers.sites import json_parsers, sites
 
-FEW, FEW_SLOW = 25, 5  # damaged documents of each kind in `make test`; `make test-long` reads all
+FEW, FEW_SLOW = 15, 4  # damaged documents of each kind in `make test`; `make test-long` reads all
 
 
 def test_every_place_that_reads_is_listed() -> None:

@@ -36,12 +36,10 @@ def test_greedy_completions_are_the_models(tmp_path: Path) -> None:
     ("sampling", "scaled"),
     [
         (Sampling(), True),
-        (Sampling(0.7), True),
         (Sampling(0.7, top_p=0.9), True),
         (Sampling(0.7, top_k=10), True),
         (Sampling(0.7, top_k=1), True),
         (Sampling(0.7, top_k=10, min_p=0.05), True),
-        (Sampling(1.3, min_p=0.05), True),
         (Sampling(), False),
         (Sampling(0.7, top_k=10), False),
         (GREEDY, True),

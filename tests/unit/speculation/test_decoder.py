@@ -35,8 +35,8 @@ def greedy(target: Any) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("llama_forward", [True, False], ids=["llama_forward", "own"])
-@pytest.mark.parametrize("gamma", range(6))
-@pytest.mark.parametrize("batch", [1, 5, 32])
+@pytest.mark.parametrize("gamma", [0, 1, 2, 5])
+@pytest.mark.parametrize("batch", [1, 32])
 def test_greedy_speculation_equals_greedy_decoding(
     target: Any, draft: Any, greedy: list[list[int]], gamma: int, batch: int, llama_forward: bool
 ) -> None:

@@ -51,10 +51,10 @@ def test_bounds_need_every_group(without: list[float | None]) -> None:
     assert jackknife(None, without, 3, 0.95) is None
 
 
-@pytest.mark.parametrize(("draws", "least"), [(5, 2), pytest.param(40, 30, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("draws", "least"), [(3, 1), pytest.param(40, 30, marks=pytest.mark.long)])
 def test_a_load_is_served_as_predicted(draws: int, least: int) -> None:
-    """The p95 of the distribution that prompts are drawn from is within the 95% interval from 100 of them in at least 2 of 5
-    draws, or 30 of 40 (fewer has a probability below 1e-4)."""
+    """The p95 of the distribution that prompts are drawn from is within the 95% interval from 100 of them in at least 1 of 3
+    draws (fewer has a probability below 2e-4), or 30 of 40 (below 1e-4)."""
     step_costs, all_of_them = step_costs_of(0.0005), _scaled(0.25 + 1.5 * (np.arange(1000) + 0.5) / 1000)
     truth = predict(all_of_them, step_costs, chosen_lengths(all_of_them, step_costs, 16, 2), [2.0]).points[0]
     assert truth.speculative is not None
