@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
+from pipeline.latency.costs.fit import least_squares
 from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.fitted import FittedCosts
-from pipeline.latency.costs.forms import choose_form, edge_error
+from pipeline.latency.costs.forms import choose_form, edge_error, left_out
 from pipeline.latency.costs.measurements import Measurement, read_measurements
 from pipeline.latency.load.simulation import Replica, simulate
 from pipeline.latency.load.workload import constant_acceptance_workload, make_traces
@@ -112,3 +113,17 @@ def test_a_simulated_sweep_gives_its_costs_back(tmp_path: Path) -> None:
     errors = [found.step_seconds(*place).item() / _concave(*place) - 1 for place in places]
     assert np.abs(errors).max() < 0.02
     assert pytest.approx(PREFILL, rel=0.1) == found.prefill
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_points_that_are_left_out_are_predicted_by_a_fit_to_the_others(seed: int) -> None:
+    """Each by non-negative least squares of its own, whichever coefficients are above 0. Exact, so for any seed."""
+    rng = np.random.default_rng(seed)
+    columns_RK, point_R = rng.uniform(0, 1, (24, 8)), np.arange(24) // 2
+    columns_RK[:, 7] = point_R == 3  # a term of one point
+    seconds_R = columns_RK @ np.maximum(rng.normal(size=8), 0) + rng.uniform(0.1, 0.4, 24)
+    values_K = [least_squares(columns_RK[point_R != p], seconds_R[point_R != p], 1e-3) for p in point_R]
+
+    assert 1 < len({tuple(one > 0) for one in values_K})
+    expected_R = [columns_RK[row] @ one for row, one in enumerate(values_K)]
+    np.testing.assert_allclose(left_out(columns_RK, seconds_R, 1e-3, point_R), expected_R, rtol=1e-9)
