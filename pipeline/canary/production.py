@@ -8,7 +8,7 @@ from pipeline.engines.counts import Counts
 from pipeline.export.schema import CounterFigures, Expected
 from pipeline.store.parsing import Number, Text, stored
 from pipeline.watch.prediction import predicted_by
-from pipeline.watch.share import FIRST, Predicted, Share, has_one_length, watched_shares
+from pipeline.watch.share import FIRST, Predicted, WatchedShare, has_one_length, watched_shares
 
 # "otherwise": as predicted for the other `draft_sample_method` than the export's.
 State = Literal["as_predicted", "short", "otherwise", "too_few", "not_known"]
@@ -62,7 +62,7 @@ def compare(counts: Counts | None, expected: Expected | None, digest: str, margi
     return replace(found, state="otherwise", why=why)
 
 
-def _shares(counts: Counts, predicted: Predicted) -> list[Share]:
+def _shares(counts: Counts, predicted: Predicted) -> list[WatchedShare]:
     """Those of the watch that are comparable."""
     is_one_length = has_one_length(counts, predicted.gamma)
     found = watched_shares(counts, predicted, predicted.gamma)
@@ -70,7 +70,12 @@ def _shares(counts: Counts, predicted: Predicted) -> list[Share]:
 
 
 def _judged(
-    counts: Counts, drafts: float, shares: Sequence[Share], figures: CounterFigures, low: float | None, margin: float
+    counts: Counts,
+    drafts: float,
+    shares: Sequence[WatchedShare],
+    figures: CounterFigures,
+    low: float | None,
+    margin: float,
 ) -> Production:
     accepted = counts.accepted
     assert accepted is not None  # looked at by `compare`

@@ -8,13 +8,13 @@ from typing import Literal
 
 from pipeline.config.watch import Rule, WatchConfig
 from pipeline.store.parsing import Flag, Text, stored
-from pipeline.watch.prediction import Served
+from pipeline.watch.prediction import ServedDraft
 
 
 @stored
 class Compared:
-    """`places`: the URLs of the endpoints, or the path of the log where there are none. `engine`: and the model that is watched
-    there. `is_predicted`: whether the counts have a prediction."""
+    """What looks compare with what. `places`: the URLs of the endpoints, or the path of the log where there are none. `engine`:
+    the engine, and the model that is watched there. `is_predicted`: whether the counts have a prediction."""
 
     reads: Literal["endpoints", "log"]
     places: tuple[Text, ...]
@@ -31,7 +31,7 @@ class Compared:
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The description for people."""
         with_what = "with the prediction of its export" if self.is_predicted else "with their own first days"
         return f"the {'counters' if self.reads == 'endpoints' else 'log'} of {', '.join(self.places[:3])} {with_what}"
 
@@ -41,13 +41,13 @@ def watched(engine: str, settings: WatchConfig) -> str:
     return f"{engine} {settings.model or ''}".strip()
 
 
-def compared(settings: WatchConfig, found: Served) -> Compared:
-    """By the config as it is now."""
-    urls = tuple(one.url for one in settings.endpoints)
+def compared(settings: WatchConfig, served_draft: ServedDraft) -> Compared:
+    """What the config as it is now compares."""
+    urls = tuple(endpoint.url for endpoint in settings.endpoints)
     return Compared(
         reads="endpoints" if urls else "log",
         places=urls or (str(settings.log),),
-        engine=watched(found.engine, settings),
+        engine=watched(served_draft.engine, settings),
         rule=settings.rule,
-        is_predicted=found.predicted is not None,
+        is_predicted=served_draft.predicted is not None,
     )

@@ -15,7 +15,7 @@ from pipeline.config.watch import WatchConfig
 from pipeline.store.parsing import Amount, Flag, Moment, stored
 from pipeline.watch.e_detector import Detector, fresh, log_mean, mean_increments, rate_increments, updated
 from pipeline.watch.reference import BLOCK, HOUR, SLOTS, Reference, Sums, assumed, learned, with_look
-from pipeline.watch.share import Share
+from pipeline.watch.share import WatchedShare
 
 Verdict = Literal["steady", "low", "high"]
 SIDES: dict[Verdict, int] = {"low": -1, "high": 1}
@@ -43,7 +43,7 @@ class Outside:
 
 @stored
 class Drift:
-    """What the test knows of a count. `hours`: until there is a reference. `since`: Unix seconds at which the verdict became
+    """The state of the test of a count. `hours`: until there is a reference. `since`: Unix seconds at which the verdict became
     true. `outside`: of the last look."""
 
     reference: Reference | None = None
@@ -57,14 +57,14 @@ class Drift:
     outside: Outside | None = None
 
     def renewed(self, time: float) -> "Drift":
-        """Another champion is served: the reference, which is of deviations from the prediction, stays."""
+        """The state once another champion is served: the reference, which is of deviations from the prediction, stays."""
         return _anew(self, "steady", time)
 
-    def with_look(self, share: Share, time: float, seconds: float, settings: WatchConfig) -> "Drift":
-        """With the counts of one more look, which ended at `time` and took `seconds`.
+    def with_look(self, share: WatchedShare, time: float, seconds: float, settings: WatchConfig) -> "Drift":
+        """The state with the counts of one more look, which ended at `time` and took `seconds`.
 
-        A look of more than a block, such as after the watch did not run, is tested against the mean level of its time. It says
-        nothing of an hour, so nothing is learned from it.
+        A look of more than a block, such as after the watch did not run, is tested against the mean level of its time. It is no
+        evidence about an hour, so nothing is learned from it.
         """
         is_long, drift = seconds > BLOCK, self
         if not is_long and drift.verdict == "steady" and drift.reference is None:
@@ -80,12 +80,12 @@ class Drift:
 
 
 def started(time: float) -> Drift:
-    """Nothing known."""
+    """The state of a test without evidence."""
     return _anew(Drift(looks={}, blocks={}, end=fresh(1), since=time), "steady", time)
 
 
 def evidence(drift: Drift, settings: WatchConfig) -> dict[tuple[Verdict, str], float]:
-    """By side and chart: log M over the log M of an alarm, from 0 to 1."""
+    """The evidence for a drift by side and chart: log M over the log M of an alarm, from 0 to 1."""
     charts = {"looks": (drift.looks, _LOOK), "blocks": (drift.blocks, BLOCK)}
     return {
         (side, name): min(1.0, max(0.0, by_side[side].log_evidence / _bound(settings, unit)))
@@ -94,15 +94,15 @@ def evidence(drift: Drift, settings: WatchConfig) -> dict[tuple[Verdict, str], f
     }
 
 
-def _learning(drift: Drift, share: Share, time: float, seconds: float, settings: WatchConfig) -> Drift:
+def _learning(drift: Drift, share: WatchedShare, time: float, seconds: float, settings: WatchConfig) -> Drift:
     hours = with_look(drift.hours, share, time, seconds)
-    found = None
+    reference = None
     if len(hours) > 1 and (not drift.hours or hours[-1].number != drift.hours[-1].number):
-        found = learned(hours[:-1], settings, share.dependence)
-    return replace(drift, hours=() if found else hours, reference=found)
+        reference = learned(hours[:-1], settings, share.dependence)
+    return replace(drift, hours=() if reference else hours, reference=reference)
 
 
-def _closed(block: Sums | None, share: Share, time: float, seconds: float) -> tuple[Sums | None, Sums]:
+def _closed(block: Sums | None, share: WatchedShare, time: float, seconds: float) -> tuple[Sums | None, Sums]:
     """The block that this look ends, and the open one."""
     number = int((time - seconds / 2) // BLOCK)
     if block is not None and block.number == number:
@@ -112,7 +112,7 @@ def _closed(block: Sums | None, share: Share, time: float, seconds: float) -> tu
 
 def _charted(
     drift: Drift,
-    share: Share,
+    share: WatchedShare,
     closed: Sums | None,
     reference: Reference,
     time: float,
@@ -122,36 +122,41 @@ def _charted(
     looks, blocks, outside = dict(drift.looks), dict(drift.blocks), None
     for name, side in SIDES.items():
         cap = _bound(settings, _LOOK) * min(1.0, seconds / (60 * settings.burst_minutes))
-        found = _of_look(share, reference, time, seconds, side, settings)
-        increments = [min(cap, one) for one in found]
+        log_increments = _of_look(share, reference, time, seconds, side, settings)
+        increments = [min(cap, log_increment) for log_increment in log_increments]
         looks[name] = updated(looks[name], increments, _weight(seconds), time - seconds)
-        if log_mean(found) >= _FAR:
+        if log_mean(log_increments) >= _FAR:
             missing = max(0.0, _bound(settings, _LOOK) - looks[name].log_evidence)
             outside = Outside(
-                side=name, seconds=seconds * ceil(missing / max(increments)), as_burst=max(found) > max(increments)
+                side=name,
+                seconds=seconds * ceil(missing / max(increments)),
+                as_burst=max(log_increments) > max(increments),
             )
         if closed is not None and reference.block is not None:
             increments = [
-                min(_bound(settings, BLOCK), one) for one in _of_block(closed, reference, side, settings.margin)
+                min(_bound(settings, BLOCK), log_increment)
+                for log_increment in _of_block(closed, reference, side, settings.margin)
             ]
             blocks[name] = updated(blocks[name], increments, 1.0, closed.number * BLOCK)
     return replace(drift, looks=looks, blocks=blocks, outside=outside)
 
 
 def _weight(seconds: float) -> float:
-    """Of a look in the chart of looks. A pause counts for an hour: it is no evidence."""
+    """The weight of a look in the chart of looks. A pause counts for an hour: it is no evidence."""
     return min(seconds, 3600.0) / _LOOK
 
 
 def _of_look(
-    share: Share, reference: Reference, time: float, seconds: float, side: int, settings: WatchConfig
+    share: WatchedShare, reference: Reference, time: float, seconds: float, side: int, settings: WatchConfig
 ) -> Sequence[float]:
     null, effect = _null(share, reference, time, seconds, side, settings), reference.effect_of(share.trials)
     others = [_inside(null + side * fall) for fall in _FALLS]
     return rate_increments(share.trials, share.successes, null, others, effect)
 
 
-def _null(share: Share, reference: Reference, time: float, seconds: float, side: int, settings: WatchConfig) -> float:
+def _null(
+    share: WatchedShare, reference: Reference, time: float, seconds: float, side: int, settings: WatchConfig
+) -> float:
     """The share that is just no drift."""
     usual = share.predicted + reference.level_of(time, seconds)
     return _inside(usual + side * (settings.margin + reference.band))
@@ -175,7 +180,7 @@ def _border(reference: Reference, margin: float) -> float:
 
 
 def _variance(reference: Reference, trials: float) -> float:
-    """Of a block of so many trials around its level, which was estimated from a block a day.
+    """The variance of a block of so many trials around its level, which was estimated from a block a day.
 
     The reference has the sampling error of blocks with the usual traffic. A block with less has a larger one: the share of n
     trials varies by at most 1 / (4 n), times the design effect.
@@ -196,8 +201,8 @@ def _alarmed(drift: Drift, settings: WatchConfig) -> Drift:
 
 
 def forgetting(drift: Drift, since: float) -> Drift:
-    """Without the hours of a drift, which are no usual ones."""
-    return replace(drift, hours=tuple(one for one in drift.hours if (one.number + 1) * HOUR <= since))
+    """The state without the hours of a drift, which are no usual ones."""
+    return replace(drift, hours=tuple(hour for hour in drift.hours if (hour.number + 1) * HOUR <= since))
 
 
 def _bound(settings: WatchConfig, unit: float) -> float:
@@ -207,7 +212,7 @@ def _bound(settings: WatchConfig, unit: float) -> float:
 
 def _toward_end(
     drift: Drift,
-    share: Share,
+    share: WatchedShare,
     closed: Sums | None,
     reference: Reference,
     time: float,

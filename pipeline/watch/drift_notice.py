@@ -1,4 +1,4 @@
-"""`watch.notice`: the message that tells of a drift and of its end."""
+"""`watch.notice`: the message about a drift and about its end."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -44,7 +44,7 @@ class DriftNotice:
 
 
 def drift_notice(state: WatchState, name: str, time: float) -> DriftNotice:
-    """Of the state as it is now."""
+    """The notice for the state as it is now."""
     last = state.last.get(state.shown or "")
     return DriftNotice(
         name=name,

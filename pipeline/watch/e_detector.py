@@ -1,4 +1,4 @@
-"""Sequential change detection whose rate of false alarms holds however long it runs. Pure; knows no engine and no clock.
+"""Sequential change detection whose rate of false alarms holds however long it runs. Pure; uses no engine and no clock.
 
 An e-detector of Shiryaev-Roberts type (Shin, Ramdas and Rinaldo 2024, E-detectors: a nonparametric framework for sequential
 change detection, New England Journal of Statistics in Data Science; arXiv 2203.03532): for increments L_t with E[L_t | past] <= 1
@@ -37,41 +37,41 @@ class Detector:
     @property
     def log_evidence(self) -> float:
         """log of the mean of M over the components."""
-        return log_mean([one.log_evidence for one in self.components])
+        return log_mean([component.log_evidence for component in self.components])
 
     @property
     def since(self) -> float:
         """When the change began, by the component with the most evidence."""
-        return max(self.components, key=lambda one: one.log_evidence).since
+        return max(self.components, key=lambda component: component.log_evidence).since
 
 
 def log_mean(logs: Sequence[float]) -> float:
     """log of the mean of numbers that are given by their logs."""
     most = max(logs)
-    return most + math.log(math.fsum(math.exp(one - most) for one in logs) / len(logs))
+    return most + math.log(math.fsum(math.exp(log - most) for log in logs) / len(logs))
 
 
 def fresh(sizes: int) -> Detector:
-    """Without evidence."""
+    """A detector without evidence."""
     return Detector((Component(),) * sizes)
 
 
 def updated(detector: Detector, log_increments: Sequence[float], weight: float, began: float) -> Detector:
-    """With one more observation that began at `began`. `log_increments`: log L, by component. `weight`: its w."""
+    """The detector after one more observation that began at `began`. `log_increments`: log L, by component. `weight`: its w."""
     return Detector(
         tuple(
-            _added(one, increment, weight, began)
-            for one, increment in zip(detector.components, log_increments, strict=True)
+            _added(component, increment, weight, began)
+            for component, increment in zip(detector.components, log_increments, strict=True)
         )
     )
 
 
-def _added(one: Component, increment: float, weight: float, began: float) -> Component:
+def _added(component: Component, increment: float, weight: float, began: float) -> Component:
     log_weight = math.log(weight) if weight > 0 else _NONE
-    high, low = max(one.log_evidence, log_weight), min(one.log_evidence, log_weight)
+    high, low = max(component.log_evidence, log_weight), min(component.log_evidence, log_weight)
     log_evidence = high + math.log1p(math.exp(low - high)) + increment
-    since = began if one.cusum <= 0 else one.since
-    return Component(max(log_evidence, _NONE), max(0.0, one.cusum + increment), since)
+    since = began if component.cusum <= 0 else component.since
+    return Component(max(log_evidence, _NONE), max(0.0, component.cusum + increment), since)
 
 
 def rate_increments(

@@ -47,7 +47,7 @@ What they count: `drafts`, `draft_tokens`, `accepted`, `first` (accepted at the 
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """A metrics page. `engines`: by data-parallel rank, empty text where there is one engine. `running`: requests in decode on an
-    engine, on average; None where the page does not say."""
+    engine, on average; None where the page does not have it."""
 
     engines: Mapping[str, Totals]
     running: float | None = None
@@ -59,13 +59,13 @@ def counted(series: str) -> str:
 
 
 def read_page(text: str, engine: WatchedEngine, model: str | None = None) -> Page:
-    """The totals in a page. `model`: which of several served models; None: the only one. NotCounters says what is wrong."""
+    """The totals in a page. `model`: which of several served models; None: the only one. NotCounters names what is wrong."""
     names = FACTS[engine].counters
     _check_kind(text, engine)
     lines = list(_lines(text, names))
     samples = list(_parse(lines))
     samples = _of_model(samples, names, model)
-    created = {_identity(one, _CREATED): _checked(one) for one in samples if one.name.endswith(_CREATED)}
+    created = {_identity(sample, _CREATED): _checked(sample) for sample in samples if sample.name.endswith(_CREATED)}
     engines: dict[str, dict[str, Total]] = {}
     for sample in samples:
         for what in _counts(sample, names):
@@ -75,10 +75,10 @@ def read_page(text: str, engine: WatchedEngine, model: str | None = None) -> Pag
             total = Total(value=_checked(sample), created=created.get(_identity(sample, _TOTAL)))
             if engines.setdefault(rank, {}).setdefault(series, total) is not total:
                 raise NotCounters(f"{_shown(sample)} appears twice")
-    found = {rank: _complete(totals, text, engine) for rank, totals in engines.items()}
-    if not found:
+    complete = {rank: _complete(totals, text, engine) for rank, totals in engines.items()}
+    if not complete:
         raise _missing(text, engine, set())
-    return Page(engines=found, running=_running(samples, names))
+    return Page(engines=complete, running=_running(samples, names))
 
 
 def _check_kind(text: str, engine: WatchedEngine) -> None:
@@ -119,7 +119,7 @@ def _wanted(names: Counters) -> Mapping[str, str]:
 def _lines(text: str, names: Counters) -> Iterator[str]:
     """The samples of the engine's counters, under its own names; where a page has them under these and others, once."""
     wanted, count = _wanted(names), 0
-    found: dict[str, dict[bool, list[str]]] = {}
+    by_name: dict[str, dict[bool, list[str]]] = {}
     for line in text.split("\n"):
         name = _name(line)
         own = wanted.get(_plain(name))
@@ -128,8 +128,8 @@ def _lines(text: str, names: Counters) -> Iterator[str]:
         count += 1
         if len(line) > _MOST_LINE or count > _MOST_SERIES:
             raise NotCounters(f"more than {_MOST_SERIES:,} series, or a line of more than {_MOST_LINE:,} characters")
-        found.setdefault(own, {}).setdefault(name == own, []).append(own + line.lstrip()[len(name) :])
-    for spellings in found.values():
+        by_name.setdefault(own, {}).setdefault(name == own, []).append(own + line.lstrip()[len(name) :])
+    for spellings in by_name.values():
         yield from spellings.get(True, spellings.get(False, []))
 
 
@@ -151,7 +151,7 @@ def _parse(lines: Iterable[str]) -> Iterator[Sample]:
 
 
 def _by_name(names: Counters) -> dict[str, str]:
-    """By name of a counter of all positions, what it counts."""
+    """What each counter of all positions counts, by its name."""
     return {
         names.drafts: "drafts",
         names.draft_tokens: "draft_tokens",
@@ -186,30 +186,30 @@ def _of_model(samples: list[Sample], names: Counters, model: str | None) -> list
     """The samples of the model that is watched. NotCounters where there is none, or no single one."""
     if not names.model:
         return samples
-    served = sorted({one.labels.get(names.model, "") for one in samples})
+    served = sorted({sample.labels.get(names.model, "") for sample in samples})
     listed = printable(", ".join(served)[:_SHOWN]) or "none"
     if model is not None and served and model not in served:
         raise NotCounters(f"it serves no model {model} (watch.model); it serves {listed}")
     if model is None and len(served) > 1:
         raise NotCounters(f"it serves several models: {listed}; name one in watch.model")
-    return [one for one in samples if model is None or one.labels.get(names.model, "") == model]
+    return [sample for sample in samples if model is None or sample.labels.get(names.model, "") == model]
 
 
 def _complete(totals: dict[str, Total], text: str, engine: WatchedEngine) -> Totals:
     """The totals of an engine that has all its counters. Counters by position replace those without, which may count other
     requests. NotCounters names what is missing."""
     names = FACTS[engine].counters
-    if names.drafted_per_position and "drafts" in {counted(one) for one in totals}:
-        totals = {one: total for one, total in totals.items() if one not in ("draft_tokens", "accepted")}
+    if names.drafted_per_position and "drafts" in {counted(series) for series in totals}:
+        totals = {series: total for series, total in totals.items() if series not in ("draft_tokens", "accepted")}
         # A position is shown when it first counts, so a draft that was never accepted has no counter of accepted tokens.
         for what in ("accepted", "first"):
-            if not any(counted(one) == what for one in totals):
+            if not any(counted(series) == what for series in totals):
                 totals[f"{what} {names.position}={_FIRST}"] = Total(value=0.0)
-    has = {counted(one) for one in totals}
+    has = {counted(series) for series in totals}
     needed = {"drafts", "tokens", "requests"} if names.requests else {"draft_tokens", "accepted"}
     if names.drafts:
         needed.add("drafts")
-    if sum(total.value for one, total in totals.items() if counted(one) == "drafts") and names.per_position:
+    if sum(total.value for series, total in totals.items() if counted(series) == "drafts") and names.per_position:
         needed.add("first")
     if needed - has:
         raise _missing(text, engine, has & needed)

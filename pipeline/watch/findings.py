@@ -1,7 +1,7 @@
-"""All that the watch of one registered name knows: the state of what is compared now, and what other looks have found. Pure.
+"""All findings of the watch of one registered name: the state of what is compared now, and what other looks have found. Pure.
 
-The one place that knows which drifts are open. Lines, `--json`, exit code, `/metrics`, MLflow and notices are derived from it, so
-none of them can pass over a drift that was found under another fingerprint (`compared.py`).
+The one place that decides which drifts are open. Lines, `--json`, exit code, `/metrics`, MLflow and notices are derived from it,
+so none of them can pass over a drift that was found under another fingerprint (`compared.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ _STEADY = "steady"
 
 @dataclass(frozen=True)
 class Due:
-    """What the receiver of notices has to be told: the drift of `state`, or `none`, the end of all. `keys`: the states that
+    """What is to be sent to the receiver of notices: the drift of `state`, or `none`, the end of all. `keys`: the states that
     remember `told` once it was accepted."""
 
     state: WatchState
@@ -26,8 +26,8 @@ class Due:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """`own`: the state of what is compared now, which is kept as `key`. `others`: the other states of the name, by key. `path`:
-    of the file of a key."""
+    """The states of one registered name. `own`: the state of what is compared now, which is kept as `key`. `others`: the other
+    states, by key. `path`: gives the file of a key."""
 
     name: str
     key: str
@@ -37,7 +37,7 @@ class Findings:
 
     @property
     def states(self) -> Mapping[str, WatchState]:
-        """By key, the own one first."""
+        """All states by key, the own one first."""
         return {self.key: self.own, **self.others}
 
     @property
@@ -57,23 +57,23 @@ class Findings:
 
     @property
     def due(self) -> Sequence[Due]:
-        """Each drift that the receiver does not know; where none is open and it knows of one, the end. So the end of one drift is
-        not told while another one goes on."""
+        """Each drift that the receiver has not accepted; where none is open and it has accepted one, the end. So the end of one
+        drift is not sent while another one goes on."""
         if self.open:
             told = {key: f"{state.verdict} {state.since:.0f}" for key, state in self.open.items()}
             return [Due(self.states[key], (key,), now) for key, now in told.items() if _known(self.states[key]) != now]
         known = {key: state for key, state in self.states.items() if _known(state) != _STEADY}
-        return [Due(max(known.values(), key=lambda one: one.since), tuple(known), _STEADY)] if known else []
+        return [Due(max(known.values(), key=lambda state: state.since), tuple(known), _STEADY)] if known else []
 
     def having(self, changed: Mapping[str, WatchState]) -> "Findings":
-        """With other states, by key."""
+        """The findings with other states, by key."""
         states = {**self.states, **changed}
         own = states.pop(self.key)
         return replace(self, own=own, others=states)
 
     def under(self, champion: str, asked: Mapping[str, WatchState], now: float) -> "Findings":
-        """Without those of the `asked` drifts, by key, that were found while another draft than `champion` was the registry's.
-        What is compared now is of the draft that its export names, if there is one."""
+        """The findings without those of the `asked` drifts, by key, that were found while another draft than `champion` was the
+        registry's. What is compared now is of the draft that its export names, if there is one."""
         changed = dict[str, WatchState]()
         for key, state in asked.items():
             is_served = key == self.key and bool(state.draft)
@@ -87,11 +87,11 @@ class Findings:
         return self.having(changed)
 
     def after(self, told: Due) -> "Findings":
-        """Once the receiver has accepted a notice."""
+        """The findings once the receiver has accepted a notice."""
         now = {key: replace(state, told={**state.told, "drift": told.told}) for key, state in self.states.items()}
         return self.having({key: now[key] for key in told.keys})
 
 
 def _known(state: WatchState) -> str:
-    """What the receiver knows of a state."""
+    """What the receiver has accepted about a state."""
     return state.told.get("drift", _STEADY)

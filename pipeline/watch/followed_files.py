@@ -75,8 +75,8 @@ class _Look:
 def follow(
     path: Path, before: LogPositions | None, now: float, take: Callable[[Any], None]
 ) -> tuple[LogPositions | None, Sequence[str]]:
-    """Calls `take` with each row that was appended since `before`. The positions after it, and what could not be read, a line
-    each.
+    """Call `take` with each row that was appended since `before`. Returns the positions after it, and what could not be read, a
+    line each.
 
     At the first look nothing is read: files are followed from their ends. None where there is nothing to follow yet.
     """
@@ -91,19 +91,21 @@ def follow(
     after = list[FilePosition]()
     since = now if before is None else before.time
     continued = set[str]()
-    for file, start, one in _starts(path, files, known, since, now):
-        continued |= {one.inode} if one is not None else set()
+    for file, start, origin in _starts(path, files, known, since, now):
+        continued |= {origin.inode} if origin is not None else set()
         try:
             after.append(_read_on(file, start, look))
         except OSError as error:
             problems.append(f"{file}: {error.strerror or error}")
             after.append(start)
-    there = {one.inode for one in after} | continued
-    gone = [one for one in known if one.inode not in there and now - one.seen <= _KEPT_SECONDS]
-    kept = sorted(gone, key=lambda one: one.seen)[len(after) - _MOST_FILES :] if len(after) < _MOST_FILES else []
+    there = {position.inode for position in after} | continued
+    gone = [position for position in known if position.inode not in there and now - position.seen <= _KEPT_SECONDS]
+    kept = (
+        sorted(gone, key=lambda position: position.seen)[len(after) - _MOST_FILES :] if len(after) < _MOST_FILES else []
+    )
     return LogPositions(path=str(path), time=now, files=(*kept, *after)), [
         *problems,
-        *(f"{path}: {one}" for one in look.problems()),
+        *(f"{path}: {problem}" for problem in look.problems()),
     ]
 
 
@@ -111,7 +113,7 @@ def _files(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """The files of a directory, those that were written last; of a single file it and the others beside it whose names begin as
     its own does. OSError where the directory cannot be listed."""
     directory = path if path.is_dir() else path.parent
-    found = list[tuple[Path, os.stat_result]]()
+    files = list[tuple[Path, os.stat_result]]()
     with os.scandir(directory) as entries:
         for entry in entries:
             is_named = entry.name.startswith(path.stem) if path != directory else _NAME.search(entry.name)
@@ -120,8 +122,8 @@ def _files(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
             with contextlib.suppress(OSError):  # it has just gone
                 state = entry.stat()
                 if stat.S_ISREG(state.st_mode):
-                    found.append((Path(entry.path), state))
-    yield from sorted(found, key=lambda one: one[1].st_mtime)[-_MOST_FILES:]
+                    files.append((Path(entry.path), state))
+    yield from sorted(files, key=lambda item: item[1].st_mtime)[-_MOST_FILES:]
 
 
 def _starts(
@@ -129,17 +131,21 @@ def _starts(
 ) -> Iterator[tuple[Path, FilePosition, FilePosition | None]]:
     """Each file that is followed, with the position from which it is read on, and the known one that it goes on from. Of files
     that appeared, those are new that were written after the look before, at `since`."""
-    found = {file: _known(file, state, known) for file, state in files.items()}
-    owners = {one.inode: file for file, one in reversed(found.items()) if one is not None}
-    owners |= {one.inode: file for file, one in found.items() if one is not None and one.inode == _inode(files[file])}
-    unread = {one.inode: one for one in known if not one.position}
+    origins = {file: _known(file, state, known) for file, state in files.items()}
+    owners = {origin.inode: file for file, origin in reversed(origins.items()) if origin is not None}
+    owners |= {
+        origin.inode: file
+        for file, origin in origins.items()
+        if origin is not None and origin.inode == _inode(files[file])
+    }
+    unread = {position.inode: position for position in known if not position.position}
     for file, state in files.items():
-        name, inode, one = file.name, _inode(state), found[file]
+        name, inode, origin = file.name, _inode(state), origins[file]
         is_followed = file == path or file.parent == path  # the others are what became of a single file
         is_old = since == now or state.st_mtime < since - _CLOCK_SECONDS
-        if one is not None and owners[one.inode] == file:
-            yield file, replace(one, name=name, inode=inode, seen=now), one
-        elif one is not None or (is_followed and is_old and inode not in unread):  # a copy, or from before
+        if origin is not None and owners[origin.inode] == file:
+            yield file, replace(origin, name=name, inode=inode, seen=now), origin
+        elif origin is not None or (is_followed and is_old and inode not in unread):  # a copy, or from before
             yield file, _at(file, name, inode, state.st_size, now), None
         elif is_followed:
             start = FilePosition(name=name, inode=inode, position=0, mark=_mark_of(b""), seen=now)
@@ -148,15 +154,15 @@ def _starts(
 
 def _known(file: Path, state: os.stat_result, known: Sequence[FilePosition]) -> FilePosition | None:
     """The furthest known position up to which this file is the one that was read; None where nothing was."""
-    same = next((one for one in known if one.inode == _inode(state)), None)
+    same = next((position for position in known if position.inode == _inode(state)), None)
     if same is not None and same.position == state.st_size > 0 and state.st_mtime <= same.seen:
         return same  # it has not changed
     try:
         with regular_file(file) as stream:
-            for one in sorted(known, key=lambda one: -one.position):
-                if 0 < one.position <= state.st_size and _mark(stream, one.position) == one.mark:
-                    return one
-    except OSError:  # it is told when the file is read
+            for position in sorted(known, key=lambda position: -position.position):
+                if 0 < position.position <= state.st_size and _mark(stream, position.position) == position.mark:
+                    return position
+    except OSError:  # it is reported when the file is read
         return same
     return None
 
@@ -221,7 +227,7 @@ def _row(line: bytes) -> Any:
 
 
 def _mark(stream: IO[bytes], position: int) -> str:
-    """Of the bytes before a position."""
+    """The mark of the bytes before a position."""
     begin = max(0, position - _MARK_BYTES)
     stream.seek(begin)
     return _mark_of(stream.read(position - begin))

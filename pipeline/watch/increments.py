@@ -22,8 +22,8 @@ _STEPS = 200  # of a counter that grows in steps, so that their size is below 1%
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """Totals from which an engine's counters did not go on. `looks`: since then. `came_back`: they went on from others that had
-    been left before."""
+    """The totals from which an engine's counters did not go on. `looks`: since then. `came_back`: they went on from others that
+    had been left before."""
 
     totals: Mapping[Text, Total]
     looks: Count = 0
@@ -43,8 +43,9 @@ class Replica:
 
 @dataclass(frozen=True, kw_only=True)
 class Increment:
-    """`counts` since the look before; None where there is none to compare with. `after`: for the next look. `came`: the engines
-    of the page, by rank, that were not there before: they count from the next look on. `left_out`: canaries since then."""
+    """What one endpoint counted since the look before. `counts`: None where there is nothing to compare with. `after`: for the
+    next look. `came`: the engines of the page, by rank, that were not there before: they count from the next look on. `left_out`:
+    canaries since then."""
 
     counts: Counts | None
     after: Replica
@@ -54,14 +55,14 @@ class Increment:
 
 
 class _Contradiction(Exception):
-    """The counters of two looks do not fit each other. The text says how."""
+    """The counters of two looks do not fit each other. The text names how."""
 
 
 def increment(page: Page, before: Replica | None, engine: WatchedEngine, now: float) -> Increment:
     """The sum over the engines of a page. An engine whose counters contradict each other is left out, and named in `problems`."""
     names = FACTS[engine].counters
-    found, problems, after = list[Counts](), list[str](), dict[str, Totals]()
-    left = {} if before is None else {rank: _remembered(one) for rank, one in before.left.items()}
+    counted_engines, problems, after = list[Counts](), list[str](), dict[str, Totals]()
+    left = {} if before is None else {rank: _remembered(totals_left) for rank, totals_left in before.left.items()}
     for rank, totals in page.engines.items():
         past = None if before is None else before.engines.get(rank)
         after[rank] = totals
@@ -70,10 +71,10 @@ def increment(page: Page, before: Replica | None, engine: WatchedEngine, now: fl
         others, goes_on = left.get(rank, ()), _follows(past, totals)
         came_back = _came_back(past, others, totals)
         if came_back is not None or not goes_on:
-            kept = [one for one in others if one is not came_back]
+            kept = [earlier for earlier in others if earlier is not came_back]
             left[rank] = (*kept, Left(totals=past, came_back=came_back is not None))[-_MOST_LEFT:]
         try:
-            if (came_back is not None or not goes_on) and any(one.came_back for one in others):
+            if (came_back is not None or not goes_on) and any(earlier.came_back for earlier in others):
                 raise _Contradiction(
                     "its counters go back and forth between several totals, so several engines answer there; list each replica "
                     "in watch.endpoints, not a gateway"
@@ -86,18 +87,20 @@ def increment(page: Page, before: Replica | None, engine: WatchedEngine, now: fl
         except _Contradiction as reason:
             problems.append(f"{f'engine {rank}: ' if rank else ''}{reason}; this increment is left out")
         else:
-            found.append(counts)
+            counted_engines.append(counts)
     if _is_idle(page, names):
         problems.append("it has generated tokens, and no draft was counted: does the engine run with a draft?")
-    total = sum(found[1:], found[0]) if found else None
+    total = sum(counted_engines[1:], counted_engines[0]) if counted_engines else None
     known = {} if before is None else before.engines
     came = tuple(rank for rank in page.engines if rank not in known)
-    replica = Replica(seen=now, engines=after, left={rank: one for rank, one in left.items() if one})
+    replica = Replica(
+        seen=now, engines=after, left={rank: kept_totals for rank, kept_totals in left.items() if kept_totals}
+    )
     return Increment(counts=total, after=replica, problems=tuple(problems), came=came)
 
 
 def _remembered(left: Sequence[Left]) -> tuple[Left, ...]:
-    return tuple(replace(one, looks=one.looks + 1) for one in left if one.looks < _REMEMBERED)
+    return tuple(replace(earlier, looks=earlier.looks + 1) for earlier in left if earlier.looks < _REMEMBERED)
 
 
 def _follows(past: Totals, totals: Totals) -> bool:
@@ -118,22 +121,26 @@ def _came_back(past: Totals, left: Sequence[Left], totals: Totals) -> Left | Non
         return sum(total.value - old[series].value for series, total in totals.items() if series in old)
 
     whole = sum(total.value for total in totals.values())
-    found = min((one for one in left if _follows(one.totals, totals)), key=lambda one: grown(one.totals), default=None)
-    if found is None or grown(found.totals) > _NEAR * whole:
+    nearest = min(
+        (earlier for earlier in left if _follows(earlier.totals, totals)),
+        key=lambda earlier: grown(earlier.totals),
+        default=None,
+    )
+    if nearest is None or grown(nearest.totals) > _NEAR * whole:
         return None
-    return found if not _follows(past, totals) or grown(found.totals) < grown(past) else None
+    return nearest if not _follows(past, totals) or grown(nearest.totals) < grown(past) else None
 
 
 def forget(replicas: Mapping[str, Replica], now: float, seconds: float, most: int) -> dict[str, Replica]:
     """The replicas that were seen in the last `seconds`, and of these the `most` that were seen last."""
     kept = [(url, replica) for url, replica in replicas.items() if now - replica.seen <= seconds]
-    return dict(sorted(kept, key=lambda one: one[1].seen)[-most:])
+    return dict(sorted(kept, key=lambda item: item[1].seen)[-most:])
 
 
 def _grown(past: Totals, totals: Totals) -> dict[str, float]:
-    """By series, by how much it grew. A series that was not there before began since.
+    """How much each series grew. A series that was not there before began since.
 
-    All series of an engine begin again together. Where nothing says when a series began, and one has fallen while another has
+    All series of an engine begin again together. Where nothing states when a series began, and one has fallen while another has
     not, the other may have begun again as well: nothing is known.
     """
     grown, fell, rose = dict[str, float](), list[str](), list[str]()
@@ -169,7 +176,7 @@ def _has_restarted(old: Total, total: Total) -> bool:
 def _is_coarse(totals: Totals, grown: Mapping[str, float], names: Counters) -> bool:
     """Whether drafts are written in steps that are too large for the increment: it is then taken at a later look."""
     drafts = [series for series in totals if counted(series) == "drafts"]
-    return any(grown[one] < _STEPS * step for one in drafts if (step := _step(totals[one].value, names)) > 1)
+    return any(grown[series] < _STEPS * step for series in drafts if (step := _step(totals[series].value, names)) > 1)
 
 
 def _step(value: float, names: Counters) -> float:
@@ -197,7 +204,7 @@ def _as_counts(grown: Mapping[str, float], names: Counters) -> Counts:
 
 
 def _check(counts: Counts, names: Counters) -> None:
-    """_Contradiction where no decode counts so."""
+    """Raises _Contradiction where no decode counts so."""
     slack = 1.0 if names.digits is None else 1.05  # of what is written in steps
     for what, more, than, most in (
         ("accepted tokens", counts.accepted, "draft tokens", counts.draft_tokens),
@@ -215,7 +222,10 @@ def _is_idle(page: Page, names: Counters) -> bool:
     """Whether tokens were generated, and none of them by a draft."""
     sums = {
         what: sum(
-            total.value for totals in page.engines.values() for one, total in totals.items() if counted(one) == what
+            total.value
+            for totals in page.engines.values()
+            for series, total in totals.items()
+            if counted(series) == what
         )
         for what in ("drafts", "draft_tokens", "tokens")
     }

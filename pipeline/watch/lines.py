@@ -1,4 +1,4 @@
-"""What the watch says, in lines. Pure."""
+"""What the watch reports, in lines. Pure."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -19,22 +19,22 @@ _USUAL_CAUSE = {
 }
 
 
-def status_line(found: Findings, settings: WatchConfig) -> str:
-    """All that is known in one line."""
-    return "; ".join([_own_line(found.own, settings), *elsewhere_lines(found)])
+def status_line(findings: Findings, settings: WatchConfig) -> str:
+    """All findings in one line."""
+    return "; ".join([_own_line(findings.own, settings), *elsewhere_lines(findings)])
 
 
-def drift_lines(found: Findings) -> list[str]:
+def drift_lines(findings: Findings) -> list[str]:
     """A line for each drift that is open."""
-    return [*([state_line(found.own)] if found.own.has_drift else []), *elsewhere_lines(found)]
+    return [*([state_line(findings.own)] if findings.own.has_drift else []), *elsewhere_lines(findings)]
 
 
-def elsewhere_lines(found: Findings) -> list[str]:
+def elsewhere_lines(findings: Findings) -> list[str]:
     """A line for each drift that looks at something else have found: those of now are no evidence of it."""
     return [
         f"{state_line(state)}; found in {compared_text(state)}, and this look compares something else and cannot end "
-        f"it: look with the config that found it, or move {found.path(key)} away"
-        for key, state in found.elsewhere.items()
+        f"it: look with the config that found it, or move {findings.path(key)} away"
+        for key, state in findings.elsewhere.items()
     ]
 
 
@@ -50,7 +50,7 @@ def _own_line(state: WatchState, settings: WatchConfig) -> str:
             "nothing was counted yet: the first look records where counters and log stand; look again in some minutes"
         )
     counted = [
-        _counted(name, one, bool(state.draft)) for name, one in state.last.items() if one.time == state.looked_at
+        _counted(name, share, bool(state.draft)) for name, share in state.last.items() if share.time == state.looked_at
     ]
     when = _when(state, state.looked_at)
     return f"{state_line(state)}; {when}: {', '.join(counted)}; {_reference(state, settings)}{_paying(state)}"
@@ -61,11 +61,11 @@ def state_line(state: WatchState) -> str:
     if not state.has_drift:
         return "no drift" if state.outside is None else _outside_text(*state.outside)
     what = state.counts.drifting or "acceptance"
-    found = moved(state.domains.get(state.shown or "", {}), SIDES[state.verdict]) if state.verdict in SIDES else None
+    domain = moved(state.domains.get(state.shown or "", {}), SIDES[state.verdict]) if state.verdict in SIDES else None
     of = (
         ""
-        if found is None
-        else f"; most in {found.domain} ({100 * found.change:+.1f} points, {100 * found.part:.0f}% of it)"
+        if domain is None
+        else f"; most in {domain.domain} ({100 * domain.change:+.1f} points, {100 * domain.part:.0f}% of it)"
     )
     return (
         f"drift: {what} is {_DIRECTION[state.verdict]} what it should be since about {clock(state.since)}{of} "
@@ -93,7 +93,7 @@ def paying_line(state: WatchState) -> str:
 
 
 def reference_line(state: WatchState, name: str) -> str:
-    """What the reference of the count `name` says, once it is known."""
+    """The reference of the count `name`, once it is known."""
     reference = state.reference(name)
     assert reference is not None
     level = (
@@ -132,8 +132,8 @@ def _reference(state: WatchState, settings: WatchConfig) -> str:
     if (reference := state.reference(name)) is not None:
         return f"hours usually within {100 * reference.band:.1f} points"
     hours = state.counts.by_name[name].drift.hours if name in state.counts.by_name else ()
-    days = sum(one.seconds for one in hours) / 86_400
-    drafts = sum(one.n for one in hours) / (state.last[name].dependence if name in state.last else 1.0)
+    days = sum(hour.seconds for hour in hours) / 86_400
+    drafts = sum(hour.n for hour in hours) / (state.last[name].dependence if name in state.last else 1.0)
     band = "nothing is tested until then" if not state.draft else f"until then a band of {100 * settings.band:g} points"
     return (
         f"learning the reference: {days:.1f} of {settings.reference_days} days, {drafts:,.0f} of "
@@ -148,9 +148,9 @@ def _paying(state: WatchState) -> str:
     return f"; speculation {'pays' if state.paying.pays else 'does not pay'} (x{speedup:.2f})"
 
 
-def figures(found: Findings) -> dict[str, Any]:
-    """For `--json`: of the state that has a drift, and each drift that is open."""
-    state = found.shown
+def figures(findings: Findings) -> dict[str, Any]:
+    """The figures for `--json`: those of the state that has a drift, and each drift that is open."""
+    state = findings.shown
     name = state.shown
     last = None if name is None else state.last.get(name)
     reference = None if name is None else state.reference(name)
@@ -166,14 +166,14 @@ def figures(found: Findings) -> dict[str, Any]:
         "reference": None if reference is None else asdict(reference),
         "speedup": state.paying.speedup,
         "pays": state.paying.pays if state.paying.speedup is not None else None,
-        "message": "; ".join(drift_lines(found)) or state_line(state),
+        "message": "; ".join(drift_lines(findings)) or state_line(state),
         "drifts": [
             {
-                "drift": one.verdict,
-                "since": clock(one.since),
-                "compared": compared_text(one),
-                "file": str(found.path(key)),
+                "drift": open_state.verdict,
+                "since": clock(open_state.since),
+                "compared": compared_text(open_state),
+                "file": str(findings.path(key)),
             }
-            for key, one in found.open.items()
+            for key, open_state in findings.open.items()
         ],
     }

@@ -23,11 +23,11 @@ _Kind = tuple[str, ...]  # the counts that a row has
 
 
 def source_of(log: Path, sources: Sequence[PromptSource]) -> PromptSource:
-    """The source of prompts that says which columns the rows of `log` have: the one that reads these files, else the only one
+    """The source of prompts that states which columns the rows of `log` have: the one that reads these files, else the only one
     that uses recorded answers (the log of before, archived), else the default columns."""
-    reading = [one for one in sources if _reads(one.path, log)]
-    found = reading or [one for one in sources if one.use_answers]
-    return found[0] if len(found) == 1 or reading else PromptSource(path="log")
+    reading = [source for source in sources if _reads(source.path, log)]
+    candidates = reading or [source for source in sources if source.use_answers]
+    return candidates[0] if len(candidates) == 1 or reading else PromptSource(path="log")
 
 
 def _reads(path: str, log: Path) -> bool:
@@ -49,14 +49,14 @@ class LogCounts:
         self._all = self._impossible = self._wrapped = 0
 
     def take(self, row: Any) -> None:
-        """One row. Rows without counts are passed over."""
+        """Add one row. Rows without counts are passed over."""
         self._all += 1
         counts = request_counts(row, self._source.answer_field)
         if counts is None:
             self._impossible += has_impossible_counts(row, self._source.answer_field)
             self._wrapped += isinstance(row, Mapping) and _CONTAINER <= row.keys()
             return
-        kind = tuple(one.name for one in fields(counts) if getattr(counts, one.name) is not None)
+        kind = tuple(field.name for field in fields(counts) if getattr(counts, field.name) is not None)
         domain, sums = self._domain(row), self._sums.setdefault(kind, {})
         sums[domain] = sums[domain] + counts if domain in sums else counts
         self._rows[kind] = self._rows.get(kind, 0) + 1
@@ -66,22 +66,22 @@ class LogCounts:
         return self._sums[self._kind] if self._rows else {}
 
     def problems(self) -> list[str]:
-        """A line each."""
-        found = []
+        """The problems of the rows, a line each."""
+        problems = []
         if self._impossible:
-            found.append(f"{self._impossible:,} of {self._all:,} rows have impossible counts of draft tokens")
+            problems.append(f"{self._impossible:,} of {self._all:,} rows have impossible counts of draft tokens")
         if self._rows and (others := sum(self._rows.values()) - self._rows[self._kind]):
-            found.append(f"{others:,} of {self._all:,} rows have other counts than most, and are left out")
+            problems.append(f"{others:,} of {self._all:,} rows have other counts than most, and are left out")
         if self._wrapped and not self._rows:
-            found.append(
+            problems.append(
                 f"{self._wrapped:,} of {self._all:,} rows are what a container printed (`log`, `stream`): name the file that the "
                 "logger itself writes (docs/logs.md)"
             )
         elif self._all and not self._rows:
-            found.append(
+            problems.append(
                 f"none of {self._all:,} rows has the counts of its request ({self._by_request or 'not known'})"
             )
-        return found
+        return problems
 
     @property
     def _kind(self) -> _Kind:

@@ -53,18 +53,18 @@ class WatchMetrics:
         self._looks = Counter(_PREFIX + "looks", "Looks at the engines.", ["name"], registry=self.registry)
 
     def serve(self, address: str) -> None:
-        """At `host:port`, in a thread. UsageError where that cannot be."""
+        """Serve the figures at `host:port`, in a thread. UsageError where that cannot be."""
         host, _, port = address.rpartition(":")
         try:
             start_http_server(int(port), host.strip("[]"), self.registry)
         except (OSError, OverflowError) as error:
             raise UsageError(f"watch.metrics: {address}: {error}; name another host:port") from None
 
-    def show(self, found: Findings, look: Look, settings: WatchConfig) -> None:
-        """The figures after a look: the drifts of all states, and the rest of what is compared now."""
-        state = found.own
-        if found.key != self._key:  # nothing of what was compared before
-            self._key = found.key
+    def show(self, findings: Findings, look: Look, settings: WatchConfig) -> None:
+        """Set the figures after a look: the drifts of all states, and the rest of what is compared now."""
+        state = findings.own
+        if findings.key != self._key:  # nothing of what was compared before
+            self._key = findings.key
             for gauge in (*self._counts.values(), self._evidence, self._gauges["speedup"], self._gauges["pays"]):
                 gauge.clear()
         self._set("last_look_timestamp_seconds", look.time)
@@ -76,7 +76,9 @@ class WatchMetrics:
             self._set("speedup", state.paying.speedup)
             self._set("pays", float(state.paying.pays))
         for side in SIDES:
-            self._drift.labels(self._name, side).set(float(any(one.verdict == side for one in found.open.values())))
+            self._drift.labels(self._name, side).set(
+                float(any(open_state.verdict == side for open_state in findings.open.values()))
+            )
         for count, watched in state.counts.by_name.items():
             for (side, chart), value in evidence(watched.drift, settings).items():
                 self._evidence.labels(self._name, short(count), side, chart).set(value)

@@ -32,20 +32,20 @@ class Moved:
 def with_look(
     known: Mapping[str, Mapping[str, Recent]], by_domain: Mapping[str, Counts], gamma: int | None, seconds: float
 ) -> dict[str, dict[str, Recent]]:
-    """With one more look, by the name of the count, the domains with the most traffic."""
-    found: dict[str, dict[str, Recent]] = {
+    """The sums after one more look, by the name of the count, of the domains with the most traffic."""
+    by_count: dict[str, dict[str, Recent]] = {
         count: {
-            domain: Recent(_faded(one.long, seconds, _LONG), _faded(one.short, seconds, _SHORT))
-            for domain, one in domains.items()
+            domain: Recent(_faded(recent.long, seconds, _LONG), _faded(recent.short, seconds, _SHORT))
+            for domain, recent in domains.items()
         }
         for count, domains in known.items()
     }
     for domain, counts in by_domain.items():
         for share in watched_shares(counts, None, gamma):
-            domains, added = found.setdefault(share.name, {}), (share.trials, share.successes)
+            domains, added = by_count.setdefault(share.name, {}), (share.trials, share.successes)
             before = domains.get(domain, Recent())
             domains[domain] = Recent(_plus(before.long, added), _plus(before.short, added))
-    return {count: _most(domains) for count, domains in found.items()}
+    return {count: _most(domains) for count, domains in by_count.items()}
 
 
 def _most(domains: dict[str, Recent]) -> dict[str, Recent]:
@@ -55,13 +55,13 @@ def _most(domains: dict[str, Recent]) -> dict[str, Recent]:
 
 def moved(domains: Mapping[str, Recent], side: int) -> Moved | None:
     """The domain that contributes most to the change of the last hours in the direction of `side`; None without domains."""
-    total = sum(one.short[0] for one in domains.values())
-    found = [
-        Moved(name, one.short[1] / one.short[0] - one.long[1] / one.long[0], one.short[0] / total)
-        for name, one in domains.items()
-        if one.short[0] > 0 and one.long[0] > 0
+    total = sum(recent.short[0] for recent in domains.values())
+    changes = [
+        Moved(name, recent.short[1] / recent.short[0] - recent.long[1] / recent.long[0], recent.short[0] / total)
+        for name, recent in domains.items()
+        if recent.short[0] > 0 and recent.long[0] > 0
     ]
-    most = max(found, key=lambda one: side * one.change * one.part, default=None)
+    most = max(changes, key=lambda change: side * change.change * change.part, default=None)
     return most if most is not None and side * most.change > 0 else None
 
 
@@ -70,5 +70,5 @@ def _faded(sums: tuple[float, float], seconds: float, memory: float) -> tuple[fl
     return sums[0] * left, sums[1] * left
 
 
-def _plus(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    return one[0] + other[0], one[1] + other[1]
+def _plus(sums: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    return sums[0] + other[0], sums[1] + other[1]

@@ -30,8 +30,9 @@ _Counters = Mapping[
 
 
 @stored
-class Asking:
-    """One canary. `number`: grows with each. `previous`: the number of the one before. `after`: empty where it was killed."""
+class CanaryCounters:
+    """The counters of the engines before and after one canary. `number`: grows with each. `previous`: the number of the one
+    before. `after`: empty where it was killed."""
 
     number: Count
     previous: Count
@@ -42,18 +43,18 @@ class Asking:
 @stored(
     name="record of canaries", schema=1, remedy="delete it; the watch then counts a canary's requests as traffic once"
 )
-class Askings:
-    """The latest, ascending."""
+class LatestCanaries:
+    """The counters around the latest canaries, ascending by number."""
 
-    askings: tuple[Asking, ...] = ()
+    askings: tuple[CanaryCounters, ...] = ()
 
 
-ASKINGS = StateFile(format_of(Askings), "askings/{}")
+ASKINGS = StateFile(format_of(LatestCanaries), "askings/{}")
 
 
 @dataclass
 class Growth:
-    """Filled when the canary has asked: by URL, what its engine counted meanwhile, or why that is not known."""
+    """What each engine counted while a canary asked, by URL, or why that is not known. Filled when the canary has asked."""
 
     by_url: dict[str, Increment | str] = field(default_factory=dict)
 
@@ -66,19 +67,19 @@ class OwnRequests:
     name: str
 
     @contextmanager
-    def apart(self) -> Iterator[Sequence[Asking]]:
-        """No canary asks while counters are read; what those before counted. NotFree where one is asking."""
+    def apart(self) -> Iterator[Sequence[CanaryCounters]]:
+        """The counters around the canaries so far; none asks inside, while counters are read. NotFree where one is asking."""
         with self.store.lock(self._lock, shared=True, wait_seconds=0.0):
-            yield (ASKINGS.find(self.store, self.name) or Askings()).askings
+            yield (ASKINGS.find(self.store, self.name) or LatestCanaries()).askings
 
     @contextmanager
     def asking(self, scraper: Scraper, engine: WatchedEngine, on_wait: Callable[[str], None]) -> Iterator[Growth]:
         """Send requests inside; everything that the engines count meanwhile is left out of traffic."""
         self.store.create()
         with self.store.lock(self._lock, on_wait):
-            known, growth = (ASKINGS.find(self.store, self.name) or Askings()).askings, Growth()
+            known, growth = (ASKINGS.find(self.store, self.name) or LatestCanaries()).askings, Growth()
             previous, scraped = known[-1].number if known else 0, scraper.scrape()
-            own = Asking(
+            own = CanaryCounters(
                 number=max(previous + 1, int(time.time())), previous=previous, before=_counters(scraped), after={}
             )
             self._write((*known, own))
@@ -88,45 +89,45 @@ class OwnRequests:
                 again = scraper.scrape()
                 self._write((*known, replace(own, after=_counters(again))))
                 growth.by_url |= {
-                    one.url: _growth(one, other, engine) for one, other in zip(scraped, again, strict=True)
+                    before.url: _growth(before, other, engine) for before, other in zip(scraped, again, strict=True)
                 }
 
     @property
     def _lock(self) -> str:
         return f"asking-{self.name}"
 
-    def _write(self, askings: tuple[Asking, ...]) -> None:
+    def _write(self, askings: tuple[CanaryCounters, ...]) -> None:
         read = max(1, sum(len(ranks or ()) for ranks in askings[-1].before.values()))
         most = max(1, min(_MOST_KEPT, _MOST_READ // read))
-        ASKINGS.write(self.store, Askings(askings=askings[-most:]), self.name)
+        ASKINGS.write(self.store, LatestCanaries(askings=askings[-most:]), self.name)
 
 
 def of_traffic(
-    page: Page, past: Replica | None, url: str, askings: Sequence[Asking], engine: WatchedEngine, now: float
+    page: Page, past: Replica | None, url: str, askings: Sequence[CanaryCounters], engine: WatchedEngine, now: float
 ) -> Increment:
-    """As `increment`, without what was counted while canaries asked. What lies between counters that are not known is left out,
-    and said."""
+    """What `increment` gives, without what was counted while canaries asked. What lies between counters that are not known is
+    left out, and reported."""
     latest = askings[-1].number if askings else 0
-    # The numbers are times too, which tell of a look by an earlier version.
+    # The numbers are times too, by which a look of an earlier version is placed.
     asked = 0 if past is None else int(past.seen) if past.asked is None else past.asked
-    due = [] if past is None else [one for one in askings if one.number > asked and url in one.before]
-    found, counts, problems = None, list[Counts](), list[str]()
+    due = [] if past is None else [asking for asking in askings if asking.number > asked and url in asking.before]
+    latest_increment, counts, problems = None, list[Counts](), list[str]()
     start = None if past is None or (due and askings[0].previous > asked) else past.engines
-    for end, following in [*((one.before[url], one.after.get(url)) for one in due), (page.engines, None)]:
+    for end, following in [*((asking.before[url], asking.after.get(url)) for asking in due), (page.engines, None)]:
         if end is not None:
-            begun = past if found is None else found.after
+            begun = past if latest_increment is None else latest_increment.after
             since = None if begun is None or start is None else replace(begun, engines=start)
-            found = increment(page if end is page.engines else Page(engines=end), since, engine, now)
-            counts += [] if found.counts is None else [found.counts]
-            problems += found.problems
+            latest_increment = increment(page if end is page.engines else Page(engines=end), since, engine, now)
+            counts += [] if latest_increment.counts is None else [latest_increment.counts]
+            problems += latest_increment.problems
         if past is not None and (start is None or end is None):
             problems.append("its counters before or after a canary are unknown: its counts in between are left out")
         start = following
-    assert found is not None  # the page's
+    assert latest_increment is not None  # the page's
     known = {} if past is None else past.engines
     return Increment(
         counts=sum(counts[1:], counts[0]) if counts else None,
-        after=replace(found.after, asked=latest),
+        after=replace(latest_increment.after, asked=latest),
         problems=tuple(dict.fromkeys(problems)),
         came=tuple(rank for rank in page.engines if rank not in known),
         left_out=len(due),
@@ -134,11 +135,11 @@ def of_traffic(
 
 
 def _counters(scraped: Sequence[Scrape]) -> _Counters:
-    return {one.url: None if one.page is None else one.page.engines for one in scraped}
+    return {scrape.url: None if scrape.page is None else scrape.page.engines for scrape in scraped}
 
 
 def _growth(before: Scrape, after: Scrape, engine: WatchedEngine) -> Increment | str:
     if before.page is None or after.page is None:
         return before.problem or after.problem
-    found = increment(after.page, increment(before.page, None, engine, 0.0).after, engine, 0.0)
-    return f"{after.url}: its counters began again meanwhile" if found.after.left else found
+    growth = increment(after.page, increment(before.page, None, engine, 0.0).after, engine, 0.0)
+    return f"{after.url}: its counters began again meanwhile" if growth.after.left else growth

@@ -20,8 +20,8 @@ _ENGINES: dict[str, WatchedEngine] = {
 
 
 @dataclass(frozen=True)
-class Served:
-    """The engine that is watched, and the exported draft that it should serve; None where no export says it."""
+class ServedDraft:
+    """The engine that is watched, and the exported draft that it should serve; `expected` is None without an export."""
 
     engine: WatchedEngine
     expected: Expected | None
@@ -29,7 +29,7 @@ class Served:
 
     @property
     def digest(self) -> str:
-        """Of the exported draft; empty without one."""
+        """The digest of the exported draft; empty without one."""
         return "" if self.expected is None else self.expected.draft.digest
 
     @property
@@ -40,20 +40,20 @@ class Served:
 
 
 def predicted_by(expected: Expected, figures: ServedFigures) -> Predicted:
-    """By one of the sets of figures of an export, at the draft length that its engine is started with."""
-    found = figures.by_draft_length[expected.gamma]
+    """The prediction by one of the sets of figures of an export, at the draft length that its engine is started with."""
+    expected_counts = figures.by_draft_length[expected.gamma]
     return Predicted(
         digest=expected.draft.digest,
         gamma=expected.gamma,
-        first=found.accepted_per_position[0],
-        accepted=found.accepted / found.drafts,
-        design_effect=found.design_effect,
+        first=expected_counts.accepted_per_position[0],
+        accepted=expected_counts.accepted / expected_counts.drafts,
+        design_effect=expected_counts.design_effect,
     )
 
 
-def served(config: Config) -> Served:
-    """By `watch.expected`, else by the champion's link in `promote.export.out`. UsageError where nothing says which engine runs,
-    or the export is of another one."""
+def served(config: Config) -> ServedDraft:
+    """The engine and its draft by `watch.expected`, else by the champion's link in `promote.export.out`. UsageError where nothing
+    states which engine runs, or the export is of another one."""
     export = config.promote.export
     named = config.watch.engine or (None if export is None else _ENGINES.get(export.engine))
     directory = _directory(config)
@@ -66,21 +66,21 @@ def served(config: Config) -> Served:
             f"watch.engine is {engine}, and {directory} was exported for {expected.engine}: engines count differently; "
             "correct one of them"
         )
-    return Served(engine, expected, directory is not None and _is_link(directory, config))
+    return ServedDraft(engine, expected, directory is not None and _is_link(directory, config))
 
 
 def _is_link(directory: Path, config: Config) -> bool:
     return config.watch.expected is None or directory.is_symlink()
 
 
-def check_countable(found: Served, settings: WatchConfig) -> None:
-    """UsageError where nothing says how many tokens the counters' drafts had, so no share could be computed."""
-    names = FACTS[found.engine].counters
+def check_countable(served_draft: ServedDraft, settings: WatchConfig) -> None:
+    """UsageError where nothing states how many tokens the counters' drafts had, so no share could be computed."""
+    names = FACTS[served_draft.engine].counters
     is_counted = bool(names.draft_tokens or names.drafted_per_position)
-    if settings.endpoints and not is_counted and found.expected is None and settings.draft_length is None:
+    if settings.endpoints and not is_counted and served_draft.expected is None and settings.draft_length is None:
         raise UsageError(
-            f"watch.draft_length: {FACTS[found.engine].title} does not count draft tokens, and there is no export that states "
-            "the draft length; set it to the draft tokens of a draft"
+            f"watch.draft_length: {FACTS[served_draft.engine].title} does not count draft tokens, and there is no export that "
+            "states the draft length; set it to the draft tokens of a draft"
         )
 
 

@@ -1,4 +1,4 @@
-"""A look: one reading of everything that tells how the champion does in production: the counters of all replicas, and the log."""
+"""A look: one reading of everything that shows how the champion does in production: the counters of all replicas, and the log."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,8 +42,8 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderState:
-    """What the next look has to know of those before. Its size is bounded. `time`: of the last look, in Unix seconds.
-    `watched`: the engine and the model, of which `replicas` are the counters."""
+    """What the next look needs of those before. Its size is bounded. `time`: of the last look, in Unix seconds. `watched`: the
+    engine and the model, of which `replicas` are the counters."""
 
     time: Number | None = None
     watched: Text = ""
@@ -52,7 +52,7 @@ class ReaderState:
 
 
 class Reader:
-    """Reads production. What cannot be read is told in the look, and never an exception.
+    """Reads production. What cannot be read is a problem in the look, and never an exception.
 
     Counts are those of the engines' counters; where no endpoints are configured, those of the log's rows, with the
     columns of `logged`.
@@ -111,7 +111,7 @@ class Reader:
     ) -> tuple[Counts | None, float | None, Mapping[str, Replica]]:
         """The counts and the requests in decode on an engine, over all replicas that answer. One that came after the first look
         is noted: its counts so far are of no known time."""
-        replicas, found, running, left_out = dict(self._state.replicas), list[Counts](), list[float](), 0
+        replicas, counted, running, left_out = dict(self._state.replicas), list[Counts](), list[float](), 0
         if not self._settings.endpoints:
             return None, None, replicas
         with self._own.apart() as askings:
@@ -121,21 +121,21 @@ class Reader:
                 problems.append(scrape.problem)
                 continue
             is_known = scrape.url in replicas
-            one = of_traffic(scrape.page, replicas.get(scrape.url), scrape.url, askings, self._engine, now)
-            left_out = max(left_out, one.left_out)
-            replicas[scrape.url] = one.after
-            problems += [f"{scrape.url}: {problem}" for problem in one.problems]
+            growth = of_traffic(scrape.page, replicas.get(scrape.url), scrape.url, askings, self._engine, now)
+            left_out = max(left_out, growth.left_out)
+            replicas[scrape.url] = growth.after
+            problems += [f"{scrape.url}: {problem}" for problem in growth.problems]
             if self._state.time is not None:
-                engines = [f"{scrape.url}, engine {rank}," for rank in one.came]
+                engines = [f"{scrape.url}, engine {rank}," for rank in growth.came]
                 who = engines if is_known else [scrape.url]
                 notes += [f"{name} came since the look before; it is counted from now on" for name in who]
-            found += [] if one.counts is None else [one.counts]
+            counted += [] if growth.counts is None else [growth.counts]
             running += [] if scrape.page.running is None else [scrape.page.running]
         if left_out:
             canaries = "a canary" if left_out == 1 else f"{left_out} canaries"
             notes.append(f"what the engines counted while {canaries} asked them is left out")
         average = sum(running) / len(running) if running else None
-        return _sum(found), average, forget(replicas, now, _KEPT_SECONDS, _MOST_REPLICAS)
+        return _sum(counted), average, forget(replicas, now, _KEPT_SECONDS, _MOST_REPLICAS)
 
     def _log(self, now: float, problems: list[str]) -> tuple[Mapping[str, Counts], LogPositions | None]:
         """The counts of the rows that were written since the look before."""

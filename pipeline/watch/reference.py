@@ -14,21 +14,21 @@ from scipy.stats import chi2
 
 from pipeline.config.watch import WatchConfig
 from pipeline.store.parsing import Amount, Count, Finite, stored
-from pipeline.watch.share import Share
+from pipeline.watch.share import WatchedShare
 
 HOUR = 3600.0
 BLOCK = 3 * HOUR
 SLOTS = 8  # blocks of a day
 _DAY = 24 * HOUR
 _MOST_HOURS = 24 * 366  # the longest `reference_days` and a day
-_DESIGN_EFFECT = 6.0  # of drafts, where nothing says it; 5.6 was seen on tokens of real prompts
+_DESIGN_EFFECT = 6.0  # of drafts, where nothing states it; 5.6 was seen on tokens of real prompts
 _UNCERTAIN = 0.1  # that the spread of the blocks is larger than its bound
 
 
 @stored
 class Sums:
-    """Of the looks of an hour. n: trials, e: successes beyond the predicted ones, s: successes; over the looks, the sums of n, e,
-    s, n^2, n e and e^2, and of the time."""
+    """The sums over the looks of an hour. n: trials, e: successes beyond the predicted ones, s: successes; over the looks, the
+    sums of n, e, s, n^2, n e and e^2, and of the time."""
 
     number: Count  # of the hour since 1970, or of the block
     seconds: Amount = 0.0
@@ -39,7 +39,7 @@ class Sums:
     ne: Finite = 0.0
     ee: Amount = 0.0
 
-    def plus(self, share: Share, seconds: float) -> "Sums":
+    def plus(self, share: WatchedShare, seconds: float) -> "Sums":
         n, e = share.trials, share.deviation
         return Sums(
             number=self.number,
@@ -77,13 +77,13 @@ class Reference:
     trials: Amount = 0.0
 
     def level_of(self, time: float, seconds: float) -> float:
-        """Of a look that ended at `time` and took `seconds`; of one of more than a block, the mean over its blocks."""
+        """The level of a look that ended at `time` and took `seconds`; of one of more than a block, the mean over its blocks."""
         if seconds <= BLOCK:
             return self.level[int((time - seconds / 2) // BLOCK) % SLOTS]
         last = int(time // BLOCK)
         first = max(int((time - seconds) // BLOCK), last - SLOTS + 1)
-        found = [self.level[number % SLOTS] for number in range(first, last + 1)]
-        return sum(found) / len(found)
+        levels = [self.level[number % SLOTS] for number in range(first, last + 1)]
+        return sum(levels) / len(levels)
 
     @property
     def mean_level(self) -> float:
@@ -95,15 +95,15 @@ class Reference:
         return self.design_effect * (1.0 if self.typical is None else max(1.0, trials / self.typical))
 
 
-def assumed(settings: WatchConfig, share: Share) -> Reference:
-    """What is taken until there is a reference: the stated band, half of which is taken for what is common to a look, and the
-    design effect that is stated, else the examined one."""
+def assumed(settings: WatchConfig, share: WatchedShare) -> Reference:
+    """The reference that is taken until there is a learned one: the stated band, half of which is taken for what is common to a
+    look, and the design effect that is stated, else the examined one."""
     effect = (settings.design_effect or share.design_effect or _DESIGN_EFFECT) * share.dependence
     typical = effect / (settings.band**2) if settings.band else None  # effect / 4 / (band / 2)^2
     return Reference(level=(0.0,) * SLOTS, band=settings.band, design_effect=effect, typical=typical)
 
 
-def with_look(hours: tuple[Sums, ...], share: Share, time: float, seconds: float) -> tuple[Sums, ...]:
+def with_look(hours: tuple[Sums, ...], share: WatchedShare, time: float, seconds: float) -> tuple[Sums, ...]:
     """The hours with one more look that ended at `time`; the last one is open."""
     hour = int((time - seconds / 2) // HOUR)
     before, last = (hours[:-1], hours[-1]) if hours and hours[-1].number == hour else (hours, Sums(number=hour))
@@ -112,7 +112,7 @@ def with_look(hours: tuple[Sums, ...], share: Share, time: float, seconds: float
 
 def learned(hours: Sequence[Sums], settings: WatchConfig, dependence: int) -> Reference | None:
     """The reference of closed hours; None where they are too few, or no block of the day was seen twice."""
-    seconds, trials = sum(one.seconds for one in hours), sum(one.n for one in hours)
+    seconds, trials = sum(hour.seconds for hour in hours), sum(hour.n for hour in hours)
     enough = seconds >= settings.reference_days * _DAY and trials >= settings.reference_drafts * dependence
     if not enough:
         return None
@@ -122,8 +122,8 @@ def learned(hours: Sequence[Sums], settings: WatchConfig, dependence: int) -> Re
     if freedom < 1:
         return None
     squares = sum((deviation - level[slot]) ** 2 for slot, deviation in blocks)
-    share = min(max(sum(one.s for one in hours) / trials, 0.01), 0.99)
-    effect, typical = _design_effect(hours, share), sum(one.nn for one in hours) / trials
+    share = min(max(sum(hour.s for hour in hours) / trials, 0.01), 0.99)
+    effect, typical = _design_effect(hours, share), sum(hour.nn for hour in hours) / trials
     return Reference(
         level=tuple(level),
         band=_band(hours, level, effect * share * (1 - share)),
@@ -136,26 +136,26 @@ def learned(hours: Sequence[Sums], settings: WatchConfig, dependence: int) -> Re
 
 
 def _blocks(hours: Sequence[Sums]) -> list[tuple[int, float]]:
-    """By block of three hours: its place in the day, and its deviation."""
-    found: dict[int, tuple[float, float]] = {}
-    for one in hours:
-        n, e = found.get(one.number // 3, (0.0, 0.0))
-        found[one.number // 3] = n + one.n, e + one.e
-    return [(block % SLOTS, e / n) for block, (n, e) in found.items() if n]
+    """The place in the day and the deviation of each block of three hours."""
+    sums: dict[int, tuple[float, float]] = {}
+    for hour in hours:
+        n, e = sums.get(hour.number // 3, (0.0, 0.0))
+        sums[hour.number // 3] = n + hour.n, e + hour.e
+    return [(block % SLOTS, e / n) for block, (n, e) in sums.items() if n]
 
 
 def _levels(blocks: Sequence[tuple[int, float]]) -> list[float]:
     """The mean deviation by block of the day; where one has no traffic, the mean of all."""
     mean = sum(deviation for _, deviation in blocks) / len(blocks)
     by_slot = [[deviation for slot, deviation in blocks if slot == wanted] for wanted in range(SLOTS)]
-    return [sum(found) / len(found) if found else mean for found in by_slot]
+    return [sum(deviations) / len(deviations) if deviations else mean for deviations in by_slot]
 
 
 def _design_effect(hours: Sequence[Sums], share: float) -> float:
-    """Variance of the looks around their hour over the binomial one; an hour of one look says nothing."""
-    several = [one for one in hours if one.n and one.nn < one.n**2]
-    binomial = sum(one.n - one.nn / one.n for one in several) * share * (1 - share)
-    return max(1.0, sum(one.within for one in several) / binomial) if binomial else 1.0
+    """Variance of the looks around their hour over the binomial one; an hour of one look is no evidence."""
+    several = [hour for hour in hours if hour.n and hour.nn < hour.n**2]
+    binomial = sum(hour.n - hour.nn / hour.n for hour in several) * share * (1 - share)
+    return max(1.0, sum(hour.within for hour in several) / binomial) if binomial else 1.0
 
 
 def _band(hours: Sequence[Sums], level: Sequence[float], variance: float) -> float:
@@ -164,8 +164,8 @@ def _band(hours: Sequence[Sums], level: Sequence[float], variance: float) -> flo
     `variance`: of one trial, design effect included. Of a deviation with the variance t^2 beside a sampling error of v, the part
     t^2 / (t^2 + v) of the square is its own.
     """
-    mean = sum(one.n for one in hours) / len(hours)
-    busy = [(one.n, one.e / one.n - level[one.number // 3 % SLOTS]) for one in hours if one.n > mean / 4]
+    mean = sum(hour.n for hour in hours) / len(hours)
+    busy = [(hour.n, hour.e / hour.n - level[hour.number // 3 % SLOTS]) for hour in hours if hour.n > mean / 4]
     square = sum(n * deviation**2 for n, deviation in busy) / sum(n for n, _ in busy)
     error = variance * len(busy) / sum(n for n, _ in busy)
     own = max(0.0, 1 - error / square) if square else 0.0

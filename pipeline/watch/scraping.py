@@ -28,7 +28,7 @@ _QUOTED = 200  # characters of what went wrong
 
 @dataclass(frozen=True)
 class Scrape:
-    """What one endpoint gave: a page, or the line that says why there is none."""
+    """What one endpoint gave: a page, or the line that states why there is none."""
 
     url: str
     page: Page | None = None
@@ -55,11 +55,11 @@ class Scraper:
         # Made at each look, for SSL_CERT_FILE may have changed, and once for all: reading the authorities takes a while.
         tls = ssl.create_default_context() if any(url.startswith("https:") for url in self._urls) else None
 
-        async def one(url: str) -> Scrape:
+        async def limited(url: str) -> Scrape:
             async with free:
                 return await self._one(url, tls)
 
-        return await asyncio.gather(*(one(url) for url in self._urls))
+        return await asyncio.gather(*(limited(url) for url in self._urls))
 
     async def _one(self, url: str, tls: ssl.SSLContext | None) -> Scrape:
         try:
@@ -114,11 +114,11 @@ class Scraper:
             return f"HTTP {status}: there is no {path} ({names.needs}; watch.engine is {self._engine})"
         if 300 <= status < 400:
             return f"HTTP {status}: it redirects {path}; write the URL of the server itself"
-        said = raw[: 4 * _QUOTED].decode(errors="replace").strip()
-        return f"HTTP {status}: {said}" if said and not said.startswith("<") else f"HTTP {status}"
+        text = raw[: 4 * _QUOTED].decode(errors="replace").strip()
+        return f"HTTP {status}: {text}" if text and not text.startswith("<") else f"HTTP {status}"
 
     def _brief(self, text: str) -> str:
-        """In one line. A server may repeat the token, and send elsewhere with another one in the URL."""
+        """The answer in one line. A server may repeat the token, and send elsewhere with another one in the URL."""
         text = printable(masked(" ".join(self._without_token(text).split())))
         return text if len(text) <= _QUOTED else text[:_QUOTED] + "..."
 
@@ -136,7 +136,7 @@ def _place(url: URL, location: str) -> URL | None:
 
 
 class _Refused(Exception):
-    """An answer with another status than 200. The text says what to do."""
+    """An answer with another status than 200. The text states what to do."""
 
 
 def _token(variable: str | None) -> str:

@@ -32,9 +32,9 @@ class Predicted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
-    """`successes` of `trials`, and the share that was predicted; 0 without a prediction. `dependence`: trials of one draft, which
-    agree with one another."""
+class WatchedShare:
+    """A watched share: `successes` of `trials`, and the share that was predicted; 0 without a prediction. `dependence`: trials of
+    one draft, which agree with one another."""
 
     name: str
     trials: float
@@ -45,7 +45,7 @@ class Share:
 
     @property
     def rate(self) -> float:
-        """As counted."""
+        """The share as counted."""
         return self.successes / self.trials
 
     @property
@@ -55,14 +55,16 @@ class Share:
 
 
 def with_draft_tokens(counts: Counts, gamma: int | None) -> Counts:
-    """With the draft tokens of an engine that counts drafts and not their tokens, at a constant draft length `gamma`."""
+    """The counts with the draft tokens of an engine that counts drafts and not their tokens, at a constant draft length
+    `gamma`."""
     if counts.draft_tokens is not None or counts.drafts is None or gamma is None:
         return counts
     return replace(counts, draft_tokens=counts.drafts * gamma)
 
 
-def watched_shares(counts: Counts, predicted: Predicted | None, gamma: int | None) -> list[Share]:
-    """First tokens where the engine counts them, and the accepted tokens of all draft tokens. Empty where nothing was drafted.
+def watched_shares(counts: Counts, predicted: Predicted | None, gamma: int | None) -> list[WatchedShare]:
+    """The shares of first tokens where the engine counts them, and the accepted tokens of all draft tokens. Empty where nothing
+    was drafted.
 
     No engine exports how many drafts had a second token, so with a changing draft length only first tokens are comparable, and
     all draft tokens are watched only where nothing else is. At a constant one they show what happens at later positions.
@@ -73,7 +75,7 @@ def watched_shares(counts: Counts, predicted: Predicted | None, gamma: int | Non
     if first is not None and not is_one_length:
         return [first]
     name = f"{ALL} (draft length {length})" if is_one_length else ALL
-    return [one for one in (first, _all(counts, predicted, length, name)) if one is not None]
+    return [share for share in (first, _all(counts, predicted, length, name)) if share is not None]
 
 
 def has_one_length(counts: Counts, gamma: int | None) -> bool:
@@ -84,10 +86,10 @@ def has_one_length(counts: Counts, gamma: int | None) -> bool:
     return counts.draft_tokens is None or abs(counts.draft_tokens - expected) <= _ONE_LENGTH * expected
 
 
-def _first(counts: Counts, predicted: Predicted | None) -> Share | None:
+def _first(counts: Counts, predicted: Predicted | None) -> WatchedShare | None:
     if counts.accepted_first is None or not counts.drafts:
         return None
-    return Share(
+    return WatchedShare(
         name=FIRST,
         trials=counts.drafts,
         successes=counts.accepted_first,
@@ -96,11 +98,11 @@ def _first(counts: Counts, predicted: Predicted | None) -> Share | None:
     )
 
 
-def _all(counts: Counts, predicted: Predicted | None, length: int | None, name: str) -> Share | None:
+def _all(counts: Counts, predicted: Predicted | None, length: int | None, name: str) -> WatchedShare | None:
     proposed = with_draft_tokens(counts, length).draft_tokens
     if counts.accepted is None or not proposed:
         return None
-    return Share(
+    return WatchedShare(
         name=name,
         trials=proposed,
         successes=min(counts.accepted, proposed),

@@ -22,8 +22,8 @@ from pipeline.watch.watched_counts import WatchedCounts
 
 @stored
 class Last:
-    """A count in the last look that had it: for `/metrics`, and for who asks what the watch says. `share`: as counted.
-    `dependence`: trials of a draft."""
+    """A count in the last look that had it: for `/metrics`, and for readers of the state. `share`: as counted. `dependence`:
+    trials of a draft."""
 
     time: Moment
     share: Amount
@@ -34,9 +34,10 @@ class Last:
 
 @stored(name="state of the watch", schema=1, remedy="move it away; the watch then learns its reference again")
 class WatchState:
-    """`draft`: the digest of the exported draft, empty without one. `domains`, `last`: by the name of the count. `told`: the
-    states that the receiver of notices knows. `compared`: None before the first look, and in a file of an earlier version.
-    `champion`: while there is a drift, the digest of the registry's champion under which it was found; empty if not known."""
+    """The state of a watch. `draft`: the digest of the exported draft, empty without one. `domains`, `last`: by the name of the
+    count. `told`: the states that the receiver of notices has accepted. `compared`: None before the first look, and in a file of
+    an earlier version. `champion`: while there is a drift, the digest of the registry's champion under which it was found; empty
+    if not known."""
 
     reader: ReaderState
     draft: Text
@@ -52,7 +53,7 @@ class WatchState:
 
     @property
     def known_compared(self) -> Compared | None:
-        """What the looks so far have compared; of an earlier version by what its reader knows. None where nothing says it."""
+        """What the looks so far have compared; of an earlier version by the state of its reader. None where nothing states it."""
         if self.compared is not None or not self.looks:
             return self.compared
         log = () if self.reader.log is None else (self.reader.log.path,)
@@ -83,37 +84,39 @@ class WatchState:
     @property
     def shown(self) -> str | None:
         """The count to show where there is room for one: the one that drifts, else first tokens; None before the first look."""
-        latest = [name for name, one in self.last.items() if one.time == self.looked_at]
+        latest = [name for name, share in self.last.items() if share.time == self.looked_at]
         return self.counts.drifting or min(latest, key=lambda name: name != FIRST, default=None)
 
     @property
     def outside(self) -> tuple[str, Outside] | None:
         """The count that is far from its prediction in the last look that had counts, without a drift yet."""
-        latest = {name for name, one in self.last.items() if one.time == self.looked_at}
-        found = [(name, one) for name, one in self.counts.outside.items() if name in latest]
-        return min(found, key=lambda one: one[1].seconds, default=None)
+        latest = {name for name, share in self.last.items() if share.time == self.looked_at}
+        outliers = [(name, outlier) for name, outlier in self.counts.outside.items() if name in latest]
+        return min(outliers, key=lambda item: item[1].seconds, default=None)
 
     def reference(self, name: str) -> Reference | None:
-        """Of this count, once it is known."""
+        """The reference of this count, once it is known."""
         return self.counts.by_name[name].drift.reference if name in self.counts.by_name else None
 
     @property
     def looked_at(self) -> float | None:
         """When something was counted last, Unix seconds."""
-        return max((one.time for one in self.last.values()), default=None)
+        return max((share.time for share in self.last.values()), default=None)
 
 
-def _check(found: WatchState) -> None:
-    for one in found.counts.by_name.values():
-        _check_drift(one.drift)
-    if any(not 0 <= value < inf for one in found.window.counts for value in asdict(one).values() if value is not None):
+def _check(state: WatchState) -> None:
+    for watched in state.counts.by_name.values():
+        _check_drift(watched.drift)
+    if any(
+        not 0 <= value < inf for counts in state.window.counts for value in asdict(counts).values() if value is not None
+    ):
         raise ValueError("window.counts: numbers of 0 or more are expected")
 
 
 def _check_drift(drift: Drift) -> None:
     if set(drift.looks) != set(SIDES) or set(drift.blocks) != set(SIDES):
         raise ValueError("drift: a chart for each side is expected")
-    sizes = {len(one.components) for charts in (drift.looks, drift.blocks) for one in charts.values()}
+    sizes = {len(detector.components) for charts in (drift.looks, drift.blocks) for detector in charts.values()}
     if sizes != {len(started(0.0).looks["low"].components)} or len(drift.end.components) != 1:
         raise ValueError("drift: another number of sizes than this version tests")
     if drift.reference is not None and len(drift.reference.level) != SLOTS:
@@ -124,13 +127,13 @@ STATE = StateFile(format_of(WatchState, check=_check), "watch/{}")
 
 
 def all_states(store: Store, name: str) -> dict[str, WatchState]:
-    """Of this registered name, by the key of the file: the first one has the name itself."""
-    found = {key: STATE.find(store, key) for key in STATE.keys(store, name)}
-    return {key: state for key, state in found.items() if state is not None}
+    """The states of this registered name, by the key of the file: the first one has the name itself."""
+    by_key = {key: STATE.find(store, key) for key in STATE.keys(store, name)}
+    return {key: state for key, state in by_key.items() if state is not None}
 
 
 def new_state(time: float) -> WatchState:
-    """Before the first look."""
+    """The state before the first look."""
     return WatchState(
         reader=ReaderState(), draft="", counts=WatchedCounts(began=time), window=Window(), domains={}, paying=Paying()
     )

@@ -33,7 +33,7 @@ class Window:
         return sum(self.counts[1:], self.counts[0]) if self.counts else None
 
     def with_look(self, counts: Counts, time: float, settings: WatchConfig) -> "Window":
-        """The oldest looks are dropped as long as `watch.window` draft tokens remain."""
+        """The window after one more look. The oldest looks are dropped as long as `watch.window` draft tokens remain."""
         kept = (*self.counts, counts)
         while len(kept) > 1 and _tokens(kept[1:]) >= settings.window:
             kept = kept[1:]
@@ -46,12 +46,12 @@ class Window:
 
 
 def _tokens(counts: tuple[Counts, ...]) -> float:
-    return sum(one.draft_tokens or 0.0 for one in counts)
+    return sum(counted.draft_tokens or 0.0 for counted in counts)
 
 
 @stored
 class Paying:
-    """`speedup`: an exponential mean over the looks; None before the first. `since`: Unix seconds."""
+    """Whether speculation pays. `speedup`: an exponential mean over the looks; None before the first. `since`: Unix seconds."""
 
     speedup: Amount | None = None
     pays: Flag = True
@@ -66,7 +66,8 @@ class Paying:
 
 
 def observed_speedup(look: Look, gamma: int, costs: StepCosts, context: int) -> float | None:
-    """None where the counters or the profile do not say it, such as at a load or draft length that was not measured."""
+    """The speedup; None where the counters or the profile do not give it, such as at a load or draft length that was not
+    measured."""
     counts, running = look.counts, look.running
     if counts is None or counts.accepted is None or not counts.drafts or not running or not costs.plain:
         return None

@@ -7,7 +7,7 @@ from pipeline.config.watch import WatchConfig
 from pipeline.store.parsing import Amount, Moment, Text, stored
 from pipeline.watch.drift import Drift, Outside, Verdict, forgetting, started
 from pipeline.watch.reference import HOUR
-from pipeline.watch.share import Share
+from pipeline.watch.share import WatchedShare
 
 _OVER = 86_400.0  # seconds of looks without a count after which its drift is over
 _FORGOTTEN = 30 * _OVER  # and its reference forgotten
@@ -23,16 +23,16 @@ class Watched:
 
 @stored
 class WatchedCounts:
-    """By the name of the count. Level and spread of one say nothing of another, nor do those of one draft length of another
-    length, so each has its own test. `began`: Unix seconds."""
+    """The tests by the name of the count. Level and spread of one are no evidence about another, nor do those of one draft length
+    of another length, so each has its own test. `began`: Unix seconds."""
 
     began: Moment
     by_name: Mapping[Text, Watched] = field(default_factory=dict)
 
     @property
     def drifting(self) -> str | None:
-        """The count that drifts. While one does and is counted, the others are not tested: they would tell of the same drift."""
-        return next((name for name, one in self.by_name.items() if one.drift.verdict != "steady"), None)
+        """The count that drifts. While one does and is counted, the others are not tested: they would report the same drift."""
+        return next((name for name, watched in self.by_name.items() if watched.drift.verdict != "steady"), None)
 
     @property
     def verdict(self) -> Verdict:
@@ -41,19 +41,27 @@ class WatchedCounts:
 
     @property
     def outside(self) -> Mapping[str, Outside]:
-        """By name of the count, while nothing drifts."""
-        found = {} if self.drifting else {name: one.drift.outside for name, one in self.by_name.items()}
-        return {name: outside for name, outside in found.items() if outside is not None}
+        """The counts far from their predictions by name, while nothing drifts."""
+        outside_by_name = (
+            {} if self.drifting else {name: watched.drift.outside for name, watched in self.by_name.items()}
+        )
+        return {name: outside for name, outside in outside_by_name.items() if outside is not None}
 
     @property
     def since(self) -> float:
         """When the verdict became true, Unix seconds."""
         name = self.drifting
-        found = [one.drift.since for one in self.by_name.values()] if name is None else [self.by_name[name].drift.since]
-        return max(found, default=self.began)
+        beginnings = (
+            [watched.drift.since for watched in self.by_name.values()]
+            if name is None
+            else [self.by_name[name].drift.since]
+        )
+        return max(beginnings, default=self.began)
 
-    def with_look(self, shares: Sequence[Share], time: float, seconds: float, settings: WatchConfig) -> "WatchedCounts":
-        """With one more look, which ended at `time` and took `seconds`.
+    def with_look(
+        self, shares: Sequence[WatchedShare], time: float, seconds: float, settings: WatchConfig
+    ) -> "WatchedCounts":
+        """The tests after one more look, which ended at `time` and took `seconds`.
 
         Where a count is missing at some replicas, or in some rows of a log, looks with and without it may alternate, and an
         engine may draft another length for some hours, so a count is left only after a day of looks.
@@ -72,20 +80,20 @@ class WatchedCounts:
         return counts
 
     def renewed(self, time: float) -> "WatchedCounts":
-        """Another champion is served: references, which are of deviations from the prediction, stay."""
-        by_name = {name: replace(one, drift=one.drift.renewed(time)) for name, one in self.by_name.items()}
+        """The tests once another champion is served: references, which are of deviations from the prediction, stay."""
+        by_name = {name: replace(watched, drift=watched.drift.renewed(time)) for name, watched in self.by_name.items()}
         return replace(self, by_name=by_name)
 
 
 def _with_missed(counts: WatchedCounts, seen: set[str], time: float, seconds: float) -> WatchedCounts:
-    """After a look that had the counts `seen`."""
+    """The tests after a look that had the counts `seen`."""
     passed = min(seconds, HOUR) if seen else 0.0  # a look after a pause is one look
     kept = {}
-    for name, one in counts.by_name.items():
-        missed = 0.0 if name in seen else one.missed + passed
-        is_over = missed >= _OVER and one.drift.verdict != "steady"
+    for name, watched in counts.by_name.items():
+        missed = 0.0 if name in seen else watched.missed + passed
+        is_over = missed >= _OVER and watched.drift.verdict != "steady"
         if missed < _FORGOTTEN:
-            kept[name] = Watched(drift=one.drift.renewed(time) if is_over else one.drift, missed=missed)
+            kept[name] = Watched(drift=watched.drift.renewed(time) if is_over else watched.drift, missed=missed)
     return replace(counts, by_name=kept)
 
 
@@ -94,12 +102,14 @@ def _with(counts: WatchedCounts, name: str, drift: Drift) -> WatchedCounts:
 
 
 def _others_anew(counts: WatchedCounts, name: str, changed: Drift) -> WatchedCounts:
-    """What the others have seen is of the drift that has begun, or of one that has ended."""
+    """The tests with all others begun anew: what they have seen is of the drift that has begun, or of one that has ended."""
     is_over = changed.verdict == "steady"
 
     def anew(drift: Drift) -> Drift:
         kept = drift if is_over else forgetting(drift, changed.since)
         return replace(kept.renewed(changed.since), block=None)
 
-    others = {other: replace(one, drift=anew(one.drift)) for other, one in counts.by_name.items() if other != name}
+    others = {
+        other: replace(watched, drift=anew(watched.drift)) for other, watched in counts.by_name.items() if other != name
+    }
     return replace(counts, by_name={**counts.by_name, **others})

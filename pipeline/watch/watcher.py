@@ -1,4 +1,4 @@
-"""One look: read, test, and say what has changed. Does no I/O but by its reader."""
+"""One look: read, test, and report what has changed. Does no I/O but by its reader."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pipeline.config.watch import WatchConfig
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.watch import moved
-from pipeline.watch.prediction import Served
+from pipeline.watch.prediction import ServedDraft
 from pipeline.watch.reading import Look
-from pipeline.watch.share import Share, watched_shares, with_draft_tokens
+from pipeline.watch.share import WatchedShare, watched_shares, with_draft_tokens
 from pipeline.watch.state import Last, WatchState
 from pipeline.watch.thresholds import Window, observed_speedup
 from pipeline.watch.watched_counts import WatchedCounts
@@ -22,7 +22,9 @@ class Costs:
     context: int
 
 
-def with_look(state: WatchState, look: Look, served: Served, settings: WatchConfig, costs: Costs | None) -> WatchState:
+def with_look(
+    state: WatchState, look: Look, served: ServedDraft, settings: WatchConfig, costs: Costs | None
+) -> WatchState:
     """The state after `look`, but for the reader's. The counts since another draft is served are of both, so the look that
     finds it tests nothing."""
     after = _with_look(state, look, served, settings, costs)
@@ -30,7 +32,9 @@ def with_look(state: WatchState, look: Look, served: Served, settings: WatchConf
     return replace(after, champion=state.champion if goes_on else "")
 
 
-def _with_look(state: WatchState, look: Look, served: Served, settings: WatchConfig, costs: Costs | None) -> WatchState:
+def _with_look(
+    state: WatchState, look: Look, served: ServedDraft, settings: WatchConfig, costs: Costs | None
+) -> WatchState:
     predicted, time = served.predicted, look.time
     state = replace(state, looks=state.looks + 1)
     if served.digest != state.draft:
@@ -51,7 +55,7 @@ def _with_look(state: WatchState, look: Look, served: Served, settings: WatchCon
     return _with_paying(replace(state, last=last, domains=domains), look, gamma, costs)
 
 
-def _last(share: Share, time: float) -> Last:
+def _last(share: WatchedShare, time: float) -> Last:
     return Last(
         time=time,
         share=share.rate,
@@ -62,8 +66,8 @@ def _last(share: Share, time: float) -> Last:
 
 
 def _of_draft(state: WatchState, digest: str, time: float) -> WatchState:
-    """Another draft is champion and served. A reference stays if it is of deviations from a prediction, and the next look has
-    a prediction."""
+    """The state once another draft is champion and served. A reference stays if it is of deviations from a prediction, and the
+    next look has a prediction."""
     counts = state.counts.renewed(time) if digest and state.draft else WatchedCounts(began=time)
     return replace(state, draft=digest, counts=counts, window=Window())
 
@@ -77,28 +81,28 @@ def _with_paying(state: WatchState, look: Look, gamma: int | None, costs: Costs 
     return replace(state, paying=state.paying.with_look(speedup, look.time, look.seconds))
 
 
-def _gamma(served: Served, settings: WatchConfig) -> int | None:
+def _gamma(served: ServedDraft, settings: WatchConfig) -> int | None:
     return settings.draft_length if served.expected is None else served.expected.gamma
 
 
 def ended(state: WatchState, time: float) -> WatchState:
-    """Without its drift, which was of a champion before. References stay, as where another champion is served."""
+    """The state without its drift, which was of a champion before. References stay, as where another champion is served."""
     return replace(state, counts=state.counts.renewed(time), window=Window(), champion="")
 
 
 def changes(before: WatchState, after: WatchState) -> Sequence[str]:
     """What of the state has changed: `drift` (or a look that is far outside has come or gone), `paying`, `reference`."""
-    found = []
+    changed = []
     has_changed = (before.verdict, before.since) != (after.verdict, after.since) and (
         before.has_drift or after.has_drift
     )
     if has_changed or (before.outside is None) != (after.outside is None):
-        found.append("drift")
+        changed.append("drift")
     if before.paying.pays != after.paying.pays:
-        found.append("paying")
+        changed.append("paying")
     if learned(before, after):
-        found.append("reference")
-    return found
+        changed.append("reference")
+    return changed
 
 
 def learned(before: WatchState, after: WatchState) -> Sequence[str]:

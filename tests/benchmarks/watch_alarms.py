@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pipeline.config.watch import WatchConfig
-from pipeline.watch.share import ALL, FIRST, Share
+from pipeline.watch.share import ALL, FIRST, WatchedShare
 from pipeline.watch.watched_counts import WatchedCounts
 from tests.benchmarks.distillation.domains import DATA
 from tests.benchmarks.figures import write
@@ -129,8 +129,10 @@ def _told(found: Traffic, predicted: Predictions, since: int) -> list[tuple[int,
             continue
         before = counts.verdict
         shares = [
-            Share(name=FIRST, trials=drafts, successes=first, predicted=predicted[0]),
-            Share(name=ALL, trials=_TOKENS * drafts, successes=accepted, predicted=predicted[1], dependence=_TOKENS),
+            WatchedShare(name=FIRST, trials=drafts, successes=first, predicted=predicted[0]),
+            WatchedShare(
+                name=ALL, trials=_TOKENS * drafts, successes=accepted, predicted=predicted[1], dependence=_TOKENS
+            ),
         ]
         counts = counts.with_look(shares, (scrape + 1) * SCRAPE, SCRAPE, settings)
         if counts.verdict not in ("steady", before):

@@ -390,7 +390,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="record of canaries", file="store/askings/x.json", valid=_json(asdict(ASKED)),
-        read=lambda place: ASKINGS.find(_store(place), "x"), covers=("pipeline/watch/own_requests:Askings",),
+        read=lambda place: ASKINGS.find(_store(place), "x"), covers=("pipeline/watch/own_requests:LatestCanaries",),
     ),
     Kind(
         name="result of a verification", file="store/verified/x.json", valid=_json(asdict(verification())),

@@ -21,14 +21,14 @@ from pipeline.latency.costs.measured_points import MeasuredPoints
 from pipeline.store.files import write_json
 from pipeline.store.parsing import format_of
 from pipeline.store.runs import RunRecord
-from pipeline.watch.own_requests import Askings
+from pipeline.watch.own_requests import LatestCanaries
 from pipeline.watch.state import WatchState
 
 STORED = Path(__file__).parents[2] / "fixtures" / "stored"
 KINDS: dict[str, type[Any]] = {
     "decision": Decision,
     "kept_choices_of_a_head": KeptChoices,
-    "record_of_canaries": Askings,
+    "record_of_canaries": LatestCanaries,
     "expected_counters": Expected,
     "learning_curve": LearningCurve,
     "measured_points": MeasuredPoints,

@@ -18,18 +18,20 @@ from pipeline.watch.drift import started
 from pipeline.watch.exposition import Total
 from pipeline.watch.findings import Findings
 from pipeline.watch.moved import with_look as domains_with_look
-from pipeline.watch.own_requests import Asking, Askings
+from pipeline.watch.own_requests import CanaryCounters, LatestCanaries
 from pipeline.watch.reference import SLOTS, Reference, with_look
-from pipeline.watch.share import FIRST, Share
+from pipeline.watch.share import FIRST, WatchedShare
 from pipeline.watch.state import Last, WatchState, new_state
 from pipeline.watch.thresholds import Paying, Window
 from pipeline.watch.watched_counts import Watched, WatchedCounts
 
 _TOTALS = {"drafts": Total(value=10.0, created=1.7e9), "accepted": Total(value=7.0)}
-ASKED = Askings(
+ASKED = LatestCanaries(
     askings=(
-        Asking(number=1, previous=0, before={"http://one:8000": {"0": _TOTALS}}, after={}),
-        Asking(number=2, previous=1, before={"http://one:8000": {"0": _TOTALS}}, after={"http://one:8000": None}),
+        CanaryCounters(number=1, previous=0, before={"http://one:8000": {"0": _TOTALS}}, after={}),
+        CanaryCounters(
+            number=2, previous=1, before={"http://one:8000": {"0": _TOTALS}}, after={"http://one:8000": None}
+        ),
     )
 )
 
@@ -81,7 +83,7 @@ def FlatCosts(plain: float, speculative: float) -> StepCosts:
 def watched_state() -> WatchState:
     """A state with something in every field."""
     counts = Counts(drafts=10.0, draft_tokens=50.0, accepted=20.0, accepted_first=8.0, tokens=30.0)
-    share = Share(name=FIRST, trials=10.0, successes=8.0, predicted=0.7)
+    share = WatchedShare(name=FIRST, trials=10.0, successes=8.0, predicted=0.7)
     reference = Reference(
         level=(0.01,) * SLOTS, band=0.02, design_effect=3.0, typical=100.0, block=0.01, days=7.0, trials=1e5
     )

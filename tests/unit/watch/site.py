@@ -14,7 +14,7 @@ from pipeline.progress import Progress
 from pipeline.store.artifacts import Store
 from pipeline.watch import acting
 from pipeline.watch.acting import Watch, watch_of
-from pipeline.watch.prediction import Served
+from pipeline.watch.prediction import ServedDraft
 from pipeline.watch.reading import Look, ReaderState
 from tests.unit.watch.expectations import expected_at
 
@@ -45,7 +45,9 @@ class Site:
 
     root: Path
     config: Config = field(default_factory=watch_config)
-    served: Served = field(default_factory=lambda: Served("vllm", expected_at(first=0.8, accepted=1.92, gamma=3)))
+    served: ServedDraft = field(
+        default_factory=lambda: ServedDraft("vllm", expected_at(first=0.8, accepted=1.92, gamma=3))
+    )
     first: float | None = 0.8
     problems: tuple[str, ...] = ()
     lines: list[str] = field(default_factory=list)

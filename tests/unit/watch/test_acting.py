@@ -12,7 +12,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.artifacts import Store
 from pipeline.watch import acting
 from pipeline.watch.acting import Watch
-from pipeline.watch.prediction import Served
+from pipeline.watch.prediction import ServedDraft
 from pipeline.watch.reading import Look, ReaderState
 from pipeline.watch.state import STATE
 from pipeline.watch.thresholds import Paying
@@ -91,7 +91,7 @@ def test_an_export_that_was_replaced_is_read_at_the_next_look(site: Site) -> Non
     watch = site.watch()
     now = look_at(watch, site, [0.8] * 2 + [0.4] * 4)
     assert "low" == watch.findings.own.verdict
-    site.served = Served("vllm", expected_at(first=0.4, accepted=1.2, gamma=3, digest="other"), by_link=True)
+    site.served = ServedDraft("vllm", expected_at(first=0.4, accepted=1.2, gamma=3, digest="other"), by_link=True)
     look_at(watch, site, [0.4], now)
     assert ("steady", "other") == (watch.findings.own.verdict, watch.findings.own.draft)
 
@@ -149,7 +149,7 @@ def test_costs_are_of_the_served_variant_at_the_configured_context(site: Site, m
     site.config = watch_config(gate={"profile": profiles, "load": load})
     expected = site.served.expected
     assert expected is not None
-    site.served = Served("vllm", replace(expected, draft=replace(expected.draft, variant="int8")))
+    site.served = ServedDraft("vllm", replace(expected, draft=replace(expected.draft, variant="int8")))
     watch = site.watch()
     look_at(watch, site, [0.8] * 2)
     assert {"int8.json"} == set(seen)
@@ -259,7 +259,7 @@ def test_a_look_that_fails_is_told_once_and_the_next_is_made(site: Site, monkeyp
     """A damaged export, a full disk; when it is over the state is told."""
 
     def fail(error: Exception) -> Callable[[], None]:
-        def served(config: object) -> Served:
+        def served(config: object) -> ServedDraft:
             raise error
 
         return lambda: monkeypatch.setattr(acting, "served", served)

@@ -9,7 +9,7 @@ import pytest
 from pipeline.config.watch import WatchConfig
 from pipeline.watch.drift import Drift, evidence, started
 from pipeline.watch.reference import BLOCK, SLOTS, Reference, assumed, learned, with_look
-from pipeline.watch.share import FIRST, Share
+from pipeline.watch.share import FIRST, WatchedShare
 
 SETTINGS = WatchConfig()
 LOOK = 300.0
@@ -17,8 +17,10 @@ DAY = 288
 PREDICTED = 0.7
 
 
-def _share(rng: np.random.Generator, rate: float, drafts: int = 2000, predicted: float = PREDICTED) -> Share:
-    return Share(name=FIRST, trials=float(drafts), successes=float(rng.binomial(drafts, rate)), predicted=predicted)
+def _share(rng: np.random.Generator, rate: float, drafts: int = 2000, predicted: float = PREDICTED) -> WatchedShare:
+    return WatchedShare(
+        name=FIRST, trials=float(drafts), successes=float(rng.binomial(drafts, rate)), predicted=predicted
+    )
 
 
 def _run(
@@ -181,7 +183,7 @@ def test_a_reference_is_level_and_spread() -> None:
         hour, slot = look // 12, look // 36 % SLOTS
         rate = PREDICTED + (0.04 if slot == 2 else 0) + (0.03 if hour % 2 else -0.03)
         successes = 4.0 * rng.binomial(500, rate)
-        share = Share(name=FIRST, trials=2000.0, successes=successes, predicted=PREDICTED)
+        share = WatchedShare(name=FIRST, trials=2000.0, successes=successes, predicted=PREDICTED)
         hours = with_look(hours, share, (look + 1) * LOOK, LOOK)
     found = learned(hours, SETTINGS, 1)
     assert found is not None
@@ -209,7 +211,7 @@ def test_much_traffic_in_a_look_is_no_more_evidence_than_its_hour() -> None:
 
 def test_the_design_effect_is_the_examined_one_until_counters_say_it() -> None:
     """The stated one first; of draft tokens it is that of a draft for each."""
-    share = Share(name=FIRST, trials=10.0, successes=7.0, predicted=0.7)
+    share = WatchedShare(name=FIRST, trials=10.0, successes=7.0, predicted=0.7)
     stated = SETTINGS.model_copy(update={"design_effect": 4.0})
     examined, tokens = replace(share, design_effect=2.0), replace(share, design_effect=2.0, dependence=5)
     assert [6, 2, 10, 4] == [

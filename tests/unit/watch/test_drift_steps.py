@@ -10,13 +10,13 @@ from pipeline.config.watch import WatchConfig
 from pipeline.watch.drift import Drift, started
 from pipeline.watch.e_detector import Component, Detector
 from pipeline.watch.reference import BLOCK, SLOTS, Reference, Sums
-from pipeline.watch.share import FIRST, Share
+from pipeline.watch.share import FIRST, WatchedShare
 
 LOOK = 300.0
 SETTINGS = WatchConfig(burst_minutes=1.0)
 LEVEL, SPREAD, MARGIN = 0.01, 0.004, SETTINGS.margin
 SIZES = {"looks": (0.02, 0.05, 0.10, 0.20), "blocks": (0.01, 0.03, 0.08, 0.18)}
-NOTHING = Share(name=FIRST, trials=0.0, successes=0.0, predicted=0.7)
+NOTHING = WatchedShare(name=FIRST, trials=0.0, successes=0.0, predicted=0.7)
 
 
 def _known(**changes: Any) -> Drift:
@@ -59,7 +59,7 @@ def test_each_size_of_a_change_has_its_chart(side: int, place: int) -> None:
     """Of looks and of blocks: the size that is there gathers the most evidence."""
     name = "low" if side < 0 else "high"
     share = 0.7 + side * (MARGIN + 0.01 + SIZES["looks"][place])
-    look = Share(name=FIRST, trials=100.0, successes=100 * share, predicted=0.7)
+    look = WatchedShare(name=FIRST, trials=100.0, successes=100 * share, predicted=0.7)
     spread = 0.06
     off = LEVEL + side * (MARGIN + spread / 2 + SIZES["blocks"][place])
     found = (
@@ -98,7 +98,7 @@ def test_few_drafts_in_a_block_are_no_drift() -> None:
 
 def test_a_look_belongs_to_the_block_of_its_middle() -> None:
     """Also the first one of a block, whose drafts are in it."""
-    share = Share(name=FIRST, trials=100.0, successes=70.0, predicted=0.7)
+    share = WatchedShare(name=FIRST, trials=100.0, successes=70.0, predicted=0.7)
     found = [_known().with_look(share, BLOCK + past, LOOK, SETTINGS).block for past in (100.0, 200.0)]
     assert [(0, 100.0), (1, 100.0)] == [(one.number, one.n) for one in found if one is not None]
 
@@ -122,7 +122,7 @@ def test_a_drift_has_ended_at_a_hundred_to_one() -> None:
 
 def test_one_look_is_no_end() -> None:
     """However many drafts it has; and the next drift has an end of its own."""
-    share = Share(name=FIRST, trials=1e5, successes=7e4, predicted=0.7)
+    share = WatchedShare(name=FIRST, trials=1e5, successes=7e4, predicted=0.7)
     settings = SETTINGS.model_copy(update={"margin": 0.1})
     once = replace(started(0.0), verdict="low").with_look(share, LOOK, LOOK, settings)
     again = once.with_look(share, 2 * LOOK, LOOK, settings)
@@ -147,7 +147,7 @@ def test_one_block_is_no_end(margin: float) -> None:
 
 def test_nothing_is_learned_while_there_is_a_drift() -> None:
     """Else it would become the usual."""
-    share = Share(name=FIRST, trials=100.0, successes=20.0, predicted=0.7)
+    share = WatchedShare(name=FIRST, trials=100.0, successes=20.0, predicted=0.7)
     found = replace(started(0.0), verdict="low").with_look(share, LOOK, LOOK, SETTINGS)
     assert () == found.hours
 
@@ -160,7 +160,7 @@ def test_a_look_that_is_far_outside_says_when_there_is_an_alarm(
     of a burst, or more drafts."""
     settings, drift, said = WatchConfig(burst_minutes=burst_minutes), started(0.0), []
     effect = 1.5 if burst_minutes == 60 else 2.0
-    look = Share(name=FIRST, trials=drafts, successes=0.07 * drafts, predicted=0.531, design_effect=effect)
+    look = WatchedShare(name=FIRST, trials=drafts, successes=0.07 * drafts, predicted=0.531, design_effect=effect)
     while drift.verdict == "steady":
         drift = drift.with_look(look, (len(said) + 1) * LOOK, LOOK, settings)
         said.append(drift.outside)
@@ -173,5 +173,5 @@ def test_a_look_that_is_far_outside_says_when_there_is_an_alarm(
 @pytest.mark.parametrize("share", [0.7, 0.61, 0.79])
 def test_a_look_within_what_is_normal_is_not_outside(share: float) -> None:
     """Predicted 0.7: within the band and the margin, or a chance of a hundredth beyond."""
-    look = Share(name=FIRST, trials=100.0, successes=100 * share, predicted=0.7)
+    look = WatchedShare(name=FIRST, trials=100.0, successes=100 * share, predicted=0.7)
     assert started(0.0).with_look(look, LOOK, LOOK, WatchConfig()).outside is None

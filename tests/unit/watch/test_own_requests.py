@@ -18,7 +18,7 @@ from pipeline.store.artifacts import Store
 from pipeline.watch import own_requests as module
 from pipeline.watch.exposition import Page, Total, Totals
 from pipeline.watch.increments import Increment, Replica, increment
-from pipeline.watch.own_requests import ASKINGS, Asking, OwnRequests, of_traffic
+from pipeline.watch.own_requests import ASKINGS, CanaryCounters, OwnRequests, of_traffic
 from pipeline.watch.reading import Reader
 from pipeline.watch.scraping import Scraper
 from tests.standin_metrics import Answer, CountingEngine, showing
@@ -226,7 +226,9 @@ def test_the_record_is_small_whatever_the_fleet(tmp_path: Path, monkeypatch: pyt
     own = OwnRequests(Store(tmp_path), NAME)
     for engines, kept in ((1, 10), (4, 2), (11, 1)):
         counters = {f"u{number}": {"0": totals(1, 1.0)} for number in range(engines)}
-        own._write(tuple(Asking(number=one, previous=0, before=counters, after=counters) for one in range(1, 101)))
+        own._write(
+            tuple(CanaryCounters(number=one, previous=0, before=counters, after=counters) for one in range(1, 101))
+        )
         known = ASKINGS.find(own.store, NAME)
         assert known is not None
         assert [*range(101 - kept, 101)] == [one.number for one in known.askings]
@@ -240,7 +242,7 @@ def totals(drafts: int, began: float) -> Totals:
 def test_whatever_happens_between_two_looks(events: list[str]) -> None:
     """Counts are those of the traffic: all that was counted since the reading before, and of an engine that began again since
     then; a canary reads before and after. A reading that counted nothing twice, and nothing of a canary."""
-    value, began, number, unread, askings = 0, 1.0, 0, 0, list[Asking]()
+    value, began, number, unread, askings = 0, 1.0, 0, 0, list[CanaryCounters]()
     past = increment(Page(engines={"0": totals(0, began)}), None, "vllm", 0.0).after
     expected = counted = 0.0
 
@@ -262,10 +264,10 @@ def test_whatever_happens_between_two_looks(events: list[str]) -> None:
             expected, unread, number = expected + unread, 0, number + 1
             before, value = totals(value, began), value + 64
             after = {"u": {"0": totals(value, began)}}
-            askings.append(Asking(number=number, previous=number - 1, before={"u": {"0": before}}, after=after))
+            askings.append(CanaryCounters(number=number, previous=number - 1, before={"u": {"0": before}}, after=after))
     look()
     assert expected + unread == counted
 
 
-def _of_traffic(now: Totals, past: Replica, askings: list[Asking]) -> Increment:
+def _of_traffic(now: Totals, past: Replica, askings: list[CanaryCounters]) -> Increment:
     return of_traffic(Page(engines={"0": now}), past, "u", askings, "vllm", 0.0)

@@ -8,13 +8,13 @@ import pytest
 
 from pipeline.config.watch import WatchConfig
 from pipeline.watch.reference import HOUR, SLOTS, Reference, Sums, assumed, learned, with_look
-from pipeline.watch.share import FIRST, Share
+from pipeline.watch.share import FIRST, WatchedShare
 
 SETTINGS = WatchConfig()
 
 
-def _share(trials: float, rate: float) -> Share:
-    return Share(name=FIRST, trials=trials, successes=trials * rate, predicted=0.7)
+def _share(trials: float, rate: float) -> WatchedShare:
+    return WatchedShare(name=FIRST, trials=trials, successes=trials * rate, predicted=0.7)
 
 
 def _hours(deviation: Callable[[int], float], looks: int = 12, trials: float = 175.0, days: int = 8) -> list[Sums]:

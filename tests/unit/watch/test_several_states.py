@@ -22,7 +22,7 @@ from pipeline.watch.drift import started
 from pipeline.watch.increments import Replica
 from pipeline.watch.lines import drift_lines, figures, status_line
 from pipeline.watch.metrics import WatchMetrics
-from pipeline.watch.prediction import Served
+from pipeline.watch.prediction import ServedDraft
 from pipeline.watch.reading import Look, ReaderState
 from pipeline.watch.reference import SLOTS, Reference
 from pipeline.watch.share import FIRST
@@ -44,8 +44,8 @@ def _status(watch: Watch) -> str:
     return status_line(watch.findings, watch.config.watch)
 
 
-WITHOUT_PREDICTION = Served("vllm", None)
-OTHER_DRAFT = Served("vllm", expected_at(first=0.8, accepted=1.92, gamma=3, digest="other"))
+WITHOUT_PREDICTION = ServedDraft("vllm", None)
+OTHER_DRAFT = ServedDraft("vllm", expected_at(first=0.8, accepted=1.92, gamma=3, digest="other"))
 
 
 def _watching(**changes: Any) -> Config:
@@ -62,11 +62,11 @@ def _watching(**changes: Any) -> Config:
         (_watching(endpoints=["http://staging:8000"]), None),
         (_watching(model="adapter"), None),
         (_watching(rule="window"), None),
-        (_watching(engine="sglang", draft_length=3), Served("sglang", None)),
+        (_watching(engine="sglang", draft_length=3), ServedDraft("sglang", None)),
     ],
     ids=["no prediction", "another export", "log", "other engines", "another model", "another rule", "another engine"],
 )
-def test_only_evidence_ends_a_drift(site: Site, config: Config, served: Served | None) -> None:
+def test_only_evidence_ends_a_drift(site: Site, config: Config, served: ServedDraft | None) -> None:
     """A look of the same name that compares something else has a state of its own. What the first found stays, is said, and its
     receiver is not told that it is over; the same comparison goes on where it was."""
     now = look_at(site.watch(), site, [0.8, 0.8] + [0.4] * 4)
@@ -257,7 +257,7 @@ def test_a_lost_link_names_the_files_that_know_of_it(site: Site) -> None:
     """The one of the name itself may be of another comparison."""
     site.served = WITHOUT_PREDICTION
     now = look_at(site.watch(), site, [0.8])
-    site.served, site.before = Served("vllm", expected_at(first=0.8, accepted=1.92, gamma=3), by_link=True), None
+    site.served, site.before = ServedDraft("vllm", expected_at(first=0.8, accepted=1.92, gamma=3), by_link=True), None
     watch = site.watch()
     look_at(watch, site, [0.8], now)
     site.served, site.config = (

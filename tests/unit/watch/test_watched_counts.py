@@ -6,7 +6,7 @@ from dataclasses import replace
 from pipeline.config.watch import WatchConfig
 from pipeline.watch.drift import evidence, started
 from pipeline.watch.reference import SLOTS, Reference
-from pipeline.watch.share import ALL, FIRST, Share
+from pipeline.watch.share import ALL, FIRST, WatchedShare
 from pipeline.watch.watched_counts import Watched, WatchedCounts
 
 LOOK, DAY = 300.0, 288
@@ -21,12 +21,12 @@ def _known(*names: str) -> WatchedCounts:
     return WatchedCounts(began=0.0, by_name={name: Watched(drift=drift) for name in names})
 
 
-def _share(name: str, rate: float, trials: float = 2000.0) -> Share:
-    return Share(name=name, trials=trials, successes=trials * rate, predicted=0.7 if name == FIRST else 0.5)
+def _share(name: str, rate: float, trials: float = 2000.0) -> WatchedShare:
+    return WatchedShare(name=name, trials=trials, successes=trials * rate, predicted=0.7 if name == FIRST else 0.5)
 
 
 def _run(
-    counts: WatchedCounts, shares: Callable[[int], list[Share]], begin: int, end: int
+    counts: WatchedCounts, shares: Callable[[int], list[WatchedShare]], begin: int, end: int
 ) -> tuple[WatchedCounts, list[tuple[int, str | None, str]]]:
     """The counts after these looks, and each change: when, which count drifts, and how."""
     told = []
@@ -71,7 +71,7 @@ def test_hours_of_a_drift_teach_no_count_anything() -> None:
     """Neither the count that tells of it nor the others."""
     fall = (2 * DAY, 2 * DAY + 100)
 
-    def shares(look: int) -> list[Share]:
+    def shares(look: int) -> list[WatchedShare]:
         falls = fall[0] <= look < fall[1]
         return [_share(FIRST, 0.2 if falls else 0.7), _share(ALL, 0.3 if falls else 0.5)]
 

@@ -20,7 +20,7 @@ from pipeline.watch.drift_notice import drift_notice
 from pipeline.watch.lines import figures, paying_line, state_line, status_line
 from pipeline.watch.moved import Recent, moved
 from pipeline.watch.moved import with_look as domains_with_look
-from pipeline.watch.prediction import Served, served
+from pipeline.watch.prediction import ServedDraft, served
 from pipeline.watch.reading import Look
 from pipeline.watch.reference import SLOTS, Reference
 from pipeline.watch.share import ALL, FIRST, Predicted, watched_shares
@@ -32,7 +32,7 @@ from tests.unit.watch.expectations import FlatCosts, expected_at, found_in, watc
 SETTINGS = WatchConfig(burst_minutes=0.01)
 _DRIFT = ("counts", "by_name", FIRST, "drift")
 ALL_5 = f"{ALL} (draft length 5)"
-SERVED = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5))
+SERVED = ServedDraft("vllm", expected_at(first=0.8, accepted=2.5, gamma=5))
 
 
 def _counts(first: float, drafts: float = 1000.0) -> Counts:
@@ -43,7 +43,7 @@ def _counts(first: float, drafts: float = 1000.0) -> Counts:
 
 
 def _looks(
-    state: WatchState, firsts: list[float], settings: WatchConfig = SETTINGS, served: Served = SERVED, **more: Any
+    state: WatchState, firsts: list[float], settings: WatchConfig = SETTINGS, served: ServedDraft = SERVED, **more: Any
 ) -> WatchState:
     for first in firsts:
         time = 300.0 * (state.looks + 1)
@@ -127,15 +127,17 @@ def test_a_look_far_from_its_prediction_is_no_drift_yet() -> None:
 
 def test_another_draft_is_another_beginning() -> None:
     low = _looks(new_state(0.0), [0.4] * 8)
-    other = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
+    other = ServedDraft("vllm", expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
     after = with_look(low, Look(time=9e3, seconds=None, counts=None), other, SETTINGS, None)
     assert ("low", "steady", "other") == (low.verdict, after.verdict, after.draft)
 
 
 def test_the_look_that_finds_another_draft_tests_nothing() -> None:
     """Its counts are of the draft before as well: here of eight hours in which the watch did not run."""
-    steady = _looks(new_state(0.0), [0.55] * 3, served=Served("vllm", expected_at(first=0.55, accepted=1.5, gamma=5)))
-    other = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
+    steady = _looks(
+        new_state(0.0), [0.55] * 3, served=ServedDraft("vllm", expected_at(first=0.55, accepted=1.5, gamma=5))
+    )
+    other = ServedDraft("vllm", expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
     look = Look(time=3e4, seconds=28_800.0, counts=_counts(0.55, 1e5))
     found, again = (with_look(state, look, other, SETTINGS, None) for state in (steady, replace(steady, draft="other")))
     assert ("steady", "low") == (found.verdict, again.verdict)
@@ -147,9 +149,9 @@ def test_a_reference_is_of_deviations_or_of_counts(before: Expected | None) -> N
     reference = Reference(
         level=(0.0 if before else 0.8,) * SLOTS, band=0.01, design_effect=1.0, typical=1e3, block=0.01
     )
-    state = _looks(new_state(0.0), [0.8] * 2, served=Served("vllm", before))
+    state = _looks(new_state(0.0), [0.8] * 2, served=ServedDraft("vllm", before))
     state = with_reference(state, reference)
-    after = Served("vllm", None if before else SERVED.expected)
+    after = ServedDraft("vllm", None if before else SERVED.expected)
     found = _looks(state, [0.8] * 5, served=after)
     assert ("steady", None) == (found.verdict, found.reference(FIRST))
     kept = replace(SERVED, expected=expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
@@ -169,7 +171,7 @@ def test_what_is_learned_is_counted_in_drafts() -> None:
 def test_another_draft_length_has_a_reference_of_its_own() -> None:
     """Hours deviate more, the more draft tokens there are; first tokens are the same."""
     state = with_reference(_looks(new_state(0.0), [0.8] * 2), watched_state().reference(FIRST))
-    longer = Served("vllm", expected_at(first=0.8, accepted=3.0, gamma=7, digest="longer"))
+    longer = ServedDraft("vllm", expected_at(first=0.8, accepted=3.0, gamma=7, digest="longer"))
     counts = Counts(drafts=1000.0, draft_tokens=7000.0, accepted=3000.0, accepted_first=800.0)
     for look in (3, 4):
         state = with_look(state, Look(time=300.0 * look, seconds=300.0, counts=counts), longer, SETTINGS, None)
@@ -183,7 +185,7 @@ def test_the_window_begins_anew_with_another_draft() -> None:
     window = SETTINGS.model_copy(update={"rule": "window", "window": 1000})
     low = _looks(new_state(0.0), [0.1] * 2, window)
     assert ("low", low.window.since) == (low.verdict, low.since)
-    other = Served("vllm", expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
+    other = ServedDraft("vllm", expected_at(first=0.8, accepted=2.5, gamma=5, digest="other"))
     nothing = Look(time=9e3, seconds=None, counts=None)
     assert "steady" == with_look(low, nothing, other, window, None).verdict
 
@@ -299,7 +301,8 @@ def test_the_prediction_is_of_the_served_draft_length() -> None:
     others = {5: figures, 8: expected_at(first=0.1, accepted=4.0, gamma=8).deployed.by_draft_length[8]}
     expected = replace(expected, deployed=replace(expected.deployed, by_draft_length=others))
     assert (
-        Predicted(digest="d", gamma=5, first=0.8, accepted=2.5, design_effect=3.0) == Served("vllm", expected).predicted
+        Predicted(digest="d", gamma=5, first=0.8, accepted=2.5, design_effect=3.0)
+        == ServedDraft("vllm", expected).predicted
     )
 
 
@@ -315,7 +318,7 @@ def test_an_export_is_named_by_its_directory_or_its_file(tmp_path: Path) -> None
         found = served(Config.model_validate(raw | {"watch": {"expected": str(path)}}))
         assert ("vllm", 5) == (found.engine, None if found.expected is None else found.expected.gamma)
     export = {"promote": {"export": {"engine": "sglang", "out": str(tmp_path / "link")}}}
-    assert Served("sglang", None) == served(Config.model_validate(raw | export))
+    assert ServedDraft("sglang", None) == served(Config.model_validate(raw | export))
 
 
 def test_speculation_pays_or_not() -> None:
