@@ -37,7 +37,7 @@ class Drafted:
 
 
 @dataclass(frozen=True)
-class Rounds:
+class DraftingRule:
     """How an engine drafts. A round that starts at token t drafts `gamma` tokens; with a `limit`, the most tokens of the request,
     at most limit - t - 1, and one that drafts none is not counted. The prefill emits token 0."""
 
@@ -73,14 +73,14 @@ class Explanation:
 _Key = tuple[int, int, int]  # drafts, draft tokens, accepted
 
 
-def explain(drafted: Drafted, rounds: Rounds, counted: Counts) -> Explanation | None:
+def explain(drafted: Drafted, rounds: DraftingRule, counted: Counts) -> Explanation | None:
     """The explanation with the fewest choices beyond near-ties, then the fewest near-ties; empty where the counts are exactly
     those of the draft. None where no few choices lead to them. A count that is None is not compared."""
     found = [one for key, one in _possible(drafted, rounds, _MOST_BEYOND).items() if _is_counted(key, counted)]
     return min(found, key=lambda one: one.cost, default=None)
 
 
-def counts_of(drafted: Drafted, rounds: Rounds, ties: bool = False) -> tuple[Counts, Counts]:
+def counts_of(drafted: Drafted, rounds: DraftingRule, ties: bool = False) -> tuple[Counts, Counts]:
     """The least and the most that the engine may count with this draft: tokens past the end, and with `ties` near-ties, are
     accepted or not."""
     if not ties:
@@ -98,7 +98,7 @@ def _is_counted(key: _Key, counted: Counts) -> bool:
     return all(one is None or one == own for one, own in zip(wanted, key, strict=True))
 
 
-def _possible(drafted: Drafted, rounds: Rounds, most: int) -> Mapping[_Key, Explanation]:
+def _possible(drafted: Drafted, rounds: DraftingRule, most: int) -> Mapping[_Key, Explanation]:
     """By counts that the engine may have, the best explanation of them; with at most so many choices beyond near-ties."""
     length, ended = drafted.tokens, dict[_Key, Explanation]()
     at: dict[int, dict[_Key, Explanation]] = {1: {(0, 0, 0): Explanation()}}

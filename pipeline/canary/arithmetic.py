@@ -40,8 +40,8 @@ def near_ties(margin: NDArray[np.float64], largest: NDArray[np.float64], exact: 
     if exact:
         return margin < _FLOAT32_TIE
     spacing = 2.0 ** (np.floor(np.log2(np.maximum(largest, 1e-9))) - _SIGNIFICAND_BITS)
-    found: NDArray[np.bool_] = margin <= _SPACINGS * spacing
-    return found
+    is_tie: NDArray[np.bool_] = margin <= _SPACINGS * spacing
+    return is_tie
 
 
 def is_exact(target: NumberFormat, draft: str, variant: Variant) -> bool:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.canary.examined import Examined, Known
+from pipeline.canary.examined import ExaminedRun, KnownSequence
 from pipeline.canary.schema import Divergence
 from pipeline.engines.counts import Counts
 from pipeline.errors import UsageError
@@ -21,7 +21,7 @@ from pipeline.servers.target import Asking, ServedModel
 from pipeline.speculation.settings import GREEDY
 from pipeline.watch.increments import Increment
 
-# Where each token is a request of its own, so many are enough to tell the weights.
+# Where each token is a request of its own, so many are enough to distinguish weights.
 _SEQUENCES, _TOKENS = 4, 16
 _MOST_OFF = 1e4  # nats: engines give -9999 or lower for what has no log p
 
@@ -73,13 +73,13 @@ class Engine:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_free", asyncio.Semaphore(self.concurrency))
 
-    async def one(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def request(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of one request, done again after a transient failure."""
         async with self._free:
             return await retried(work)
 
 
-async def ask(engine: Engine, model: ServedModel, examined: Examined, stop_tokens: Sequence[int]) -> Asked:
+async def ask(engine: Engine, model: ServedModel, examined: ExaminedRun, stop_tokens: Sequence[int]) -> Asked:
     """Ask one engine. Raises as `Endpoint.post`."""
     emitted = await asyncio.gather(
         *(_completion(engine, item.prompt.tolist(), examined.max_tokens, stop_tokens) for item in examined.completions)
@@ -90,7 +90,7 @@ async def ask(engine: Engine, model: ServedModel, examined: Examined, stop_token
     except UsageError as error:  # this engine gives none
         problem = str(error)
     divergences = await _divergences(engine, examined, emitted)
-    places = {one.prompt: one.position + 1 for one in divergences}
+    places = {divergence.prompt: divergence.position + 1 for divergence in divergences}
     return Asked(
         model=model,
         emitted=list(emitted),
@@ -103,38 +103,45 @@ async def ask(engine: Engine, model: ServedModel, examined: Examined, stop_token
 
 async def _completion(engine: Engine, prompt: list[int], limit: int, stop_tokens: Sequence[int]) -> Emitted:
     request = GenerateRequest(prompt=prompt, sampling=GREEDY, max_tokens=limit, stop_tokens=stop_tokens)
-    found, counts = await engine.one(partial(engine.asking.plain, engine.endpoint, request))
-    return Emitted(found.tokens_N.tolist(), counts)
+    answer, counts = await engine.request(partial(engine.asking.plain, engine.endpoint, request))
+    return Emitted(answer.tokens_N.tolist(), counts)
 
 
-def _affordable(known: Sequence[Known], asking: Asking) -> list[Known]:
+def _affordable(known: Sequence[KnownSequence], asking: Asking) -> list[KnownSequence]:
     if asking.scores_prompts:
         return list(known)
     return [
-        Known(one.ids[: one.start + _TOKENS], one.start, one.log_p_N[:_TOKENS], one.slack_N[:_TOKENS])
-        for one in known[:_SEQUENCES]
+        KnownSequence(
+            sequence.ids[: sequence.start + _TOKENS],
+            sequence.start,
+            sequence.log_p_N[:_TOKENS],
+            sequence.slack_N[:_TOKENS],
+        )
+        for sequence in known[:_SEQUENCES]
     ]
 
 
-async def _off(engine: Engine, known: Sequence[Known]) -> NDArray[np.float64]:
+async def _off(engine: Engine, known: Sequence[KnownSequence]) -> NDArray[np.float64]:
     """Absolute difference of log p of all tokens whose record has a bound, beyond that bound."""
 
-    async def one(item: Known) -> NDArray[np.float64]:
+    async def off(item: KnownSequence) -> NDArray[np.float64]:
         request = ScoreRequest(ids=item.ids, start=item.start, kept=1)
-        found, _ = await engine.one(partial(engine.asking.score, engine.endpoint, request))
+        scores, _ = await engine.request(partial(engine.asking.score, engine.endpoint, request))
         bounded_N = np.isfinite(item.slack_N)
-        off_N = np.abs(found.log_p_N.astype(np.float64) - item.log_p_N) - np.where(bounded_N, item.slack_N, 0.0)
+        off_N = np.abs(scores.log_p_N.astype(np.float64) - item.log_p_N) - np.where(bounded_N, item.slack_N, 0.0)
         found_N: NDArray[np.float64] = np.clip(off_N, 0.0, _MOST_OFF)[bounded_N]
         return found_N
 
-    parts = await asyncio.gather(*(one(item) for item in known))
+    parts = await asyncio.gather(*(off(item) for item in known))
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-async def _divergences(engine: Engine, examined: Examined, emitted: Sequence[Emitted]) -> list[Divergence]:
+async def _divergences(engine: Engine, examined: ExaminedRun, emitted: Sequence[Emitted]) -> list[Divergence]:
     """Where each answer first leaves the stored completion, and how far the two tokens are apart for the live target."""
 
-    async def one(prompt: str, before: list[int], position: int, own: int | None, stored: int | None) -> Divergence:
+    async def divergence(
+        prompt: str, before: list[int], position: int, own: int | None, stored: int | None
+    ) -> Divergence:
         lead = None if own is None or stored is None else await _lead(engine, before, own, stored)
         gap, against = (None, False) if lead is None else (abs(lead), lead < 0)
         return Divergence(prompt=prompt, position=position, emitted=own, stored=stored, gap=gap, against=against)
@@ -148,14 +155,14 @@ async def _divergences(engine: Engine, examined: Examined, emitted: Sequence[Emi
         shorter = min(len(answer.tokens), len(stored))
         position = next((place for place, (own, other) in enumerate(pairs) if own != other), shorter)
         own, other = (tokens[position] if position < len(tokens) else None for tokens in (answer.tokens, stored))
-        work.append(one(item.id, [*item.prompt.tolist(), *stored[:position]], position, own, other))
+        work.append(divergence(item.id, [*item.prompt.tolist(), *stored[:position]], position, own, other))
     return list(await asyncio.gather(*work))
 
 
-def _stored(examined: Examined, item: StoredCompletion) -> list[int]:
+def _stored(examined: ExaminedRun, item: StoredCompletion) -> list[int]:
     """The stored tokens that the engine is asked for."""
-    found: list[int] = item.tokens[: min(item.length, examined.max_tokens)].tolist()
-    return found
+    tokens: list[int] = item.tokens[: min(item.length, examined.max_tokens)].tolist()
+    return tokens
 
 
 async def _lead(engine: Engine, before: list[int], own: int, stored: int) -> float | None:
@@ -164,8 +171,8 @@ async def _lead(engine: Engine, before: list[int], own: int, stored: int) -> flo
     for token in (own, stored):
         request = ScoreRequest(ids=[*before, token], start=len(before), kept=1)
         try:
-            found, _ = await engine.one(partial(engine.asking.score, engine.endpoint, request))
+            scores, _ = await engine.request(partial(engine.asking.score, engine.endpoint, request))
         except UsageError:
             return None
-        log_p.append(float(found.log_p_N[0]))
+        log_p.append(float(scores.log_p_N[0]))
     return log_p[0] - log_p[1]

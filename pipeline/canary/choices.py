@@ -48,7 +48,7 @@ class KeptAnswer:
 
 @stored(name="kept choices of a head", schema=1, remedy="delete it; the next canary loads the target again")
 class KeptChoices:
-    """Of the draft `digest`, trained by `run`, in blocks of `places`. `answers`: by the key of an `Emission`."""
+    """The choices of the draft `digest`, trained by `run`, in blocks of `places`. `answers`: by the key of an `Emission`."""
 
     digest: Text
     run: Text
@@ -56,19 +56,19 @@ class KeptChoices:
     answers: dict[Text, KeptAnswer]
 
     def drafted(self, key: str) -> Drafted:
-        one = self.answers[key]
-        return Drafted(*(_unpacked(bits, one.tokens, self.places) for bits in (one.argmax, one.ties)))
+        answer = self.answers[key]
+        return Drafted(*(_unpacked(bits, answer.tokens, self.places) for bits in (answer.argmax, answer.ties)))
 
 
-def _check(found: KeptChoices) -> None:
-    for key in found.answers:
-        found.drafted(key)
+def _check(choices: KeptChoices) -> None:
+    for key in choices.answers:
+        choices.drafted(key)
 
 
 KEPT = StateFile(format_of(KeptChoices, check=_check), "choices/{}")
 
 
-class ExaminedDraft:
+class CanaryDraft:
     """The draft as it was examined. `store`: where a draft that reads hidden states keeps what it chose, as `name`; None:
     nowhere."""
 
@@ -87,28 +87,28 @@ class ExaminedDraft:
         if not self.draft.kind.reads_states:
             return self._computed(emitted, places)
         kept = self._kept(places)
-        new = {one.key: one for one in emitted if one.key not in kept.answers}
+        new = {emission.key: emission for emission in emitted if emission.key not in kept.answers}
         if new:
-            self._tell(len(new))
+            self._note(len(new))
             computed = self._computed(list(new.values()), kept.places)
-            answers = kept.answers | {key: _packed(one) for key, one in zip(new, computed, strict=True)}
+            answers = kept.answers | {key: _packed(drafted) for key, drafted in zip(new, computed, strict=True)}
             kept = replace(kept, answers=answers)
             if self._store is not None:
                 latest = dict(list(answers.items())[-max(_MOST_KEPT, len(emitted)) :])
                 KEPT.write(self._store, replace(kept, answers=latest), self._name)
-        return [kept.drafted(one.key) for one in emitted]
+        return [kept.drafted(emission.key) for emission in emitted]
 
     def _kept(self, places: int) -> KeptChoices:
-        found = None if self._store is None else KEPT.find(self._store, self._name)
+        stored_choices = None if self._store is None else KEPT.find(self._store, self._name)
         if (
-            found is not None
-            and (found.digest, found.run) == (self.draft.digest, self.draft.run)
-            and found.places >= places
+            stored_choices is not None
+            and (stored_choices.digest, stored_choices.run) == (self.draft.digest, self.draft.run)
+            and stored_choices.places >= places
         ):
-            return found
+            return stored_choices
         return KeptChoices(digest=self.draft.digest, run=self.draft.run, places=places, answers={})
 
-    def _tell(self, new: int) -> None:
+    def _note(self, new: int) -> None:
         where = "" if self._store is None else f"; what it chose is kept in {KEPT.path(self._store, self._name)}"
         self._progress.line(
             f"canary: the draft is of kind {self.draft.kind.name} and reads hidden states of its target, so the target is "
@@ -118,10 +118,12 @@ class ExaminedDraft:
     def _computed(self, emitted: Sequence[Emission], places: int) -> list[Drafted]:
         from pipeline.examination.argmax import argmax_on
 
-        found = argmax_on(self._loaded, emitted, places, self.draft.config.evaluate.batch_tokens)
+        choices = argmax_on(self._loaded, emitted, places, self.draft.config.evaluate.batch_tokens)
         return [
-            Drafted(one.is_argmax, near_ties(one.margin, one.largest, self.exact) & _is_about_token(one.margin))
-            for one in found
+            Drafted(
+                choice.is_argmax, near_ties(choice.margin, choice.largest, self.exact) & _is_about_token(choice.margin)
+            )
+            for choice in choices
         ]
 
     @cached_property
@@ -141,21 +143,21 @@ class ExaminedDraft:
 
 
 def _is_about_token(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Of (N,) or (N, P) entries, those that are about one of the N tokens."""
+    """Which of (N,) or (N, P) entries are about one of the N tokens."""
     if values.ndim == 1:
         return np.ones(len(values), bool)
     starts, places = values.shape
-    found: NDArray[np.bool_] = np.arange(starts)[:, None] + np.arange(places) < starts
-    return found
+    is_about_token: NDArray[np.bool_] = np.arange(starts)[:, None] + np.arange(places) < starts
+    return is_about_token
 
 
 def _packed(drafted: Drafted) -> KeptAnswer:
-    bits = (np.packbits(one).tobytes().hex() for one in (drafted.is_argmax, drafted.is_tie))
+    bits = (np.packbits(values).tobytes().hex() for values in (drafted.is_argmax, drafted.is_tie))
     return KeptAnswer(**dict(zip(("argmax", "ties"), bits, strict=True)), tokens=drafted.tokens)
 
 
 def _unpacked(bits: str, tokens: int, places: int) -> NDArray[np.bool_]:
-    """(N, P). ValueError for text that is no such bits."""
+    """The bits as (N, P). ValueError for text that is no such bits."""
     raw = np.frombuffer(bytes.fromhex(bits), np.uint8)
     if len(raw) != (tokens * places + 7) // 8:
         raise ValueError("answers: another number of bits than tokens times places")

@@ -2,10 +2,9 @@
 
 Text that differs is evidence about the target or its arithmetic, never about the draft: the target alone decides what is emitted.
 The draft is judged by counts on the emitted tokens, whatever they are, so the two answers do not depend on each other, but for a
-draft that reads the target's hidden states.
-The target is judged by two kinds of evidence, log p of known tokens and greedy text. Where they exclude each other, no target
-explains them: the engine is at fault, and the answer is "contradictory". Both are judged token by token: a target may have
-changed much at few tokens and nothing at all others, of which a mean says nothing.
+draft that reads the target's hidden states. The target is judged by two kinds of evidence, log p of known tokens and greedy text.
+Where they exclude each other, no target explains them: the engine is at fault, and the answer is "contradictory". Both are judged
+token by token: a target may have changed much at few tokens and nothing at all others, of which a mean is no evidence.
 """
 
 from collections.abc import Sequence
@@ -39,118 +38,119 @@ _NO_LOG_P = 9000.0  # nats: vLLM and SGLang give -9999 where there is none
 _MOVED, _SHOWN_IN_TEXT = 0.25, 50  # of so many tokens that were moved by so many nats, one is another greedy token
 
 
-def about_target(found: TargetEvidence) -> Answer:
+def about_target(evidence: TargetEvidence) -> Answer:
     """Whether the engine serves the target that was examined."""
-    difference, tie = found.log_p_difference, near_tie(found.dtype == "float32")
+    difference, tie = evidence.log_p_difference, near_tie(evidence.dtype == "float32")
     scored = (
-        f"log p of known tokens is not given ({found.problem})"
+        f"log p of known tokens is not given ({evidence.problem})"
         if difference is None
-        else f"log p of {found.log_p_tokens} known tokens differs by {difference:.2g} on average"
-        + (f", by {found.log_p_largest[0]:.2g} at most" if found.log_p_largest else "")
+        else f"log p of {evidence.log_p_tokens} known tokens differs by {difference:.2g} on average"
+        + (f", by {evidence.log_p_largest[0]:.2g} at most" if evidence.log_p_largest else "")
     )
-    if contradiction := _contradiction(found, scored):
+    if contradiction := _contradiction(evidence, scored):
         return Answer("contradictory", contradiction)
-    if difference is not None and not is_rounding(difference, found.dtype):
-        coarser = found.dtype == "float32" and is_rounding(difference, "bfloat16")
+    if difference is not None and not is_rounding(difference, evidence.dtype):
+        coarser = evidence.dtype == "float32" and is_rounding(difference, "bfloat16")
         hint = "; a coarser number format than float32 would explain it" if coarser else ""
-        return Answer("changed", f"{scored}, more than rounding in {found.dtype}{hint}")
-    bound = most_of_token(found.dtype)
-    if _moved(found, bound) > most_beyond(found.dtype == "float32", found.log_p_tokens):
-        tokens = f"by more than {bound:g} at {_moved(found, bound)} of them"
-        return Answer("changed", f"{scored}, {tokens}, more than rounding in {found.dtype}")
-    unknown = [one for one in found.divergences if one.gap is None]
-    clear = _clear(found)
+        return Answer("changed", f"{scored}, more than rounding in {evidence.dtype}{hint}")
+    bound = most_of_token(evidence.dtype)
+    if _moved(evidence, bound) > most_beyond(evidence.dtype == "float32", evidence.log_p_tokens):
+        tokens = f"by more than {bound:g} at {_moved(evidence, bound)} of them"
+        return Answer("changed", f"{scored}, {tokens}, more than rounding in {evidence.dtype}")
+    unknown = [divergence for divergence in evidence.divergences if divergence.gap is None]
+    clear = _clear(evidence)
     if clear:
-        return Answer("changed", f"{_other_text(found, clear, f'where {tie:g} could be a tie')}; {scored}")
-    if unknown or (difference is None and not found.completions):
+        return Answer("changed", f"{_other_text(evidence, clear, f'where {tie:g} could be a tie')}; {scored}")
+    if unknown or (difference is None and not evidence.completions):
         return Answer(
             "inconclusive",
-            f"{len(unknown)} of {found.completions} greedy completions differ from the stored ones at tokens whose log p is "
+            f"{len(unknown)} of {evidence.completions} greedy completions differ from the stored ones at tokens whose log p is "
             f"not known; {scored}",
         )
-    ties = len(found.divergences)
+    ties = len(evidence.divergences)
     near = f", {ties} first differ at a near-tie" if ties else ""
     return Answer(
-        "as_examined", f"{scored}; {found.equal} of {found.completions} greedy completions are the stored ones{near}"
+        "as_examined",
+        f"{scored}; {evidence.equal} of {evidence.completions} greedy completions are the stored ones{near}",
     )
 
 
-def _contradiction(found: TargetEvidence, scored: str) -> str:
+def _contradiction(evidence: TargetEvidence, scored: str) -> str:
     """What excludes each other; empty where a target explains both kinds of evidence."""
-    difference, clear = found.log_p_difference, _clear(found)
-    against = [one for one in clear if one.against]
+    difference, clear = evidence.log_p_difference, _clear(evidence)
+    against = [divergence for divergence in clear if divergence.against]
     if against:
-        said = _other_text(found, against, "the stored one above the emitted one")
-        return f"the engine does not emit what its own log p imply: {said}; {scored}"
+        text = _other_text(evidence, against, "the stored one above the emitted one")
+        return f"the engine does not emit what its own log p imply: {text}; {scored}"
     if difference is None:
         return ""
-    if none := _moved(found, _NO_LOG_P):
+    if none := _moved(evidence, _NO_LOG_P):
         return (
-            f"the engine returns its lowest value for the log p of {none} of {found.log_p_tokens} known tokens, as for logits "
+            f"the engine returns its lowest value for the log p of {none} of {evidence.log_p_tokens} known tokens, as for logits "
             "that are NaN and for tokens that are cut off: its arithmetic fails there, or its log p are processed"
         )
-    if far := _not_of_one_target(found, clear):
-        said = _other_text(found, far, "more than known tokens allow")
-        return f"the engine's log p and its text are not of one target: {scored}, and {said}"
-    moved = _moved(found, _MOVED)
-    if not found.divergences and moved * found.text_tokens > _SHOWN_IN_TEXT * found.log_p_tokens:
+    if far := _not_of_one_target(evidence, clear):
+        text = _other_text(evidence, far, "more than known tokens allow")
+        return f"the engine's log p and its text are not of one target: {scored}, and {text}"
+    moved = _moved(evidence, _MOVED)
+    if not evidence.divergences and moved * evidence.text_tokens > _SHOWN_IN_TEXT * evidence.log_p_tokens:
         return (
             f"the engine's log p are not those of what it emits: {scored}, by more than {_MOVED:g} at {moved} of them, and all "
-            f"{found.text_tokens} greedy tokens are the stored ones; they may be processed (vLLM's --logprobs-mode), or of "
+            f"{evidence.text_tokens} greedy tokens are the stored ones; they may be processed (vLLM's --logprobs-mode), or of "
             "another temperature"
         )
     return ""
 
 
-def _moved(found: TargetEvidence, least: float) -> int:
+def _moved(evidence: TargetEvidence, least: float) -> int:
     """Known tokens whose log p differs by more than `least`: `LARGEST` or more are counted as so many."""
-    return sum(one > least for one in found.log_p_largest)
+    return sum(difference > least for difference in evidence.log_p_largest)
 
 
-def _not_of_one_target(found: TargetEvidence, clear: Sequence[Divergence]) -> list[Divergence]:
+def _not_of_one_target(evidence: TargetEvidence, clear: Sequence[Divergence]) -> list[Divergence]:
     """The divergences that are further from the record than known tokens are, or more than those that were moved as far allow."""
-    largest = max(found.log_p_largest, default=0.0)
-    most = max(_MOST_TIMES * largest, 2 * most_of_token(found.dtype))
-    if far := [one for one in clear if (one.gap or 0.0) > most]:
+    largest = max(evidence.log_p_largest, default=0.0)
+    most = max(_MOST_TIMES * largest, 2 * most_of_token(evidence.dtype))
+    if far := [divergence for divergence in clear if (divergence.gap or 0.0) > most]:
         return far
-    by_gap = sorted(clear, key=lambda one: -(one.gap or 0.0))
-    for count, one in enumerate(by_gap, start=1):
-        moved = _moved(found, (one.gap or 0.0) / _OF_GAP)
+    by_gap = sorted(clear, key=lambda divergence: -(divergence.gap or 0.0))
+    for count, divergence in enumerate(by_gap, start=1):
+        moved = _moved(evidence, (divergence.gap or 0.0) / _OF_GAP)
         if moved >= LARGEST:
             return []
-        share = (moved + 1) / (found.log_p_tokens + 1)
-        if found.text_tokens and binom.sf(count - 1, found.text_tokens, share) < _CHANCE:
+        share = (moved + 1) / (evidence.log_p_tokens + 1)
+        if evidence.text_tokens and binom.sf(count - 1, evidence.text_tokens, share) < _CHANCE:
             return list(clear)
     return []
 
 
-def _clear(found: TargetEvidence) -> list[Divergence]:
+def _clear(evidence: TargetEvidence) -> list[Divergence]:
     """Answers that leave the stored ones at no near-tie."""
-    tie = near_tie(found.dtype == "float32")
-    return [one for one in found.divergences if one.gap is not None and one.gap > tie]
+    tie = near_tie(evidence.dtype == "float32")
+    return [divergence for divergence in evidence.divergences if divergence.gap is not None and divergence.gap > tie]
 
 
-def _other_text(found: TargetEvidence, clear: Sequence[Divergence], what: str) -> str:
+def _other_text(evidence: TargetEvidence, clear: Sequence[Divergence], what: str) -> str:
     first = clear[0]
     return (
-        f"{len(clear)} of {found.completions} greedy completions are not the stored ones (first {first.prompt} at token "
+        f"{len(clear)} of {evidence.completions} greedy completions are not the stored ones (first {first.prompt} at token "
         f"{first.position}: {_token(first.emitted)} for {_token(first.stored)}, log p {first.gap:.2g} apart, {what})"
     )
 
 
 @dataclass(frozen=True)
-class Counters:
-    """Whether production's counters fell, as the watch says; None where it does not say it, and why."""
+class CountersVerdict:
+    """Whether production's counters fell, by the state of the watch; None where that does not show it, and why."""
 
     fell: bool | None
     why: str = ""
 
 
-def about_draft(found: DraftEvidence, reads: Answer | None = None) -> Answer:
+def about_draft(evidence: DraftEvidence, reads: Answer | None = None) -> Answer:
     """Whether the engine's counts are those of the examined draft on the tokens that it emitted. `reads`: what is known of the
     target, for a draft that reads its hidden states."""
-    answer = _about_counts(found)
-    if answer.verdict != "not_as_examined" or found.lengths or reads is None or reads.verdict == "as_examined":
+    answer = _about_counts(evidence)
+    if answer.verdict != "not_as_examined" or evidence.lengths or reads is None or reads.verdict == "as_examined":
         return answer
     other = "is not the one that was examined" if reads.verdict == "changed" else "may not be the one that was examined"
     return Answer(
@@ -159,42 +159,46 @@ def about_draft(found: DraftEvidence, reads: Answer | None = None) -> Answer:
     )
 
 
-def _about_counts(found: DraftEvidence) -> Answer:
-    if not found.lengths and (found.problem or not found.requests):
-        return Answer("inconclusive", found.problem or "no answer has the two tokens that a draft needs")
-    allowed = most_beyond(found.exact, found.positions)
-    unexplained = [one for one in found.requests if one.beyond is None]
-    beyond = sum(len(one.beyond or ()) for one in found.requests)
-    ties = sum(len(one.ties) for one in found.requests)
-    by_request = found.source == "answers"
-    if found.lengths:
+def _about_counts(evidence: DraftEvidence) -> Answer:
+    if not evidence.lengths and (evidence.problem or not evidence.requests):
+        return Answer("inconclusive", evidence.problem or "no answer has the two tokens that a draft needs")
+    allowed = most_beyond(evidence.exact, evidence.positions)
+    unexplained = [request for request in evidence.requests if request.beyond is None]
+    beyond = sum(len(request.beyond or ()) for request in evidence.requests)
+    ties = sum(len(request.ties) for request in evidence.requests)
+    by_request = evidence.source == "answers"
+    if evidence.lengths:
         is_other = "are not" if unexplained or beyond > allowed else "are"
         weights = f"at that length its counts {is_other} those of the examined draft"
-        told = weights if found.gamma is not None and found.requests else "its draft length changes"
-        return Answer("not_as_examined", f"{found.lengths}; {told}; start it with the speculative config of the export")
+        reason = weights if evidence.gamma is not None and evidence.requests else "its draft length changes"
+        return Answer(
+            "not_as_examined", f"{evidence.lengths}; {reason}; start it with the speculative config of the export"
+        )
     if unexplained or beyond > allowed:
-        wrong = [one for one in found.requests if one.beyond is None or one.beyond]
-        what = f"counts of {len(wrong)} of {len(found.requests)} requests" if by_request else "engine's counters"
+        wrong = [request for request in evidence.requests if request.beyond is None or request.beyond]
+        what = f"counts of {len(wrong)} of {len(evidence.requests)} requests" if by_request else "engine's counters"
         return Answer(
             "not_as_examined",
             f"the {what} are not those of the examined draft on the emitted tokens: {_shown(wrong)}{_OTHER_WEIGHTS}",
         )
-    notes = f"; {ties} of {found.near_ties} near-ties of the draft went the other way" if ties else ""
+    notes = f"; {ties} of {evidence.near_ties} near-ties of the draft went the other way" if ties else ""
     notes += f"; {beyond} other choices, of at most {int(allowed)} that the number format explains" if beyond else ""
-    total = sum((one.counted for one in found.requests[1:]), start=found.requests[0].counted)
-    what = f"counts of {len(found.requests)} requests" if by_request else "engine's counters"
+    total = sum((request.counted for request in evidence.requests[1:]), start=evidence.requests[0].counted)
+    what = f"counts of {len(evidence.requests)} requests" if by_request else "engine's counters"
     notes += (
-        f"; {found.others} other answers had drafts of several lengths, and were not compared" if found.others else ""
+        f"; {evidence.others} other answers had drafts of several lengths, and were not compared"
+        if evidence.others
+        else ""
     )
-    notes += "" if found.exported else "; no export states how many tokens it should draft at a time"
-    at = f", {found.gamma:g} tokens at a time" if found.gamma is not None else ""
+    notes += "" if evidence.exported else "; no export states how many tokens it should draft at a time"
+    at = f", {evidence.gamma:g} tokens at a time" if evidence.gamma is not None else ""
     return Answer(
         "as_examined",
         f"the {what} are those of the examined draft on the emitted tokens{at}: {_counts(total)}{notes}",
     )
 
 
-def about_traffic(counters: Counters, target: Answer, draft: Answer) -> Answer:
+def about_traffic(counters: CountersVerdict, target: Answer, draft: Answer) -> Answer:
     """Whether production's prompts are other than the examined ones: its counters fell, and the canary did not."""
     if counters.fell is None:
         return Answer("inconclusive", counters.why)
@@ -232,7 +236,7 @@ def _shown(wrong: Sequence[RequestEvidence]) -> str:
 
 
 def _counts(least: Counts, most: Counts | None = None) -> str:
-    """Such as `19 drafts, 43 to 45 accepted`; what is not counted is left out."""
+    """The counts as text, such as `19 drafts, 43 to 45 accepted`; what is not counted is left out."""
     words = []
     for name, text in (("drafts", "drafts"), ("draft_tokens", "draft tokens"), ("accepted", "accepted")):
         low, high = getattr(least, name), getattr(most or least, name)

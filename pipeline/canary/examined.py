@@ -18,7 +18,7 @@ from pipeline.store.own_files import reads_own_files
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownSequence:
     """A sequence of token ids with the log p, at temperature 1, of its tokens from number `start` on, (N,). A recorded value
     may be off by `slack_N`: stored distributions are quantized."""
 
@@ -29,16 +29,16 @@ class Known:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examined:
-    """Of the run that trained the draft. `completions`: greedy ones, by prompt."""
+class ExaminedRun:
+    """The slice of the run that trained the draft. `completions`: greedy ones, by prompt."""
 
     draft: Draft
     completions: list[StoredCompletion]
-    known: list[Known]
+    known: list[KnownSequence]
     max_tokens: int
 
 
-def examined_slice(draft: Draft, prompts: int, max_tokens: int) -> Examined:
+def examined_slice(draft: Draft, prompts: int, max_tokens: int) -> ExaminedRun:
     """The same prompts each time: those whose ids have the lowest hashes. UsageError where nothing is stored for them."""
     greedy = _slice(read_completions(draft.completions, {"examination"}, GREEDY), prompts)
     if not greedy:
@@ -47,21 +47,21 @@ def examined_slice(draft: Draft, prompts: int, max_tokens: int) -> Examined:
             "above 0)"
         )
     limit = min(max_tokens, draft.config.generate.max_new_tokens)
-    return Examined(draft=draft, completions=greedy, known=_known(draft, greedy, limit), max_tokens=limit)
+    return ExaminedRun(draft=draft, completions=greedy, known=_known(draft, greedy, limit), max_tokens=limit)
 
 
 def _slice(completions: Iterable[StoredCompletion], prompts: int) -> list[StoredCompletion]:
     return heapq.nsmallest(prompts, completions, key=lambda item: hashlib.sha256(item.id.encode()).digest())
 
 
-def _known(draft: Draft, greedy: Sequence[StoredCompletion], limit: int) -> list[Known]:
-    """From the most exact record that there is: answers of a served target; log p of what was sampled at temperature 1; the
-    stored distributions."""
+def _known(draft: Draft, greedy: Sequence[StoredCompletion], limit: int) -> list[KnownSequence]:
+    """The log p of known tokens from the most exact record that there is: answers of a served target; log p of what was sampled
+    at temperature 1; the stored distributions."""
     served = draft.pair.facts.get("served")
     if served is not None:
         golden = Identity.from_facts(served).golden
         return [
-            Known(list(ids), len(ids) - len(log_p), np.array(log_p), np.zeros(len(log_p)))
+            KnownSequence(list(ids), len(ids) - len(log_p), np.array(log_p), np.zeros(len(log_p)))
             for ids, log_p in zip(golden.sequences, golden.log_p, strict=True)
         ]
     deployed = canonical(Sampling.from_config(draft.config.sampling))
@@ -72,14 +72,14 @@ def _known(draft: Draft, greedy: Sequence[StoredCompletion], limit: int) -> list
     return [_of_distributions(item, limit) for item in greedy]
 
 
-def _sampled(item: StoredCompletion, limit: int) -> Known:
+def _sampled(item: StoredCompletion, limit: int) -> KnownSequence:
     count = min(item.length, limit)
     log_p_N = item.log_p[:count].astype(np.float64)
-    return Known(_ids(item, count), len(item.prompt), log_p_N, np.zeros(count))
+    return KnownSequence(_ids(item, count), len(item.prompt), log_p_N, np.zeros(count))
 
 
 @reads_own_files("numbers of the completion store: nothing is parsed")
-def _of_distributions(item: StoredCompletion, limit: int) -> Known:
+def _of_distributions(item: StoredCompletion, limit: int) -> KnownSequence:
     """A token that is not among the stored ones may have any log p."""
     rows = slice(min(item.length, limit))
     ids_NK, log_p_NK = unpack(item.entries[rows], item.certain[rows], item.rest_log_p[rows], item.vocabulary)
@@ -87,7 +87,7 @@ def _of_distributions(item: StoredCompletion, limit: int) -> Known:
     listed_N = is_own_NK.any(1)
     log_p_N = np.where(is_own_NK, log_p_NK, 0.0).sum(1).astype(np.float64)
     slack_N = np.where(listed_N, step(log_p_N, item.vocabulary), np.inf)
-    return Known(_ids(item, len(log_p_N)), len(item.prompt), log_p_N, slack_N)
+    return KnownSequence(_ids(item, len(log_p_N)), len(item.prompt), log_p_N, slack_N)
 
 
 def _ids(item: StoredCompletion, count: int) -> list[int]:

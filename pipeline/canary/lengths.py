@@ -16,46 +16,49 @@ _MOST_OTHERS = (
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """Draft lengths above 0, ascending, with which the engine should draft. `exported`: its export says so; else they are those
-    of the examination, and the engine may have others."""
+class ExpectedLengths:
+    """Draft lengths above 0, ascending, with which the engine should draft. `exported`: its export states them; else they are
+    those of the examination, and the engine may have others."""
 
     values: tuple[int, ...]
     exported: bool
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         return " or ".join(map(str, self.values))
 
 
 @dataclass(frozen=True)
 class LengthsSeen:
-    """`by_answer`: the length of every draft of an answer, None where it changed meanwhile. `wrong`: what is not as exported."""
+    """The draft lengths that the counts show. `by_answer`: the length of every draft of an answer, None where it changed
+    meanwhile. `wrong`: what is not as exported."""
 
     by_answer: list[int | None]
     wrong: str = ""
 
     @property
-    def one(self) -> int | None:
+    def of_all(self) -> int | None:
         """The length of all answers; None where there are several."""
-        found = {*self.by_answer}
-        return found.pop() if len(found) == 1 else None
+        lengths = {*self.by_answer}
+        return lengths.pop() if len(lengths) == 1 else None
 
 
-def exported_lengths(expected: Expected | None, digest: str, examined: int, at_once: int | None) -> Lengths:
-    """`expected`: of the export; only that of the champion, whose digest is given, says what is served. `at_once`: the most
-    requests that the engine has at a time, where it is known, so that no more of a schedule is used."""
+def exported_lengths(expected: Expected | None, digest: str, examined: int, at_once: int | None) -> ExpectedLengths:
+    """The draft lengths of the export `expected`; only that of the champion, whose digest is given, is of what is served.
+    `at_once`: the most requests that the engine has at a time, where it is known, so that no more of a schedule is used."""
     if expected is None or expected.draft.digest != digest:
-        return Lengths((examined,), exported=False)
+        return ExpectedLengths((examined,), exported=False)
     by_batch = expected.draft_lengths_by_batch[:at_once]
-    return Lengths(tuple(sorted({*by_batch} - {0})) or (expected.gamma,), exported=True)
+    return ExpectedLengths(tuple(sorted({*by_batch} - {0})) or (expected.gamma,), exported=True)
 
 
-def lengths_seen(counts: Sequence[Counts], wanted: Lengths) -> LengthsSeen:
-    """Of answers with counts. Where the engine counts no drafts, the length is taken to be as exported."""
+def lengths_seen(counts: Sequence[Counts], wanted: ExpectedLengths) -> LengthsSeen:
+    """The draft lengths of answers with counts. Where the engine counts no drafts, the length is taken to be as exported."""
     means = [
-        float(max(wanted.values)) if not one.drafts or one.draft_tokens is None else one.draft_tokens / one.drafts
-        for one in counts
+        float(max(wanted.values))
+        if not answer.drafts or answer.draft_tokens is None
+        else answer.draft_tokens / answer.drafts
+        for answer in counts
     ]
     whole = {int(mean) for mean in means if mean == int(mean)}
     if not wanted.exported:
@@ -73,6 +76,6 @@ def lengths_seen(counts: Sequence[Counts], wanted: Lengths) -> LengthsSeen:
     return LengthsSeen([int(mean) if mean in (low, high) or is_one else None for mean in means])
 
 
-def not_as_exported(drafted: object, wanted: Lengths) -> str:
+def not_as_exported(drafted: object, wanted: ExpectedLengths) -> str:
     """What is wrong about an engine that drafts so many tokens."""
-    return f"the engine drafts {drafted} tokens at a time, and its export has {wanted.said}"
+    return f"the engine drafts {drafted} tokens at a time, and its export has {wanted.text}"

@@ -29,10 +29,10 @@ class Production:
 
 
 def compare(counts: Counts | None, expected: Expected | None, digest: str, margin: float) -> Production:
-    """Short where the mean acceptance length lies below the prediction interval for so many prompts, and the accepted share of
-    all draft tokens, or of the first ones where the engine counts them, more than `margin` below the prediction. With a changing
-    draft length only first tokens are comparable. Otherwise where it is not as predicted, above or below, and is so for the other
-    way of choosing draft tokens. `digest`: of the champion.
+    """The comparison with the prediction. Short where the mean acceptance length lies below the prediction interval for so many
+    prompts, and the accepted share of all draft tokens, or of the first ones where the engine counts them, more than `margin`
+    below the prediction. With a changing draft length only first tokens are comparable. Otherwise where it is not as predicted,
+    above or below, and is so for the other way of choosing draft tokens. `digest`: of the champion.
     """
     if expected is None:
         return Production(
@@ -50,23 +50,23 @@ def compare(counts: Counts | None, expected: Expected | None, digest: str, margi
         needed = min(figures.fresh_prompts, default=0) * of_a_prompt
         return Production(state="too_few", why=f"{drafts:.0f} drafts of production, of {needed:.0f}", drafts=drafts)
     shares = _shares(counts, predicted_by(expected, expected.deployed))
-    found = _judged(counts, drafts, shares, figures, figures.fresh_prompts[known[-1]].low, margin)
+    production = _judged(counts, drafts, shares, figures, figures.fresh_prompts[known[-1]].low, margin)
     if expected.other_drafting is None:
-        return found
+        return production
     others = _shares(counts, predicted_by(expected, expected.other_drafting))
-    is_other = bool(others) and all(abs(one.rate - one.predicted) <= margin for one in others)
-    if not is_other or all(abs(one.rate - one.predicted) <= margin for one in shares):
-        return found
+    is_other = bool(others) and all(abs(share.rate - share.predicted) <= margin for share in others)
+    if not is_other or all(abs(share.rate - share.predicted) <= margin for share in shares):
+        return production
     ways = ("greedily", "by sampling") if expected.draft_sampling == "probabilistic" else ("by sampling", "greedily")
-    why = f"{found.why}; that is what a draft shows whose tokens are chosen {ways[0]}, and the export has them chosen {ways[1]}"
-    return replace(found, state="otherwise", why=why)
+    why = f"{production.why}; that is what a draft shows whose tokens are chosen {ways[0]}, and the export has them chosen {ways[1]}"
+    return replace(production, state="otherwise", why=why)
 
 
 def _shares(counts: Counts, predicted: Predicted) -> list[WatchedShare]:
-    """Those of the watch that are comparable."""
+    """The shares of the watch that are comparable."""
     is_one_length = has_one_length(counts, predicted.gamma)
-    found = watched_shares(counts, predicted, predicted.gamma)
-    return [one for one in found if one.name == FIRST or is_one_length]
+    shares = watched_shares(counts, predicted, predicted.gamma)
+    return [share for share in shares if share.name == FIRST or is_one_length]
 
 
 def _judged(
@@ -80,8 +80,8 @@ def _judged(
     accepted = counts.accepted
     assert accepted is not None  # looked at by `compare`
     predicted = figures.accepted_per_position[0]
-    first = next((one.rate for one in shares if one.name == FIRST), None)
-    length = 1 + accepted / drafts if any(one.name != FIRST for one in shares) else None
+    first = next((share.rate for share in shares if share.name == FIRST), None)
+    length = 1 + accepted / drafts if any(share.name != FIRST for share in shares) else None
     is_low = length is None or low is None or length < low
     predicted_length = f"at least {low:.3f}" if low is not None else f"{1 + figures.accepted / figures.drafts:.3f}"
     shown = [] if length is None else [f"mean acceptance length {length:.3f}, {predicted_length} was predicted"]
@@ -90,7 +90,7 @@ def _judged(
         state: State = "not_known"
         shown.append("the draft length changes and the engine does not count by position")
     else:
-        is_beyond = any(one.rate < one.predicted - margin for one in shares)
+        is_beyond = any(share.rate < share.predicted - margin for share in shares)
         state = "short" if is_low and is_beyond else "as_predicted"
     return Production(
         state=state,

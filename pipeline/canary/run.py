@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pipeline.canary.asking import Asked, Engine, ask
-from pipeline.canary.choices import ExaminedDraft
-from pipeline.canary.diagnosis import Counters, about_draft, about_target, about_traffic, over_all
+from pipeline.canary.choices import CanaryDraft
+from pipeline.canary.diagnosis import CountersVerdict, about_draft, about_target, about_traffic, over_all
 from pipeline.canary.drafted import draft_evidence
-from pipeline.canary.examined import Examined, examined_slice
-from pipeline.canary.lengths import Lengths, exported_lengths
+from pipeline.canary.examined import ExaminedRun, examined_slice
+from pipeline.canary.lengths import ExpectedLengths, exported_lengths
 from pipeline.canary.schema import (
     CANARY,
     LARGEST,
@@ -51,12 +51,12 @@ class Question:
     config: Config
     store: Store
     draft: RegisteredDraft
-    examined: Examined
+    examined: ExaminedRun
     api: Api
     expected: Expected | None  # of the champion's export; None where there is none
 
     @property
-    def lengths(self) -> Lengths:
+    def lengths(self) -> ExpectedLengths:
         """The draft lengths of the champion's export, else that of the examination."""
         canary = self.config.watch.canary
         at_once = canary.concurrency if canary.idle else None
@@ -65,8 +65,8 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """By URL: what each engine answered, or why it could not be asked."""
+class EngineAnswers:
+    """What each engine answered, by URL, or why it could not be asked."""
 
     asked: Mapping[str, Asked]
     unasked: Mapping[str, str]
@@ -85,20 +85,20 @@ def question(config: Config, store: Store) -> Question:
 
 
 def watched_engine(config: Config) -> tuple[Api, Expected | None]:
-    """How the engines of the config's section `watch` are asked, and what the export says of them. UsageError where they cannot
-    be asked."""
+    """How the engines of the config's section `watch` are asked, and the expected figures of the export. UsageError where they
+    cannot be asked."""
     if not config.watch.endpoints:
         raise UsageError("watch.endpoints: it names no engine; give every replica, as http://host:port")
-    found = served(config)
-    if found.engine not in APIS:
+    served_draft = served(config)
+    if served_draft.engine not in APIS:
         raise UsageError(
-            f"watch.engine is {found.engine}, which the canary does not support: it needs token ids in and out "
+            f"watch.engine is {served_draft.engine}, which the canary does not support: it needs token ids in and out "
             f"({', '.join(APIS)} have them)"
         )
-    return found.engine, found.expected
+    return served_draft.engine, served_draft.expected
 
 
-def ask_engines(asked: Question, progress: Progress) -> Answers:
+def ask_engines(asked: Question, progress: Progress) -> EngineAnswers:
     """The answers of every engine, which no look at the counters takes for traffic. One that does not answer is named; UsageError
     where the config is wrong for it."""
     watch, own = asked.config.watch, OwnRequests(asked.store, asked.draft.name)
@@ -107,13 +107,15 @@ def ask_engines(asked: Question, progress: Progress) -> Answers:
         progress.line(f"canary: {by}, looks at the engines' counters or asks them; waiting")
 
     with own.asking(Scraper(watch, asked.api), asked.api, waiting) as growth:
-        found = asyncio.run(_ask_all(asked))
+        answers = asyncio.run(_ask_all(asked))
     if not watch.canary.idle:
-        return found
-    return replace(found, asked={url: replace(one, counters=growth.by_url[url]) for url, one in found.asked.items()})
+        return answers
+    return replace(
+        answers, asked={url: replace(answer, counters=growth.by_url[url]) for url, answer in answers.asked.items()}
+    )
 
 
-async def _ask_all(asked: Question) -> Answers:
+async def _ask_all(asked: Question) -> EngineAnswers:
     watch = asked.config.watch
     settings = ServerConfig(
         api=asked.api,
@@ -122,16 +124,18 @@ async def _ask_all(asked: Question) -> Answers:
         timeout_seconds=_ANSWER_SECONDS,
         key_variable=watch.key_variable,
     )
-    found = await asyncio.gather(*(_ask_one(asked, settings, one) for one in watch.endpoints), return_exceptions=True)
+    results = await asyncio.gather(
+        *(_ask_one(asked, settings, endpoint) for endpoint in watch.endpoints), return_exceptions=True
+    )
     answered, unasked = dict[str, Asked](), dict[str, str]()
-    for endpoint, one in zip(watch.endpoints, found, strict=True):
-        if isinstance(one, Asked):
-            answered[endpoint.url] = one
-        elif isinstance(one, (*TRANSIENT, RequestRefused)):
-            unasked[endpoint.url] = str(one)
+    for endpoint, result in zip(watch.endpoints, results, strict=True):
+        if isinstance(result, Asked):
+            answered[endpoint.url] = result
+        elif isinstance(result, (*TRANSIENT, RequestRefused)):
+            unasked[endpoint.url] = str(result)
         else:
-            raise one
-    return Answers(answered, unasked)
+            raise result
+    return EngineAnswers(answered, unasked)
 
 
 async def _ask_one(asked: Question, settings: ServerConfig, place: EndpointConfig) -> Asked:
@@ -147,18 +151,21 @@ async def _ask_one(asked: Question, settings: ServerConfig, place: EndpointConfi
         await endpoint.close()
 
 
-def drafts_on(asked: Question, answers: Answers, draft: ExaminedDraft) -> dict[str, DraftEvidence]:
-    """By URL, what the draft does on what the engine emitted, beside the engine's counts."""
+def drafts_on(asked: Question, answers: EngineAnswers, draft: CanaryDraft) -> dict[str, DraftEvidence]:
+    """What the draft does on what each engine emitted, beside the engine's counts, by URL."""
     return {
-        url: draft_evidence(one, asked.examined, draft, asked.api, asked.lengths) for url, one in answers.asked.items()
+        url: draft_evidence(answer, asked.examined, draft, asked.api, asked.lengths)
+        for url, answer in answers.asked.items()
     }
 
 
-def judge(asked: Question, answers: Answers, drafts: Mapping[str, DraftEvidence], counters: Counters) -> CanaryResult:
-    """The three answers. `counters`: what the watch says of production's."""
-    endpoints = [_endpoint(asked, url, one, drafts[url]) for url, one in answers.asked.items()]
-    target = over_all([(one.url, one.about_target) for one in endpoints])
-    draft = over_all([(one.url, one.about_draft) for one in endpoints])
+def judge(
+    asked: Question, answers: EngineAnswers, drafts: Mapping[str, DraftEvidence], counters: CountersVerdict
+) -> CanaryResult:
+    """The three answers. `counters`: the verdict of the watch on production's."""
+    endpoints = [_endpoint(asked, url, answer, drafts[url]) for url, answer in answers.asked.items()]
+    target = over_all([(endpoint.url, endpoint.about_target) for endpoint in endpoints])
+    draft = over_all([(endpoint.url, endpoint.about_draft) for endpoint in endpoints])
     return CanaryResult(
         time=utc_now(),
         name=asked.draft.name,
@@ -175,23 +182,23 @@ def judge(asked: Question, answers: Answers, drafts: Mapping[str, DraftEvidence]
     )
 
 
-def _endpoint(asked: Question, url: str, found: Asked, draft: DraftEvidence) -> EndpointResult:
+def _endpoint(asked: Question, url: str, answer: Asked, draft: DraftEvidence) -> EndpointResult:
     target = TargetEvidence(
         dtype=asked.examined.draft.config.pair.target.dtype,
-        log_p_tokens=found.scored,
-        log_p_difference=found.difference,
-        problem=found.problem,
-        completions=len(found.emitted),
-        equal=len(found.emitted) - len(found.divergences),
-        divergences=found.divergences,
-        log_p_largest=sorted(found.off_N.tolist(), reverse=True)[:LARGEST],
-        text_tokens=found.text_tokens,
+        log_p_tokens=answer.scored,
+        log_p_difference=answer.difference,
+        problem=answer.problem,
+        completions=len(answer.emitted),
+        equal=len(answer.emitted) - len(answer.divergences),
+        divergences=answer.divergences,
+        log_p_largest=sorted(answer.off_N.tolist(), reverse=True)[:LARGEST],
+        text_tokens=answer.text_tokens,
     )
     is_it = about_target(target)
     return EndpointResult(
         url=url,
-        model=found.model.name,
-        version=found.model.version,
+        model=answer.model.name,
+        version=answer.model.version,
         target=target,
         draft=draft,
         about_target=is_it,
@@ -199,21 +206,21 @@ def _endpoint(asked: Question, url: str, found: Asked, draft: DraftEvidence) -> 
     )
 
 
-def watched_counters(store: Store, name: str) -> Counters:
-    """What the watch says of production's counters: only of those that it counted in the last day."""
+def watched_counters(store: Store, name: str) -> CountersVerdict:
+    """The verdict of the watch on production's counters: only on those that it counted in the last day."""
     states, since = list(all_states(store, name).values()), time.time() - _RECENT_SECONDS
     recent = [state for state in states if (state.looked_at or 0.0) > since]
     if recent:
-        return Counters(any(state.verdict == "low" for state in recent))
+        return CountersVerdict(any(state.verdict == "low" for state in recent))
     looks = [state.reader.time for state in states if state.reader.time is not None]
     if not looks:
-        return Counters(None, "the watch has not looked yet (`understudy watch`)")
+        return CountersVerdict(None, "the watch has not looked yet (`understudy watch`)")
     if max(looks) <= since:
-        return Counters(None, f"the watch has not looked since {clock(max(looks))}")
+        return CountersVerdict(None, f"the watch has not looked since {clock(max(looks))}")
     why = (
         "a first look has nothing to compare with" if max(state.looks for state in states) == 1 else "see its own lines"
     )
-    return Counters(
+    return CountersVerdict(
         None, f"the watch looked at {clock(max(looks))}, and has counted no drafts of production in the last day: {why}"
     )
 
@@ -226,7 +233,7 @@ def run_canary(config: Config, store: Store, progress: Progress) -> CanaryResult
         progress.warn(f"canary: {problem}")
     if not answers.asked:
         raise UnderstudyError(f"canary: no engine could be asked: {'; '.join(list(answers.unasked.values())[:3])}")
-    drafts = drafts_on(asked, answers, ExaminedDraft(asked.examined.draft, progress, store, asked.draft.name))
+    drafts = drafts_on(asked, answers, CanaryDraft(asked.examined.draft, progress, store, asked.draft.name))
     result = judge(asked, answers, drafts, watched_counters(store, asked.draft.name))
     CANARY.write(store, result, result.name)
     return result

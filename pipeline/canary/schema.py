@@ -17,7 +17,7 @@ BAD: tuple[Verdict, ...] = ("contradictory", "changed", "not_as_examined")  # th
 
 @stored(kw_only=False)
 class Answer:
-    """To one question. `why` names the evidence."""
+    """The answer to one question. `why` names the evidence."""
 
     verdict: Verdict
     why: Text
@@ -76,7 +76,7 @@ class RequestEvidence:
 @stored
 class DraftEvidence:
     """Is it the draft that was examined, and is it asked as exported? `near_ties`: positions at which its two best logits may be
-    ordered otherwise. `exported`: draft lengths of the export, empty where none says them; `lengths`: how the engine's differ.
+    ordered otherwise. `exported`: draft lengths of the export, empty without an export; `lengths`: how the engine's differ.
     `others`: answers that were not compared, as their draft length changed meanwhile."""
 
     source: Literal["answers", "counters", "nothing"]
@@ -93,7 +93,7 @@ class DraftEvidence:
 
 @stored
 class EndpointResult:
-    """Of one engine."""
+    """The result of one engine."""
 
     url: Text
     model: Text

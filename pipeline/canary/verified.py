@@ -13,7 +13,8 @@ from pipeline.store.state_files import StateFile
     remedy="delete it and run `understudy champion verify CONFIG` again",
 )
 class Verification:
-    """`action`: the last one. `fits`: the version whose counts the engines show, where that is not the champion's."""
+    """The result of a verification. `action`: the last one. `fits`: the version whose counts the engines show, where that is not
+    the champion's."""
 
     time: Text
     name: Text  # in the registry

@@ -3,11 +3,11 @@
 import time
 from dataclasses import dataclass, field, replace
 
-from pipeline.canary.choices import ExaminedDraft
-from pipeline.canary.decision import Decision, Seen, decide
-from pipeline.canary.diagnosis import Counters, about_draft
+from pipeline.canary.choices import CanaryDraft
+from pipeline.canary.decision import Seen, VerifyDecision, decide
+from pipeline.canary.diagnosis import CountersVerdict, about_draft
 from pipeline.canary.production import Production, compare
-from pipeline.canary.run import Answers, Question, ask_engines, drafts_on, judge, question
+from pipeline.canary.run import EngineAnswers, Question, ask_engines, drafts_on, judge, question
 from pipeline.canary.schema import CANARY, CanaryResult
 from pipeline.canary.verified import VERIFICATION, Verification
 from pipeline.config.root import Config
@@ -25,8 +25,8 @@ from pipeline.watch.own_requests import OwnRequests
 from pipeline.watch.reading import Reader
 
 _LOOKS = 20  # at production, and at engines that are starting, within the time to wait
-_NOT_THE_WATCH = Counters(None, "the watch is not read: its counts may be of the previous draft")
-_PATIENCE = 0.5  # share of that time after which an engine that serves other weights is told to reload again
+_NOT_THE_WATCH = CountersVerdict(None, "the watch is not read: its counts may be of the previous draft")
+_PATIENCE = 0.5  # share of that time after which an engine that serves other weights is asked to reload again
 
 
 @dataclass
@@ -34,17 +34,17 @@ class _Verifying:
     """The state of a verification between two looks."""
 
     asked: Question
-    draft: ExaminedDraft
+    draft: CanaryDraft
     seconds: float
     began: float = field(default_factory=time.monotonic)
     reloaded: bool = False
     reader: Reader | None = None
     counts: Counts | None = None
     canary: CanaryResult | None = None
-    answers: Answers | None = None
+    answers: EngineAnswers | None = None
     problems: tuple[str, ...] = ()  # of reading the counters
-    said: set[str] = field(default_factory=set)  # problems of asking the engines
-    told: bool = False  # that it is waited for
+    printed: set[str] = field(default_factory=set)  # problems of asking the engines
+    announced: bool = False  # that it is waited for
 
     @property
     def passed(self) -> float:
@@ -68,7 +68,7 @@ def verify(config: Config, store: Store, progress: Progress, seconds: float) -> 
     draft became champion meanwhile: nothing that was seen is of it.
     """
     asked = question(config, store)
-    draft = ExaminedDraft(asked.examined.draft, progress, store, asked.draft.name)
+    draft = CanaryDraft(asked.examined.draft, progress, store, asked.draft.name)
     state = _Verifying(asked=asked, draft=draft, seconds=seconds)
     while True:
         production = _look(state, progress)
@@ -81,9 +81,9 @@ def verify(config: Config, store: Store, progress: Progress, seconds: float) -> 
             state.reloaded, state.began, state.canary = True, time.monotonic(), None
         elif decision.action != "wait":
             break
-        elif not state.told:
+        elif not state.announced:
             progress.line(f"verify: {decision.why}; waiting for at most {seconds:,.0f} s (--wait)")
-            state.told = True
+            state.announced = True
         time.sleep(max(0.01, seconds / _LOOKS))
     assert state.canary is not None  # of the last look
     if decision.action in ("alarm", "roll_back"):
@@ -91,7 +91,7 @@ def verify(config: Config, store: Store, progress: Progress, seconds: float) -> 
             _require_champion(scope, asked.draft)
             decision = _rolled_back(scope, decision, production) if decision.action == "roll_back" else decision
     fits = _fits(state, progress) if state.canary.draft.verdict == "not_as_examined" else ""
-    found = Verification(
+    verification = Verification(
         time=utc_now(),
         name=asked.draft.name,
         version=asked.draft.version,
@@ -102,8 +102,8 @@ def verify(config: Config, store: Store, progress: Progress, seconds: float) -> 
         canary=state.canary,
         production=production,
     )
-    VERIFICATION.write(store, found, found.name)
-    return found
+    VERIFICATION.write(store, verification, verification.name)
+    return verification
 
 
 def _look(state: _Verifying, progress: Progress) -> Production:
@@ -111,9 +111,9 @@ def _look(state: _Verifying, progress: Progress) -> Production:
     asked, watch = state.asked, state.asked.config.watch
     if not state.is_settled:
         state.answers = ask_engines(asked, progress)
-        for problem in sorted(set(state.answers.unasked.values()) - state.said):
+        for problem in sorted(set(state.answers.unasked.values()) - state.printed):
             progress.warn(f"canary: {problem}")  # once: an engine that starts is asked many times
-        state.said |= set(state.answers.unasked.values())
+        state.printed |= set(state.answers.unasked.values())
         state.canary = judge(asked, state.answers, drafts_on(asked, state.answers, state.draft), _NOT_THE_WATCH)
         CANARY.write(asked.store, state.canary, state.canary.name)
         own = OwnRequests(asked.store, asked.draft.name)
@@ -132,11 +132,11 @@ def _look(state: _Verifying, progress: Progress) -> Production:
     return compare(state.counts or Counts(drafts=0.0, accepted=0.0), asked.expected, asked.draft.digest, watch.margin)
 
 
-def _sum(one: Counts | None, other: Counts | None) -> Counts | None:
-    return one if other is None else other if one is None else one + other
+def _sum(counts: Counts | None, other: Counts | None) -> Counts | None:
+    return counts if other is None else other if counts is None else counts + other
 
 
-def _decide(state: _Verifying, production: Production) -> Decision:
+def _decide(state: _Verifying, production: Production) -> VerifyDecision:
     canary, config = state.canary, state.asked.config
     assert canary is not None  # `_look` was called
     return decide(
@@ -164,12 +164,12 @@ def _require_champion(scope: Handover, draft: RegisteredDraft) -> None:
         )
 
 
-def _rolled_back(scope: Handover, decision: Decision, production: Production) -> Decision:
+def _rolled_back(scope: Handover, decision: VerifyDecision, production: Production) -> VerifyDecision:
     """The champion before is made champion again, and its notice reloads the engines; an alarm where there is none."""
     try:
         roll_back(scope, Rollback(reason=f"verify: {production.why}"))
     except UsageError as error:
-        return Decision("alarm", f"{decision.why}; it was not rolled back: {error}")
+        return VerifyDecision("alarm", f"{decision.why}; it was not rolled back: {error}")
     return decision
 
 
@@ -181,13 +181,13 @@ def _fits(state: _Verifying, progress: Progress) -> str:
     version = registry.entry().previous
     if not version:
         return ""
-    wrong = {one.url for one in canary.endpoints if one.about_draft.verdict == "not_as_examined"}
-    some = Answers({url: one for url, one in answers.asked.items() if url in wrong}, {})
+    wrong = {endpoint.url for endpoint in canary.endpoints if endpoint.about_draft.verdict == "not_as_examined"}
+    some = EngineAnswers({url: answer for url, answer in answers.asked.items() if url in wrong}, {})
     try:
         draft = version_draft(asked.store, registry, registry.champion_at(version))
         # Its export may have had another draft length.
         other = replace(asked, examined=replace(asked.examined, draft=draft), expected=None)
-        found = drafts_on(other, some, ExaminedDraft(draft, progress))
+        drafts = drafts_on(other, some, CanaryDraft(draft, progress))
     except UnderstudyError:  # its run is gone, or it is of another pair
         return ""
-    return version if all(about_draft(one).verdict == "as_examined" for one in found.values()) else ""
+    return version if all(about_draft(evidence).verdict == "as_examined" for evidence in drafts.values()) else ""

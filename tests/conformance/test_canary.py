@@ -18,9 +18,9 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from pipeline.canary.choices import Emission, ExaminedDraft
-from pipeline.canary.diagnosis import Counters
-from pipeline.canary.examined import Examined, examined_slice
+from pipeline.canary.choices import CanaryDraft, Emission
+from pipeline.canary.diagnosis import CountersVerdict
+from pipeline.canary.examined import ExaminedRun, examined_slice
 from pipeline.canary.run import Question, ask_engines, drafts_on, judge, question
 from pipeline.canary.schema import CanaryResult, Verdict
 from pipeline.config.root import Config
@@ -95,7 +95,7 @@ def site(vllm: Engine, tmp_path_factory: pytest.TempPathFactory) -> Site:
     draft = asked.examined.draft
     every = examined_slice(draft, 10_000, 10_000).completions
     texts = [Emission(item.prompt, item.tokens, item.domain) for item in every]
-    drafted = ExaminedDraft(draft, Progress()).on(texts, 1)
+    drafted = CanaryDraft(draft, Progress()).on(texts, 1)
     order = sorted(range(len(every)), key=lambda number: -drafted[number].is_argmax.mean())
     prompts = [every[number].prompt for number in order]
     return Site(root, config, pair, draft.directory, asked.lengths.values[-1], prompts, vllm.interpreter)
@@ -113,7 +113,7 @@ def _questions(site: Site, url: str, seed: int) -> Iterator[Question]:
         yield dataclasses.replace(asked, examined=_some(every, random.Random(1000 * seed + number)))
 
 
-def _some(every: Examined, rng: random.Random) -> Examined:
+def _some(every: ExaminedRun, rng: random.Random) -> ExaminedRun:
     chosen = rng.sample(range(len(every.completions)), min(_PROMPTS, len(every.completions)))
     known = rng.sample(every.known, min(_PROMPTS, len(every.known)))
     return dataclasses.replace(every, completions=[every.completions[one] for one in chosen], known=known)
@@ -125,8 +125,8 @@ def _verdicts(site: Site, url: str, seed: int, fallen: bool) -> list[tuple[Verdi
     draft = None
     for asked in _questions(site, url, seed):
         answers = ask_engines(asked, Progress())
-        draft = draft or ExaminedDraft(asked.examined.draft, Progress())
-        found.append(judge(asked, answers, drafts_on(asked, answers, draft), Counters(fallen)))
+        draft = draft or CanaryDraft(asked.examined.draft, Progress())
+        found.append(judge(asked, answers, drafts_on(asked, answers, draft), CountersVerdict(fallen)))
     said = [(one.target.verdict, one.traffic.verdict, one.draft.verdict) for one in found]
     print(f"seed {seed}, fallen {fallen}: {Counter(said)}")
     print(f"  target: {found[0].target.why}\n  traffic: {found[0].traffic.why}\n  draft: {found[0].draft.why}")

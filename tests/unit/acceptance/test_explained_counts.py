@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.acceptance.explained_counts import Drafted, Explanation, Rounds, counts_of, explain
+from pipeline.acceptance.explained_counts import Drafted, DraftingRule, Explanation, counts_of, explain
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
 from pipeline.engines.counts import Counts
 
@@ -40,7 +40,7 @@ def test_the_counts_of_the_draft_itself_need_no_explanation(data: st.DataObject)
     limit = data.draw(st.sampled_from([None, len(choices), len(choices) + 3]))
     counted = simulated(choices, past, gamma, limit)
     found = drafted(choices)
-    rounds = Rounds(gamma, limit)
+    rounds = DraftingRule(gamma, limit)
     assert Explanation() == explain(found, rounds, counted)
     least, most = counts_of(found, rounds)
     for name in ("drafts", "draft_tokens", "accepted"):
@@ -53,7 +53,7 @@ def test_the_rounds_are_those_of_the_examination(choices: list[bool], gamma: int
     """`expected_rounds` in vLLM's convention, with nothing accepted past the end, counts the least."""
     padded_BT = np.array([[*map(float, choices), *([0.0] * gamma)]])
     expected = expected_rounds(padded_BT, np.array([len(choices)]), gamma, CONVENTIONS["vllm"])
-    least, _ = counts_of(drafted(choices), Rounds(gamma))
+    least, _ = counts_of(drafted(choices), DraftingRule(gamma))
     assert (least.drafts, least.draft_tokens, least.accepted) == (
         expected.rounds_B[0],
         expected.proposed_B[0],
@@ -64,18 +64,18 @@ def test_the_rounds_are_those_of_the_examination(choices: list[bool], gamma: int
 def test_a_near_tie_explains_other_counts() -> None:
     """The draft could have chosen the emitted token at position 2: then both rounds have two accepted tokens."""
     counted = Counts(drafts=2, draft_tokens=4, accepted=4)
-    assert Explanation(ties=(2,)) == explain(drafted("xx.xx", 2), Rounds(2), counted)
+    assert Explanation(ties=(2,)) == explain(drafted("xx.xx", 2), DraftingRule(2), counted)
 
 
 def test_choices_beyond_ties_are_listed_and_as_few_as_can_be() -> None:
     """Without a near-tie, another draft is needed."""
-    found = explain(drafted("xx.xx"), Rounds(2), Counts(drafts=2, draft_tokens=4, accepted=4))
+    found = explain(drafted("xx.xx"), DraftingRule(2), Counts(drafts=2, draft_tokens=4, accepted=4))
     assert Explanation(beyond=(2,)) == found
 
 
 def test_impossible_counts_have_no_explanation() -> None:
     """Six tokens cannot come from one round of two."""
-    assert explain(drafted("xxxxxx"), Rounds(2), Counts(drafts=1, draft_tokens=2, accepted=2)) is None
+    assert explain(drafted("xxxxxx"), DraftingRule(2), Counts(drafts=1, draft_tokens=2, accepted=2)) is None
 
 
 @pytest.mark.parametrize(
@@ -88,20 +88,20 @@ def test_impossible_counts_have_no_explanation() -> None:
 )
 def test_counts_that_an_engine_does_not_give_are_not_compared(counted: Counts, same: bool) -> None:
     """llama.cpp gives no number of drafts, and drafts no further than the request may go."""
-    found = explain(drafted("xxx.xx"), Rounds(3, limit=6), counted)
+    found = explain(drafted("xxx.xx"), DraftingRule(3, limit=6), counted)
     assert same == (found == Explanation())
 
 
 def test_a_completion_of_one_token_has_no_round() -> None:
     """The prefill emits it."""
-    assert (Counts(drafts=0, draft_tokens=0, accepted=0),) * 2 == counts_of(drafted("x"), Rounds(5))
+    assert (Counts(drafts=0, draft_tokens=0, accepted=0),) * 2 == counts_of(drafted("x"), DraftingRule(5))
 
 
 def test_near_ties_widen_what_may_be_counted() -> None:
     """Of counters, where no request is told from another."""
-    least, most = counts_of(drafted("x..x"), Rounds(2))
+    least, most = counts_of(drafted("x..x"), DraftingRule(2))
     assert (3, 3) == (least.drafts, most.drafts)
-    least, most = counts_of(drafted("x..x", 1, 2), Rounds(2), ties=True)
+    least, most = counts_of(drafted("x..x", 1, 2), DraftingRule(2), ties=True)
     assert (1, 3, 3) == (least.drafts, most.drafts, most.accepted)
 
 
@@ -114,14 +114,14 @@ def test_choices_may_depend_on_the_start_of_the_round(data: st.DataObject) -> No
         data.draw(st.lists(st.lists(st.booleans(), min_size=gamma, max_size=gamma), min_size=length, max_size=length))
     )
     found = Drafted(hits_NP, np.zeros_like(hits_NP))
-    least, _ = counts_of(found, Rounds(gamma))
+    least, _ = counts_of(found, DraftingRule(gamma))
     by_token_TP = np.zeros((length + gamma, gamma))
     for start, place in np.ndindex(length, gamma):
         by_token_TP[start + place, place] = float(hits_NP[start, place] and start + place < length)
     expected = expected_rounds(by_token_TP[None], np.array([length]), gamma, CONVENTIONS["vllm"])
     assert (least.drafts, least.accepted) == (expected.rounds_B[0], expected.accepted_BG.sum())
-    assert Explanation() == explain(found, Rounds(gamma), least)
+    assert Explanation() == explain(found, DraftingRule(gamma), least)
     choices = hits_NP[:, 0]
     same_NP = np.array([[choices[min(start + place, length - 1)] for place in range(gamma)] for start in range(length)])
     by_start = Drafted(same_NP, np.zeros_like(same_NP))
-    assert counts_of(by_start, Rounds(gamma)) == counts_of(drafted(choices.tolist()), Rounds(gamma))
+    assert counts_of(by_start, DraftingRule(gamma)) == counts_of(drafted(choices.tolist()), DraftingRule(gamma))

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.canary.asking import Asked, Engine, ask
-from pipeline.canary.examined import Examined, Known
+from pipeline.canary.examined import ExaminedRun, KnownSequence
 from pipeline.config.server import Api
 from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.engines import asking_of
@@ -24,7 +24,7 @@ from tests.standin_sglang import SglangStandIn
 LIMIT = 12
 
 
-def examined(prompts: int = 3) -> Examined:
+def examined(prompts: int = 3) -> ExaminedRun:
     """Of the law of weights 0."""
     texts = [(np.arange(20 + n, 28 + n, dtype=np.int32), f"p{n}") for n in range(prompts)]
     stored: list[Any] = [
@@ -35,16 +35,16 @@ def examined(prompts: int = 3) -> Examined:
     ]
     known = [_known(item.prompt.tolist(), item.tokens.tolist()) for item in stored]
     nothing: Any = None
-    return Examined(draft=nothing, completions=stored, known=known, max_tokens=LIMIT)
+    return ExaminedRun(draft=nothing, completions=stored, known=known, max_tokens=LIMIT)
 
 
-def _known(prompt: list[int], tokens: list[int]) -> Known:
+def _known(prompt: list[int], tokens: list[int]) -> KnownSequence:
     ids = [*prompt, *tokens]
     log_p = [float(log_p_of(ids[:at])[ids[at]]) for at in range(len(prompt), len(ids))]
-    return Known(ids, len(prompt), np.array(log_p), np.zeros(len(log_p)))
+    return KnownSequence(ids, len(prompt), np.array(log_p), np.zeros(len(log_p)))
 
 
-def asked(server: StandIn, wanted: Examined, api: Api = "vllm") -> Asked:
+def asked(server: StandIn, wanted: ExaminedRun, api: Api = "vllm") -> Asked:
     async def one() -> Asked:
         settings = config_of(server)
         endpoint = Endpoint(settings.endpoints[0], settings)
@@ -121,9 +121,9 @@ def test_log_p_that_was_stored_coarsely_is_compared_within_its_bound() -> None:
     off_N = np.full(len(known.log_p_N), 0.5)
     bound_N = np.where(np.arange(len(off_N)) == 0, np.inf, 0.5)
     with running(StandIn()) as server:
-        coarse = Known(known.ids, known.start, known.log_p_N + off_N, bound_N)
+        coarse = KnownSequence(known.ids, known.start, known.log_p_N + off_N, bound_N)
         found = asked(server, replace(wanted, known=[coarse]))
-        further = Known(known.ids, known.start, known.log_p_N + off_N + 0.25, bound_N)
+        further = KnownSequence(known.ids, known.start, known.log_p_N + off_N + 0.25, bound_N)
         other = asked(server, replace(wanted, known=[further]))
     assert (len(off_N) - 1, pytest.approx(0.0, abs=1e-6)) == (found.scored, found.difference)
     assert other.difference == pytest.approx(0.25, abs=1e-6)

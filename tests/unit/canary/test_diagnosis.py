@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.canary.arithmetic import is_exact, most_beyond, near_tie, near_ties
-from pipeline.canary.diagnosis import Counters, about_draft, about_target, about_traffic, over_all
+from pipeline.canary.diagnosis import CountersVerdict, about_draft, about_target, about_traffic, over_all
 from pipeline.canary.schema import Answer, DraftEvidence, TargetEvidence, Verdict
 from pipeline.commands.canary import summary
 from tests.unit.canary.evidence import FINE, divergence, of_draft, of_request, of_target, result
@@ -219,7 +219,7 @@ def test_the_draft(found: DraftEvidence, verdict: Verdict, said: str) -> None:
 )
 def test_the_traffic(fallen: bool | None, target: Answer, draft: Answer, verdict: Verdict) -> None:
     """It changed only where the counters fell and the canary finds nothing else."""
-    found = about_traffic(Counters(fallen, "nobody looked"), target, draft)
+    found = about_traffic(CountersVerdict(fallen, "nobody looked"), target, draft)
     assert (verdict, fallen is None) == (found.verdict, found.why == "nobody looked")
 
 

@@ -14,7 +14,7 @@ from pipeline.canary.asking import Asked, Emitted
 from pipeline.canary.choices import Emission
 from pipeline.canary.diagnosis import about_draft
 from pipeline.canary.drafted import draft_evidence
-from pipeline.canary.lengths import Lengths
+from pipeline.canary.lengths import ExpectedLengths
 from pipeline.canary.schema import DraftEvidence
 from pipeline.config.server import Api
 from pipeline.engines.counts import Counts
@@ -51,7 +51,7 @@ def _evidence(
         counters=None if pooled is None else Increment(counts=pooled, after=Replica(seen=0.0, engines={})),
     )
     draft: Any = AlwaysRight(dtype == "float32", margin)
-    return draft_evidence(asked, examined, draft, api, Lengths(exported or (GAMMA,), bool(exported)))
+    return draft_evidence(asked, examined, draft, api, ExpectedLengths(exported or (GAMMA,), bool(exported)))
 
 
 @dataclass

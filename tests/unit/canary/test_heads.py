@@ -13,10 +13,10 @@ import torch
 
 from pipeline.canary import choices as module
 from pipeline.canary.asking import Asked, Emitted
-from pipeline.canary.choices import KEPT, ExaminedDraft
+from pipeline.canary.choices import KEPT, CanaryDraft
 from pipeline.canary.diagnosis import about_draft
 from pipeline.canary.drafted import draft_evidence
-from pipeline.canary.lengths import Lengths
+from pipeline.canary.lengths import ExpectedLengths
 from pipeline.canary.schema import DraftEvidence
 from pipeline.engines.counts import Counts
 from pipeline.errors import UnderstudyError
@@ -60,12 +60,12 @@ def stale(make: Callable[[Any], Any], target: Any) -> Any:
     return head
 
 
-def examined(head: Any, store: Store | None = None, digest: str = "d") -> ExaminedDraft:
+def examined(head: Any, store: Store | None = None, digest: str = "d") -> CanaryDraft:
     """As the champion, loaded from nowhere."""
     pair = SimpleNamespace(target=SimpleNamespace(dtype="float32"), draft=SimpleNamespace(dtype="bfloat16"))
     config = SimpleNamespace(pair=pair, evaluate=SimpleNamespace(batch_tokens=64))
     draft: Any = SimpleNamespace(kind=head.kind, config=config, variant="unquantized", digest=digest, run="one")
-    found = ExaminedDraft(draft, Progress(terminal=False), store, NAME)
+    found = CanaryDraft(draft, Progress(terminal=False), store, NAME)
     found.__dict__["_loaded"] = head
     return found
 
@@ -86,7 +86,7 @@ def _target(target: Any, ids: list[int]) -> Any:
         return target(input_ids=torch.tensor([ids])).logits[0, -1].numpy()
 
 
-def evidence(draft: ExaminedDraft, texts: Any, counts: list[Counts], pooled: bool = False) -> DraftEvidence:
+def evidence(draft: CanaryDraft, texts: Any, counts: list[Counts], pooled: bool = False) -> DraftEvidence:
     """Of the counts by request, or of their sum where the engine gives none."""
     slice_: Any = SimpleNamespace(
         completions=[
@@ -104,7 +104,7 @@ def evidence(draft: ExaminedDraft, texts: Any, counts: list[Counts], pooled: boo
         text_tokens=0,
         counters=Increment(counts=sum(counts[1:], counts[0]), after=Replica(seen=0.0, engines={})) if pooled else None,
     )
-    return draft_evidence(asked, slice_, draft, "vllm", Lengths((GAMMA,), exported=True))
+    return draft_evidence(asked, slice_, draft, "vllm", ExpectedLengths((GAMMA,), exported=True))
 
 
 @pytest.mark.parametrize("pooled", [False, True])
@@ -138,13 +138,13 @@ def test_what_a_head_chose_is_kept(
     assert 3 * TOKENS * GAMMA < len(KEPT.path(store, NAME).read_text()) < 4000  # small
 
     asked_for = list[int]()
-    computed = module.ExaminedDraft._computed
+    computed = module.CanaryDraft._computed
 
-    def noted(self: ExaminedDraft, emitted: Any, places: int) -> Any:
+    def noted(self: CanaryDraft, emitted: Any, places: int) -> Any:
         asked_for.append(len(emitted))
         return computed(self, emitted, places)
 
-    monkeypatch.setattr(module.ExaminedDraft, "_computed", noted)
+    monkeypatch.setattr(module.CanaryDraft, "_computed", noted)
     assert asdict(first) == asdict(evidence(examined(head, store), texts[:3], counts[:3]))
     assert [] == asked_for
     assert "as_examined" == about_draft(evidence(examined(head, store), texts, counts)).verdict

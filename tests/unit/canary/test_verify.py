@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.canary import verify as module
-from pipeline.canary.decision import Decision
+from pipeline.canary.decision import VerifyDecision
 from pipeline.canary.production import Production
 from pipeline.errors import UnderstudyError
 
@@ -33,7 +33,7 @@ def test_another_champion_meanwhile_is_not_judged(
         "question": lambda *_: asked,
         "ExaminedDraft": lambda *_: None,
         "_look": look,
-        "_decide": lambda *_: Decision(action, "why"),
+        "_decide": lambda *_: VerifyDecision(action, "why"),
         "handover": lambda *_: nullcontext(scope),
         "tell_again": _never,
         "roll_back": _never,
@@ -47,7 +47,7 @@ def test_another_champion_meanwhile_is_not_judged(
 @pytest.mark.parametrize("looks", [1, 2, 5])
 def test_a_wait_is_told_once(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
     """For what, and for how long at most; a verification that ends at once says nothing."""
-    found = [*[Decision("wait", "engine a is starting")] * (looks - 1), Decision("verified", "as examined")]
+    found = [*[VerifyDecision("wait", "engine a is starting")] * (looks - 1), VerifyDecision("verified", "as examined")]
     decisions, said = iter(found), list[str]()
     asked = SimpleNamespace(draft=SimpleNamespace(name="d", version="2"), examined=SimpleNamespace(draft=None))
 
