@@ -13,7 +13,7 @@ from pipeline.config.distill import DistillConfig
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.pair import DeviceMap
 from pipeline.distillation.adapters import add_adapters, merge_adapters
-from pipeline.distillation.on_policy import SampleFunction, run_rounds, sample_round
+from pipeline.distillation.on_policy import RoundSampler, SampleFunction, run_rounds
 from pipeline.distillation.processes import count, spread
 from pipeline.distillation.rate_trials import find_rate
 from pipeline.distillation.scored_prompts import ScoredPrompts
@@ -22,6 +22,7 @@ from pipeline.distillation.sharding import complete, divided
 from pipeline.distillation.trained_head import TrainedHead
 from pipeline.distillation.trainer import distill
 from pipeline.distillation.training_log import Log
+from pipeline.distillation.weighted_completions import WeightedCompletions
 from pipeline.drafts.eagle3 import Eagle3Draft
 from pipeline.drafts.eagle3_model import Eagle3Model
 from pipeline.drafts.head_config import kind_of, require_trainable
@@ -131,17 +132,12 @@ class Training:
     ) -> Log:
         """One phase: train `model` in place on `rows`; it ends with its best weights on dev prompts. `examine_trial`: of a trial
         of the rate, which may diverge."""
-        tokenizer = load_tokenizer(self.pair.tokenizer, self.trust_remote_code)
-        vocabulary = self.pair.vocabulary
         return distill(
             model,
-            tokenizer,
-            rows,
+            load_tokenizer(self.pair.tokenizer, self.trust_remote_code),
+            WeightedCompletions(rows, self.pair.vocabulary, weights, self.prompts),
             settings,
-            prompts=self.prompts,
-            weights=weights,
             seed=seed,
-            vocabulary=vocabulary,
             work=work,
             examine=examine_trial or self.examine,
             progress=self.progress,
@@ -207,21 +203,19 @@ class Training:
         def target() -> Any:
             return self._load("target", rounds.target_dtype)
 
+        sampler = RoundSampler(
+            target=target,
+            sampling=self.sampling,
+            settings=rounds,
+            batch_tokens=self.settings.batch_tokens,
+            vocabulary=self.pair.vocabulary,
+            stop_tokens=self.pair.stop_tokens,
+            progress=self.progress,
+        )
+
         def write(prompts: Sequence[StoredCompletion], seed: int, out: Path) -> Sequence[StoredCompletion]:
             with complete(draft) as whole_draft:
-                return sample_round(
-                    whole_draft.eval(),
-                    target,
-                    prompts,
-                    self.sampling,
-                    rounds,
-                    batch_tokens=self.settings.batch_tokens,
-                    seed=seed,
-                    vocabulary=self.pair.vocabulary,
-                    stop_tokens=self.pair.stop_tokens,
-                    out=out,
-                    progress=self.progress,
-                )
+                return sampler.sample(whole_draft.eval(), prompts, seed, out)
 
         return write
 

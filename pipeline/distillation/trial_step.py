@@ -65,6 +65,7 @@ def _step(pair: Pair, settings: TrainingSettings, device: str, trust_remote_code
     from pipeline.distillation.adapters import merge_adapters
     from pipeline.distillation.trainer import distill
     from pipeline.distillation.training import Training
+    from pipeline.distillation.weighted_completions import WeightedCompletions
     from pipeline.models.loading import load_tokenizer
 
     training = Training(settings, pair, (), Progress(terminal=False), device, trust_remote_code)
@@ -72,11 +73,9 @@ def _step(pair: Pair, settings: TrainingSettings, device: str, trust_remote_code
     distill(
         model,
         load_tokenizer(pair.tokenizer, trust_remote_code),
-        _completions(pair.vocabulary),
+        WeightedCompletions(_completions(pair.vocabulary), pair.vocabulary),
         _one_step(settings.distill),
-        weights={},
         seed=settings.seed,
-        vocabulary=pair.vocabulary,
         work=place,
         examine=_better(),
         progress=training.progress,
