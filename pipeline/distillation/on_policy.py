@@ -103,8 +103,8 @@ class RoundSampler:
         return StoredCompletions.open(out)
 
     def _scored(self, sampled: Sequence[DraftCompletion]) -> list[StoredCompletion]:
-        """With distributions stored as `sampled`: the bucket of `top_k` is trained with tokens sampled from the target, and there
-        are none here."""
+        """The completions with distributions stored as `sampled`: the bucket of `top_k` is trained with tokens sampled from the
+        target, and there are none here."""
         return score(
             self.target(),
             sampled,

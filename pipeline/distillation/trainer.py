@@ -161,7 +161,7 @@ def _collated(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
     if _LATER not in batch:
         return batch
     made = batch[_LATER].result()
-    return {name: upload(one, device) if isinstance(one, torch.Tensor) else one for name, one in made.items()}
+    return {name: upload(value, device) if isinstance(value, torch.Tensor) else value for name, value in made.items()}
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def _accelerate_on(device: torch.device) -> Iterator[None]:
 
 
 def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.device, bf16: bool) -> Any:
-    """For a training on the device of the draft, which need not be the first GPU."""
+    """The arguments of a training on the device of the draft, which need not be the first GPU."""
     with _accelerate_on(device):
         arguments = _config(settings, seed, work, device, bf16)
         if count() > 1 and arguments.distributed_state.distributed_type == DistributedType.NO:
@@ -360,7 +360,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
 
     @property
     def _own_optimizer(self) -> Any:
-        """Without accelerate's wrapper."""
+        """The optimizer without accelerate's wrapper."""
         return getattr(self.optimizer, "optimizer", self.optimizer)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:

@@ -81,7 +81,7 @@ class Training:
             require_training_memory(self.pair.path("draft"), device, settings.optimizer, parts, self.trust_remote_code)
 
     def run_phases(self, rows: Sequence[StoredCompletion], weights: Mapping[str, float], work: Path) -> tuple[Any, Log]:
-        """The same, but for adapters, which stay beside the weights."""
+        """What `run` does, but for adapters, which stay beside the weights."""
         settings, seed, trials = self.settings.distill, self.settings.seed, Log()
         model = self.draft()
 
@@ -107,8 +107,8 @@ class Training:
             known = iter(tuple(begin))
 
             def examine(draft: Any) -> AcceptanceSummary:
-                if (found := next(known, None)) is not None:
-                    return found
+                if (summary := next(known, None)) is not None:
+                    return summary
                 if not begin:
                     begin.append(self.examine(draft))
                     return begin[0]
@@ -146,8 +146,9 @@ class Training:
 
     @property
     def examiner(self) -> Examiner:
-        """For checkpoints and variants: tokens per target call at draft length `DEV_GAMMA`, every call counted. This is the same
-        for every `evaluate.gamma` and `evaluate.convention`, so that changing those does not train the draft again."""
+        """The examiner of checkpoints and variants: tokens per target call at draft length `DEV_GAMMA`, every call counted. This
+        is the same for every `evaluate.gamma` and `evaluate.convention`, so that changing those does not train the draft
+        again."""
         settings = EvaluateConfig(
             gamma=DEV_GAMMA,
             convention="user",
@@ -158,19 +159,19 @@ class Training:
 
     @property
     def sampling(self) -> Sampling:
-        """The deployment's."""
+        """The deployment's sampling settings."""
         return Sampling.from_config(self.settings.sampling)
 
     def examine(self, draft: Any) -> AcceptanceSummary:
         """Acceptance rate and tokens per target call of `draft` on dev prompts, of which each process examines some. BrokenDraft
         if it cannot be examined."""
-        found = self._examination(draft)
-        if isinstance(found, str):
-            raise BrokenDraft(found)
-        return found
+        summary = self._examination(draft)
+        if isinstance(summary, str):
+            raise BrokenDraft(summary)
+        return summary
 
     def _examination(self, draft: Any) -> AcceptanceSummary | str:
-        """In every process the same, and so is why a draft cannot be examined."""
+        """The examination, which is the same in every process, and so is why a draft cannot be examined."""
         examiner, examined = self.examiner, self._as_draft(draft)
 
         def acceptance(numbers: list[int]) -> Sequence[Floats | str]:
@@ -183,9 +184,11 @@ class Training:
             except BrokenDraft as error:
                 return [str(error)] * len(numbers)
 
-        found = spread(examiner.groups(self.dev), acceptance)
-        known = [one for one in found if not isinstance(one, str)]
-        return next((one for one in found if isinstance(one, str)), None) or examiner.summary_of(self.dev, known)
+        acceptance_or_why = spread(examiner.groups(self.dev), acceptance)
+        known = [own for own in acceptance_or_why if not isinstance(own, str)]
+        return next((own for own in acceptance_or_why if isinstance(own, str)), None) or examiner.summary_of(
+            self.dev, known
+        )
 
     @cached_property
     def _batches(self) -> SmallerBatches:
@@ -220,7 +223,7 @@ class Training:
         return write
 
     def _as_draft(self, model: Any) -> LoadedDraft:
-        """As it is examined."""
+        """The draft as it is examined."""
         if not isinstance(model, TrainedHead):
             return PlainDraft(model, self.pair.vocabulary)
         kind = Eagle3Draft if isinstance(model.head, Eagle3Model) else MedusaDraft
