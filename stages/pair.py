@@ -96,25 +96,18 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     ]
     for note in notes:
         context.progress.warn(f"pair: {note}")
-    for role, path in local.items():
-        described[role]["forward"] = _prove_forward(context, role, path, vocabulary)
-    if settings.server:
-        described["target"]["log_probabilities"] = _ask_servers(context, vocabulary)
+    for role, fact in _proved(context, local, vocabulary).items():
+        described[role] |= fact
     save_tokenizer(target, context.out / "tokenizer")
     facts = {
         **described,
         "vocabulary": vocabulary,
         "context": min(entry["context"] for entry in described.values()),
-        "tokens": len(target),
         "stop_tokens": stops,
-        # What `running/pair_checks.py` compares a config with.
-        "chat_template": bool(target.chat_template),
-        "generation_config": sampling_defaults(paths["target"]),
-        "impossible_variants": no_variants() if draft.head else impossible_variants(draft.path, trusted),
         "differences": [*draft.notes, *notes],
         "memory": serving_memory(described),
+        **_further_facts(context, draft, paths["target"], target),
     }
-    facts |= _further_facts(context, draft, paths["target"], target)
     write_json(context.out / PAIR_FILE, facts)
     if settings.reference is None:
         _prove_training(context)
@@ -140,7 +133,7 @@ class _BaseDraft:
 
 
 def _kind(context: StageContext[PairSettings], origin: Path) -> Kind:
-    """Of the base draft; with what is wrong with it, found before anything is paid for."""
+    """The kind of the base draft, and what is wrong with it, found before anything is paid for."""
     trained_on_before(origin)  # a damaged list, also of a model from a hub
     head = context.settings.head
     kind = KINDS[head.kind] if head is not None else kind_of(origin)
@@ -177,8 +170,8 @@ def _base_draft(
 def _ropes(context: StageContext[PairSettings], local: Mapping[str, Path]) -> list[str]:
     """Notes on rotary factors that were fixed, of the models that are loaded here."""
     settings, trusted = context.settings, context.resources.trust_remote_code
-    found = [note_on_rope(load_config(path, trusted), f"pair.{role}") for role, path in local.items()]
-    notes = [note for note in found if note is not None]
+    all_notes = [note_on_rope(load_config(path, trusted), f"pair.{role}") for role, path in local.items()]
+    notes = [note for note in all_notes if note is not None]
     if settings.rope_factors is not None and not notes:
         raise UsageError(
             "pair.rope_factors: no model that is loaded here has two sets of factors (longrope), so there is nothing to choose; "
@@ -200,13 +193,19 @@ def _unused(context: StageContext[PairSettings], draft: _BaseDraft) -> Iterator[
 
 
 def _further_facts(context: StageContext[PairSettings], draft: _BaseDraft, path: Path, target: Any) -> dict[str, Any]:
-    """Those that only some pairs have. `path`: of the target; `target`: its tokenizer."""
-    facts = dict[str, Any]()
+    """Facts of the target's tokenizer and of the draft. `path`: of the target; `target`: its tokenizer."""
+    trusted = context.resources.trust_remote_code
+    facts: dict[str, Any] = {
+        "tokens": len(target),
+        # What `running/pair_checks.py` compares a config with.
+        "chat_template": bool(target.chat_template),
+        "generation_config": sampling_defaults(path),
+        "impossible_variants": no_variants() if draft.head else impossible_variants(draft.path, trusted),
+    }
     if any(CALL in template for template in chat_templates(target)):
         # Prompts are the same from day to day: it is the day on which the pair was made.
         facts["template_day"] = datetime.now(UTC).date().isoformat()
     if draft.head is not None:
-        trusted = context.resources.trust_remote_code
         facts["head"] = serving_facts(draft.head, path, trusted) | {"traits": draft.traits}
     if draft.rows is not None:
         facts["transplant"] = draft.rows.as_json()
@@ -227,10 +226,10 @@ def _provided(
         tokenizer = content_key([tokenizer, facts["vocabulary"]])
     if "template_day" in facts:
         tokenizer = content_key([tokenizer, facts["template_day"]])
-    found = {"shared": shared, "tokenizer": tokenizer}
+    digests = {"shared": shared, "tokenizer": tokenizer}
     if context.settings.reference:
-        found["prompts"] = content_key(file_sha256(context.out / "prompts.jsonl"))
-    return found
+        digests["prompts"] = content_key(file_sha256(context.out / "prompts.jsonl"))
+    return digests
 
 
 @reads_own_files("written by the same process")
@@ -341,20 +340,32 @@ def _ask_servers(context: StageContext[PairSettings], vocabulary: int) -> dict[s
     assert needs is not None  # the target is on servers
     assert servers is not None
     identity = Identity.from_facts(context.facts["target"])
-    samplings = [Sampling.from_config(one) for one in needs.samplings]
+    samplings = [Sampling.from_config(settings) for settings in needs.samplings]
     deployed = samplings[0] if needs.check_defaults else None
-    wanted = [canonical(one) for one in samplings]
+    wanted = [canonical(sampling) for sampling in samplings]
     return asyncio.run(log_probability_facts(servers, identity, vocabulary, wanted, deployed, context.progress))
 
 
 def _prove_training(context: StageContext[PairSettings]) -> None:
-    """UsageError where the draft of the written pair cannot be trained as the config says: here, not after the generation."""
+    """UsageError where the draft of the written pair cannot be trained as the config states: here, not after the generation."""
     resources = context.resources
     pair = read_pair(context.out, resources.models)
     try:
         prove_training(pair, resources.training, resources.device, resources.trust_remote_code, context.out)
     except UnderstudyError as error:
         raise UsageError(f"pair.draft: {error}") from error
+
+
+def _proved(
+    context: StageContext[PairSettings], local: Mapping[str, Path], vocabulary: int
+) -> dict[str, dict[str, Any]]:
+    """How the models are computed, by role: here, or what the log-probabilities of servers mean."""
+    facts: dict[str, dict[str, Any]] = {
+        role: {"forward": _prove_forward(context, role, path, vocabulary)} for role, path in local.items()
+    }
+    if context.settings.server:
+        facts["target"] = facts.get("target", {}) | {"log_probabilities": _ask_servers(context, vocabulary)}
+    return facts
 
 
 def _prove_forward(context: StageContext[PairSettings], role: str, path: Path, vocabulary: int) -> str:

@@ -45,7 +45,7 @@ class Answered:
     """An answer in the normal form."""
 
     said: Any  # a text, or a message with content, thinking and tool calls as OpenAI's API has them
-    reason: str | None = None  # what ended it: STOP, LENGTH, CALLS, STOP_STRING or another word; None: it does not say
+    reason: str | None = None  # what ended it: STOP, LENGTH, CALLS, STOP_STRING or another word; None: not stated
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the server: token ids, usage
     completes: bool = False  # of a route that applies no chat template
 

@@ -44,11 +44,11 @@ class LoggedAnswer:
         None  # where thinking or tool calls were parsed out of the text: the template's input
     )
     redacted: bool = False  # the row's texts were; its token ids cannot be
-    counted: int | None = None  # tokens of the answer, as the server counted them; None where it did not say
+    counted: int | None = None  # tokens of the answer, as the server counted them; None where it did not state it
 
 
 def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
-    """The answer in `source.answer_field`, else the last of the row's messages. UnusableAnswer says why there is none.
+    """The answer in `source.answer_field`, else the last of the row's messages. UnusableAnswer states why there is none.
 
     It is in one of the forms of `answer_forms.py`. Without a reason of its end it may be cut off, and is not used.
     """
@@ -96,7 +96,7 @@ def differing(stated: Mapping[str, float], sampling: Any) -> str:
 
 
 def _setting(value: Any) -> float | None:
-    """None where the row does not state it. A top_k of -1 means no top-k, as 0 does."""
+    """The setting; None where the row does not state it. A top_k of -1 means no top-k, as 0 does."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not -1 <= value <= _LARGEST:  # NaN is in no interval
@@ -188,7 +188,7 @@ def _at_limit(answer: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
 
 
 def _tokens_used(answer: Mapping[str, Any]) -> int | None:
-    """As the server counted them; None where it did not say, or for several choices together."""
+    """The tokens as the server counted them; None where it did not state it, or for several choices together."""
     usage, choices = decoded(answer.get("usage")), answer.get("choices")
     usage = usage if isinstance(usage, Mapping) else {}
     used = usage.get("completion_tokens", usage.get("output_tokens"))

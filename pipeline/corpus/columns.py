@@ -44,7 +44,7 @@ _SHOWN = 12  # columns in a message
 
 
 @dataclass(frozen=True)
-class Columns:
+class SourceColumns:
     """The columns of a source's prompts."""
 
     source: PromptSource  # with the names of the columns that are read
@@ -72,7 +72,7 @@ class Where:
     tries: bool = True  # whether what the message advises is tried; not within a try
 
 
-def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where: Where) -> Columns:
+def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where: Where) -> SourceColumns:
     """The columns of `rows`, the first of a source. UsageError where none, or more than one, can hold the prompts."""
     names = list(dict.fromkeys(str(name) for row in rows for name in row))
     configured = [name for name in prompt_columns(source) if name in names]
@@ -95,7 +95,7 @@ def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where:
     has_requests = has_counts or not set(_OF_REQUESTS).isdisjoint(names)
     has_requests = has_requests or any(isinstance(decoded(row.get(source.answer_field)), Mapping) for row in rows)
     lists = where.has_header or mostly_lists([row.get(source.prompt_field) for row in rows])
-    return Columns(
+    return SourceColumns(
         source, layout, unused, read, foreign, of_text, has_times, has_counts, has_requests, lists_as_text=lists
     )
 
@@ -115,20 +115,20 @@ def _used(source: PromptSource, has_counts: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*prompt_columns(source), *(name for name in further if name)]))
 
 
-def system_column(columns: Columns) -> str | None:
+def system_column(columns: SourceColumns) -> str | None:
     """An unused column that seems to hold system messages."""
     return next((name for name in columns.unused if name.lower() in _SYSTEMS), None)
 
 
-def input_column(columns: Columns) -> str | None:
+def input_column(columns: SourceColumns) -> str | None:
     """An unused column that seems to belong to the prompt, such as the text that a question is about. None beside chats."""
     if not columns.of_text or columns.source.input_field is not None:
         return None
     return next((name for name in columns.unused if name.lower() in _INPUTS), None)
 
 
-def hint(columns: Columns) -> str:
-    """For people: which keys use an unused column that seems to belong to the prompts; empty for none."""
+def hint(columns: SourceColumns) -> str:
+    """A hint for people: which keys use an unused column that seems to belong to the prompts; empty for none."""
     system, further = system_column(columns), input_column(columns)
     hints = [f"system_field: {printable(system)} puts it before each prompt"] if system else []
     hints += [f"input_field: {printable(further)} puts it after each prompt"] if further else []
@@ -236,7 +236,7 @@ def holds_prompts(rows: Sequence[Any], source: PromptSource, where: Where) -> bo
 
 
 def _is_answer(row: Mapping[str, Any]) -> bool:
-    """Whether a row says how a server ended it."""
+    """Whether a row states how a server ended it."""
     try:
         return read_answer(row).reason is not None
     except UnusableAnswer:
@@ -252,7 +252,8 @@ def _prompt_of(row: Mapping[str, Any], source: PromptSource) -> str | None:
 
 
 def _other_messages(rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]] | None:
-    """Where `rows` hold messages that are not read, at the top or further within, and their keys; None where they hold none."""
+    """The places where `rows` hold messages that are not read, at the top or further within, and their keys; None where they hold
+    none."""
     for name, value in rows[0].items():
         if keys := _keys_of_messages(value):
             return name, keys

@@ -30,7 +30,7 @@ def sorted_records(blocks: Iterable[NDArray[np.void]], scratch: Path, chunk: int
 
 
 def equal_rows(records: Iterable[NDArray[np.void]]) -> Iterator[NDArray[np.int64]]:
-    """For every key that occurs more than once: the numbers of its rows, ascending, as an array of shape (n,), n >= 2.
+    """The numbers of the rows of every key that occurs more than once, ascending, as an array of shape (n,), n >= 2.
 
     `records` are blocks as `sorted_records` yields them; a key may continue in the next block.
     """

@@ -36,7 +36,7 @@ def named_prompts(text: str, option: str, wanted: SourceFormat) -> NamedPrompts:
     format `wanted`.
 
     UsageError for a data set that the hub does not have, without files to read, or with files of several formats or splits;
-    UnderstudyError where the hub cannot be reached, or only a part of the files. All say what to do.
+    UnderstudyError where the hub cannot be reached, or only a part of the files. All state what to do.
     """
     match = HUB_DATA.fullmatch(text)
     if match is None or os.path.lexists(text) or _is_path(Path(match["source"]), match):
@@ -56,7 +56,7 @@ def named_prompts(text: str, option: str, wanted: SourceFormat) -> NamedPrompts:
 
 
 def source_files(number: int, source: PromptSource) -> Path:
-    """Where the files of a source of a config are on this machine, fetched if the hub has them. Raises as `named_prompts`."""
+    """The files of a source of a config on this machine, fetched if the hub has them. Raises as `named_prompts`."""
     if source.is_reference or not source.is_hub:
         return Path(source.path)
     return named_prompts(source.path, f"corpus.sources.{number}.path:", source.format).path

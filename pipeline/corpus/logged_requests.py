@@ -1,6 +1,7 @@
 """The request of a row: a log has its fields in the row itself, or under a key of their own. Pure.
 
-Under a key of its own a request says only what requests say: a client that sends `domain`, `group` or `created` labels nothing.
+Under a key of its own a request states only what requests state: a client that sends `domain`, `group` or `created` labels
+nothing.
 """
 
 from collections import Counter

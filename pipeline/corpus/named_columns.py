@@ -15,8 +15,8 @@ _SHOWN = 12
 
 
 class NamedColumns:
-    """Those that `source` names otherwise than by default, until a row with a value in them is seen. `source` is as it was given,
-    before its columns were recognised."""
+    """The columns that `source` names otherwise than by default, until a row with a value in them is seen. `source` is as it was
+    given, before its columns were recognised."""
 
     def __init__(self, source: PromptSource) -> None:
         fields = PromptSource.model_fields

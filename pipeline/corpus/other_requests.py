@@ -31,7 +31,7 @@ def has_place(texts: Iterable[Any]) -> bool:
 
 
 def route_without_text(row: Mapping[str, Any]) -> str | None:
-    """What a row says of its route, where that gives no text; None where it does, or where the row does not say."""
+    """What a row reports of its route, where that gives no text; None where it does, or where the row does not state it."""
     for name in ROUTES:
         wanted = _CALL_WITHOUT_TEXT if name == "call_type" else _PATH_WITHOUT_TEXT
         if isinstance(said := row.get(name), str) and wanted.fullmatch(said.strip()):

@@ -37,7 +37,7 @@ def spellings(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def end_of_parts(whole: str, begin: int, message: Mapping[str, Any], cut: bool) -> int:
-    """Where the last part of the message ends in `whole`, which a template wrote from the character `begin` on.
+    """The place where the last part of the message ends in `whole`, which a template wrote from the character `begin` on.
 
     UnusableAnswer unless `whole` has all of its parts, in order, with the white space that the log has around them; after the end
     of an answer that was cut there is none.

@@ -266,7 +266,7 @@ def _prompts(batch: Any) -> Iterator[Prompt]:
 
 
 def chat_json(chat: Chat) -> str:
-    """As it is stored: the facts beside the messages, and contents of several parts as parts."""
+    """The chat as it is stored: the facts beside the messages, and contents of several parts as parts."""
     named = {one.name: getattr(chat.facts, one.name) for one in fields(RowFacts)}
     follow_ups = [list(map(with_parts, part)) for part in chat.follow_ups]
     return canonical_json({"messages": list(map(with_parts, chat.messages)), "follow_ups": follow_ups, **named})

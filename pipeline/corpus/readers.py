@@ -16,7 +16,7 @@ from pipeline.config.corpus import PromptSource, SourceFormat
 from pipeline.corpus import tables, text_files
 from pipeline.corpus.advice import program_for
 from pipeline.corpus.chats import is_chat, is_spelled_texts
-from pipeline.corpus.columns import SAMPLE, Columns, Where, find_columns, hint, holds_prompts, mostly_lists
+from pipeline.corpus.columns import SAMPLE, SourceColumns, Where, find_columns, hint, holds_prompts, mostly_lists
 from pipeline.corpus.logged_requests import request_column, with_request
 from pipeline.corpus.named_columns import NamedColumns
 from pipeline.corpus.rows import LIST_AS_TEXT, SPELLED, BadRow, prompt_columns
@@ -111,7 +111,7 @@ class SourceReader:
 
     @property
     def summary(self) -> str:
-        """As `layout`, with what is not used."""
+        """The layout, with what is not used."""
         unused = printable(", ".join(name[:40] for name in self.columns.unused[:_SHOWN]))
         more = ", ..." if len(self.columns.unused) > _SHOWN else ""
         keys = hint(self.columns)
@@ -128,7 +128,7 @@ class SourceReader:
 
     @property
     def missing(self) -> dict[str, str]:
-        """In words by key of the source, the columns that it names and none of the rows read so far has."""
+        """The columns that the source names and none of the rows read so far has, in words, by its key."""
         return self._named.missing(self.columns.unused)
 
     def require_named(self) -> None:
@@ -175,7 +175,7 @@ class SourceReader:
         """Columns to read of columnar files, those of prompts first."""
         return list(dict.fromkeys([*([self._request] if self._request else []), *self.columns.read, *self._also]))
 
-    def _columns(self, source: PromptSource, remedy: str, option: str | None) -> Columns:
+    def _columns(self, source: PromptSource, remedy: str, option: str | None) -> SourceColumns:
         """The columns by the first rows of the first file that has some. Rows may be texts or chats instead of objects, then
         all are."""
         samples = ((file, list(islice(self._read(file, None), SAMPLE))) for file in self._found.files)
@@ -191,10 +191,10 @@ class SourceReader:
         if values and all(isinstance(value, str) for value in values):
             self._whole = source.prompt_field
             layout = "" if self._found.format == "text" else "a text each"
-            return Columns(source, layout, (), lists_as_text=mostly_lists(values))
+            return SourceColumns(source, layout, (), lists_as_text=mostly_lists(values))
         if values and all(isinstance(value, list) for value in values):
             self._whole = source.messages_field
-            return Columns(source, "a chat each", ())
+            return SourceColumns(source, "a chat each", ())
         numbers = (number for number, value in sample if isinstance(value, Mapping))
         number = 1 if self._has_header else next(numbers, 1)
         rows = [value for value in values if isinstance(value, Mapping)]

@@ -16,7 +16,7 @@ _LONG = 10**6  # the smallest number of 7 digits
 
 
 def _zeros(match: re.Match[str]) -> str:
-    """The same text with each digit as 0: it keeps its length, so a draft sees text of the same shape."""
+    """The text with each digit as 0: it keeps its length, so a draft sees text of the same shape."""
     return re.sub(r"\d", "0", match[0])
 
 

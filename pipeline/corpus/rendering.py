@@ -19,11 +19,11 @@ from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.corpus.template_clock import CALL, clock_at, install, moment_of, noon_of
 from pipeline.corpus.template_limits import CHARACTERS, TemplateLimits, TemplateStopped
 from pipeline.corpus.template_names import TemplateNames
-from pipeline.corpus.traces import Traces
+from pipeline.corpus.traces import MessageTraces
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 
-# Reasons for which an answer is not used: the deployment renders prompts otherwise than the config says.
+# Reasons for which an answer is not used: the deployment renders prompts otherwise than the config states.
 OTHER_PROMPT = "other prompt_token_ids"
 TRANSCRIPT = "chat with its roles in one text"
 NO_TIME = "without a time (time_field), and the chat template writes the date"
@@ -75,7 +75,7 @@ class Renderer:
         self._arguments, self._vocabulary = arguments, vocabulary
         self._limits = TemplateLimits()
         self.names = TemplateNames(self._sources(arguments))
-        self._traces = Traces(self._rendered, self.names)
+        self._traces = MessageTraces(self._rendered, self.names)
         self.has_template = bool(tokenizer.chat_template)
         self.has_clock = any(CALL in source for source in self._sources(arguments))
         self._noon = None if day is None else noon_of(day)
@@ -174,7 +174,7 @@ class Renderer:
     def _with_message(
         self, prompt: ParsedPrompt, text: str, special: bool, message: Mapping[str, Any], cut: bool
     ) -> str:
-        """The same for thinking and tool calls that a server parsed out of the target's text: as the template writes them."""
+        """The message with thinking and tool calls that a server parsed out of the target's text: as the template writes them."""
         if special:
             raise UnusableAnswer("thinking or tool calls without a chat template")
         why = UnusableAnswer("another chat template")

@@ -1,6 +1,6 @@
 """What an engine counted of speculation for one request, as a row of a log has it. Pure, and never an error.
 
-Fields, read in vLLM 0.32.0, SGLang 0.5.23 and llama.cpp b11434 (docs/logs.md says how each is switched on):
+Fields, read in vLLM 0.32.0, SGLang 0.5.23 and llama.cpp b11434 (docs/logs.md states how each is switched on):
 - vLLM: `metrics.speculative_decoding` of the answer;
 - SGLang: `sglext.spec_tokens_details`, or `meta_info` of the choice or of an answer of `/generate`. Its proposed tokens are calls
   times draft length: what the end of an answer cuts off is in them;

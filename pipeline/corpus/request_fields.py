@@ -1,7 +1,8 @@
 """What each field of a request does to its prompt and to its answer, as servers have it: one table. Pure.
 
 Read in vLLM 0.32.0 (`entrypoints/openai`, `renderers`) and SGLang 0.5.23 (`entrypoints/openai`). Where their prompts differ, the
-row is refused with the field as its reason: nothing says which engine it was. A field that is in no table is counted by its name.
+row is refused with the field as its reason: nothing states which engine it was. A field that is in no table is counted by its
+name.
 """
 
 from collections.abc import Callable, Mapping
@@ -96,7 +97,7 @@ _WITHOUT_EFFECT = frozenset(
 
 
 def is_known(name: str) -> bool:
-    """Whether the table says what a field does."""
+    """Whether the table states what a field does."""
     others = (*SYSTEMS, DOCUMENTS, *REFUSED_UNDER_KEY, *HOLDERS)
     return name in TAKEN or name in others or name in _WITHOUT_EFFECT or name.startswith("return_")
 

@@ -15,7 +15,7 @@ class RowFacts:
         default_factory=dict
     )  # of the chat template, as the source or the row states them
     time: float | None = None
-    roles: tuple[str, ...] = ()  # that the source, or the template's own branches, say that it knows
+    roles: tuple[str, ...] = ()  # that the source, or the template's own branches, name as known
     longest: int | None = None
 
 

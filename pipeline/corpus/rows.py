@@ -83,7 +83,7 @@ class ParsedPrompt:
 
     @property
     def place(self) -> str:
-        """At which turn of a conversation and in which template mode it is asked: similar texts in other places are no
+        """The turn of a conversation and the template mode in which it is asked: similar texts in other places are no
         duplicates. Empty for a first turn in the corpus's own mode."""
         answers = sum(standard_role(message["role"]) == "assistant" for message in self.messages)
         return f"{answers} {canonical_json(dict(self.arguments))}" if answers or self.arguments else ""

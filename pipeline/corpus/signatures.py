@@ -1,5 +1,5 @@
-"""Files of prompts whose content is not what their name says, told by their first bytes: compressed files without the extension,
-archives, pages that were saved in place of a file, pointers of Git LFS. Knows no rows."""
+"""Files of prompts whose content is not what their name states, told by their first bytes: compressed files without the
+extension, archives, pages that were saved in place of a file, pointers of Git LFS. Knows no rows."""
 
 from pipeline.corpus.sources import COMPRESSIONS
 from pipeline.errors import UsageError
@@ -23,7 +23,7 @@ _OTHERS = (
 
 
 def check_start(path: object, start: bytes, expected: str | None) -> None:
-    """UsageError where a file that begins with `start` is not what its name says: `expected` is a compression, "Parquet", or
+    """UsageError where a file that begins with `start` is not what its name states: `expected` is a compression, "Parquet", or
     None for text."""
     if packing := _packed(start):
         extension = next(extension for extension, name in COMPRESSIONS.items() if name == packing)

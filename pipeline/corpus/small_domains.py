@@ -51,7 +51,7 @@ class DomainCounts:
 
 
 def folded_line(renamed: Mapping[str, str], counts: Mapping[str, Collection[int]], least: int) -> str:
-    """The line that says what was folded into what."""
+    """The line that states what was folded into what."""
     into = Counter(renamed.values())
     names = ", ".join(f"{name} ({len(counts[name]):,})" for name in list(renamed)[:6])
     more = ", ..." if len(renamed) > 6 else ""

@@ -70,7 +70,7 @@ def find_files(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
     """The files at `path`: a file, a directory or a glob. `wanted` is `format` of the source.
 
     UsageError, which begins with `name`, where there are none, and where the format is not known from their names. `name` is the
-    key, or the option of a command, that says where they are.
+    key, or the option of a command, that states where they are.
     """
     if path.is_dir():
         return _directory(path, wanted, name)

@@ -58,7 +58,7 @@ def count_dataset(path: Path) -> int:
 
 
 def read_dataset(path: Path, columns: list[str] | None) -> Iterator[tuple[int, Any]]:
-    """As `read_parquet`, from a directory that `save_to_disk` wrote."""
+    """The rows as `read_parquet` gives them, from a directory that `save_to_disk` wrote."""
     rows = _dataset(path)
     rows = rows.select_columns(_present(path, rows.column_names, columns)).with_format("arrow")
     yield from _numbered(rows.iter(batch_size=_BATCH if columns is not None else _FEW))
@@ -137,7 +137,7 @@ def _inner(value: Any) -> Any:
 
 
 def _unreadable(path: Path, what: str, error: Exception) -> UsageError:
-    """The error of a file or directory. Raises another UsageError where the first bytes say what the file is."""
+    """The error of a file or directory. Raises another UsageError where the first bytes state what the file is."""
     if path.is_file():
         with regular_file(path) as stream:
             check_start(path, stream.read(LENGTH), what)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class TemplateStopped(Exception):
-    """The template was stopped; the message says at which limit."""
+    """The template was stopped; the message states at which limit."""
 
 
 class _TooSlow(BaseException):
@@ -80,7 +80,7 @@ class TemplateLimits:
 
 @reads_own_files("of the kernel")
 def _address_space() -> int:
-    """Bytes of this process; 0 where the system does not say."""
+    """Bytes of this process; 0 where the system does not state it."""
     try:
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     except (OSError, ValueError):

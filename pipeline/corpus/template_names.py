@@ -120,7 +120,7 @@ def _assigned(tree: nodes.Template) -> dict[str, list[nodes.Node]]:
 
 
 def _bare(value: nodes.Node) -> nodes.Node:
-    """Without filters, tests, slices and what stands in its place where it is empty."""
+    """The expression without filters, tests, slices and what stands in its place where it is empty."""
     while True:
         match value:
             case nodes.Filter(node=inner) | nodes.Test(node=inner) if inner is not None:

@@ -30,7 +30,7 @@ _OWN_TOOLS = "set tools_field to null to do so too"
 _MOST_SHAPES = 50_000  # that are kept
 
 
-class Traces:
+class MessageTraces:
     """Checks prompts for messages without a trace. `render` gives the text of messages with arguments of the template, and raises
     BadRow; `names` are those of all templates of the tokenizer."""
 

@@ -47,7 +47,7 @@ def history_of(checkpoint: Path) -> list[dict[str, Any]]:
 
 
 def keep_best(model: Any, work: Path, history: Sequence[dict[str, Any]]) -> None:
-    """After an examination of `model`: write its weights if they are the best so far, and delete those that are no longer the
+    """Write the weights of `model` after its examination if they are the best so far, and delete those that are no longer the
     best, except those that the last checkpoint refers to."""
     step, best = max(entry["step"] for entry in history), best_step(history)
     if best == step:
@@ -99,9 +99,9 @@ def _best_file(work: Path, step: int) -> Path:
 def _write_weights(model: Any, path: Path) -> None:
     weights = dict[str, torch.Tensor]()
     for name, weight in _trained(model):
-        found = whole(weight)
+        whole_weight = whole(weight)
         if is_first():
-            weights[name] = found.cpu().contiguous()
+            weights[name] = whole_weight.cpu().contiguous()
     if is_first():
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:

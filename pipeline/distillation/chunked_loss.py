@@ -35,7 +35,7 @@ def mean_loss(
 
 
 def mean_loss_of_logits(logits_NV: torch.Tensor, loss_of: LossOf) -> torch.Tensor:
-    """The same for given logits, for models whose head is more than a linear layer."""
+    """The mean loss for given logits, for models whose head is more than a linear layer."""
     return loss_of(logits_NV, slice(0, len(logits_NV))).mean()
 
 

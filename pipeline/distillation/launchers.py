@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 # Of each launcher: rank, number of processes, rank on its machine. srun's number is that of the step: a batch script that calls
-# `understudy` without srun is one process, whatever SLURM_NTASKS says.
+# `understudy` without srun is one process, whatever SLURM_NTASKS states.
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
@@ -55,7 +55,7 @@ def current() -> Launch | None:
 
 
 def take_launch(environment: MutableMapping[str, str]) -> Launch | None:
-    """What the launcher says, which is taken out of `environment`. UsageError if it says something impossible."""
+    """What the launcher states, which is taken out of `environment`. UsageError if it states something impossible."""
     launch = _launch(environment)
     taken = {*_RENDEZVOUS, *(name for names in _LAUNCHERS for name in names)}
     for name in [name for name in environment if name in taken or name.startswith(_SETTINGS)]:
@@ -65,20 +65,22 @@ def take_launch(environment: MutableMapping[str, str]) -> Launch | None:
 
 
 def _launch(environment: Mapping[str, str]) -> Launch | None:
-    found = next((names for names in _LAUNCHERS if names[1] in environment), None)
-    if found is None:
+    variables = next((names for names in _LAUNCHERS if names[1] in environment), None)
+    if variables is None:
         _check_accelerate(environment)
         return None
-    rank, size, local_rank = (_number(environment, name) for name in found)
+    rank, size, local_rank = (_number(environment, name) for name in variables)
     if size < 2:
         return None
-    if found[0] not in environment:
+    if variables[0] not in environment:
         raise UsageError(
-            f"{found[1]}={size} without {found[0]}: no launcher has started this process; unset {found[1]}, or set {found[0]} to "
-            "the number of each process"
+            f"{variables[1]}={size} without {variables[0]}: no launcher has started this process; unset {variables[1]}, or "
+            f"set {variables[0]} to the number of each process"
         )
     if not 0 <= rank < size:
-        raise UsageError(f"{found[0]}={rank} and {found[1]}={size}: no process of a launcher; unset both variables")
+        raise UsageError(
+            f"{variables[0]}={rank} and {variables[1]}={size}: no process of a launcher; unset both variables"
+        )
     address = environment.get("MASTER_ADDR") or _first_host(environment.get("SLURM_STEP_NODELIST", ""))
     return Launch(
         rank=rank,
@@ -87,7 +89,7 @@ def _launch(environment: Mapping[str, str]) -> Launch | None:
         address=address,
         port=_number(environment, "MASTER_PORT") or _port(environment),
         agent=environment.get(_AGENT) == "True",
-        attempt=".".join(environment.get(name, "0") for name in _attempt(found[0])),
+        attempt=".".join(environment.get(name, "0") for name in _attempt(variables[0])),
     )
 
 
@@ -121,7 +123,7 @@ def _first_host(nodes: str) -> str:
 
 
 def _port(environment: Mapping[str, str]) -> int:
-    """The same in every process of a step; steps and jobs on one machine hardly ever share it."""
+    """A port, the same in every process of a step; steps and jobs on one machine hardly ever share it."""
     job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "0")
     if not (job.isascii() and job.isdecimal() and step.isascii() and step.isdecimal()):
         return _PORT
@@ -162,7 +164,7 @@ def process_count(asked: Asked, batch: int, gpus: int, launch: Launch | None, al
 
 
 def processes_here(asked: Asked, batch: int, device: "torch.device", alone: bool = False) -> int:
-    """As `process_count`, with the GPUs, or others of torch's accelerators, that a training on `device` may use."""
+    """What `process_count` gives with the GPUs, or others of torch's accelerators, that a training on `device` may use."""
     import torch
 
     from pipeline.models.devices import computes_at_once

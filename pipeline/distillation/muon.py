@@ -42,21 +42,21 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def _groups(self) -> list[dict[str, Any]]:
         """The parameter groups of both optimizers (not copies), so that a scheduler changes them directly."""
-        return [group for one in self.parts for group in one.param_groups]
+        return [group for optimizer in self.parts for group in optimizer.param_groups]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         loss = None if closure is None else torch.enable_grad()(closure)()
-        for one in self.parts:
-            one.step()
+        for optimizer in self.parts:
+            optimizer.step()
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        return {"parts": [one.state_dict() for one in self.parts]}
+        return {"parts": [optimizer.state_dict() for optimizer in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for one, state in zip(self.parts, state_dict["parts"], strict=True):
-            one.load_state_dict(state)
+        for optimizer, state in zip(self.parts, state_dict["parts"], strict=True):
+            optimizer.load_state_dict(state)
         self.param_groups = self._groups()
 
 

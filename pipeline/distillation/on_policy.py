@@ -6,6 +6,7 @@ the draft itself, which is the situation of all draft tokens but the first of a 
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,59 +63,57 @@ def _prompts(id_N: NDArray[np.bytes_]) -> NDArray[np.intp]:
     """Places of completions of different prompts, which may have several: each prompt's last, in the order of the first ones."""
     _, first_P = np.unique(id_N, return_index=True)
     _, back_P = np.unique(id_N[::-1], return_index=True)
-    found: NDArray[np.intp] = (len(id_N) - 1 - back_P)[np.argsort(first_P)]
-    return found
+    place_P: NDArray[np.intp] = (len(id_N) - 1 - back_P)[np.argsort(first_P)]
+    return place_P
 
 
-def sample_round(
-    draft: Any,
-    target: Callable[[], Any],
-    prompts: Sequence[StoredCompletion],
-    sampling: Sampling,
-    settings: RoundSettings,
-    *,
-    batch_tokens: int,
-    seed: int,
-    vocabulary: int,
-    stop_tokens: Sequence[int],
-    out: Path,
-    progress: Progress,
-) -> StoredCompletions:
-    """Completions of `prompts` sampled from `draft` at the deployment's `sampling`, with the target's distributions, written to
-    `out` shard by shard, so that a resumed run skips finished shards; several processes divide the shards. `target` loads the
-    target, if a shard is missing. `batch_tokens`: most tokens of a target pass.
+@dataclass(frozen=True, kw_only=True)
+class RoundSampler:
+    """Samples the completions of on-policy rounds; what all rounds of a training share."""
 
-    Distributions are stored as `sampled`: the bucket of `top_k` is trained with tokens sampled from the target, and there are
-    none here.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    most = settings.max_new_tokens
-    items = chosen(prompts, np.lexsort((column(prompts, "id"), column(prompts, "prompt_length"))))
-    parts = [items[begin : begin + settings.shard] for begin in range(0, len(items), settings.shard)]
-    decoder = Decoder(draft, None, sampling=sampling, vocabulary=vocabulary, stop_tokens=stop_tokens)
-    with progress.track("on-policy", len(items), "completions") as track:
-        for place, part in enumerate(parts):
-            mine = place % count() == number()
-            if mine and not shard_exists(out, name := f"shard-{place:05d}"):
-                with batch_named("generate.batch", settings.batch, _attempt_batch(decoder, items, most)):
-                    sampled = [
-                        one
-                        for begin in range(0, len(part), settings.batch)
-                        for one in _sample(decoder, part[begin : begin + settings.batch], most, seed)
-                    ]
-                scored = score(
-                    target(),
-                    sampled,
-                    sampling,
-                    settings.distribution_tokens,
-                    "sampled",
-                    vocabulary=vocabulary,
-                    batch_tokens=batch_tokens,
-                )
-                write_shard(out, name, scored)
-            track.advance(len(part))
-    wait_for_all()
-    return StoredCompletions.open(out)
+    target: Callable[[], Any]  # loads the target, if a shard is missing
+    sampling: Sampling  # of the deployment
+    settings: RoundSettings
+    batch_tokens: int  # at most, of a target pass
+    vocabulary: int
+    stop_tokens: Sequence[int]
+    progress: Progress
+
+    def sample(self, draft: Any, prompts: Sequence[StoredCompletion], seed: int, out: Path) -> StoredCompletions:
+        """Completions of `prompts` sampled from `draft`, with the target's distributions. They are written to `out` shard by
+        shard, so that a resumed run skips finished shards; several processes divide the shards."""
+        out.mkdir(parents=True, exist_ok=True)
+        items = chosen(prompts, np.lexsort((column(prompts, "id"), column(prompts, "prompt_length"))))
+        size, batch, most = self.settings.shard, self.settings.batch, self.settings.max_new_tokens
+        shards = [items[begin : begin + size] for begin in range(0, len(items), size)]
+        decoder = Decoder(draft, None, sampling=self.sampling, vocabulary=self.vocabulary, stop_tokens=self.stop_tokens)
+        with self.progress.track("on-policy", len(items), "completions") as track:
+            for place, shard in enumerate(shards):
+                mine = place % count() == number()
+                if mine and not shard_exists(out, name := f"shard-{place:05d}"):
+                    with batch_named("generate.batch", batch, _attempt_batch(decoder, items, most)):
+                        sampled = [
+                            completion
+                            for begin in range(0, len(shard), batch)
+                            for completion in _sample(decoder, shard[begin : begin + batch], most, seed)
+                        ]
+                    write_shard(out, name, self._scored(sampled))
+                track.advance(len(shard))
+        wait_for_all()
+        return StoredCompletions.open(out)
+
+    def _scored(self, sampled: Sequence[DraftCompletion]) -> list[StoredCompletion]:
+        """The completions with distributions stored as `sampled`: the bucket of `top_k` is trained with tokens sampled from the
+        target, and there are none here."""
+        return score(
+            self.target(),
+            sampled,
+            self.sampling,
+            self.settings.distribution_tokens,
+            "sampled",
+            vocabulary=self.vocabulary,
+            batch_tokens=self.batch_tokens,
+        )
 
 
 def _attempt_batch(decoder: Decoder, items: Sequence[StoredCompletion], most: int) -> Callable[[int], object]:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 @dataclass(frozen=True, eq=False)
-class Rows(Sequence[list[int]]):
+class PackedRows(Sequence[list[int]]):
     """The document numbers of each of R rows, which need no list each."""
 
     documents_N: NDArray[np.int32]  # row by row
@@ -27,16 +27,16 @@ class Rows(Sequence[list[int]]):
         if isinstance(row, slice):
             return [self[number] for number in range(*row.indices(len(self)))]
         number = range(len(self))[row]
-        found: list[int] = self.documents_N[self.begins[number] : self.begins[number + 1]].tolist()
-        return found
+        documents: list[int] = self.documents_N[self.begins[number] : self.begins[number + 1]].tolist()
+        return documents
 
 
-def single_rows(count: int) -> Rows:
+def single_rows(count: int) -> PackedRows:
     """A row for each document."""
-    return Rows(np.arange(count, dtype=np.int32), np.arange(count + 1, dtype=np.int32))
+    return PackedRows(np.arange(count, dtype=np.int32), np.arange(count + 1, dtype=np.int32))
 
 
-def pack_rows(lengths: ArrayLike) -> Rows:
+def pack_rows(lengths: ArrayLike) -> PackedRows:
     """Document numbers by row, by best-fit decreasing; a row's capacity is the longest document. Documents in a row are masked
     from each other, see `dataset.PackedCompletions.collate`.
 
@@ -58,9 +58,11 @@ def pack_rows(lengths: ArrayLike) -> Rows:
     return _sorted(row_N)
 
 
-def _sorted(row_N: NDArray[np.int32]) -> Rows:
+def _sorted(row_N: NDArray[np.int32]) -> PackedRows:
     """Rows by the row of each document, in the order of their first documents."""
     _, first_R, found_N = np.unique(row_N, return_index=True, return_inverse=True)
     place_N = np.argsort(np.argsort(first_R))[found_N]
     ends_R = np.cumsum(np.bincount(place_N, minlength=len(first_R)))
-    return Rows(np.argsort(place_N, kind="stable").astype(np.int32), np.concatenate([[0], ends_R]).astype(np.int32))
+    return PackedRows(
+        np.argsort(place_N, kind="stable").astype(np.int32), np.concatenate([[0], ends_R]).astype(np.int32)
+    )

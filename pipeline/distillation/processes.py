@@ -1,6 +1,6 @@
 """The processes of one training, and what they tell each other. Only this module and `sharding.py` know torch.distributed.
 
-In one process every function does what its name says of one process, without torch.distributed. Several processes must call the
+In one process every function does what its name states of one process, without torch.distributed. Several processes must call the
 functions that exchange something in the same order.
 """
 
@@ -38,7 +38,7 @@ def join(kind: str) -> torch.device:
 
 
 def _backend(kind: str) -> str:
-    """By what torch exchanges tensors of these devices, such as nccl. UsageError where it has nothing."""
+    """The backend by which torch exchanges tensors of these devices, such as nccl. UsageError where it has nothing."""
     try:
         backend: str = dist.get_default_backend_for_device(kind)
         return backend
@@ -49,7 +49,7 @@ def _backend(kind: str) -> str:
 
 
 def leave() -> None:
-    """Leave them, once all are done."""
+    """Leave the processes' group, once all are done."""
     wait_for_all()
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -60,12 +60,12 @@ def count() -> int:
 
 
 def number() -> int:
-    """Of this process, from 0."""
+    """The number of this process, from 0."""
     return dist.get_rank() if count() > 1 else 0
 
 
 def is_first() -> bool:
-    """Whether this process writes files and says how far the training is."""
+    """Whether this process writes files and prints how far the training is."""
     return number() == 0
 
 
@@ -73,9 +73,9 @@ def from_first(make: Callable[[], T]) -> T:
     """What `make` returns in the first process, in every process."""
     if count() == 1:
         return make()
-    found: list[Any] = [make() if is_first() else None]
-    dist.broadcast_object_list(found)
-    return found[0]  # type: ignore[no-any-return]
+    made: list[Any] = [make() if is_first() else None]
+    dist.broadcast_object_list(made)
+    return made[0]  # type: ignore[no-any-return]
 
 
 def wait_for_all() -> None:
@@ -96,13 +96,13 @@ def in_turn(make: Callable[[], T]) -> T:
 def spread(groups: Sequence[Sequence[int]], work: Callable[[list[int]], Sequence[T]]) -> list[T]:
     """`work(numbers)`, a result a number, for 0 to n - 1: each process does some of the groups, which hold each number once. The
     results of all numbers, in order, in every process."""
-    mine = sorted(one for place, group in enumerate(groups) if place % count() == number() for one in group)
-    found = dict(zip(mine, work(mine), strict=True))
+    mine = sorted(item for place, group in enumerate(groups) if place % count() == number() for item in group)
+    results = dict(zip(mine, work(mine), strict=True))
     if count() > 1:
         parts: list[Any] = [None] * count()
-        dist.all_gather_object(parts, found)
-        found = {one: result for part in parts for one, result in part.items()}
-    return [found[one] for one in range(len(found))]
+        dist.all_gather_object(parts, results)
+        results = {item: result for part in parts for item, result in part.items()}
+    return [results[item] for item in range(len(results))]
 
 
 def one_each(
@@ -111,15 +111,15 @@ def one_each(
     """`work` on each of at most as many inputs as there are processes: each process does one, and sends the others the tensors
     that come of it, which have the shapes and the dtype of the input."""
     mine = [
-        found.to(one.dtype).contiguous()
+        result.to(tensor.dtype).contiguous()
         for some in inputs[number() : number() + 1]
-        for one, found in zip(some, work(some), strict=True)
+        for tensor, result in zip(some, work(some), strict=True)
     ]
     results = list[list[torch.Tensor]]()
     for place, some in enumerate(inputs):
-        results.append(mine if place == number() else [torch.empty_like(one) for one in some])
-        for one in results[-1]:
-            dist.broadcast(one, place)
+        results.append(mine if place == number() else [torch.empty_like(tensor) for tensor in some])
+        for tensor in results[-1]:
+            dist.broadcast(tensor, place)
     return results
 
 
@@ -175,7 +175,7 @@ class Control:
             self._store.add("there", 1)
 
     def meet(self) -> None:
-        """Of the first process: wait until every other one is there. UnderstudyError where some do not come: without them a
+        """In the first process: wait until every other one is there. UnderstudyError where some do not come: without them a
         training would wait for ever."""
         until, size = time.monotonic() + _MEET_SECONDS, self._launch.size
         while (there := 1 + self._store.add("there", 0)) < size:
@@ -187,7 +187,7 @@ class Control:
             time.sleep(0.05)
 
     def tell(self, task: str) -> None:
-        """To every other process: what to train."""
+        """Send every other process what to train."""
         self._trainings += 1
         self._store.set(f"training/{self._trainings}", task)
 
@@ -217,12 +217,13 @@ class Control:
             return "the first process of the launcher has ended"
 
     def end(self) -> None:
-        """Of the first process: let the others end, and wait until they know, because the store ends with this process."""
+        """In the first process: let the others end, and wait until they have confirmed it, because the store ends with this
+        process."""
         self.tell("")
         until = time.monotonic() + _LEAVE_SECONDS
         while self._store.add("left", 0) < self._launch.size - 1 and time.monotonic() < until:
             time.sleep(0.05)
 
     def left(self) -> None:
-        """Of every other process: that it knows."""
+        """In every other process: confirm the end."""
         self._store.add("left", 1)

@@ -42,13 +42,14 @@ class RateTrial:
 
 
 def most_trials(settings: DistillConfig) -> int:
-    """At most 4, whose steps are at most a tenth of the training's; none where that is one, and where the rate is given."""
-    found = min(_MOST, settings.max_steps // (10 * _LEAST))
-    return found if found > 1 and settings.learning_rate == "auto" else 0
+    """The most trials: at most 4, whose steps are at most a tenth of the training's; none where that would be one, and where the
+    rate is given."""
+    most = min(_MOST, settings.max_steps // (10 * _LEAST))
+    return most if most > 1 and settings.learning_rate == "auto" else 0
 
 
 def trial_steps(settings: DistillConfig) -> int:
-    """Of all trials together, at most."""
+    """The most steps of all trials together."""
     return most_trials(settings) * _steps(settings)
 
 
@@ -57,7 +58,7 @@ def _steps(settings: DistillConfig) -> int:
 
 
 def trial_settings(settings: DistillConfig, rate: float) -> DistillConfig:
-    """Of one trial, examined at its end. No checkpoint, so a killed one begins again."""
+    """The settings of one trial, examined at its end. No checkpoint, so a killed one begins again."""
     steps = _steps(settings)
     return settings.model_copy(
         update={
@@ -71,7 +72,7 @@ def trial_settings(settings: DistillConfig, rate: float) -> DistillConfig:
 
 
 def first_rate(settings: DistillConfig, hidden: int) -> float:
-    """Where the search begins, for a draft of `hidden` size."""
+    """The rate at which the search begins, for a draft of `hidden` size."""
     return float(f"{_SIZED / hidden * (_LORA if settings.lora else 1.0):.1e}")
 
 
@@ -82,7 +83,7 @@ def next_rate(trials: Sequence[RateTrial], first: float, most: int) -> float | N
         return None
     if not trials:
         return first
-    scores = {_doublings(one.rate, first): one.score for one in trials}
+    scores = {_doublings(trial.rate, first): trial.score for trial in trials}
     if any(place % _APART for place in scores):
         return None
     best = _doublings(_best(trials).rate, first)
@@ -101,14 +102,14 @@ def chosen_rate(trials: Sequence[RateTrial], first: float) -> float:
         return _doubled(first, -_APART)
     best = _best(trials)
     if not best.score:
-        return _doubled(min(one.rate for one in trials), -_APART)
-    above = [one.rate for one in trials if not one.score and one.rate > best.rate]
+        return _doubled(min(trial.rate for trial in trials), -_APART)
+    above = [trial.rate for trial in trials if not trial.score and trial.rate > best.rate]
     return max(best.rate, min([_doubled(best.rate, _LONGER), *(_BELOW * rate for rate in above)]))
 
 
 def _best(trials: Sequence[RateTrial]) -> RateTrial:
     """The trial with the most tokens per target call, the lower rate of equal ones."""
-    return min(trials, key=lambda one: (-one.score, one.rate))
+    return min(trials, key=lambda trial: (-trial.score, trial.rate))
 
 
 def _doublings(rate: float, first: float) -> int:

@@ -22,7 +22,7 @@ _TRIALS, _BEGIN = "trials.json", "begin"
 @reads_own_files("of the training that goes on")
 @stored(name="trials of learning rates", kw_only=False)
 class _Finished:
-    """Those of one training, in order."""
+    """The finished trials of one training, in order."""
 
     trials: list[RateTrial]
 
@@ -52,11 +52,11 @@ def find_rate(
             write_json(work / _TRIALS, asdict(_Finished(trials)))
             shutil.rmtree(place, ignore_errors=True)
         wait_for_all()
-    found = chosen_rate(trials, first)
+    rate = chosen_rate(trials, first)
     if len(trials) > finished or not trials:
-        progress.line(f"distill: learning rate {found:g}, {_why(trials)}")
-    entries = [trial_entry(one.rate, one.steps, one.acceptance, one.omega) for one in trials]
-    return found, [*entries, {"step": 0, PEAK: found}]
+        progress.line(f"distill: learning rate {rate:g}, {_why(trials)}")
+    entries = [trial_entry(trial.rate, trial.steps, trial.acceptance, trial.omega) for trial in trials]
+    return rate, [*entries, {"step": 0, PEAK: rate}]
 
 
 def _trial(rate: float, log: Log) -> RateTrial:
@@ -69,19 +69,19 @@ def _trial(rate: float, log: Log) -> RateTrial:
 def _why(trials: Sequence[RateTrial]) -> str:
     if not trials:
         return "which was not tried: below 200 steps (distill.max_steps) there are no trials"
-    parts = (f"{one.rate:g}: {'diverged' if one.omega is None else f'{one.omega:.3f}'}" for one in trials)
-    before = next((one.before for one in trials if one.before is not None), None)
+    parts = (f"{trial.rate:g}: {'diverged' if trial.omega is None else f'{trial.omega:.3f}'}" for trial in trials)
+    before = next((trial.before for trial in trials if trial.before is not None), None)
     after = f"after {trials[0].steps} steps ({', '.join(parts)}{'' if before is None else f'; before: {before:.3f}'})"
-    if not any(one.score for one in trials):
+    if not any(trial.score for trial in trials):
         return f"a quarter of the lowest of {len(trials)} trials, which all ruined the draft, by tokens per target call {after}"
-    found = (
+    how = (
         "twice the best of trials"
-        if all(one.score for one in trials)
+        if all(trial.score for trial in trials)
         else "by the best of trials, not near one that ruined the draft,"
     )
-    return f"{found} by tokens per target call on dev prompts {after}"
+    return f"{how} by tokens per target call on dev prompts {after}"
 
 
 def _read(work: Path) -> list[RateTrial]:
-    found = format_of(_Finished).find(work / _TRIALS)
-    return [] if found is None else found.trials
+    finished = format_of(_Finished).find(work / _TRIALS)
+    return [] if finished is None else finished.trials

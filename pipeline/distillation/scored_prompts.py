@@ -21,18 +21,18 @@ class ScoredPrompts:
 
     @classmethod
     def read(cls, directory: Path | None, weight: float) -> "ScoredPrompts | None":
-        """Of an artifact of `generate`; None without one."""
+        """The positions in an artifact of `generate`; None without one."""
         return None if directory is None else cls(StoredCompletions.open(directory), weight)
 
     def get(self, place: int) -> StoredCompletion | None:
         """The positions of a prompt, as a completion of what comes before them; None for place -1."""
         if place < 0:
             return None
-        found = self.scored[place]
-        return replace(found, segments=np.zeros(found.length, dtype=np.uint8), segment_names=(PROMPT,))
+        scored = self.scored[place]
+        return replace(scored, segments=np.zeros(scored.length, dtype=np.uint8), segment_names=(PROMPT,))
 
     def weights(self, place_N: NDArray[np.intp]) -> NDArray[np.float64]:
-        """(N,): of all positions of each prompt together."""
+        """(N,): the weight of all positions of each prompt together."""
         length_P = np.append(column(self.scored, "length"), 0)  # the last is that of place -1
         return self.weight * length_P[place_N]
 

@@ -53,9 +53,9 @@ def segment_weights(completions: Iterable[StoredCompletion], shares: Mapping[str
         return {}
     tokens = segment_tokens(completions)
     if unknown := sorted(set(shares) - set(tokens)):
-        found = ", ".join(sorted(tokens)) or "none"
+        known = ", ".join(sorted(tokens)) or "none"
         raise UsageError(
-            f"distill.segment_shares: no train completion has the segment '{unknown[0]}'; segments are: {found} "
+            f"distill.segment_shares: no train completion has the segment '{unknown[0]}'; segments are: {known} "
             "(docs/examination.md has how they are found)"
         )
     left = 1 - sum(shares.values())

@@ -30,8 +30,8 @@ def divided(load: Callable[[], Any], device: torch.device) -> Any:
 
     def load_part() -> Any:
         model = load()
-        form, found = _without_weights(model), decoder_layers(model)
-        for layer in () if found is None else found[1]:
+        form, layers = _without_weights(model), decoder_layers(model)
+        for layer in () if layers is None else layers[1]:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)  # what is in no layer: embedding, last norm, head
         _forms[model] = form
@@ -97,15 +97,15 @@ def whole_state(state: Any) -> Any:
         return [whole_state(value) for value in state]
     if not isinstance(state, DTensor):
         return state
-    found = whole(state)
-    return found.cpu() if number() == 0 else None
+    whole_state = whole(state)
+    return whole_state.cpu() if number() == 0 else None
 
 
 def part_of_state(state: dict[str, Any], optimizer: Any) -> dict[str, Any]:
     """What this process holds of `whole_state`, for `optimizer`."""
     if "parts" in state:
         pairs = zip(state["parts"], optimizer.parts, strict=True)
-        return {"parts": [part_of_state(one, its_own) for one, its_own in pairs]}
+        return {"parts": [part_of_state(optimizer, its_own) for optimizer, its_own in pairs]}
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     weight_of = dict(zip(numbers, weights, strict=True))

@@ -36,7 +36,7 @@ def otherwise(model: Any) -> str:
 
 def attempt(trainer: Any, documents: PackedCompletions) -> Callable[[int], None]:
     """A function that does a step on the longest n rows, in this process alone. The trainer's weights are spoiled by it. A model
-    that is divided cannot be tried alone: then it says only whether each process has a row."""
+    that is divided cannot be tried alone: then it states only whether each process has a row."""
 
     def step(rows: int) -> None:
         if rows < count():

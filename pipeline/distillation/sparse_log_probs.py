@@ -50,7 +50,7 @@ def fused_log_probs(logits_NV: torch.Tensor, ids_NK: torch.Tensor, tokens_N: tor
 
 
 class _TorchFunction(torch.autograd.Function):
-    """With PyTorch's operations, on any device."""
+    """The function in PyTorch's operations, on any device."""
 
     @staticmethod
     def forward(
@@ -80,7 +80,7 @@ class _TorchFunction(torch.autograd.Function):
 
 
 class _FusedFunction(torch.autograd.Function):
-    """With two compiled passes, which read logits as they are and write nothing larger."""
+    """The function in two compiled passes, which read logits as they are and write nothing larger."""
 
     @staticmethod
     def forward(
@@ -165,7 +165,7 @@ def _library(logits_NV: torch.Tensor) -> ctypes.CDLL | None:
 
 
 class _CompiledFunction(torch.autograd.Function):
-    """With `sparse_log_probs.c`."""
+    """The function in `sparse_log_probs.c`."""
 
     @staticmethod
     def forward(

@@ -1,5 +1,5 @@
-"""A training as its task says: what it reads of the completions of `generate`, and the training itself, in one process or as one
-of several."""
+"""A training as its task describes it: what it reads of the completions of `generate`, and the training itself, in one process or
+as one of several."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +62,7 @@ def subset(completions: Sequence[StoredCompletion], share: float) -> Sequence[St
 
 
 def _by_digest(prompts: NDArray[np.bytes_]) -> NDArray[np.bytes_]:
-    """By a digest of each, so that the order of two does not depend on the others."""
+    """Prompts sorted by a digest of each, so that the order of two does not depend on the others."""
     digests = b"".join(hashlib.sha256(b"learning curve " + prompt).digest() for prompt in prompts.tolist())
     words_PW = np.frombuffer(digests, dtype=">u8").reshape(len(prompts), -1)
     return prompts[np.lexsort(words_PW.T[::-1])]

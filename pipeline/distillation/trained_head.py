@@ -114,6 +114,6 @@ _PLACES: dict[type, Any] = {Eagle3Model: _Unrolled, MedusaModel: _OfEachHead}
 
 
 def _states(states: TargetStates, ids_BT: torch.Tensor, layers: Collection[int]) -> Features:
-    """As examinations and engines compute them: in the target's dtype, whatever the training computes in."""
+    """The states as examinations and engines compute them: in the target's dtype, whatever the training computes in."""
     with torch.no_grad(), torch.autocast(ids_BT.device.type, enabled=False):
         return states.states_at(ids_BT, layers)

@@ -8,7 +8,7 @@ divide the model (`sharding.py`).
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields
@@ -43,7 +43,6 @@ from pipeline.distillation.dataset import PackedCompletions, stored_targets
 from pipeline.distillation.losses import LOSSES, MERGED, SparseTargets, cross_entropy, sparse_columns
 from pipeline.distillation.muon import MuonWithAdamW
 from pipeline.distillation.processes import count, from_first, inside_forward, number, wait_for_all
-from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.distillation.segments import SegmentLosses
 from pipeline.distillation.sharding import complete, is_divided
 from pipeline.distillation.smaller_batch import attempt, otherwise, remedy
@@ -52,10 +51,9 @@ from pipeline.distillation.trained_head import TrainedHead
 from pipeline.distillation.training_attention import fast_attention, supports_document_masking
 from pipeline.distillation.training_callback import TrainingCallback
 from pipeline.distillation.training_log import Log, kept
-from pipeline.engines.chat_markers import PROMPT
+from pipeline.distillation.weighted_completions import WeightedCompletions
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import AcceptanceSummary
-from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.devices import computes_at_once, supports_bf16, upload
 from pipeline.models.out_of_memory import batch_named
 from pipeline.models.output_head import linear_head
@@ -70,26 +68,21 @@ _OF_EXPERTS = ("output_router_logits", "router_aux_loss_coef")  # keys of config
 def distill(
     model: Any,
     tokenizer: Any,
-    completions: Sequence[StoredCompletion],
+    data: WeightedCompletions,
     settings: DistillConfig,
     *,
-    weights: Mapping[str, float],
     seed: int,
-    vocabulary: int,
     work: Path,
-    prompts: ScoredPrompts | None = None,
     examine: Callable[[Any], AcceptanceSummary],
     progress: Progress,
     may_diverge: bool = False,
 ) -> Log:
-    """Train `model` in place on `completions`; it ends with the weights that were best by `examine(model)`,
-    which every process calls, and where it returns the same.
+    """Train `model` in place; it ends with the weights that were best by `examine(model)`, which every process calls, and where
+    it returns the same.
 
-    `weights`: of a token in the loss, by its segment (`segments.py`). `prompts`: their positions are trained on too, with
-    their own weight. Checkpoints are written to `work`, and training
-    resumes from them. Returns the log: step with loss, or with dev_acceptance_rate and dev_tokens_per_target_call; where there
-    are several segments also by segment. Raises UnderstudyError naming step and completions if the loss is not finite, but for a
-    training that `may_diverge`.
+    Checkpoints are written to `work`, and training resumes from them. Returns the log: step with loss, or with
+    dev_acceptance_rate and dev_tokens_per_target_call; where there are several segments also by segment. Raises UnderstudyError
+    naming step and completions if the loss is not finite, but for a training that `may_diverge`.
     """
     with progress.track("distill", settings.max_steps, "steps") as track:
         checkpoint = from_first(lambda: last_checkpoint(work))
@@ -99,7 +92,7 @@ def distill(
         else:
             if checkpoint is not None:
                 progress.line(f"distill: continues from step {step_of(checkpoint)} of {settings.max_steps}")
-            trainer = _trainer(model, tokenizer, completions, prompts, settings, weights, seed, vocabulary, work)
+            trainer = _trainer(model, tokenizer, data, settings, seed, work)
             trainer.may_diverge = may_diverge
             trainer.add_callback(TrainingCallback(trainer, settings, trainer.by_segment, examine, track, work))
             tried = batch_named(
@@ -120,22 +113,15 @@ def distill(
 
 
 def _trainer(
-    model: Any,
-    tokenizer: Any,
-    completions: Sequence[StoredCompletion],
-    prompts: ScoredPrompts | None,
-    settings: DistillConfig,
-    weights: Mapping[str, float],
-    seed: int,
-    vocabulary: int,
-    work: Path,
+    model: Any, tokenizer: Any, data: WeightedCompletions, settings: DistillConfig, seed: int, work: Path
 ) -> "_Trainer":
     if isinstance(model, TrainedHead):
-        documents, has_head = PackedCompletions(completions, False, prompts), False
+        masks_documents, has_head = False, False
     else:
         with complete(model) as whole_model:
-            documents = PackedCompletions(completions, supports_document_masking(whole_model, vocabulary), prompts)
+            masks_documents = supports_document_masking(whole_model, data.vocabulary)
             has_head = linear_head(whole_model) is not None
+    documents = PackedCompletions(data.completions, masks_documents, data.prompts)
     device = torch.device(model.device)
     bf16 = supports_bf16(device) if settings.bf16 is None else settings.bf16
     text = model.config.get_text_config()
@@ -151,8 +137,8 @@ def _trainer(
     # (dense Granite 4), and writes that into the draft's config.
     for name, value in of_experts.items():
         setattr(text, name, value)
-    weights = weights if prompts is None else {**weights, PROMPT: prompts.weight}
-    trainer.prepare(documents, settings, vocabulary, SegmentLosses(documents.segments, weights, device), has_head)
+    by_segment = SegmentLosses(documents.segments, data.all_weights, device)
+    trainer.prepare(documents, settings, data.vocabulary, by_segment, has_head)
     trainer.remove_callback(PrinterCallback)  # it prints a dictionary per step
     return trainer
 
@@ -175,7 +161,7 @@ def _collated(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
     if _LATER not in batch:
         return batch
     made = batch[_LATER].result()
-    return {name: upload(one, device) if isinstance(one, torch.Tensor) else one for name, one in made.items()}
+    return {name: upload(value, device) if isinstance(value, torch.Tensor) else value for name, value in made.items()}
 
 
 @contextmanager
@@ -192,7 +178,7 @@ def _accelerate_on(device: torch.device) -> Iterator[None]:
 
 
 def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.device, bf16: bool) -> Any:
-    """For a training on the device of the draft, which need not be the first GPU."""
+    """The arguments of a training on the device of the draft, which need not be the first GPU."""
     with _accelerate_on(device):
         arguments = _config(settings, seed, work, device, bf16)
         if count() > 1 and arguments.distributed_state.distributed_type == DistributedType.NO:
@@ -374,7 +360,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
 
     @property
     def _own_optimizer(self) -> Any:
-        """Without accelerate's wrapper."""
+        """The optimizer without accelerate's wrapper."""
         return getattr(self.optimizer, "optimizer", self.optimizer)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:

@@ -13,7 +13,7 @@ from pipeline.config.distill import DistillConfig
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.pair import DeviceMap
 from pipeline.distillation.adapters import add_adapters, merge_adapters
-from pipeline.distillation.on_policy import SampleFunction, run_rounds, sample_round
+from pipeline.distillation.on_policy import RoundSampler, SampleFunction, run_rounds
 from pipeline.distillation.processes import count, spread
 from pipeline.distillation.rate_trials import find_rate
 from pipeline.distillation.scored_prompts import ScoredPrompts
@@ -22,6 +22,7 @@ from pipeline.distillation.sharding import complete, divided
 from pipeline.distillation.trained_head import TrainedHead
 from pipeline.distillation.trainer import distill
 from pipeline.distillation.training_log import Log
+from pipeline.distillation.weighted_completions import WeightedCompletions
 from pipeline.drafts.head_config import kind_of, trainable_head
 from pipeline.drafts.head_tensors import measure_draft
 from pipeline.drafts.kinds import Kind
@@ -77,7 +78,7 @@ class Training:
             require_training_memory(self.pair.path("draft"), device, settings.optimizer, parts, self.trust_remote_code)
 
     def run_phases(self, rows: Sequence[StoredCompletion], weights: Mapping[str, float], work: Path) -> tuple[Any, Log]:
-        """The same, but for adapters, which stay beside the weights."""
+        """What `run` does, but for adapters, which stay beside the weights."""
         settings, seed, trials = self.settings.distill, self.settings.seed, Log()
         model = self.draft()
 
@@ -103,8 +104,8 @@ class Training:
             known = iter(tuple(begin))
 
             def examine(draft: Any) -> AcceptanceSummary:
-                if (found := next(known, None)) is not None:
-                    return found
+                if (summary := next(known, None)) is not None:
+                    return summary
                 if not begin:
                     begin.append(self.examine(draft))
                     return begin[0]
@@ -128,17 +129,12 @@ class Training:
     ) -> Log:
         """One phase: train `model` in place on `rows`; it ends with its best weights on dev prompts. `examine_trial`: of a trial
         of the rate, which may diverge."""
-        tokenizer = load_tokenizer(self.pair.tokenizer, self.trust_remote_code)
-        vocabulary = self.pair.vocabulary
         return distill(
             model,
-            tokenizer,
-            rows,
+            load_tokenizer(self.pair.tokenizer, self.trust_remote_code),
+            WeightedCompletions(rows, self.pair.vocabulary, weights, self.prompts),
             settings,
-            prompts=self.prompts,
-            weights=weights,
             seed=seed,
-            vocabulary=vocabulary,
             work=work,
             examine=examine_trial or self.examine,
             progress=self.progress,
@@ -147,8 +143,9 @@ class Training:
 
     @property
     def examiner(self) -> Examiner:
-        """For checkpoints and variants: tokens per target call at draft length `DEV_GAMMA`, every call counted. This is the same
-        for every `evaluate.gamma` and `evaluate.convention`, so that changing those does not train the draft again."""
+        """The examiner of checkpoints and variants: tokens per target call at draft length `DEV_GAMMA`, every call counted. This
+        is the same for every `evaluate.gamma` and `evaluate.convention`, so that changing those does not train the draft
+        again."""
         settings = EvaluateConfig(
             gamma=DEV_GAMMA,
             convention="user",
@@ -159,19 +156,19 @@ class Training:
 
     @property
     def sampling(self) -> Sampling:
-        """The deployment's."""
+        """The deployment's sampling settings."""
         return Sampling.from_config(self.settings.sampling)
 
     def examine(self, draft: Any) -> AcceptanceSummary:
         """Acceptance rate and tokens per target call of `draft` on dev prompts, of which each process examines some. BrokenDraft
         if it cannot be examined."""
-        found = self._examination(draft)
-        if isinstance(found, str):
-            raise BrokenDraft(found)
-        return found
+        summary = self._examination(draft)
+        if isinstance(summary, str):
+            raise BrokenDraft(summary)
+        return summary
 
     def _examination(self, draft: Any) -> AcceptanceSummary | str:
-        """In every process the same, and so is why a draft cannot be examined."""
+        """The examination, which is the same in every process, and so is why a draft cannot be examined."""
         examiner, examined = self.examiner, self._as_draft(draft)
 
         def acceptance(numbers: list[int]) -> Sequence[Floats | str]:
@@ -184,9 +181,11 @@ class Training:
             except BrokenDraft as error:
                 return [str(error)] * len(numbers)
 
-        found = spread(examiner.groups(self.dev), acceptance)
-        known = [one for one in found if not isinstance(one, str)]
-        return next((one for one in found if isinstance(one, str)), None) or examiner.summary_of(self.dev, known)
+        acceptance_or_why = spread(examiner.groups(self.dev), acceptance)
+        known = [own for own in acceptance_or_why if not isinstance(own, str)]
+        return next((own for own in acceptance_or_why if isinstance(own, str)), None) or examiner.summary_of(
+            self.dev, known
+        )
 
     @cached_property
     def _batches(self) -> SmallerBatches:
@@ -204,26 +203,24 @@ class Training:
         def target() -> Any:
             return self._load("target", rounds.target_dtype)
 
+        sampler = RoundSampler(
+            target=target,
+            sampling=self.sampling,
+            settings=rounds,
+            batch_tokens=self.settings.batch_tokens,
+            vocabulary=self.pair.vocabulary,
+            stop_tokens=self.pair.stop_tokens,
+            progress=self.progress,
+        )
+
         def write(prompts: Sequence[StoredCompletion], seed: int, out: Path) -> Sequence[StoredCompletion]:
             with complete(draft) as whole_draft:
-                return sample_round(
-                    whole_draft.eval(),
-                    target,
-                    prompts,
-                    self.sampling,
-                    rounds,
-                    batch_tokens=self.settings.batch_tokens,
-                    seed=seed,
-                    vocabulary=self.pair.vocabulary,
-                    stop_tokens=self.pair.stop_tokens,
-                    out=out,
-                    progress=self.progress,
-                )
+                return sampler.sample(whole_draft.eval(), prompts, seed, out)
 
         return write
 
     def _as_draft(self, model: Any) -> LoadedDraft:
-        """As it is examined."""
+        """The draft as it is examined."""
         if not isinstance(model, TrainedHead):
             return PlainDraft(model, self.pair.vocabulary)
         return head_draft(model.head, self.pair.vocabulary, model.states)

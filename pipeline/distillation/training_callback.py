@@ -61,11 +61,11 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         state = self._trainer.state
         with complete(self._trainer.model) as model, as_written(model):
             model.eval()
-            found = self._examine_draft(model)
+            summary = self._examine_draft(model)
             model.train()
-        self._last = note(found)
+        self._last = note(summary)
         # Not Trainer.log(): within a step it would replace that step's loss.
-        state.log_history.append(examination_entry(state.global_step, found))
+        state.log_history.append(examination_entry(state.global_step, summary))
         keep_best(self._trainer.model, self._work, state.log_history)
         if out_of_patience(state.log_history, self._settings):
             control.should_training_stop = True

@@ -10,26 +10,26 @@ Log = list[dict[str, Any]]
 Entries = Sequence[Mapping[str, Any]]
 LOSS, RATE, OMEGA = "loss", "dev_acceptance_rate", "dev_tokens_per_target_call"
 TRIAL = "trial_learning_rate"  # of an entry of a short training before, whose figures are of another draft
-PEAK = "learning_rate"  # of the entry that says which peak rate the trials gave
+PEAK = "learning_rate"  # of the entry that states which peak rate the trials gave
 _BY_SEGMENT = "_by_segment"
 _KEPT = ("step", LOSS, LOSS + _BY_SEGMENT, RATE, RATE + _BY_SEGMENT, OMEGA)
 
 
-def examination_entry(step: int, found: AcceptanceSummary) -> dict[str, Any]:
-    entry = {"step": step, RATE: found.acceptance, OMEGA: found.omega}
-    return entry | ({RATE + _BY_SEGMENT: dict(found.segments)} if found.segments else {})
+def examination_entry(step: int, summary: AcceptanceSummary) -> dict[str, Any]:
+    entry = {"step": step, RATE: summary.acceptance, OMEGA: summary.omega}
+    return entry | ({RATE + _BY_SEGMENT: dict(summary.segments)} if summary.segments else {})
 
 
 def add_losses(entry: dict[str, Any], by_segment: Mapping[str, float]) -> None:
-    """To an entry with a loss; none where there is one segment."""
+    """Add the losses by segment to an entry with a loss; none where there is one segment."""
     if by_segment:
         entry[LOSS + _BY_SEGMENT] = dict(by_segment)
 
 
-def note(found: AcceptanceSummary) -> str:
+def note(summary: AcceptanceSummary) -> str:
     """An examination in a progress line."""
-    parts = ", ".join(f"{name} {rate:.3f}" for name, rate in found.segments.items())
-    return f"dev acceptance {found.acceptance:.3f}" + (f" ({parts})" if parts else "")
+    parts = ", ".join(f"{name} {rate:.3f}" for name, rate in summary.segments.items())
+    return f"dev acceptance {summary.acceptance:.3f}" + (f" ({parts})" if parts else "")
 
 
 def kept(history: Entries) -> Log:
@@ -39,7 +39,7 @@ def kept(history: Entries) -> Log:
 
 
 def trial_entry(rate: float, step: int, acceptance: float | None, omega: float | None) -> dict[str, Any]:
-    """Of a short training at another rate; without figures if it diverged."""
+    """The entry of a short training at another rate; without figures if it diverged."""
     figures = {} if omega is None else {RATE: acceptance, OMEGA: omega}
     return {TRIAL: rate, "step": step} | figures
 
@@ -56,7 +56,7 @@ def best(log: Log) -> dict[str, Any]:
 
 def best_step(history: Entries) -> int:
     """The first step with the most tokens per target call on dev prompts; 0 before the first examination."""
-    return max(_examined(history), key=lambda one: one[1], default=(0, 0.0))[0]
+    return max(_examined(history), key=lambda examined: examined[1], default=(0, 0.0))[0]
 
 
 def out_of_patience(history: Entries, settings: DistillConfig) -> bool:

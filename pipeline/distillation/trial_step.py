@@ -65,6 +65,7 @@ def _step(pair: Pair, settings: TrainingSettings, device: str, trust_remote_code
     from pipeline.distillation.adapters import merge_adapters
     from pipeline.distillation.trainer import distill
     from pipeline.distillation.training import Training
+    from pipeline.distillation.weighted_completions import WeightedCompletions
     from pipeline.models.loading import load_tokenizer
 
     training = Training(settings, pair, (), Progress(terminal=False), device, trust_remote_code)
@@ -72,11 +73,9 @@ def _step(pair: Pair, settings: TrainingSettings, device: str, trust_remote_code
     distill(
         model,
         load_tokenizer(pair.tokenizer, trust_remote_code),
-        _completions(pair.vocabulary),
+        WeightedCompletions(_completions(pair.vocabulary), pair.vocabulary),
         _one_step(settings.distill),
-        weights={},
         seed=settings.seed,
-        vocabulary=pair.vocabulary,
         work=place,
         examine=_better(),
         progress=training.progress,
@@ -90,25 +89,25 @@ def _step(pair: Pair, settings: TrainingSettings, device: str, trust_remote_code
 
 
 def _one_step(settings: DistillConfig) -> DistillConfig:
-    found = {} if settings.learning_rate != "auto" else {"learning_rate": _RATE}
-    return settings.model_copy(update=_ONE_STEP | found)
+    rate = {} if settings.learning_rate != "auto" else {"learning_rate": _RATE}
+    return settings.model_copy(update=_ONE_STEP | rate)
 
 
 def _better() -> Any:
-    """Each time a better draft, so that the trained weights are kept."""
+    """An examination that finds a better draft each time, so that the trained weights are kept."""
     asked = iter(range(1, 100))
     return lambda _: AcceptanceSummary(0.5, float(next(asked)))
 
 
 def _completions(vocabulary: int) -> list[StoredCompletion]:
-    """Two, of random tokens."""
+    """Two completions of random tokens."""
     generator, count, kept = np.random.default_rng(0), _TOKENS, min(_KEPT, vocabulary - 1)
-    found = []
+    completions = []
     for number in range(2):
         logits_NV = torch.from_numpy(generator.normal(size=(count, vocabulary)))
         stored = sparsify(logits_NV.log_softmax(-1), kept, "sampled", generator.random(count))
         name = f"trial {number}"
-        found.append(
+        completions.append(
             StoredCompletion(
                 id=name, text_id=name, conversation=name, split="train", domain="trial", sampling=GREEDY,
                 prompt=generator.integers(vocabulary, size=_PROMPT, dtype=np.int32), length=count, stopped=False,
@@ -117,11 +116,11 @@ def _completions(vocabulary: int) -> list[StoredCompletion]:
                 vocabulary=vocabulary,
             )
         )  # fmt: skip
-    return found
+    return completions
 
 
 def _step_without_numbers(path: Path, trust_remote_code: bool) -> None:
-    """A loss with its gradients, of the model without memory for its weights. What fails for lack of numbers says nothing: some
+    """A loss with its gradients, of the model without memory for its weights. What fails for lack of numbers means nothing: some
     models decide by them."""
     if kind_of(path).reads_states:
         return

@@ -46,8 +46,8 @@ def serve(control: Control) -> None:
 
 
 def train_in_processes(task: TrainingTask, processes: int, progress: Progress) -> None:
-    """Train as `task` says, unless that is done. Raises, after all processes have ended, the error of the one that failed first;
-    UnderstudyError where one was killed."""
+    """Train as `task` states, unless that is done. Raises, after all processes have ended, the error of the one that failed
+    first; UnderstudyError where one was killed."""
     done = task.work / _TRAINED
     if processes == 1 or done.exists():
         return
@@ -112,7 +112,7 @@ def _train(task: Path, places: Sequence[Mapping[str, str]], control: Control | N
             for worker in workers:
                 worker.end()
         if any(isinstance(message, Ended) and message.code > 0 for message in wrong.values()):
-            _show_end(output, progress)  # of what libraries print, which says why
+            _show_end(output, progress)  # of what libraries print, which states why
     if wrong or elsewhere:
         raise _first_error(wrong, elsewhere)
 
@@ -141,20 +141,20 @@ def _followed(
 
 
 def _first_error(wrong: Mapping[str, Failed | Ended], elsewhere: str | None) -> Exception:
-    """The one from which the others follow: the first that says why; else that of a worker which was killed, as that breaks the
+    """The one from which the others follow: the first that states why; else that of a worker which was killed, as that breaks the
     connections of others. SIGTERM is for all of them, from whoever ends the training."""
-    found = list[tuple[int, float, Exception]]()  # rank, time
+    failures = list[tuple[int, float, Exception]]()  # rank, time
     for name, message in wrong.items():
         if isinstance(message, Failed):
             error = message.error()
-            found.append((0 if isinstance(error, UnderstudyError) else 3, message.at, error))
+            failures.append((0 if isinstance(error, UnderstudyError) else 3, message.at, error))
         else:
             rank = 4 if message.code > 0 else 5 if message.code == -signal.SIGTERM else 1
             error = UnderstudyError(f"distill: {name} {message}; checkpoints are kept, run again to resume")
-            found.append((rank, 0.0, error))
+            failures.append((rank, 0.0, error))
     if elsewhere:
-        found.append((2, 0.0, UnderstudyError(elsewhere)))
-    return min(found, key=lambda one: one[:2])[2]
+        failures.append((2, 0.0, UnderstudyError(elsewhere)))
+    return min(failures, key=lambda failure: failure[:2])[2]
 
 
 def _show_end(output: IO[bytes], progress: Progress) -> None:

@@ -66,7 +66,7 @@ def load_named_pair(
     loaded in the dtype that it was saved in. `device`: auto, cpu, cuda or cuda:N. Raises UsageError for a target that is no
     model, logits narrower than the tokenizer and a draft with another tokenizer, UnderstudyError for weights that do not load.
     """
-    where = choose_device(device)  # before any download
+    loading = _Loading(dtype, choose_device(device), trust_remote_code)  # before any download
     paths = {name: draft.directory for name, draft in drafts.items()}
     target_path = find_target(target)
     defaults = sampling_defaults(target_path)
@@ -76,33 +76,26 @@ def load_named_pair(
     plain = [path for name, path in paths.items() if not kinds[name].reads_states]
     shapes = {path: read_shape(path, trust_remote_code) for path in (target_path, *plain)}
     width = shapes[target_path].logits_width
-    others = [
-        path
-        for path in plain
-        if other_tokenizers and has_other_vocabulary(tokenizer, load_tokenizer(path, trust_remote_code), width)
-    ]
-    for path in plain:
-        if path not in others:
-            check_same_family(tokenizer, load_tokenizer(path, trust_remote_code), width)
-    for path, shape in shapes.items():
-        if path not in others:
-            check_columns(tokenizer, shape.logits_width, str(path))
-
-    def load(path: Path) -> Any:
-        return load_model(path, dtype or saved_dtype(path), where, trust_remote_code)
-
-    vocabulary = min(shape.logits_width for path, shape in shapes.items() if path not in others)
-    model, stops = load(target_path), stop_token_ids(target_path, tokenizer)
-    states = TargetStates(model)
+    tokenizers = {path: load_tokenizer(path, trust_remote_code) for path in plain}
+    others = [path for path in plain if other_tokenizers and has_other_vocabulary(tokenizer, tokenizers[path], width)]
+    widths = {path: shape.logits_width for path, shape in shapes.items() if path not in others}
+    _check_tokenizers(tokenizer, tokenizers, widths, width)
+    vocabulary = min(widths.values())
+    model = loading.model(target_path)
+    states, of_target = (
+        TargetStates(model),
+        _Target(target_path, tokenizer, width, stop_token_ids(target_path, tokenizer)),
+    )
     loaded, notes, shape_of = dict[str, LoadedDraft](), list[str](), dict[str, str]()
     for name, path in paths.items():
         if path in others:
-            of_target = _Target(target_path, tokenizer, width, stops)
-            forms, said = _other_tokenizer(name, path, of_target, dtype or saved_dtype(path), where, trust_remote_code)
-            loaded, notes = loaded | forms, notes + said
+            forms, further_notes = _other_tokenizer(name, path, of_target, loading)
+            loaded, notes = loaded | forms, notes + further_notes
             continue
-        head = kinds[name].reads_states
-        loaded[name] = load_head(kinds[name], path, states, vocabulary) if head else PlainDraft(load(path), vocabulary)
+        if kinds[name].reads_states:
+            loaded[name] = load_head(kinds[name], path, states, vocabulary)
+        else:
+            loaded[name] = PlainDraft(loading.model(path), vocabulary)
         shape_of[name] = step_shape(path) or name
     return NamedPair(
         target=model,
@@ -110,12 +103,22 @@ def load_named_pair(
         tokenizer=tokenizer,
         vocabulary=vocabulary,
         context=min(shape.context for shape in shapes.values()),
-        stop_tokens=stops,
+        stop_tokens=of_target.stops,
         trained_on=reduce(or_, map(trained_on_before, paths.values()), NOTHING),
         sampling_defaults=defaults,
         shapes={name: f"{shape_of.get(name, name)} {draft.models[0].dtype}" for name, draft in loaded.items()},
         notes=notes,
     )
+
+
+def _check_tokenizers(tokenizer: Any, own: Mapping[Path, Any], widths: Mapping[Path, int], width: int) -> None:
+    """UsageError for a draft whose tokenizer is not the target's, or logits that lack tokens. `own`: the drafts' tokenizers;
+    `widths`: columns of logits of the models that have to fit; `width`: those of the target."""
+    for path, other in own.items():
+        if path in widths:
+            check_same_family(tokenizer, other, width)
+    for path, columns in widths.items():
+        check_columns(tokenizer, columns, str(path))
 
 
 def _with_trained_factors(target: Path, drafts: Mapping[str, Path]) -> tuple[Path, dict[str, Path]]:
@@ -127,17 +130,34 @@ def _with_trained_factors(target: Path, drafts: Mapping[str, Path]) -> tuple[Pat
 
 
 @dataclass(frozen=True)
+class _Loading:
+    """How the models are loaded."""
+
+    dtype: str | None  # None: each in the dtype that it was saved in
+    device: torch.device
+    trusted: bool
+
+    def dtype_of(self, path: Path) -> str:
+        """The dtype of one model."""
+        return self.dtype or saved_dtype(path)
+
+    def model(self, path: Path) -> Any:
+        """The model in a directory."""
+        return load_model(path, self.dtype_of(path), self.device, self.trusted)
+
+
+@dataclass(frozen=True)
 class _Target:
     """What a draft with another tokenizer needs of its target."""
 
     path: Path
     tokenizer: Any
     width: int
-    stops: Sequence[int]
+    stops: list[int]
 
 
 def _other_tokenizer(
-    name: str, path: Path, target: _Target, dtype: str, device: torch.device, trusted: bool
+    name: str, path: Path, target: _Target, loading: _Loading
 ) -> tuple[dict[str, LoadedDraft], list[str]]:
     """The forms of a draft with another tokenizer, by name, and what they are."""
     transplant, mapped = f"{name} (transplant)", f"{name} (TLI)"
@@ -147,15 +167,17 @@ def _other_tokenizer(
         target.width,
         {},
         target.stops,
-        lambda: stored_embedding(target.path, trusted),
-        dtype,
-        trusted,
+        lambda: stored_embedding(target.path, loading.trusted),
+        loading.dtype_of(path),
+        loading.trusted,
     )
-    forms: dict[str, LoadedDraft] = {transplant: PlainDraft(model.to(device), target.width)}
+    forms: dict[str, LoadedDraft] = {transplant: PlainDraft(model.to(loading.device), target.width)}
     notes = [f"{transplant}: the base draft of pair.draft.vocabulary = target, before any training: {facts.note()}"]
     notes += [f"{name}: {warning}" for warning in facts.warnings()]
     try:
-        forms[mapped] = draft = load_mapped(path, target.tokenizer, target.width, dtype, device, trusted)
+        forms[mapped] = draft = load_mapped(
+            path, target.tokenizer, target.width, loading.dtype_of(path), loading.device, loading.trusted
+        )
         notes.append(f"{mapped}: {draft.note}")
     except BrokenDraft as error:
         notes.append(f"{mapped}: vLLM's use_heterogeneous_vocab does not serve it: {error}")

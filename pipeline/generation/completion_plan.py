@@ -93,9 +93,9 @@ def plan_completions(
     asked = {"train": train_at, "dev": [deployed], "examination": examined}
     columns = PromptColumns.of(prompts)
     parts = [
-        (np.flatnonzero(columns.split == SPLITS.index(split)), kinds.index(one), samplings[:place].count(one))
+        (np.flatnonzero(columns.split == SPLITS.index(split)), kinds.index(sampling), samplings[:place].count(sampling))
         for split, samplings in asked.items()
-        for place, one in enumerate(samplings)
+        for place, sampling in enumerate(samplings)
     ]
     prompt_N = np.concatenate([rows for rows, _, _ in parts])
     kind_N = np.concatenate([np.full(len(rows), kind, np.int16) for rows, kind, _ in parts])

@@ -93,7 +93,7 @@ _LOG_PRIOR_C = np.concatenate(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class CompletionEvidence:
     """Evidence of some completions; the sum of two is that of both."""
 
     completions: int
@@ -104,8 +104,8 @@ class Evidence:
     texts: int = 0  # answers whose token ids are not known
     impossible: int = 0  # answers with a token that the target cannot choose
 
-    def __add__(self, other: "Evidence") -> "Evidence":
-        return Evidence(
+    def __add__(self, other: "CompletionEvidence") -> "CompletionEvidence":
+        return CompletionEvidence(
             completions=self.completions + other.completions,
             tokens=self.tokens + other.tokens,
             log_e_C=self.log_e_C + other.log_e_C,
@@ -130,14 +130,14 @@ class Evidence:
         return ALTERNATIVES[int(np.argmax(self.log_e_C + _LOG_PRIOR_C))]
 
     def to_json(self) -> str:
-        """As it is stored."""
+        """The evidence as it is stored."""
         known = {"completions": self.completions, "tokens": self.tokens, "texts": self.texts}
         arrays = {"log_e": self.log_e_C.tolist(), "moments": self.moments.tolist(), "impossible": self.impossible}
         return json.dumps({**known, **arrays})
 
     @classmethod
     @reads_own_files("metadata of a shard, which the manifest hashes, or a journal's record, which has a checksum")
-    def from_json(cls, text: str | bytes) -> "Evidence":
+    def from_json(cls, text: str | bytes) -> "CompletionEvidence":
         """The reverse of `to_json`."""
         facts = parse_json(text)
         return cls(
@@ -147,12 +147,12 @@ class Evidence:
         )
 
 
-NO_EVIDENCE = Evidence(completions=0, tokens=0, log_e_C=np.zeros(len(ALTERNATIVES)), moments=np.zeros(4))
+NO_EVIDENCE = CompletionEvidence(completions=0, tokens=0, log_e_C=np.zeros(len(ALTERNATIVES)), moments=np.zeros(4))
 
 
 def of_tokens(
     tokens_N: NDArray[np.int32], ids_NK: NDArray[np.int32], log_p_NK: NDArray[np.float32], tolerance: float
-) -> Evidence:
+) -> CompletionEvidence:
     """Evidence of the tokens of a completion. `log_p_NK`: of the distributions as sampled from; -inf for tokens that cannot be
     sampled. `tolerance`: nats per token by which their mean log p may differ from that of what was sampled from."""
     listed_NK = np.isfinite(log_p_NK)
@@ -179,7 +179,7 @@ def of_tokens(
     moments = np.array(
         [variance_N.sum(), covariance_N.sum(), 0.5 * (1.0 - squares_N).sum(), tolerance * count], dtype=np.float64
     )
-    return Evidence(completions=1, tokens=count, log_e_C=log_e_C, moments=moments)
+    return CompletionEvidence(completions=1, tokens=count, log_e_C=log_e_C, moments=moments)
 
 
 def _of_part(log_e_NL: NDArray[np.float64]) -> list[NDArray[np.float64]]:
@@ -207,7 +207,7 @@ class FirstTokens:
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
 
-    def evidence(self, first: FirstToken, vocabulary: int) -> Evidence:
+    def evidence(self, first: FirstToken, vocabulary: int) -> CompletionEvidence:
         """Evidence of the next answer, which is counted then. A token that no answer began with has its part of the share that
         new tokens have had so far (as in prediction by partial matching, method C)."""
         new, seen = max(len(self._counts), 1), self._counts.total()
@@ -219,14 +219,14 @@ class FirstTokens:
         return replace(NO_EVIDENCE, log_e_C=log_e_C)
 
 
-def of_answer(possible: bool, exact: bool, sampled: Evidence = NO_EVIDENCE) -> Evidence:
-    """Evidence of an answer: whether the target can have chosen every token, and what `of_tokens` says of them. `exact`: its
+def of_answer(possible: bool, exact: bool, sampled: CompletionEvidence = NO_EVIDENCE) -> CompletionEvidence:
+    """Evidence of an answer: whether the target can have chosen every token, and what `of_tokens` states of them. `exact`: its
     token ids are known."""
     chosen = _of_choice(possible, exact)
     return replace(chosen + sampled, completions=1)
 
 
-def _of_choice(possible: bool, exact: bool) -> Evidence:
+def _of_choice(possible: bool, exact: bool) -> CompletionEvidence:
     log_e_C, tolerated = np.zeros(len(ALTERNATIVES)), _IMPOSSIBLE[exact]
     log_e_C[-len(_OF_IMPOSSIBLE) :] = [
         math.log((1 - share) / (1 - tolerated)) if possible else math.log(share / tolerated)
@@ -235,7 +235,7 @@ def _of_choice(possible: bool, exact: bool) -> Evidence:
     return replace(NO_EVIDENCE, completions=1, log_e_C=log_e_C, texts=int(not exact), impossible=int(not possible))
 
 
-class Power(NamedTuple):
+class SamplePower(NamedTuple):
     """What nine in ten such tests find."""
 
     shift: float  # of mean log p, in nats per token
@@ -243,7 +243,7 @@ class Power(NamedTuple):
     kl_noise: float  # that of independent normal noise of every logit that does
 
 
-def power(evidence: Evidence) -> Power | None:
+def power(evidence: CompletionEvidence) -> SamplePower | None:
     """What completions like these, as many and as long, find; None where nothing is sampled.
 
     In a product with lambda, n tokens whose mean log p is lower by `shift` add n (lambda (shift - tolerance) - lambda^2 V / 2),
@@ -257,24 +257,24 @@ def power(evidence: Evidence) -> Power | None:
         return None
     needed = -math.log(FALSE_ALARM) - float(_LOG_PRIOR_C[0])
     shift = min(
-        needed / (evidence.tokens * one)
-        + one * variance / 2
+        needed / (evidence.tokens * exponent)
+        + exponent * variance / 2
         + tolerance
         + _POWER * math.sqrt(variance / evidence.tokens)
-        for one in _LAMBDAS
+        for exponent in _LAMBDAS
     )
-    return Power(shift, shift**2 / (2 * variance), shift / covariance * spread)
+    return SamplePower(shift, shift**2 / (2 * variance), shift / covariance * spread)
 
 
-def findable_share(evidence: Evidence) -> float:
+def findable_share(evidence: CompletionEvidence) -> float:
     """The smallest share of answers with impossible tokens that a log of as many answers is refused for, on average."""
     exact = evidence.completions - evidence.texts
     needed = -math.log(FALSE_ALARM) - float(_LOG_PRIOR_C[-1])
 
     def log_e(share: float) -> float:
         both = [
-            (share * _of_choice(False, one).log_e_C + (1 - share) * _of_choice(True, one).log_e_C) * count
-            for one, count in ((True, exact), (False, evidence.texts))
+            (share * _of_choice(False, is_exact).log_e_C + (1 - share) * _of_choice(True, is_exact).log_e_C) * count
+            for is_exact, count in ((True, exact), (False, evidence.texts))
         ]
         return float((both[0] + both[1])[-len(_OF_IMPOSSIBLE) :].max())
 

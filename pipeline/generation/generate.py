@@ -132,15 +132,8 @@ def attempt_batch(
             replace(item, prompt=replace(item.prompt, tokens=(*own, *islice(cycle(own), further - 2))))
             for item, own in zip(longest, tokens, strict=True)
         ]
-        prefill = min(PREFILL, len(tokens[0]))  # as the prompts themselves are processed
-        decoder = Decoder(
-            model,
-            None,
-            sampling=longest[0].sampling,
-            vocabulary=vocabulary,
-            stop_tokens=stop_tokens,
-            prefill=prefill,
-        )
+        decoder = Decoder(model, None, sampling=longest[0].sampling, vocabulary=vocabulary, stop_tokens=stop_tokens)
+        decoder.prefill = min(PREFILL, len(tokens[0]))  # as the prompts themselves are processed
         _complete(decoder, grown, short)
 
     return attempt

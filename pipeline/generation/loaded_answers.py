@@ -86,7 +86,7 @@ def complete_recorded(
     completions = {}
     for number, columns in columns_by_number.items():
         answer, rest = answers[number], past_end.get(number, {})
-        joined = {name: np.concatenate([one, rest[name]]) if rest else one for name, one in columns.items()}
+        joined = {name: np.concatenate([column, rest[name]]) if rest else column for name, column in columns.items()}
         completions[number] = requests[number].stored(joined, len(answer.tokens_N), answer.stopped, vocabulary)
     return completions, tested
 

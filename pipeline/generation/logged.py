@@ -47,7 +47,8 @@ class Recorded:
     def of_requests(self, requests: Sequence[CompletionRequest]) -> dict[int, LoggedCompletion]:
         """The completions by the number of the request; the target has to complete the others."""
         completions = (
-            (number, self.get(one.prompt.id, one.sampling, one.number)) for number, one in enumerate(requests)
+            (number, self.get(request.prompt.id, request.sampling, request.number))
+            for number, request in enumerate(requests)
         )
         return {number: answer for number, answer in completions if answer is not None}
 

@@ -43,9 +43,9 @@ class OpenShard:
         return sorted({url for record in self.records.values() for url in record.facts["endpoints"]})
 
     def drop(self, url: str) -> int:
-        """Forget the completions that an endpoint made, and say how many."""
+        """Forget the completions that an endpoint made, and return how many."""
         assert self.journal is not None  # opened
-        kept = {number: one for number, one in self.records.items() if url not in one.facts["endpoints"]}
+        kept = {number: record for number, record in self.records.items() if url not in record.facts["endpoints"]}
         dropped, self.records = len(self.records) - len(kept), kept
         self.journal.close()
         write_journal(self.path, list(kept.values()))

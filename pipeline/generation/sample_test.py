@@ -20,7 +20,7 @@ from pipeline.generation.evidence import (
     NO_EVIDENCE,
     ROUNDING,
     TEXT,
-    Evidence,
+    CompletionEvidence,
     FirstToken,
     FirstTokens,
     findable_share,
@@ -37,8 +37,8 @@ from pipeline.store.own_files import reads_own_files
 class SampleEvidence:
     """Evidence about completions, by where their tokens come from."""
 
-    recorded: Evidence = NO_EVIDENCE  # a log
-    generated: Evidence = NO_EVIDENCE  # the servers
+    recorded: CompletionEvidence = NO_EVIDENCE  # a log
+    generated: CompletionEvidence = NO_EVIDENCE  # the servers
     firsts: tuple[FirstToken, ...] = ()  # of the recorded answers, in their order
 
     def __add__(self, other: "SampleEvidence") -> "SampleEvidence":
@@ -50,21 +50,23 @@ class SampleEvidence:
 
     @property
     def sums(self) -> "SampleEvidence":
-        """Without the first tokens, of which there is one for each recorded answer."""
+        """The evidence without the first tokens, of which there is one for each recorded answer."""
         return replace(self, firsts=())
 
     def facts(self) -> dict[str, str]:
-        """As it is stored with a completion or a shard."""
+        """The evidence as it is stored with a completion or a shard."""
         evidence = {"recorded": self.recorded, "generated": self.generated}
-        texts = {name: one.to_json() for name, one in evidence.items() if one.completions}
+        texts = {name: own.to_json() for name, own in evidence.items() if own.completions}
         return texts | ({"firsts": json.dumps(self.firsts)} if self.firsts else {})
 
     @classmethod
     @reads_own_files("metadata of a shard, which the manifest hashes, or a journal's record, which has a checksum")
     def of_facts(cls, facts: Mapping[str, Any]) -> "SampleEvidence":
         """The reverse of `facts`, which may have others beside it."""
-        evidence = {name: Evidence.from_json(facts[name]) for name in ("recorded", "generated") if name in facts}
-        return cls(**evidence, firsts=tuple(FirstToken(*one) for one in parse_json(facts.get("firsts", "[]"))))
+        evidence = {
+            name: CompletionEvidence.from_json(facts[name]) for name in ("recorded", "generated") if name in facts
+        }
+        return cls(**evidence, firsts=tuple(FirstToken(*first) for first in parse_json(facts.get("firsts", "[]"))))
 
 
 def of_recorded(
@@ -146,7 +148,7 @@ def _require_samples(evidence: SampleEvidence) -> None:
         )
 
 
-def _not_recorded(evidence: Evidence) -> str:
+def _not_recorded(evidence: CompletionEvidence) -> str:
     remedy = "shorten the window (corpus.sources.N.since), or set use_answers to false"
     if evidence.strongest.mixed:
         return (
@@ -170,14 +172,14 @@ def _not_recorded(evidence: Evidence) -> str:
     )
 
 
-def _why(evidence: Evidence) -> str:
+def _why(evidence: CompletionEvidence) -> str:
     return (
         f"after {evidence.completions:,} of them, {evidence.strongest.text}; samples give such evidence once in "
         f"{1 / FALSE_ALARM:,.0f} times"
     )
 
 
-def passed(evidence: Evidence) -> str:
+def passed(evidence: CompletionEvidence) -> str:
     """What a test that recorded answers have passed can find, in words; empty without answers."""
     if not evidence.completions:
         return ""
@@ -193,8 +195,8 @@ def passed(evidence: Evidence) -> str:
     )
 
 
-def figures(evidence: Evidence) -> dict[str, float]:
-    """The same as figures of the artifact."""
+def figures(evidence: CompletionEvidence) -> dict[str, float]:
+    """The evidence as figures of the artifact."""
     if not evidence.completions:
         return {}
     if (finds := power(evidence)) is None:

@@ -86,7 +86,7 @@ def score_rows(
     batch_tokens: int,
     listed: int = 0,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """For each of `rows`, in no certain order: its number, and by name the arrays that `StoredCompletion` has of its N
+    """Yields for each of `rows`, in no certain order, its number, and by name the arrays that `StoredCompletion` has of its N
     tokens: log_p, entries, certain, rest_log_p. With `listed`, which is at most V, also what tells whether they are samples:
 
     - `listed_ids` and `listed_log_p`, (N, listed): the likeliest tokens at `sampling`, -inf for those that cannot be sampled;

@@ -44,7 +44,7 @@ class ShardSegments(NamedTuple):
 
 @reads_own_files("an Arrow file of an artifact: a stage compares its SHA-256 before it reads it")
 def segments_of(directory: Path, shard: str, tokens: int) -> ShardSegments | None:
-    """None where the shard has no labels. UnderstudyError for a damaged file, or of another number of tokens."""
+    """The labels of a shard; None where it has none. UnderstudyError for a damaged file, or of another number of tokens."""
     path = segment_file(directory, shard)
     if not path.exists():
         return None

@@ -44,8 +44,8 @@ async def generate_by_servers(
     turn: int = 1,
     logged: Recorded | None = None,
 ) -> None:
-    """As `generate.generate`, by servers. What has been received when an error ends it is kept in `out`. A completion that is
-    recorded in `logged` is scored only.
+    """What `generate.generate` does, by servers. What has been received when an error ends it is kept in `out`. A completion that
+    is recorded in `logged` is scored only.
 
     Raises as `ServedTarget.generate` does; OtherWeights if an endpoint serves another model in between: what it made of shards
     that are not committed is dropped. UsageError for sampling settings for which the server's log-probabilities do not suffice.
@@ -230,7 +230,8 @@ class _Run:
             )
 
     async def _suspicion(self, shard: OpenShard, url: str) -> str:
-        """Empty if the last completions that an endpoint made for the shard have the log p that the endpoints give them now."""
+        """What is wrong; empty if the last completions that an endpoint made for the shard have the log p that the endpoints give
+        them now."""
         served = self._served
         if not served.abilities.trusted:
             return "cannot be checked, because the servers' log-probabilities differ from a scoring"

@@ -19,7 +19,7 @@ from pipeline.generation.evidence import CUT_OFF, ROUNDING, of_tokens
 from pipeline.generation.generate import GenerationSettings, seed_of
 from pipeline.generation.logged import NEAR_TIE, LoggedCompletion, NotOfTarget
 from pipeline.generation.sample_test import SampleEvidence, of_recorded
-from pipeline.generation.served_log_p import SAMPLED_FROM, Answers, SampledFrom
+from pipeline.generation.served_log_p import SAMPLED_FROM, SampledFrom, ServedTokens
 from pipeline.servers.abilities import Abilities, Passes, passes, passes_of_recorded
 from pipeline.servers.answers import Generated, LikeliestTokens, Scored
 from pipeline.servers.api import GenerateRequest, ScoreRequest
@@ -131,7 +131,7 @@ class _Requests:
         self.endpoints.add(endpoint.url)
         return [later]
 
-    async def answers(self, parts: Sequence[Generated], recorded: bool) -> Answers:
+    async def answers(self, parts: Sequence[Generated], recorded: bool) -> ServedTokens:
         """What is known of the tokens of `parts`, scored if that is needed. NotOfTarget for an impossible recorded token."""
         tokens_N = np.concatenate([part.tokens_N for part in parts])
         answered_N = np.concatenate([part.log_p_N for part in parts])
@@ -141,7 +141,7 @@ class _Requests:
             answered_N = scored.log_p_N
             _require_possible(parts[0].tokens_N, scored, self._item.sampling)
         lists = [part.likeliest for part in parts if part.likeliest is not None]
-        return Answers(
+        return ServedTokens(
             tokens_N=tokens_N,
             answered_N=answered_N,
             listed=LikeliestTokens.joined(lists) if lists else None,
@@ -169,8 +169,8 @@ async def differs(
     answered_N: NDArray[np.float32],
     recorded: bool = False,
 ) -> NDArray[np.float64]:
-    """(N,): by how much `answered_N` (see `ReceivedCompletion`) differs from what the servers say of the same tokens now; nan
-    where they do not say enough. Tells later whether the weights that made a completion were those of the target. `recorded`:
+    """(N,): by how much `answered_N` (see `ReceivedCompletion`) differs from what the servers state of the same tokens now; nan
+    where they do not state enough. Tells later whether the weights that made a completion were those of the target. `recorded`:
     the tokens come from a log, and `answered_N` from a scoring.
 
     Raises as `ServedTarget.score`.

@@ -19,8 +19,8 @@ from pipeline.speculation.settings import Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
-    """What the servers say of the N tokens of a completion, its lookahead included."""
+class ServedTokens:
+    """What the servers return for the N tokens of a completion, its lookahead included."""
 
     tokens_N: NDArray[np.int32]
     answered_N: NDArray[
@@ -48,7 +48,7 @@ class SampledFrom:
     )  # -inf for tokens that cannot be sampled; None where the distributions are not listed
 
 
-def of_answer(answers: Answers, sampling: Sampling) -> SampledFrom:
+def of_answer(answers: ServedTokens, sampling: Sampling) -> SampledFrom:
     """The answer's own log p; at temperature 1 without cut-offs that of the scoring, if there was one."""
     if not sampling.unchanged:
         return SampledFrom(answers.answered_N, None)
@@ -56,12 +56,12 @@ def of_answer(answers: Answers, sampling: Sampling) -> SampledFrom:
     return SampledFrom(log_p_N, answers.likeliest)
 
 
-def of_greedy(answers: Answers, sampling: Sampling) -> SampledFrom:
+def of_greedy(answers: ServedTokens, sampling: Sampling) -> SampledFrom:
     """0: at temperature 0 each token is certain."""
     return SampledFrom(np.zeros(len(answers.tokens_N), dtype=np.float32), None)
 
 
-def of_likeliest(answers: Answers, sampling: Sampling) -> SampledFrom:
+def of_likeliest(answers: ServedTokens, sampling: Sampling) -> SampledFrom:
     """log p from the listed tokens at temperature 1, which include every token that can be sampled.
 
     NotOfTarget or UnderstudyError for a token that cannot be: a recorded one, or one of the server.
@@ -81,7 +81,7 @@ def of_likeliest(answers: Answers, sampling: Sampling) -> SampledFrom:
     return SampledFrom(log_p_N, LikeliestTokens(answers.likeliest.ids_NK, sampled_NK))
 
 
-def of_cut_off(answers: Answers, sampling: Sampling) -> SampledFrom:
+def of_cut_off(answers: ServedTokens, sampling: Sampling) -> SampledFrom:
     """log p from the answer and its listed tokens, which are at the sampling's temperature before cut-offs. Raises as
     `cut_off`."""
     assert answers.listed is not None  # `passes` asks for them
@@ -90,7 +90,7 @@ def of_cut_off(answers: Answers, sampling: Sampling) -> SampledFrom:
 
 
 # By `Passes.log_p`.
-SAMPLED_FROM: Mapping[str, Callable[[Answers, Sampling], SampledFrom]] = {
+SAMPLED_FROM: Mapping[str, Callable[[ServedTokens, Sampling], SampledFrom]] = {
     "answer": of_answer,
     "zero": of_greedy,
     "likeliest": of_likeliest,

@@ -13,7 +13,7 @@ from pipeline.generation.logged import LoggedCompletion
 from pipeline.generation.sample_test import SampleEvidence
 from pipeline.models.devices import choose_device
 from pipeline.models.loading import load_model
-from pipeline.models.memory_plan import Batch, require_memory
+from pipeline.models.memory_plan import DecodedBatch, require_memory
 from pipeline.models.out_of_memory import batch_named
 
 
@@ -47,7 +47,7 @@ def open_target(work: ShardWork, device: str) -> Callable[[Shard, Path, Callable
     writes it to a directory. UsageError if it cannot fit with its batch."""
     settings, place = work.settings, choose_device(device)
     rows = min(settings.batch, work.completions)
-    batch = Batch(key="generate.batch", rows=rows, tokens=work.longest_prompt + settings.max_new_tokens)
+    batch = DecodedBatch(key="generate.batch", rows=rows, tokens=work.longest_prompt + settings.max_new_tokens)
     require_memory(work.target, work.dtype, place, work.device_map, work.trust_remote_code, batch)
     model = load_model(work.target, work.dtype, place, work.trust_remote_code, work.device_map)
     tokens = (work.vocabulary, work.stop_tokens)

@@ -65,8 +65,8 @@ class StoredCompletions(Sequence[StoredCompletion]):
     def open(
         cls, directory: Path, splits: Collection[str] | None = None, sampling: Sampling | None = None
     ) -> "StoredCompletions":
-        """Those that `read_completions` reads, in its order. Raises as it does, for every shard at once. The files are mapped
-        here: one that is replaced or deleted afterwards is read as it was."""
+        """The completions that `read_completions` reads, in its order. Raises as it does, for every shard at once. The files are
+        mapped here: one that is replaced or deleted afterwards is read as it was."""
         shards, parts = list[_Shard](), {name: [np.zeros(0, dtype)] for name, dtype in _DTYPES.items()}
         words: dict[str, dict[Any, int]] = {name: {} for name in (*_WORDS, "sampling")}
         for path, batch, rows in selected_rows(directory, splits, sampling):
@@ -79,7 +79,7 @@ class StoredCompletions(Sequence[StoredCompletion]):
             if len(shards) % _JOINED == 0:
                 parts = {name: [_concatenated(values, name)] for name, values in parts.items()}
         columns = {name: _concatenated(parts.pop(name), name) for name in _DTYPES}
-        table = _Table(shards, columns, {name: list(found) for name, found in words.items()})
+        table = _Table(shards, columns, {name: list(values) for name, values in words.items()})
         return cls(table, np.arange(len(columns["shard"]), dtype=np.int32))
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ class StoredCompletions(Sequence[StoredCompletion]):
             length=int(columns["length"][row]),
             stopped=bool(columns["stopped"][row]),
             **{name: columns[name][row].decode() for name in _NAMES},
-            **{name: found[columns[name][row]] for name, found in words.items()},
+            **{name: values[columns[name][row]] for name, values in words.items()},
         )
 
 

@@ -58,11 +58,11 @@ class AttentionLayers:
 
 
 def attention_layers(text: Any) -> AttentionLayers:
-    """Of a decoder's config. Layers that use the keys and values of an earlier layer are left out."""
+    """The attention layers of a decoder's config. Layers that use the keys and values of an earlier layer are left out."""
     sizes, kinds = attention_windows(text), _kinds(text)
-    found = Counter(sizes.get(kind) for kind in kinds[: _own_layers(text)] if kind not in WITHOUT_CACHE)
+    by_size = Counter(sizes.get(kind) for kind in kinds[: _own_layers(text)] if kind not in WITHOUT_CACHE)
     states = sum(kind in _WITH_STATE for kind in kinds)
-    return AttentionLayers(found, states, bool(getattr(text, "layer_types", None)))
+    return AttentionLayers(by_size, states, bool(getattr(text, "layer_types", None)))
 
 
 def attention_configs(text: Any) -> list[Any]:
@@ -84,7 +84,7 @@ def _own_layers(text: Any) -> int:
 
 
 def mixture_of(target: AttentionLayers, draft: AttentionLayers) -> Mixture | None:
-    """Of which kinds the layers of both are; None where all are of one kind, with one window."""
+    """The kinds of which the layers of both are; None where all are of one kind, with one window."""
     if target.states or draft.states:
         return "states"
     of_target, of_draft = set(target.by_window), set(draft.by_window)

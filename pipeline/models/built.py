@@ -1,5 +1,5 @@
 """A model as transformers builds it: its config, and the model itself without memory for its weights. Facts about a model are
-read from these, because config.json may say something else, or nothing."""
+read from these, because config.json may state something else, or nothing."""
 
 import json
 from pathlib import Path
@@ -78,7 +78,7 @@ def name_of_head(model: Any) -> str:
 
 
 def state_tied(model: Any) -> None:
-    """Let the model's config say whether its head is its embedding: what is made of the model and saved follows the config, and
+    """Let the model's config state whether its head is its embedding: what is made of the model and saved follows the config, and
     transformers keeps both where a tied model's files have a head of its own."""
     tied = is_tied(model)
     if getattr(model.config, "tie_word_embeddings", tied) != tied:

@@ -31,7 +31,8 @@ class Computed:
 
 @torch.inference_mode()
 def computed(model: Any, ids: Sequence[int] = ()) -> Computed:
-    """Of `ids`; without any, of 64 from the whole vocabulary, because the first ids of many are in no text."""
+    """The expected logits of `ids`; without any, of 64 from the whole vocabulary, because the first ids of many are in no
+    text."""
     fix_rope(model)  # of a model that was made and not loaded
     if not ids:
         count = model.get_input_embeddings().num_embeddings
@@ -68,11 +69,13 @@ def check_derived(
     expected_TV = expected.logits_TV[:, :columns]
     if not bool(torch.isfinite(expected_TV).all()):  # whoever examines the model says so
         return
-    found = distance(expected_TV, computed(load_model(out, dtype, device, trust_remote_code), expected.ids).logits_TV)
+    difference = distance(
+        expected_TV, computed(load_model(out, dtype, device, trust_remote_code), expected.ids).logits_TV
+    )
     allowed = _EQUAL.get(dtype, _ROUNDED) if within is None else within
-    if not found <= allowed:  # also NaN
+    if not difference <= allowed:  # also NaN
         raise UnderstudyError(
-            f"{what}: what was saved is another model than it was made of: logits differ by {found:.2g} of their spread "
+            f"{what}: what was saved is another model than it was made of: logits differ by {difference:.2g} of their spread "
             f"({allowed:.2g} is allowed); {remedy}"
         )
 

@@ -21,8 +21,8 @@ _WITHOUT_FLOAT64 = ("mps", "xpu")  # some of the latter
 def choose_device(name: str) -> torch.device:
     """The device called `name`; `auto` is the GPU if there is one, else the CPU. UsageError if it is not available."""
     if name == "auto":
-        found = torch.accelerator.current_accelerator(check_available=True)
-        return torch.device("cpu") if found is None or found.type in _WITHOUT_FLOAT64 else found
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        return torch.device("cpu") if accelerator is None or accelerator.type in _WITHOUT_FLOAT64 else accelerator
     try:
         device = torch.device(name)
         if reason := _unusable(device):
@@ -36,7 +36,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def _unusable(device: torch.device) -> str | None:
-    """Why the device cannot be used, where torch would say it later or in other words; None for others."""
+    """Why the device cannot be used, where torch would state it later or in other words; None for others."""
     if device.type == "mps":
         return "Apple's GPUs have no float64, which decoding computes in"
     if device.type != "cuda" or (device.index or 0) < torch.cuda.device_count():
@@ -86,8 +86,8 @@ def synchronize(device: torch.device) -> None:
 def upload(values: Sequence[Any] | torch.Tensor, device: torch.device) -> torch.Tensor:
     """`values` of the host as a tensor on the device. The host does not wait: the device copies from pinned memory when it comes
     to it."""
-    found = torch.as_tensor(values)
-    return found if computes_at_once(device) else found.pin_memory().to(device, non_blocking=True)
+    tensor = torch.as_tensor(values)
+    return tensor if computes_at_once(device) else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def download(*tensors: torch.Tensor) -> list[NDArray[Any]]:
@@ -123,7 +123,7 @@ class Stopwatch:
         self._marks.append(event)
 
     def seconds(self) -> list[float]:
-        """Of each phase, then of what followed the last. The device must have passed the last mark."""
+        """The seconds of each phase, then of what followed the last. The device must have passed the last mark."""
         now = perf_counter()
         if self._device is None:
             return [end - begin for begin, end in pairwise([self._began, *self._marks, now])]

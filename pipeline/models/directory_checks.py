@@ -52,17 +52,17 @@ def not_allowed(file: Path, what: str) -> UsageError:
 
 def _check_quantization(file: Path, config: ModelConfig, packed: bool) -> None:
     """`packed`: whether some weights are no floats."""
-    found = config.quantization
-    if found is None:
+    quantization = config.quantization
+    if quantization is None:
         return
-    if found.method is None:
+    if quantization.method is None:
         raise UsageError(
             f"{file}: quantization_config names no quant_method, as MLX writes it, so transformers and engines cannot "
             "read the weights; take a checkpoint in bfloat16"
         )
-    if not packed and found.method in _PACKS:
+    if not packed and quantization.method in _PACKS:
         raise UsageError(
-            f"{file}: quantization_config states {found.method}, but all weights are floats: a model that was merged or "
+            f"{file}: quantization_config states {quantization.method}, but all weights are floats: a model that was merged or "
             "dequantized may keep the entry; remove it from config.json, or take the quantized weights"
         )
 

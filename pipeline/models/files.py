@@ -40,10 +40,10 @@ def tokenizer_files(directory: Path) -> list[Path]:
     """The tokenizer files, sorted. Chat templates beside the default one are in a directory of their own. Code, if the tokenizer
     names any."""
     named = [directory / name for name in _TOKENIZER_FILES]
-    found = [path for pattern in _TOKENIZER_GLOBS for path in directory.glob(pattern)]
+    globbed = [path for pattern in _TOKENIZER_GLOBS for path in directory.glob(pattern)]
     if directory / TOKENIZER_CONFIG in code_named_in(directory):
-        found += code_files(directory)
-    return sorted(path for path in (*named, *found) if path.is_file())
+        globbed += code_files(directory)
+    return sorted(path for path in (*named, *globbed) if path.is_file())
 
 
 def require_regular(directory: Path) -> None:
@@ -62,10 +62,10 @@ def require_regular(directory: Path) -> None:
 
 
 def needed_package(directory: Path) -> tuple[str, str] | None:
-    """Where there is no tokenizer.json: the file that the tokenizer is made of, and the package that reads it."""
+    """The file that the tokenizer is made of where there is no tokenizer.json, and the package that reads it."""
     if (directory / "tokenizer.json").is_file():
         return None
-    return next((found for found in _PACKAGES.items() if (directory / found[0]).is_file()), None)
+    return next((entry for entry in _PACKAGES.items() if (directory / entry[0]).is_file()), None)
 
 
 def has_tokenizer(directory: Path) -> bool:
@@ -111,7 +111,7 @@ def other_weight_files(directory: Path) -> list[Path]:
 
 
 def config_files(directory: Path) -> list[Path]:
-    """Of a model, its config, its generation config and the index of its weights, as far as they are there."""
+    """The config of a model, its generation config and the index of its weights, as far as they are there."""
     return [directory / name for name in _CONFIG_FILES if (directory / name).is_file()]
 
 

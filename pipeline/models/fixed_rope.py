@@ -3,7 +3,7 @@
 longrope (Phi 3 and 4) takes the long factors for all rows once one of them is longer than the original context: the logits of a
 row then depend on the rows beside it, and a cache has keys of other frequencies than the text that goes on. vLLM 0.32 fixes the
 factors for all texts: the long ones where the longest sequence that is served exceeds the original context. So does this, by the
-context of the config, or as `rope_factors` in the config says (`rope_choice.py`). Dynamic NTK scaling changes only beyond the
+context of the config, or as `rope_factors` in the config states (`rope_choice.py`). Dynamic NTK scaling changes only beyond the
 context: its frequencies are those within it.
 """
 
@@ -33,7 +33,7 @@ def fix_rope(model: Any) -> None:
 
 
 def note_on_rope(config: Any, whose: str) -> str | None:
-    """What to say of a model whose factors `fix_rope` fixes, where engines can be told otherwise."""
+    """What to print about a model whose factors `fix_rope` fixes, where engines can be told otherwise."""
     text = config.get_text_config()
     for layer_type, kind in _kinds_in(text):
         if kind == "longrope":
@@ -66,9 +66,9 @@ def _changing(model: Any) -> Iterator[tuple[Any, str | None, str]]:
 
 def _kinds_in(text: Any) -> Iterator[tuple[str | None, str]]:
     parameters = getattr(text, "rope_parameters", None) or {}
-    for layer_type, one in ((None, parameters), *parameters.items()):
-        if isinstance(one, dict) and isinstance(one.get("rope_type"), str):
-            yield layer_type, one["rope_type"]
+    for layer_type, section in ((None, parameters), *parameters.items()):
+        if isinstance(section, dict) and isinstance(section.get("rope_type"), str):
+            yield layer_type, section["rope_type"]
 
 
 def _original(config: Any, layer_type: str | None) -> int:

@@ -19,7 +19,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def sampling_defaults(directory: Path) -> dict[str, Any]:
-    """By key, the defaults that a server takes over from the model in `directory`; empty without the file."""
+    """The defaults, by key, that a server takes over from the model in `directory`; empty without the file."""
     saved = vars(find_generation_config(directory))
     return {
         key: saved[key] for key, neutral in _NEUTRAL.items() if saved[key] is not None and saved[key] not in neutral

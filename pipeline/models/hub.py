@@ -24,8 +24,8 @@ _ASK_SECONDS = 15.0
 def commit_of(source: str, revision: str | None, kind: Literal["model", "data set"] = "model") -> str:
     """The commit of a branch or tag of `source` (None: the main branch), as the hub has it now. A commit is returned as it is.
 
-    UsageError for a model, data set or revision that the hub does not have; UnderstudyError if the hub does not answer. Both say
-    how to go on without it.
+    UsageError for a model, data set or revision that the hub does not have; UnderstudyError if the hub does not answer. Both
+    state how to go on without it.
     """
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
@@ -38,7 +38,7 @@ def commit_of(source: str, revision: str | None, kind: Literal["model", "data se
     cached = _cached(source) if kind == "model" else ""
     ask = HfApi().model_info if kind == "model" else HfApi().dataset_info
     try:
-        found = ask(source, revision=revision, timeout=_ASK_SECONDS).sha
+        commit = ask(source, revision=revision, timeout=_ASK_SECONDS).sha
     except GatedRepoError:
         raise UsageError(f"{source}: its owners give access to it on the hub; ask for it, and set HF_TOKEN") from None
     except RepositoryNotFoundError:
@@ -50,9 +50,9 @@ def commit_of(source: str, revision: str | None, kind: Literal["model", "data se
     except (network, OSError, ValueError) as error:
         reason = masked(" ".join(str(error).split()))[:160]
         raise UnderstudyError(f"{source}: the hub does not report its commit ({reason}); {otherwise}{cached}") from None
-    if not isinstance(found, str) or not _COMMIT.fullmatch(found):
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
         raise UnderstudyError(f"{source}: the hub does not report its commit; {otherwise}{cached}")
-    return found
+    return commit
 
 
 def _check_address() -> None:
@@ -63,16 +63,16 @@ def _check_address() -> None:
 
 def _cached(source: str) -> str:
     """A hint at the commit of `source` that this machine's cache has."""
-    found = find_cached(source, None)
-    return f" (this machine has {source}@{found.name})" if found is not None else ""
+    cached = find_cached(source, None)
+    return f" (this machine has {source}@{cached.name})" if cached is not None else ""
 
 
 def find_cached(source: str, revision: str | None) -> Path | None:
     """The local path of a snapshot that is in this machine's cache, of the main branch where no revision is given."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(source, "config.json", revision=revision)
-    return Path(found).parent if isinstance(found, str) else None
+    cached = try_to_load_from_cache(source, "config.json", revision=revision)
+    return Path(cached).parent if isinstance(cached, str) else None
 
 
 def fetch_tokenizer(name: str) -> Path:

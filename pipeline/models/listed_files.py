@@ -15,7 +15,7 @@ from pipeline.models.files import code_files, config_files, weight_files
 from pipeline.models.model_json import ADAPTER, CONFIG, code_named_in, config_values, names_nothing
 from pipeline.store.atomic import temporary_directory
 
-# Keys of config.json that say how a model was computed, not what it computes, or name further files.
+# Keys of config.json that state how a model was computed, not what it computes, or name further files.
 _LEFT_OUT = frozenset(
     (
         *("_attn_implementation", "_attn_implementation_internal", "attn_implementation"),

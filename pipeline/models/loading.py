@@ -26,7 +26,7 @@ from pipeline.models.memory_plan import require_memory
 from pipeline.models.model_json import CONFIG, ModelConfig, code_named_in, read_config, template_of_processor
 from pipeline.models.out_of_memory import is_out_of_memory
 from pipeline.models.placement import check_covers, is_dispatched
-from pipeline.models.tensor_ledger import Held, check_ledger, missing_member, stored_tensors
+from pipeline.models.tensor_ledger import HeldTensor, check_ledger, missing_member, stored_tensors
 from pipeline.store.own_files import reads_own_files
 
 transformers_logging.disable_progress_bar()  # only our own progress bars are shown
@@ -45,7 +45,7 @@ def load_model(
     device_map: DeviceMap | None = None,
 ) -> Any:
     """Load a causal language model in eval mode. A quantized checkpoint keeps its own dtype. With a `device_map` its layers go
-    where that says, each to its place at once, and not to `device`.
+    where that puts them, each to its place at once, and not to `device`.
 
     Raises UnderstudyError naming the directory if the weights are missing, damaged, not safetensors or of another config.
     """
@@ -78,7 +78,7 @@ def load_listed(
                 trust_remote_code=trust_remote_code,
                 local_files_only=True,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # `check_ledger` says which
+                ignore_mismatched_sizes=True,  # `check_ledger` states which
                 **options,
             )
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon
@@ -99,11 +99,11 @@ def load_listed(
     return model
 
 
-def _held(model: Any) -> dict[str, Held]:
+def _held(model: Any) -> dict[str, HeldTensor]:
     """What the model has, by name: its parameters, and the buffers that are saved."""
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return {
-        name: Held(name in parameters, tensor.is_floating_point(), tuple(tensor.shape))
+        name: HeldTensor(name in parameters, tensor.is_floating_point(), tuple(tensor.shape))
         for name, tensor in model.state_dict().items()
     }
 
@@ -178,8 +178,11 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
         if not trust_remote_code and (named := code_named_in(path)):
             raise not_allowed(max(named), "the tokenizer is code that ships with it (auto_map)") from error
         remedy = "download or copy it again"
-        if (found := needed_package(path)) is not None:
-            remedy = f"{found[0]} alone is read with the package {found[1]}: install it, or save the tokenizer as tokenizer.json"
+        if (needed := needed_package(path)) is not None:
+            file, package = needed
+            remedy = (
+                f"{file} alone is read with the package {package}: install it, or save the tokenizer as tokenizer.json"
+            )
         raise UsageError(f"{path}: no usable tokenizer: {_brief(error)}; {remedy}") from error
     _check_listed(path, tokenizer)
     if not tokenizer.chat_template:
@@ -216,9 +219,9 @@ def dtype_bytes(dtype: str) -> int:
 def _reported_in_full() -> Iterator[set[str]]:
     """What transformers has no place for in the model that is loaded within this context, filled in when it is loaded. Its own
     report leaves out the names that a class of models lists as ignored, and a weight may have such a name: whether it matters is
-    decided by the ledger of tensors. UnderstudyError for a version of transformers that does not say."""
+    decided by the ledger of tensors. UnderstudyError for a version of transformers that does not state it."""
     with _shortens_lock:
-        own, found = getattr(PreTrainedModel, _SHORTENS, None), set[str]()
+        own, unexpected = getattr(PreTrainedModel, _SHORTENS, None), set[str]()
         if own is None:
             raise UnderstudyError(
                 f"transformers {version('transformers')} does not report which tensors it left out of a model; install one that "
@@ -226,11 +229,11 @@ def _reported_in_full() -> Iterator[set[str]]:
             )
 
         def shorten(model: Any, info: Any, *others: Any, **named: Any) -> Any:
-            found.update(info.unexpected_keys)
+            unexpected.update(info.unexpected_keys)
             return own(model, info, *others, **named)
 
         setattr(PreTrainedModel, _SHORTENS, shorten)
         try:
-            yield found
+            yield unexpected
         finally:
             setattr(PreTrainedModel, _SHORTENS, own)

@@ -17,7 +17,7 @@ _STATE = {"adamw": 8, "muon": 4}  # muon: of its matrices; the others have more
 @reads_own_files("of the kernel")
 def free_host_memory() -> int | None:
     """Bytes that the machine, its control groups and the process's own limit leave, swap included; None where the system does not
-    say, as on others than Linux."""
+    state, as on others than Linux."""
     meminfo = dict(re.findall(r"^(\w+):\s+(\d+) kB$", read_text("/proc/meminfo"), re.MULTILINE))
     if "MemAvailable" not in meminfo:
         return None
@@ -30,15 +30,15 @@ def free_host_memory() -> int | None:
 
 
 def _left_in_groups() -> list[int]:
-    """Of each control group with a limit of memory: what is left of it. Files in its cache count as left, also those that were
+    """What is left of memory in each control group with a limit. Files in its cache count as left, also those that were
     read more than once, such as the weights of a model that was hashed: the system drops them before it ends a process."""
-    found = []
+    left = []
     for most, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
         groups = zip(*(cgroup_files("memory", name) for name in (most, used, "memory.stat")), strict=True)
         for limit, current, stat in groups:
             if limit.isdigit() and current.isdigit():
-                found.append(int(limit) - int(current) + _cached(stat))
-    return found
+                left.append(int(limit) - int(current) + _cached(stat))
+    return left
 
 
 def _cached(stat: str) -> int:
@@ -51,16 +51,17 @@ def _cached(stat: str) -> int:
 
 @reads_own_files("of the kernel")
 def cgroup_files(controller: str, name: str) -> list[str]:
-    """What file `name` says in this process's control group and those around it, each of which limits; "" where there is none."""
-    found = []
+    """What file `name` states in this process's control group and those around it, each of which limits; "" where there is
+    none."""
+    texts = []
     for line in read_text("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
         base = Path(_CGROUPS, controller) if controllers else Path(_CGROUPS)  # version 1; version 2, unnamed
         here = Path(path.lstrip("/"))
-        found += [read_text(str(base / place / name)) for place in (here, *here.parents)]
-    return found
+        texts += [read_text(str(base / place / name)) for place in (here, *here.parents)]
+    return texts
 
 
 @reads_own_files("of the kernel")

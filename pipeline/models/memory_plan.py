@@ -1,6 +1,7 @@
 """What a model and its batch take, beside what is free where they go: what cannot fit is refused before anything is loaded.
 
-A lower bound: activations, copies and what an allocator keeps come on top. Where it does not suffice, `out_of_memory.py` says so.
+A lower bound: activations, copies and what an allocator keeps come on top. Where it does not suffice, `out_of_memory.py` reports
+it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,8 +21,8 @@ _LOGITS_BYTES = 8  # of a logit: in fp32, and its log-softmax
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
-    """Sequences decoded at once, each with a KV cache of `tokens`. `key`: of the config, that says how many."""
+class DecodedBatch:
+    """Sequences decoded at once, each with a KV cache of `tokens`. `key`: of the config, that states how many."""
 
     key: str
     rows: int
@@ -40,7 +41,7 @@ class Room:
 
     @classmethod
     def of(cls, device: torch.device, device_map: DeviceMap | None = None) -> "Room":
-        """On this machine, now."""
+        """The room on this machine, now."""
         places = _places(device, device_map)
         return cls(places=tuple(places), free=_free(places), spread=device_map is not None)
 
@@ -49,7 +50,7 @@ class Room:
         return f"{gib(self.free or 0)} are free on {', '.join(self.places)}{self.whose}"
 
     def shared(self, processes: int, key: str) -> "Room":
-        """What each of several processes has of it. `key`: of the config, that says how many."""
+        """What each of several processes has of it. `key`: of the config, that states how many."""
         if self.free is None or processes == 1:
             return self
         return replace(self, free=self.free // processes, whose=f" for each of {processes} processes ({key})")
@@ -68,7 +69,7 @@ class Needed:
     weights: int
     caches: int = 0
     logits: int = 0
-    batch: Batch | None = None
+    batch: DecodedBatch | None = None
 
     @property
     def bytes(self) -> int:
@@ -88,8 +89,8 @@ class Needed:
         )
 
 
-def needed_memory(path: Path, dtype: str, trusted: bool, batch: Batch | None = None) -> Needed:
-    """Of the model in `path`, with `batch` or without. Reads headers only."""
+def needed_memory(path: Path, dtype: str, trusted: bool, batch: DecodedBatch | None = None) -> Needed:
+    """The memory of the model in `path`, with `batch` or without. Reads headers only."""
     return _with_batch(_weights(path, dtype, trusted), path, dtype, trusted, batch)
 
 
@@ -99,15 +100,15 @@ def require_memory(
     device: torch.device,
     device_map: DeviceMap | None,
     trusted: bool,
-    batch: Batch | None = None,
+    batch: DecodedBatch | None = None,
 ) -> None:
     """UsageError with the numbers where the model in `path` cannot fit where it goes, with `batch` or without. Reads headers
     only."""
     require_room(path, dtype, Room.of(device, device_map), trusted, batch)
 
 
-def require_room(path: Path, dtype: str, room: Room, trusted: bool, batch: Batch | None = None) -> None:
-    """As `require_memory`, in a room that is known."""
+def require_room(path: Path, dtype: str, room: Room, trusted: bool, batch: DecodedBatch | None = None) -> None:
+    """Does `require_memory` in a room that is known."""
     if room.free is None:
         return
     on_disk = "disk" in room.places  # which takes what is too large elsewhere
@@ -131,7 +132,7 @@ def require_training_memory(path: Path, device: torch.device, optimizer: Optimiz
 
 
 def require_training_room(name: str, parameters: float, room: Room, optimizer: Optimizer, parts: int) -> None:
-    """As `require_training_memory`, of a model of which only `parameters` is known, and in a room that is known."""
+    """Does `require_training_memory` for a model of which only `parameters` is known, and in a room that is known."""
     needed = round(training_bytes(parameters, optimizer, parts))
     if room.free is None or needed <= room.free:
         return
@@ -143,7 +144,7 @@ def require_training_room(name: str, parameters: float, room: Room, optimizer: O
     )
 
 
-def _with_batch(weights: int, path: Path, dtype: str, trusted: bool, batch: Batch | None) -> Needed:
+def _with_batch(weights: int, path: Path, dtype: str, trusted: bool, batch: DecodedBatch | None) -> Needed:
     if batch is None:
         return Needed(weights=weights)
     shape, width = read_shape(path, trusted), _BYTES["bfloat16" if _is_quantized(path) else dtype]
@@ -153,10 +154,10 @@ def _with_batch(weights: int, path: Path, dtype: str, trusted: bool, batch: Batc
 
 def _weights(path: Path, dtype: str, trusted: bool) -> int:
     """Bytes of the weights once they are loaded."""
-    found, quantization = measure_weights(path, trusted), read_config(path).quantization
+    weights, quantization = measure_weights(path, trusted), read_config(path).quantization
     if quantization is not None and quantization.quant_method == "fp8":  # dequantized when it is loaded
-        return found.parameters * _BYTES["bfloat16"]
-    return found.bytes if _is_quantized(path) else found.parameters * _BYTES[dtype]
+        return weights.parameters * _BYTES["bfloat16"]
+    return weights.bytes if _is_quantized(path) else weights.parameters * _BYTES[dtype]
 
 
 def _is_quantized(path: Path) -> bool:
@@ -173,8 +174,8 @@ def _places(device: torch.device, device_map: DeviceMap | None) -> list[str]:
 
 def _free(places: Iterable[str]) -> int | None:
     """Bytes, without those of the disk, which is not looked at; None where it is not known."""
-    found = [_free_on(place) for place in places if place != "disk"]
-    return None if None in found else sum(one for one in found if one is not None)
+    free = [_free_on(place) for place in places if place != "disk"]
+    return None if None in free else sum(bytes_free for bytes_free in free if bytes_free is not None)
 
 
 def _free_on(place: str) -> int | None:
@@ -184,7 +185,7 @@ def _free_on(place: str) -> int | None:
         return None
     try:
         free, _ = torch.cuda.mem_get_info(place)
-    except RuntimeError:  # a card that is full, or that another process has to itself, does not say
+    except RuntimeError:  # a card that is full, or that another process has to itself, does not state it
         return None
     unused: int = torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)  # kept by torch for itself
     return int(free) + unused

@@ -72,7 +72,7 @@ class QuantizationConfig(_Foreign):
 
 
 def names_nothing(quantization_config: dict[str, Any]) -> bool:
-    """Whether an entry of config.json says of no way in which weights are quantized."""
+    """Whether an entry of config.json names no way in which weights are quantized."""
     return all(value is None for value in quantization_config.values())
 
 
@@ -104,9 +104,9 @@ class ModelConfig(DecoderConfig):
     @property
     def quantization(self) -> QuantizationConfig | None:
         """That of the model, or else of its decoder, as transformers looks for it; one that names nothing is none."""
-        for found in (self.quantization_config, self.decoder.quantization_config):
-            if found is not None and not names_nothing(found.model_dump(exclude_unset=True)):
-                return found
+        for quantization in (self.quantization_config, self.decoder.quantization_config):
+            if quantization is not None and not names_nothing(quantization.model_dump(exclude_unset=True)):
+                return quantization
         return None
 
     @property
@@ -239,17 +239,17 @@ def read_config(directory: Path) -> ModelConfig:
 
 
 def code_named_in(directory: Path) -> dict[Path, list[str]]:
-    """By file, the classes of code that it names (`auto_map`): `module.Class`, or `org/name--module.Class` of another
+    """The classes of code, by file, that it names (`auto_map`): `module.Class`, or `org/name--module.Class` of another
     repository. UnderstudyError as `read_config`."""
     config, tokenizer = directory / CONFIG, directory / TOKENIZER_CONFIG
-    found = {config: CONFIG_FORMAT.find(config), tokenizer: TOKENIZER_FORMAT.find(tokenizer)}
-    return {file: sorted(_texts(one.auto_map)) for file, one in found.items() if one is not None and one.auto_map}
+    by_file = {config: CONFIG_FORMAT.find(config), tokenizer: TOKENIZER_FORMAT.find(tokenizer)}
+    return {file: sorted(_texts(own.auto_map)) for file, own in by_file.items() if own is not None and own.auto_map}
 
 
 def template_of_processor(directory: Path) -> str | None:
     """The chat template that engines take from the processor of a multimodal model. UnderstudyError as `read_config`."""
-    found = TEMPLATE_FORMAT.find(directory / PROCESSOR_TEMPLATE)
-    return None if found is None else found.chat_template
+    template = TEMPLATE_FORMAT.find(directory / PROCESSOR_TEMPLATE)
+    return None if template is None else template.chat_template
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -260,16 +260,16 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def config_values(directory: Path) -> dict[str, Any]:
-    """As `read_config`, as it stands in the file."""
+    """The config as it stands in the file."""
     return read_config(directory).model_dump(exclude_unset=True)
 
 
 def stop_tokens_of(directory: Path) -> list[int]:
-    """Those of its generation config; without that file, as transformers and vLLM do, those of its config. UnderstudyError as
-    for both."""
+    """The stop tokens of its generation config; without that file, as transformers and vLLM do, those of its config.
+    UnderstudyError as for both."""
     generation = GENERATION_FORMAT.find(directory / GENERATION_CONFIG)
-    found = generation if generation is not None else CONFIG_FORMAT.find(directory / CONFIG)
-    return [] if found is None else found.stop_tokens
+    config = generation if generation is not None else CONFIG_FORMAT.find(directory / CONFIG)
+    return [] if config is None else config.stop_tokens
 
 
 def find_generation_config(directory: Path) -> GenerationConfig:

@@ -82,17 +82,17 @@ def hub_name(
             + ": a URL, and this model is loaded here; give a directory, org/name or "
             "org/name@revision"
         )
-    found, where = _HUB.fullmatch(name), f"{option} {name}".strip()
-    if found is None:
+    match, where = _HUB.fullmatch(name), f"{option} {name}".strip()
+    if match is None:
         raise UsageError(f"{where}: no such directory{similar_directory(Path(os.path.expanduser(name)))}; {otherwise}")
-    path, revision = Path(found["source"]), found["revision"]
+    path, revision = Path(match["source"]), match["revision"]
     similar = _similar(path)
     if revision is None and (similar or path.parent.is_dir()):
         raise UsageError(
             f"{where}: no such directory{_hint(similar) or _holds(path.parent)}; if you mean a model of the hub, write "
             f"{name}@main"
         )
-    return found["source"], revision
+    return match["source"], revision
 
 
 def similar_directory(path: Path) -> str:
@@ -103,7 +103,7 @@ def similar_directory(path: Path) -> str:
 def _similar(path: Path) -> list[Path]:
     """Directories whose path is nearly `path`, the nearest first."""
     known = [path.parent] if path.parent.is_dir() else _near(path.parent)
-    return [found for parent in known for found in _near(parent / path.name)]
+    return [near for parent in known for near in _near(parent / path.name)]
 
 
 def _near(path: Path) -> list[Path]:

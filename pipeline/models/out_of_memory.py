@@ -29,7 +29,7 @@ _SAID = (
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether the error, or what it came from, is that of a full memory: of the machine, of the process, of a GPU."""
-    while error is not None and not isinstance(error, UnderstudyError):  # which says already what is to be done
+    while error is not None and not isinstance(error, UnderstudyError):  # which states already what is to be done
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
             return True
         if isinstance(error, Exception) and any(phrase in str(error).lower() for phrase in _SAID):
@@ -50,8 +50,8 @@ def batch_named(
     """Work in batches of `size`, by the config key `key`. Where memory runs out, UnderstudyError with a size that fits.
 
     `attempt(n)` does what takes the most memory of a batch of n. It is called for size/2, size/4 and so on until one fits. It may
-    spoil what it uses: the work has failed. `remedy(n)` says what to do; by default, to set the key to n. `otherwise`: what to do
-    where none fits. `tried`: whether `attempt` works; if not, it only says by an error of memory that a batch cannot do.
+    spoil what it uses: the work has failed. `remedy(n)` states what to do; by default, to set the key to n. `otherwise`: what to
+    do where none fits. `tried`: whether `attempt` works; if not, it only states by an error of memory that a batch cannot do.
     """
     try:
         yield
@@ -67,7 +67,7 @@ def batch_named(
 
 @contextmanager
 def remedy_named(what: str, remedy: str) -> Iterator[None]:
-    """Work without a batch of its own. Where memory runs out, UnderstudyError that says what the work is, and what to do."""
+    """Work without a batch of its own. Where memory runs out, UnderstudyError that states what the work is, and what to do."""
     try:
         yield
     except Exception as error:
@@ -100,8 +100,8 @@ def _largest(size: int, attempt: Callable[[int], object]) -> int:
 
 
 class SmallerBatches:
-    """Work that goes on with half the batch where memory runs out, and says so. For work whose batch changes results by rounding
-    only, and no key says what it is."""
+    """Work that goes on with half the batch where memory runs out, and reports it. For work whose batch changes results by
+    rounding only, and no key states what it is."""
 
     def __init__(self, what: str, size: int, warn: Callable[[str], None], least: int = 1) -> None:
         """`what`: the work and its unit, such as "examine: tokens of a batch". No batch is made smaller than `least`."""

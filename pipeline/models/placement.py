@@ -27,8 +27,8 @@ def input_device(model: Any) -> torch.device:
     """The device for a model's token ids, where its logits are returned too. The first weights of a dispatched model may have no
     device at all."""
     if not is_dispatched(model):
-        found: torch.device = model.device
-        return found
+        device: torch.device = model.device
+        return device
     computing = [place for place in model.hf_device_map.values() if place not in _OFFLOADED]
     return torch.device(computing[0] if computing else "cpu")
 

@@ -21,7 +21,7 @@ class ModelPlace:
 
     @property
     def place(self) -> str:
-        """By which it is told from others: org/name, or an absolute path."""
+        """What identifies it: org/name, or an absolute path."""
         return os.path.abspath(os.path.expanduser(self.source)) if self.is_here else self.source
 
     @property
@@ -30,9 +30,10 @@ class ModelPlace:
         return self.source.startswith((".", "/", "~"))
 
     def directory(self) -> Path:
-        """Where its files are, downloaded if needed; where the user chooses RoPE factors, a directory that stands for that."""
-        found = self._directory()
-        return found if self.rope_factors is None else with_factors(found, self.rope_factors)
+        """The directory of its files, downloaded if needed; where the user chooses RoPE factors, a directory that stands for
+        that."""
+        directory = self._directory()
+        return directory if self.rope_factors is None else with_factors(directory, self.rope_factors)
 
     def _directory(self) -> Path:
         if self.tokenizer is not None:
@@ -43,7 +44,7 @@ class ModelPlace:
         return fetch(self.source, self.revision)
 
     def find(self) -> Path | None:
-        """As `directory`, of a model that is on this machine: nothing is downloaded."""
+        """The directory of a model that is on this machine: nothing is downloaded."""
         if self.tokenizer is not None and "@" in self.tokenizer:
             source, _, revision = self.tokenizer.partition("@")
             return find_cached(source, revision)
@@ -56,15 +57,15 @@ Places = Mapping[str, ModelPlace]  # by role: target, draft, target_before
 
 
 def model_places(pair: PairConfig) -> dict[str, ModelPlace]:
-    """By role, the models that are not made in a run: none of the reference pair, no draft of the target's layers."""
+    """The models, by role, that are not made in a run: none of the reference pair, no draft of the target's layers."""
     if pair.is_reference:
         return {}
-    found = {"target": _place(pair.target, pair)}
+    places = {"target": _place(pair.target, pair)}
     if not pair.draft.is_of_target:
-        found["draft"] = _place(pair.draft, pair)
+        places["draft"] = _place(pair.draft, pair)
     if pair.target_before is not None:
-        found["target_before"] = _place(pair.target_before, pair)
-    return found
+        places["target_before"] = _place(pair.target_before, pair)
+    return places
 
 
 def _place(source: ModelSource | TargetSource, pair: PairConfig) -> ModelPlace:

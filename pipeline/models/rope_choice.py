@@ -20,8 +20,8 @@ Factors = Literal["short", "long"]
 
 
 def with_factors(model: Path, factors: Factors) -> Path:
-    """A directory that stands for `model`, in which its config says which factors are used; `model` itself where it has no two
-    sets, or says so already."""
+    """A directory that stands for `model`, in which its config states which factors are used; `model` itself where it has no two
+    sets, or states it already."""
     config = config_values(model)
     chosen = _chosen(config, factors)
     if chosen == config:
@@ -44,7 +44,7 @@ def with_factors(model: Path, factors: Factors) -> Path:
 
 def choice_in(model: Path) -> Factors | None:
     """The choice in the config of `model`, such as that with which a draft was trained."""
-    return next((found for found in _stated(config_values(model)) if found in ("short", "long")), None)
+    return next((stated for stated in _stated(config_values(model)) if stated in ("short", "long")), None)
 
 
 def _stated(section: dict[str, Any]) -> Iterator[Any]:
@@ -56,13 +56,13 @@ def _stated(section: dict[str, Any]) -> Iterator[Any]:
 
 def _chosen(section: dict[str, Any], factors: Factors) -> dict[str, Any]:
     """The config, or a section of it, with the choice where a decoder has two sets of factors."""
-    found = {key: _chosen(value, factors) if isinstance(value, dict) else value for key, value in section.items()}
+    chosen = {key: _chosen(value, factors) if isinstance(value, dict) else value for key, value in section.items()}
     scalings = (section.get(key) for key in ("rope_parameters", "rope_scaling"))
-    return found | {CHOICE: factors} if any(_has_two_sets(one) for one in scalings) else found
+    return chosen | {CHOICE: factors} if any(_has_two_sets(scaling) for scaling in scalings) else chosen
 
 
 def _has_two_sets(scaling: Any) -> bool:
-    """Also where each kind of layer has a scaling of its own."""
+    """Whether it has two sets, also where each kind of layer has a scaling of its own."""
     if not isinstance(scaling, dict):
         return False
     return {"short_factor", "long_factor"} <= scaling.keys() or any(map(_has_two_sets, scaling.values()))

@@ -30,8 +30,12 @@ _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\
 
 def chat_templates(tokenizer: Any) -> list[str]:
     """The texts of the tokenizer's chat templates; a tokenizer may have several by name."""
-    found = tokenizer.chat_template
-    return [one for one in (found.values() if isinstance(found, dict) else [found]) if isinstance(one, str)]
+    templates = tokenizer.chat_template
+    return [
+        template
+        for template in (templates.values() if isinstance(templates, dict) else [templates])
+        if isinstance(template, str)
+    ]
 
 
 def marked_by(tokenizer: Any, settings: SegmentsConfig) -> Family | None:
@@ -67,10 +71,10 @@ class _Marker:
             blank = len(text.text) - len(text.text.lstrip())
             # The marker may begin with white space of its own.
             matches = (self.pattern.match(text.text, at) for at in range(begin, blank + 1))
-            return next((found.span() for found in matches if found), None)
-        for found in self.pattern.finditer(text.text, begin):
-            if all(text.has_token(token, found.start() + offset) for offset, token in self.tokens):
-                return found.span()
+            return next((match.span() for match in matches if match), None)
+        for match in self.pattern.finditer(text.text, begin):
+            if all(text.has_token(token, match.start() + offset) for offset, token in self.tokens):
+                return match.span()
         return None
 
 
@@ -96,12 +100,16 @@ class Segmenter:
         )
         self.family = marked_by(tokenizer, settings)
         marked = self.family.marked if self.family else ()
-        names = [ANSWER, *(rule.name for rule in settings.rules), *(one.segment for one in marked)]
+        names = [
+            ANSWER,
+            *(rule.name for rule in settings.rules),
+            *(marked_segment.segment for marked_segment in marked),
+        ]
         self._structured = settings.structured and bool(chat_templates(tokenizer))
         self.names = tuple(dict.fromkeys([*names, *([STRUCTURED] if self._structured else [])]))
         of_config = [self._of_config(rule, f"generate.segments.rules.{n}") for n, rule in enumerate(settings.rules)]
-        written = {one: self._of_family(one) for one in marked}
-        self.unwritten = tuple(one.begin for one, rule in written.items() if rule is None)
+        written = {marked_segment: self._of_family(marked_segment) for marked_segment in marked}
+        self.unwritten = tuple(marked_segment.begin for marked_segment, rule in written.items() if rule is None)
         self._rules = [*of_config, *(rule for rule in written.values() if rule is not None)]
 
     def labels(self, prompt: Sequence[int], tokens: Sequence[int], stopped: bool) -> NDArray[np.uint8]:
@@ -125,15 +133,15 @@ class Segmenter:
         nearest: dict[int, tuple[int, int] | None] = {}
         while True:
             if rule is not None:
-                ends = [found for end in rule.ends if (found := end.find(text, at))]
+                ends = [place for end in rule.ends if (place := end.find(text, at))]
                 # Of markers that end at one place, the longest.
                 end = min(ends, key=lambda span: (span[0], -span[1]))[1] if ends else len(text.text)
                 yield begin, end, rule.label
                 at, rule = max(end, begin + 1), None  # a pattern may match no character
-            for number, one in enumerate(self._rules):
+            for number, own in enumerate(self._rules):
                 if number not in nearest or ((before := nearest[number]) is not None and before[0] < at):
-                    nearest[number] = one.begin.find(text, at)
-            begins = {number: found for number, found in nearest.items() if found is not None}
+                    nearest[number] = own.begin.find(text, at)
+            begins = {number: place for number, place in nearest.items() if place is not None}
             if not begins:
                 return
             chosen = min(begins, key=lambda number: (begins[number][0], -begins[number][1], number))
@@ -144,10 +152,10 @@ class Segmenter:
         text = self._text(prompt[-_OPENING_TOKENS:])
         for rule in self._rules:
             at = 0
-            while not rule.begin.first and (found := rule.begin.find(text, at)):
-                if not text.text[found[1] :].strip():
+            while not rule.begin.first and (place := rule.begin.find(text, at)):
+                if not text.text[place[1] :].strip():
                     return rule
-                at = found[1]
+                at = place[1]
         return None
 
     def _fill_gaps(self, found_T: NDArray[np.int64], text: _Text) -> None:
@@ -194,20 +202,21 @@ class Segmenter:
         return _Rule(self.names.index(rule.name), begin, (end,) if end else ())
 
     def _of_family(self, marked: Marked) -> _Rule | None:
-        """None where one of its markers is found in no text."""
+        """The segmenter of a family; None where one of its markers is found in no text."""
         begin, *ends = (
             self._literal(text, first=marked.first and not number)
             for number, text in enumerate((marked.begin, *marked.ends))
         )
-        found = [
-            self._never_found(one, text) for one, text in zip((begin, *ends), (marked.begin, *marked.ends), strict=True)
+        never_found = [
+            self._never_found(marker, text)
+            for marker, text in zip((begin, *ends), (marked.begin, *marked.ends), strict=True)
         ]
-        return None if any(found) else _Rule(self.names.index(marked.segment), begin, tuple(ends))
+        return None if any(never_found) else _Rule(self.names.index(marked.segment), begin, tuple(ends))
 
     def _marker(self, wanted: Marker | None, pattern: str | None, key: str) -> _Marker | None:
         if pattern is not None:
-            for found in _BEYOND_ASCII.findall(pattern):
-                character = chr(int(found[2:], 16)) if found.startswith("\\") else found
+            for escape in _BEYOND_ASCII.findall(pattern):
+                character = chr(int(escape[2:], 16)) if escape.startswith("\\") else escape
                 self._require_found(_Marker(re.compile(re.escape(character))), character, f"{key}_pattern")
             return _Marker(re.compile(pattern))
         if isinstance(wanted, tuple):
@@ -228,8 +237,10 @@ class Segmenter:
     def _literal(self, text: str, first: bool = False) -> _Marker:
         """A marker by its text. The added tokens that are in it must be these tokens."""
         inside = sorted((content for content in self._added if content in text), key=len, reverse=True)
-        found = re.finditer("|".join(map(re.escape, inside)), text) if inside else ()
-        return _Marker(re.compile(re.escape(text)), tuple((one.start(), self._added[one[0]]) for one in found), first)
+        matches = re.finditer("|".join(map(re.escape, inside)), text) if inside else ()
+        return _Marker(
+            re.compile(re.escape(text)), tuple((match.start(), self._added[match[0]]) for match in matches), first
+        )
 
     def _require_found(self, marker: _Marker, text: str, key: str) -> None:
         """UsageError unless the marker is found where the tokenizer writes `text`."""

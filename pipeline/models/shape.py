@@ -38,7 +38,7 @@ def _has_own_head(path: Path, built: Any) -> bool:
     stored, embedding = stored_tensors(path), built.get_input_embeddings()
     names = [
         f"{name_of_head(built)}.weight",
-        *(f"{name}.weight" for name, one in built.named_modules() if one is embedding),
+        *(f"{name}.weight" for name, module in built.named_modules() if module is embedding),
     ]
     head, *rows = (next((name for name in stored if name.endswith(wanted)), None) for wanted in names)
     return head is not None and all(row is not None and not stored.are_equal(head, row) for row in rows)
@@ -86,8 +86,8 @@ def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
 def _latent_elements(model: Any) -> int:
     """KV-cache elements of one token where attention is latent: what keys and values are computed from, as engines and
     transformers store it. Some layers have two such modules, and some other ones none."""
-    found = (module for module in model.modules() if isinstance(getattr(module, "kv_lora_rank", None), int))
-    return sum(module.kv_lora_rank + module.qk_rope_head_dim for module in found)
+    latent = (module for module in model.modules() if isinstance(getattr(module, "kv_lora_rank", None), int))
+    return sum(module.kv_lora_rank + module.qk_rope_head_dim for module in latent)
 
 
 def _head_width(text: Any) -> int:
@@ -96,7 +96,7 @@ def _head_width(text: Any) -> int:
 
 
 def _key_heads(text: Any) -> int:
-    """Heads of keys and values; of older models with one for all, `multi_query` says so."""
+    """Heads of keys and values; of older models with one for all, `multi_query` reports it."""
     if getattr(text, "multi_query", False) and not getattr(text, "new_decoder_architecture", False):
         return 1
     return int(getattr(text, "num_key_value_heads", None) or getattr(text, "num_attention_heads", None) or 0)

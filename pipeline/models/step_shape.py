@@ -12,8 +12,8 @@ from pipeline.models.model_json import CONFIG, read_config
 from pipeline.models.safetensors_header import FLOATS, read_header
 from pipeline.store.files import content_key
 
-# Of config.json: what shapes of tensors do not say. Other values are left out, because a config that was saved by another version
-# of transformers spells them otherwise.
+# Of config.json: what shapes of tensors do not show. Other values are left out, because a config that was saved by another
+# version of transformers spells them otherwise.
 _OF_CONFIG = (
     "model_type",
     "hidden_act",

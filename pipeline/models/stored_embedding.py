@@ -17,11 +17,13 @@ def stored_embedding(path: Path, trust_remote_code: bool = False) -> torch.Tenso
     scale it. Raises as `read_only_empty_model` and `stored_tensors` do."""
     built = read_only_empty_model(path, trust_remote_code)
     embedding, stored = built.get_input_embeddings(), stored_tensors(path)
-    name = next(name for name, one in built.named_modules() if one is embedding)
+    name = next(name for name, module in built.named_modules() if module is embedding)
     leaf, shape = f"{name.rpartition('.')[2]}.weight", list(embedding.weight.shape)
     # A checkpoint may lack a prefix of the model, or have another one. Layers that predict several tokens have copies further in.
-    found = [one for one in stored if f".{one}".endswith(f".{leaf}") and stored[one].shape == shape]
-    name = min(found, key=lambda one: (one.count("."), one), default="")
+    candidates = [
+        candidate for candidate in stored if f".{candidate}".endswith(f".{leaf}") and stored[candidate].shape == shape
+    ]
+    name = min(candidates, key=lambda candidate: (candidate.count("."), candidate), default="")
     if not name or stored[name].dtype not in FLOATS:
         return "the embedding in the target's files is no tensor of floats"
     with safe_open(stored.file(name), framework="pt") as file:

@@ -16,7 +16,7 @@ PAIR_FILE = "pair.json"
 
 @known_fields_only
 class ModelFacts(TypedDict):
-    """Of one role. What is None is not known of a served target."""
+    """Facts of the model of one role. What is None is not known of a served target."""
 
     source: Text
     revision: Text | None
@@ -35,7 +35,7 @@ class ModelFacts(TypedDict):
 
 @known_fields_only
 class HeadFacts(TypedDict):
-    """Of a draft that is a head on the target's hidden states."""
+    """Facts of a draft that is a head on the target's hidden states."""
 
     kind: NotRequired[KindName]  # of a pair of an earlier version not there
     longest: Count | None  # tokens that it proposes in a round; None: no limit
@@ -121,8 +121,8 @@ class Pair:
     @property
     def cache_bytes_per_token(self) -> float | None:
         """KV-cache bytes of one token of one request, for both models; None if the target's are not known."""
-        found = [self.facts["target"]["cache_bytes_per_token"], self.facts["draft"]["cache_bytes_per_token"]]
-        return None if None in found else float(sum(filter(None, found)))
+        by_model = [self.facts["target"]["cache_bytes_per_token"], self.facts["draft"]["cache_bytes_per_token"]]
+        return None if None in by_model else float(sum(filter(None, by_model)))
 
     def serving_bytes(self, draft_bytes: float, batch: int, context: int) -> float | None:
         """Bytes of the target's and a draft's weights, and of the KV cache of `batch` requests with `context` tokens. None for a
@@ -140,7 +140,7 @@ class Pair:
 
 
 def day_of(facts: PairFacts) -> date | None:
-    """As `Pair.template_day`."""
+    """What `Pair.template_day` is, for facts."""
     return date.fromisoformat(facts["template_day"]) if "template_day" in facts else None
 
 

@@ -2,7 +2,7 @@
 others. Loads nothing.
 
 transformers takes random numbers for what the files lack, leaves out what the model has no place for, and takes integers and FP8
-numbers as they are where it does not know of their scales: each gives a model that looks like any other.
+numbers as they are where it has no entry for their scales: each gives a model that looks like any other.
 """
 
 import math
@@ -58,7 +58,7 @@ class LoadingInfo(TypedDict):
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldTensor:
     """A tensor of the loaded model: whether it is a parameter (or a buffer), and floats (or integers)."""
 
     is_parameter: bool
@@ -90,16 +90,16 @@ def stored_tensors(path: Path) -> StoredTensors:
     entries, files = dict[str, TensorEntry](), dict[str, Path]()
     files_of_model = weight_files(path)
     for file in (*files_of_model, *other_weight_files(path)):
-        found = read_header(file)
-        for name in sorted(entries.keys() & found.keys()):
-            if not _are_equal(files[name], entries[name], file, found[name]):
+        header = read_header(file)
+        for name in sorted(entries.keys() & header.keys()):
+            if not _are_equal(files[name], entries[name], file, header[name]):
                 raise UsageError(
                     f"{file}: {name} is in {files[name].name} too, with other numbers, and only one can be used; take the files "
                     "from where the model was published"
                 )
         if file in files_of_model:
-            entries.update(found)
-            files.update(dict.fromkeys(found, file))
+            entries.update(header)
+            files.update(dict.fromkeys(header, file))
     return StoredTensors(entries, files)
 
 
@@ -113,9 +113,9 @@ def missing_member(names: Collection[str]) -> str | None:
             own = ".".join((*parts[:at], "{}", *parts[at + 1 :]))
             numbers.setdefault(".".join(parts[:at]), set()).add(int(parts[at]))
             tensors.setdefault(own, set()).add(int(parts[at]))
-    for own, found in sorted(tensors.items()):
-        absent = numbers[own.partition(".{}")[0]] - found
-        if absent and len(absent) < len(found):
+    for own, present in sorted(tensors.items()):
+        absent = numbers[own.partition(".{}")[0]] - present
+        if absent and len(absent) < len(present):
             return own.format(min(absent))
     return None
 
@@ -124,11 +124,11 @@ def _are_equal(file: Path, entry: TensorEntry, other_file: Path, other: TensorEn
     if (entry.dtype, entry.shape) != (other.dtype, other.shape):
         return False
     pairs = zip(tensor_bytes(file, entry), tensor_bytes(other_file, other), strict=True)
-    return all(one == its_twin for one, its_twin in pairs)
+    return all(twin == its_twin for twin, its_twin in pairs)
 
 
 def check_ledger(
-    path: Path, stored: StoredTensors, held: Mapping[str, Held], info: LoadingInfo, quantized: bool
+    path: Path, stored: StoredTensors, held: Mapping[str, HeldTensor], info: LoadingInfo, quantized: bool
 ) -> None:
     """UsageError naming the first tensor of the model in `path` by which the loaded model is not the one in the files.
 
@@ -138,7 +138,7 @@ def check_ledger(
         raise _differ(path, f"{name} has the shape {_shape(built)} by the config and {_shape(in_file)} in the file")
     if missing := sorted(name for name in info["missing_keys"] if _is_learnt(name, held)):
         raise _absent(path, missing, stored)
-    parameters = [name for name, one in held.items() if one.is_parameter]
+    parameters = [name for name, tensor in held.items() if tensor.is_parameter]
     if unread := _unread_layers(parameters, info["unexpected_keys"]):
         raise _differ(path, f"{len(unread):,} tensors are of more layers than the config has, such as {unread[0]}")
     unused = sorted(name for name in info["unexpected_keys"] if not _is_harmless(name, stored, held, quantized))
@@ -156,14 +156,14 @@ def check_ledger(
             raise _other_numbers(path, stored, name)
 
 
-def _two_names(taken: Set[str], held: Mapping[str, Held]) -> Iterator[tuple[str, str]]:
+def _two_names(taken: Set[str], held: Mapping[str, HeldTensor]) -> Iterator[tuple[str, str]]:
     """Tensors under their own names, and under their names without the model's prefix, which transformers adds."""
     prefixes = {name.partition(".")[0] for name in held}
     for name in sorted(taken - held.keys()):
         yield from ((name, whole) for prefix in prefixes if (whole := f"{prefix}.{name}") in held and whole in taken)
 
 
-def _is_learnt(name: str, held: Mapping[str, Held]) -> bool:
+def _is_learnt(name: str, held: Mapping[str, HeldTensor]) -> bool:
     """Whether nothing but a file can have the numbers: not so of buffers that are computed."""
     return name in held and (held[name].is_parameter or _LEARNT_BUFFERS.search(name) is not None)
 
@@ -178,14 +178,14 @@ def _unread_layers(parameters: Collection[str], unexpected: Collection[str]) -> 
 
 
 def _by_layer(names: Collection[str]) -> dict[str, list[str]]:
-    found = dict[str, list[str]]()
+    by_number = dict[str, list[str]]()
     for name in sorted(names):
         if (number := _NUMBER.search(name)) is not None:
-            found.setdefault(name[: number.end()], []).append(name)
-    return found
+            by_number.setdefault(name[: number.end()], []).append(name)
+    return by_number
 
 
-def _is_harmless(name: str, stored: StoredTensors, held: Mapping[str, Held], quantized: bool) -> bool:
+def _is_harmless(name: str, stored: StoredTensors, held: Mapping[str, HeldTensor], quantized: bool) -> bool:
     """Whether the logits of text are the same without this tensor, which the model has no place for."""
     own = next((other for other in (name, *_ends_of(name)) if other in stored), None)
     sizes = stored[own].shape if own is not None else None
@@ -209,7 +209,7 @@ def _ends_of(name: str) -> Iterator[str]:
         yield name
 
 
-def _is_in_further_layer(name: str, stored: Mapping[str, TensorEntry], held: Mapping[str, Held]) -> bool:
+def _is_in_further_layer(name: str, stored: Mapping[str, TensorEntry], held: Mapping[str, HeldTensor]) -> bool:
     """Whether it is of a layer behind those of the model, which predicts several tokens."""
     number = _NUMBER.search(name)
     layer = name[: number.end()] + "." if number is not None else None
@@ -218,7 +218,7 @@ def _is_in_further_layer(name: str, stored: Mapping[str, TensorEntry], held: Map
     return any(_SEVERAL_TOKENS.search(other) for other in stored if other.startswith(layer))
 
 
-def _is_taken_as_it_is(entry: TensorEntry, name: str, held: Mapping[str, Held]) -> bool:
+def _is_taken_as_it_is(entry: TensorEntry, name: str, held: Mapping[str, HeldTensor]) -> bool:
     """Whether the model has a tensor of such integers, under this name or, renamed, at another place. Numbers of FP8 and less are
     never weights as they are."""
     if entry.dtype not in _INTEGERS:
@@ -226,8 +226,8 @@ def _is_taken_as_it_is(entry: TensorEntry, name: str, held: Mapping[str, Held]) 
     if (own := held.get(name)) is not None:
         return not own.is_float
     last = name.rpartition(".")[2]
-    alike = (one for other, one in held.items() if other.rpartition(".")[2] == last)
-    return any(not one.is_float and one.shape == tuple(entry.shape) for one in alike)
+    alike = (tensor for other, tensor in held.items() if other.rpartition(".")[2] == last)
+    return any(not tensor.is_float and tensor.shape == tuple(entry.shape) for tensor in alike)
 
 
 def _companions(name: str, names: Collection[str]) -> list[str]:
@@ -263,7 +263,8 @@ def _is_scale(name: str) -> bool:
 
 
 def _absent(path: Path, missing: list[str], stored: Mapping[str, TensorEntry]) -> UsageError:
-    """For tensors of the model that no file has. A wrapper around a model puts parts into the names of its tensors."""
+    """The message for tensors of the model that no file has. A wrapper around a model puts parts into the names of its
+    tensors."""
     first = missing[0]
     for name in missing:
         if (inside := next((other for other in stored if _is_longer(other, name)), None)) is not None:

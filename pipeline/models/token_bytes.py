@@ -39,8 +39,8 @@ class TokenBytes:
 
 @reads_own_files("text of a tokenizer that was loaded")
 def read_token_bytes(tokenizer: Any, width: int | None, whose: str) -> TokenBytes:
-    """Of the tokens with an id below `width`; of all without one. UsageError naming `whose` tokenizer it is, if it does not say
-    how its tokens are written."""
+    """The bytes of the tokens with an id below `width`; of all without one. UsageError naming `whose` tokenizer it is, if it does
+    not state how its tokens are written."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise UsageError(
@@ -58,8 +58,8 @@ def read_token_bytes(tokenizer: Any, width: int | None, whose: str) -> TokenByte
             special[place] = token
         elif place in added:
             ordinary[place] = token.encode()
-        elif single and (found := _BYTE.fullmatch(token)) is not None:
-            ordinary[place] = bytes([int(found[1], 16)])
+        elif single and (match := _BYTE.fullmatch(token)) is not None:
+            ordinary[place] = bytes([int(match[1], 16)])
             fallback.add(place)
         elif (text := write(token)) is not None and text:
             ordinary[place] = text
@@ -71,9 +71,9 @@ def changed_text(tokenizer: Any, tokens: TokenBytes) -> list[str]:
     lost = []
     for text, becomes, name in _CHANGES:
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        found = b"".join(tokens.ordinary.get(place, b"") for place in ids).decode(errors="replace")
-        found = unicodedata.normalize("NFC", found)
-        if text not in found and (becomes is None or becomes in found):
+        decoded = b"".join(tokens.ordinary.get(place, b"") for place in ids).decode(errors="replace")
+        decoded = unicodedata.normalize("NFC", decoded)
+        if text not in decoded and (becomes is None or becomes in decoded):
             lost.append(name)
     return lost
 
@@ -122,7 +122,8 @@ def _unknown(spec: Mapping[str, Any], tokenizer: Any) -> int | None:
 
 
 def _alphabet() -> dict[str, int]:
-    """Of byte-level BPE: printable bytes of Latin-1 are themselves, the others are characters from 256 on, in their order."""
+    """The alphabet of byte-level BPE: printable bytes of Latin-1 are themselves, the others are characters from 256 on, in their
+    order."""
     shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = [byte for byte in range(256) if byte not in shown]
     return {chr(byte): byte for byte in shown} | {chr(256 + number): byte for number, byte in enumerate(others)}

@@ -33,8 +33,8 @@ def check_columns(tokenizer: Any, width: int, whose: str) -> list[str]:
 
 def tokens_below(tokenizer: Any, width: int | None) -> dict[str, int]:
     """The tokens with an id below `width`; all of them without one."""
-    found: dict[str, int] = tokenizer.get_vocab()
-    return found if width is None else {token: place for token, place in found.items() if place < width}
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    return vocabulary if width is None else {token: place for token, place in vocabulary.items() if place < width}
 
 
 def check_same_family(target: Any, draft: Any, width: int | None = None) -> list[str]:
@@ -90,8 +90,8 @@ def _id(vocabulary: dict[str, int], token: str) -> str:
 
 def other_template(path: Path, tokenizer: Any) -> list[str]:
     """A note on a processor in `path` whose chat template is not the tokenizer's."""
-    found = template_of_processor(path)
-    if found is None or found == tokenizer.chat_template:
+    template = template_of_processor(path)
+    if template is None or template == tokenizer.chat_template:
         return []
     return [
         f"{path / PROCESSOR_TEMPLATE} has another chat template than the tokenizer, whose own is used; vLLM applies the other "

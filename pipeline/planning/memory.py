@@ -26,7 +26,7 @@ from pipeline.running.jobs import jobs_of
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.models.memory_plan import Batch, Room
+    from pipeline.models.memory_plan import DecodedBatch, Room
 
 _GENERATING, _TRAINING = "execution.local", "distill.processes"  # keys: how many processes a stage has here
 
@@ -71,7 +71,7 @@ class _Model:
     role: str
     dtype: str
     device_map: DeviceMap | None = None
-    batch: "Batch | None" = None
+    batch: "DecodedBatch | None" = None
 
 
 _Check = Callable[["torch.device", int], None]  # on a device, which so many processes share
@@ -138,10 +138,10 @@ class _Stages:
         pair, batch = self._config.pair, None
         source = pair.target if role == "target" else pair.target_before or pair.target
         if rows is not None and role in self._paths:
-            from pipeline.models.memory_plan import Batch
+            from pipeline.models.memory_plan import DecodedBatch
 
             tokens = round(self.prompt.value) + self._config.generate.max_new_tokens
-            batch = Batch(key="generate.batch", rows=rows, tokens=tokens)
+            batch = DecodedBatch(key="generate.batch", rows=rows, tokens=tokens)
         return _Model(role=role, dtype=source.dtype, device_map=pair.target.device_map, batch=batch)
 
     def _loading(

@@ -11,7 +11,7 @@ _INFLATED = ("gzip", "deflate")
 
 
 class TooMuch(ValueError):
-    """The answer is larger than its bound, or packed in a way that cannot be read. The text says which."""
+    """The answer is larger than its bound, or packed in a way that cannot be read. The text states which."""
 
 
 def most_bytes(tokens: int, listed: int) -> int:

@@ -33,7 +33,7 @@ class LikeliestTokens:
 
     @classmethod
     def joined(cls, parts: "Sequence[LikeliestTokens]") -> "LikeliestTokens":
-        """Those of several parts of a completion, one after the other."""
+        """The likeliest tokens of several parts of a completion, one after the other."""
         return cls(np.concatenate([part.ids_NK for part in parts]), np.concatenate([part.log_p_NK for part in parts]))
 
 
@@ -77,7 +77,7 @@ def generated(
     limit: int,
     vocabulary: int,
 ) -> Generated:
-    """A checked completion of at most `limit` tokens; BadAnswer says what is wrong. `kept`: K. `may_stop`: before the limit."""
+    """A checked completion of at most `limit` tokens; BadAnswer states what is wrong. `kept`: K. `may_stop`: before the limit."""
     checked = plain(tokens, stopped=stopped, may_stop=may_stop, limit=limit, vocabulary=vocabulary)
     if log_p is None:
         raise BadAnswer("no log-probabilities")
@@ -91,19 +91,20 @@ def generated(
 
 
 def plain(tokens: Sequence[int], *, stopped: bool, may_stop: bool, limit: int, vocabulary: int) -> Plain:
-    """Checked token ids of a completion of at most `limit` tokens; BadAnswer says what is wrong. `may_stop`: before the limit."""
+    """Checked token ids of a completion of at most `limit` tokens; BadAnswer states what is wrong. `may_stop`: before the
+    limit."""
     if not tokens or len(tokens) > limit or (len(tokens) < limit and not (stopped and may_stop)):
         raise BadAnswer(f"{len(tokens)} tokens where {limit} were asked for")
     return Plain(tokens_N=token_ids(tokens, vocabulary), stopped=stopped)
 
 
 def scored(tokens: Sequence[int], candidates: Sequence[Candidates], *, kept: int, vocabulary: int) -> Scored:
-    """Checked log-probabilities of `tokens`; each of `candidates` holds its token's. BadAnswer says what is wrong."""
+    """Checked log-probabilities of `tokens`; each of `candidates` holds its token's. BadAnswer states what is wrong."""
     _check_counts(len(tokens), None, candidates)
-    missing = [token for token, found in zip(tokens, candidates, strict=True) if token not in found]
+    missing = [token for token, row in zip(tokens, candidates, strict=True) if token not in row]
     if missing:
         raise BadAnswer(f"no log-probability for token {missing[0]} of the prompt")
-    log_p = _log_p([found[token] for token, found in zip(tokens, candidates, strict=True)])
+    log_p = _log_p([row[token] for token, row in zip(tokens, candidates, strict=True)])
     return Scored(log_p_N=log_p, likeliest=_likeliest(candidates, kept, vocabulary))
 
 
@@ -116,12 +117,12 @@ def _check_counts(count: int, log_p: Sequence[float] | None, candidates: Sequenc
 
 
 def _likeliest(candidates: Sequence[Candidates], kept: int, vocabulary: int) -> LikeliestTokens:
-    counts = [len(found) for found in candidates]
+    counts = [len(row) for row in candidates]
     if min(counts) < kept:
         raise BadAnswer(f"{min(counts)} likeliest tokens where {kept} were asked for")
     ids, log_p = (
-        [token for found in candidates for token in found],
-        [one for found in candidates for one in found.values()],
+        [token for row in candidates for token in row],
+        [log_p for row in candidates for log_p in row.values()],
     )
     if wrong := [token for token in ids if not 0 <= token <= _LARGEST_ID]:
         raise BadAnswer(f"invalid token {wrong[0]} among the likeliest")

@@ -17,7 +17,8 @@ _EVERY_TOKEN = 2**31 - 1
 
 @dataclass(frozen=True)
 class AskingByToken(Asking):
-    """As `Asking`. The server keeps what it has computed of a sequence, so each token costs one step."""
+    """How one endpoint is asked token by token. The server keeps what it has computed of a sequence, so each token costs one
+    step."""
 
     api: LlamaCpp
     scores_prompts = False
@@ -39,17 +40,17 @@ class AskingByToken(Asking):
         """Up to the first end of sequence, with what the server left out."""
         try:
             return await super().generate(endpoint, request, without)
-        except Incomplete as found:
-            rows, paid = list(found.rows), len(request.prompt) + len(found.tokens)
+        except Incomplete as incomplete:
+            rows, paid = list(incomplete.rows), len(request.prompt) + len(incomplete.tokens)
             for place, row in enumerate(rows):
                 if row is None:
-                    ids = [*request.prompt, *found.tokens[: place + 1]]
+                    ids = [*request.prompt, *incomplete.tokens[: place + 1]]
                     scored, taken = await self._listed(
                         endpoint, ScoreRequest(ids=ids, start=len(ids) - 1, kept=max(1, request.kept))
                     )
                     rows[place], paid = _row(scored), paid + taken
             with naming(endpoint):
-                return self.api.completion(request, found.tokens, rows, found.stopped, self.vocabulary), paid
+                return self.api.completion(request, incomplete.tokens, rows, incomplete.stopped, self.vocabulary), paid
 
     async def score(self, endpoint: Endpoint, request: ScoreRequest) -> tuple[Scored, int]:
         parts, paid = list[Scored](), 0

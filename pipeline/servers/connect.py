@@ -31,7 +31,7 @@ _ANY_TOKEN = 2**31  # before the pair is known
 @asynccontextmanager
 async def _opened(settings: ServerConfig) -> AsyncIterator[list[Endpoint]]:
     async with AsyncExitStack() as stack:
-        endpoints = [Endpoint(one, settings) for one in settings.endpoints]
+        endpoints = [Endpoint(url, settings) for url in settings.endpoints]
         for endpoint in endpoints:
             await endpoint.open()
             stack.push_async_callback(endpoint.close)
@@ -39,7 +39,7 @@ async def _opened(settings: ServerConfig) -> AsyncIterator[list[Endpoint]]:
 
 
 async def served_model_of(settings: ServerConfig, progress: Progress) -> ServedModel:
-    """What the first endpoint that answers says of its model. Raises as `identify`."""
+    """What the first endpoint that answers reports of its model. Raises as `identify`."""
     async with _opened(settings) as endpoints:
         return next(iter((await _models(endpoints, settings.model, progress)).values()))
 
@@ -61,7 +61,7 @@ async def identify(
                     f"generate.server.endpoints: {first.url} and {endpoint.url} differ: {differs}; leave one of them out"
                 )
         asking = asking_of(settings.api, models[first].name, _ANY_TOKEN).waiting(TIMING)
-        declared = [one for one in known if (one.revision, one.dtype) == (revision, dtype)]
+        declared = [identity for identity in known if (identity.revision, identity.dtype) == (revision, dtype)]
         identity, by, errors = None, first, list[str]()
         for endpoint, model in models.items():
             try:
@@ -129,7 +129,7 @@ def _warn(errors: Sequence[str], any_answers: bool, progress: Progress) -> None:
 
 
 def _differs(one: ServedModel, other: ServedModel) -> str:
-    """How two endpoints differ in what they say of their models. Paths may differ between machines."""
+    """How two endpoints differ in what they report of their models. Paths may differ between machines."""
     for name in ("name", "version", "context"):
         if getattr(one, name) != getattr(other, name):
             return f"{name} {getattr(one, name)} and {getattr(other, name)}"
@@ -171,6 +171,6 @@ async def connect(
             )
         known.append(abilities)
 
-    endpoints = [Endpoint(one, settings) for one in settings.endpoints]
+    endpoints = [Endpoint(url, settings) for url in settings.endpoints]
     async with Pool(endpoints, settings, readmit, progress, timing) as pool:
         yield ServedTarget(pool, asking), known[0]

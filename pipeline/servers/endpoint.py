@@ -1,6 +1,6 @@
-"""One server of the target over HTTP: sends JSON, returns JSON, and says in one line what went wrong. Torch-free.
+"""One server of the target over HTTP: sends JSON, returns JSON, and states in one line what went wrong. Torch-free.
 
-Does not retry; `pool.py` does. Does not know what is asked.
+Does not retry; `pool.py` does. Does not depend on what is asked.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from pipeline.store.own_files import reads_own_files
 
 _QUOTED = 200  # characters of an answer that is quoted in a message
 _READ = 1 << 16  # bytes of an answer that is not JSON, and of an error
-_FACTS = 1 << 23  # bytes of what a server says of itself: models, properties, a chat template
+_FACTS = 1 << 23  # bytes of what a server reports of itself: models, properties, a chat template
 _LONGEST_PAUSE = 86_400.0
 _GET_SECONDS = 30.0  # for what needs no computation
 # Idle connections are closed before the server does it (uvicorn: after 5 s). Where this process is busy, the server is faster.
@@ -44,7 +44,7 @@ class AnswerLost(Unavailable):
 
 
 class Overloaded(Unavailable):
-    """The endpoint asks for a pause (429, or 503 with Retry-After). `seconds` is None where it does not say how long."""
+    """The endpoint asks for a pause (429, or 503 with Retry-After). `seconds` is None where it does not state how long."""
 
     def __init__(self, message: str, seconds: float | None) -> None:
         super().__init__(message)

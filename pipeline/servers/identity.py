@@ -91,7 +91,7 @@ async def first_answers(endpoint: Endpoint, asking: Asking) -> Golden:
         )
         generated, _ = await asking.generate(endpoint, request)
         sequences.append([*prompt, *generated.tokens_N.tolist()])
-    return Golden(sequences, [await _score(endpoint, asking, one) for one in sequences])
+    return Golden(sequences, [await _score(endpoint, asking, sequence) for sequence in sequences])
 
 
 async def mean_difference(endpoint: Endpoint, asking: Asking, golden: Golden) -> float:

@@ -163,7 +163,7 @@ def _read(answer: Mapping[str, Any], limit: int) -> tuple[list[int], list[TokenL
     UsageError where the server must be started otherwise."""
     tokens, stopped = _ended(answer, limit)
     try:
-        entries = [(one["id"], _row(one)) for one in answer.get("completion_probabilities", [])]
+        entries = [(entry["id"], _row(entry)) for entry in answer.get("completion_probabilities", [])]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadAnswer(f"no completion with log-probabilities ({type(error).__name__})") from None
     if answer.get("draft_n"):
@@ -198,9 +198,9 @@ def _aligned(tokens: Sequence[int], entries: Sequence[tuple[int, TokenLogP]]) ->
     first = _places(tokens, ids)
     last = [len(tokens) - 1 - place for place in reversed(_places(tokens[::-1], ids[::-1]))]
     rows: list[TokenLogP | None] = [None] * len(tokens)
-    for (_, row), one, other in zip(entries, first, last, strict=True):
-        if one == other:
-            rows[one] = row
+    for (_, row), place, last_place in zip(entries, first, last, strict=True):
+        if place == last_place:
+            rows[place] = row
     return rows
 
 

@@ -26,7 +26,7 @@ class Timing:
     longest_retry: float = 10.0
     reopen: float = 0.5  # until a closed endpoint is asked again; doubled each time
     longest_reopen: float = 30.0
-    pause: float = 1.0  # where a server asks for a pause and does not say how long
+    pause: float = 1.0  # where a server asks for a pause and does not state how long
     least_pause: float = (
         0.05  # doubled with each pause in a row, up to `pause`, where the server asks for a shorter one
     )

@@ -95,9 +95,9 @@ class Sglang:
         if len(ids) != len(tokens) or len(likeliest) != len(tokens):
             raise BadAnswer(f"no log-probability for each of {len(tokens)} tokens of the prompt")
         # In the place of the vocabulary's last token the server writes 0.
-        if any(one not in (token, 0) for one, token in zip(ids, tokens, strict=True)):
+        if any(repeated not in (token, 0) for repeated, token in zip(ids, tokens, strict=True)):
             raise BadAnswer("the answer is to another prompt")
-        candidates = [listed | {token: one} for listed, token, one in zip(likeliest, tokens, log_p, strict=True)]
+        candidates = [listed | {token: own} for listed, token, own in zip(likeliest, tokens, log_p, strict=True)]
         return scored(tokens, candidates, kept=request.kept, vocabulary=vocabulary)
 
     def too_many_logprobs(self, message: str) -> bool:
@@ -150,9 +150,9 @@ def _meta(answer: Mapping[str, Any], prompt: int) -> Mapping[str, Any]:
 
 
 def _by_id(row: Sequence[Sequence[Any]]) -> Candidates:
-    if not {type(one[1]) for one in row} <= {int}:
+    if not {type(entry[1]) for entry in row} <= {int}:
         raise TypeError("an invalid token id")
-    return {one[1]: _log_p(one[0]) for one in row}
+    return {entry[1]: _log_p(entry[0]) for entry in row}
 
 
 def _log_p(value: float) -> float:

@@ -25,13 +25,13 @@ SCORING_TOKENS = 2  # a scoring of a whole sequence generates one token, and the
 
 @stored(kw_only=False)
 class ServedModel:
-    """What an endpoint says about the model it serves."""
+    """What an endpoint reports about the model it serves."""
 
     name: Text
     root: Text  # the path or hub id that it was started with
-    context: Count | None  # most tokens of a sequence, where it says so
-    version: Text | None  # of the engine, where it says so
-    owner: Text | None = None  # the engine's name, unless a gateway says something else
+    context: Count | None  # most tokens of a sequence, where it reports it
+    version: Text | None  # of the engine, where it reports it
+    owner: Text | None = None  # the engine's name, unless a gateway states something else
 
 
 async def read_model(endpoint: Endpoint, name: str | None, key: str = "generate.server.model") -> ServedModel:
@@ -42,20 +42,22 @@ async def read_model(endpoint: Endpoint, name: str | None, key: str = "generate.
     """
     answer = await endpoint.get("/v1/models")
     listed = answer.get("data") if isinstance(answer, dict) else None
-    if not isinstance(listed, list) or not all(isinstance(one, dict) and _is_name(one.get("id")) for one in listed):
+    if not isinstance(listed, list) or not all(
+        isinstance(model, dict) and _is_name(model.get("id")) for model in listed
+    ):
         raise UsageError(
             f"{endpoint.url}/v1/models: no list of models; no server of the OpenAI API answers there; correct the URL"
         )
-    names = [one["id"] for one in listed]
+    names = [model["id"] for model in listed]
     if (name is None and len(names) != 1) or (name is not None and name not in names):
         wrong = f"set {key} to one of" if name is None else f"it does not serve {name}, but"
         raise UsageError(f"{endpoint.url}: {wrong} {', '.join(names) or 'nothing'}")
     entry: Mapping[str, Any] = listed[0] if name is None else listed[names.index(name)]
-    parent: Mapping[str, Any] = next((one for one in listed if one["id"] == entry.get("parent")), {})
+    parent: Mapping[str, Any] = next((model for model in listed if model["id"] == entry.get("parent")), {})
     props = await _at(endpoint, "/props") if entry.get("owned_by") == "llamacpp" else {}
     settings = props.get("default_generation_settings")
     slot = settings.get("n_ctx") if isinstance(settings, dict) else None
-    context = slot or entry.get("max_model_len") or parent.get("max_model_len")  # vLLM says none for an adapter
+    context = slot or entry.get("max_model_len") or parent.get("max_model_len")  # vLLM states none for an adapter
     version = props.get("build_info") or await _version(endpoint)
     return ServedModel(
         name=entry["id"],
@@ -72,7 +74,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _text(value: Any) -> str | None:
-    """As it can be stored and read again: half of a character has no UTF-8. None where a server says something else."""
+    """The text as it can be stored and read again: half of a character has no UTF-8. None for something else than text."""
     return printable(value[:_MOST_CHARACTERS]) if isinstance(value, str) and value else None
 
 
@@ -84,7 +86,7 @@ async def _version(endpoint: Endpoint) -> Any:
 
 
 async def _at(endpoint: Endpoint, path: str) -> dict[str, Any]:
-    """What the server says of itself; empty where it says nothing there, or a gateway does not let it."""
+    """What the server reports of itself; empty where it reports nothing there, or a gateway does not let it."""
     try:
         answer = await endpoint.get(path)
     except (UsageError, Unavailable):
@@ -94,7 +96,7 @@ async def _at(endpoint: Endpoint, path: str) -> dict[str, Any]:
 
 @contextmanager
 def naming(endpoint: Endpoint) -> Iterator[None]:
-    """A BadAnswer inside says which endpoint gave it."""
+    """A BadAnswer inside states which endpoint gave it."""
     try:
         yield
     except BadAnswer as error:
@@ -113,7 +115,7 @@ class Asking:
     scores_prompts: ClassVar[bool] = True  # in one request
 
     def waiting(self, timing: Timing) -> Self:
-        """The same for a check of one endpoint, which takes many requests: it goes on after a pause that the endpoint asks
+        """The asking for a check of one endpoint, which takes many requests: it goes on after a pause that the endpoint asks
         for."""
         return replace(self, waits=timing)
 
@@ -130,7 +132,7 @@ class Asking:
         return generated, len(request.prompt) + len(generated.tokens_N)
 
     async def plain(self, endpoint: Endpoint, request: GenerateRequest) -> tuple[Plain, Counts | None]:
-        """The completion without log-probabilities, and what the server counted of speculation; None where it does not say.
+        """The completion without log-probabilities, and what the server counted of speculation; None where it does not state it.
         Raises as `generate`."""
         path, body = self.api.plain(request, self.model)
         answer = await self._post(endpoint, path, body, most_bytes(request.tokens, 0))
@@ -159,7 +161,7 @@ class Asking:
 
 
 class ServedTarget:
-    """As `Asking`, of a pool: each request goes to the endpoint that is free, and is retried."""
+    """A served target, asked through a pool of endpoints: each request goes to the endpoint that is free, and is retried."""
 
     def __init__(self, pool: Pool, asking: Asking) -> None:
         self.pool, self.asking = pool, asking

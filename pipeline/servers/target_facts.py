@@ -1,4 +1,4 @@
-"""Facts of a served target, as `pair.json` has them: what the servers say, and what lies beside its tokenizer."""
+"""Facts of a served target, as `pair.json` has them: what the servers state, and what lies beside its tokenizer."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def served_facts(
     identity: Identity, path: Path, tokenizer: Any, revision: str | None, dtype: str, api: str, trust_remote_code: bool
 ) -> dict[str, Any]:
     """`path`: the directory of its tokenizer, which may have its config.json. UsageError for a config.json of another
-    model, and where nothing says how long a sequence may be."""
+    model, and where nothing states how long a sequence may be."""
     shape = read_shape(path, trust_remote_code) if (path / CONFIG).is_file() else None
     limits = [limit for limit in (identity.model.context, shape.context if shape else None) if limit is not None]
     if shape is not None:

@@ -50,9 +50,9 @@ class Vllm:
         choice = _choice(answer, request.prompt)
         try:
             log_probs = choice["logprobs"]
-            candidates = [_by_id(one) for one in log_probs["top_logprobs"]] if request.kept else None
+            candidates = [_by_id(top) for top in log_probs["top_logprobs"]] if request.kept else None
             tokens, log_p, reason = choice["token_ids"], log_probs["token_logprobs"], choice["finish_reason"]
-            repeated = [int(one.removeprefix(_TOKEN)) for one in log_probs["tokens"]]
+            repeated = [int(name.removeprefix(_TOKEN)) for name in log_probs["tokens"]]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadAnswer(f"no completion with token ids and log-probabilities ({type(error).__name__})") from None
         if reason not in ("stop", "length"):
@@ -99,7 +99,10 @@ class Vllm:
         if not isinstance(listed, list) or len(listed) != len(request.ids):
             raise BadAnswer(f"no log-probability for each of the {len(request.ids)} tokens of the prompt")
         try:
-            candidates = [{int(token): one["logprob"] for token, one in row.items()} for row in listed[request.start :]]
+            candidates = [
+                {int(token): candidate["logprob"] for token, candidate in row.items()}
+                for row in listed[request.start :]
+            ]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadAnswer(f"prompt_logprobs in an unknown form ({type(error).__name__})") from None
         return scored(request.ids[request.start :], candidates, kept=request.kept, vocabulary=vocabulary)

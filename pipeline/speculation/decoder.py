@@ -6,7 +6,7 @@ Shapes: B sequences still running, G drafted tokens, T = G + 1 positions of a ta
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -18,7 +18,7 @@ from pipeline.speculation.compiled_rules import CompiledRules
 from pipeline.speculation.draft_length import DraftLength, Fixed
 from pipeline.speculation.drafter import Drafter, LoadedDraft, Proposal
 from pipeline.speculation.forward import PREFILL, CachedModel, Forward
-from pipeline.speculation.rules import Rules, TorchRules
+from pipeline.speculation.rules import ImposedAcceptance, Method, Rules, TorchRules
 from pipeline.speculation.sampling import RandomStreams, require_sound
 from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.speculation.verification import VerificationResult
@@ -36,28 +36,23 @@ class Decoder:
         vocabulary: int,
         gamma: int | DraftLength = 0,
         draft_sampling: Sampling | None = None,
-        verification: Literal["token", "block"] = "token",
-        imposed_acceptance: Sequence[float] = (),
+        verification: Method = "token",
         stop_tokens: Sequence[int] = (),
         llama_forward: bool = True,
-        prefill: int = PREFILL,
     ) -> None:
         """`gamma` is the number of tokens to draft in a round, or a rule that returns it; a draft may propose fewer
         (`LoadedDraft.longest`). `draft_sampling` is applied to the draft's logits; by default it equals `sampling`, and a
         draft of a greedy kind is greedy. `vocabulary` is the number of tokens that target and draft share; logits columns
-        beyond it are padding. `imposed_acceptance` (by position) replaces the acceptance test, so the output no longer
-        follows the target: it is only for timing models with random weights. `llama_forward=False` uses the target's own
-        forward. `prefill`: the most tokens of a row in one pass over the prompts. Raises UsageError for a gamma without a
-        draft."""
+        beyond it are padding. `llama_forward=False` uses the target's own forward. The attribute `prefill`, which may be set,
+        is the most tokens of a row in one pass over the prompts. Raises UsageError for a gamma without a draft, and for
+        imposed acceptance at temperature 0 or with fewer rates than draft positions."""
         self.length = Fixed(gamma) if isinstance(gamma, int) else gamma
         if self.length.most and draft is None:
             raise UsageError(f"gamma is {self.length.most} but there is no draft")
-        if imposed_acceptance and (
-            sampling.greedy or verification == "block" or len(imposed_acceptance) < self.length.most
+        if isinstance(verification, ImposedAcceptance) and (
+            sampling.greedy or len(verification.rates) < self.length.most
         ):
-            raise UsageError(
-                "imposed_acceptance needs temperature > 0, token-level verification and a rate for each draft position"
-            )
+            raise UsageError("imposed acceptance needs temperature > 0 and a rate for each draft position")
         self.draft = draft if self.length.most else None
         layers = self.draft.layers if self.draft is not None else ()
         self.target: Forward = (
@@ -68,15 +63,13 @@ class Decoder:
         self.sampling, self.draft_sampling = sampling, draft_sampling or sampling
         if self.draft is not None and self.draft.kind.greedy:
             self.draft_sampling = GREEDY
-        self.vocabulary, self.stop_tokens, self.prefill = vocabulary, frozenset(stop_tokens), prefill
+        self.vocabulary, self.stop_tokens, self.prefill = vocabulary, frozenset(stop_tokens), PREFILL
         compiled = None
-        if verification == "token" and not imposed_acceptance:
+        if verification == "token":
             models = [target] if self.draft is None else [target, *self.draft.models]
             draws = self.draft is None or bool(self.draft.models)
             compiled = CompiledRules.of(models, sampling, self.draft_sampling) if draws else None
-        self.rules: Rules = compiled or TorchRules(
-            sampling, self.draft_sampling, verification, imposed_acceptance, self.target.device
-        )
+        self.rules: Rules = compiled or TorchRules(sampling, self.draft_sampling, verification, self.target.device)
 
     def decode(
         self, requests: Sequence[Request], on_round: Callable[[Round], None] = lambda round_: None

@@ -5,6 +5,7 @@ on a CPU. Shapes: B sequences, G drafted tokens, T = G + 1 positions of a target
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -21,6 +22,16 @@ from pipeline.speculation.verification import (
     verify_tokens,
 )
 
+
+@dataclass(frozen=True)
+class ImposedAcceptance:
+    """Rates of acceptance by position, which replace the acceptance test. The output no longer follows the target: it is only for
+    timing models with random weights."""
+
+    rates: Sequence[float]
+
+
+Method = Literal["token", "block"] | ImposedAcceptance  # of verification
 _Verify = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], VerificationResult]
 
 
@@ -59,14 +70,13 @@ class TorchRules:
         self,
         sampling: Sampling,
         draft_sampling: Sampling,
-        verification: Literal["token", "block"] = "token",
-        imposed_acceptance: Sequence[float] = (),
+        verification: Method = "token",
         device: torch.device | None = None,
     ) -> None:
         self.sampling, self.draft_sampling = sampling, draft_sampling
         self._verify: _Verify = verify_tokens if verification == "token" else verify_block
-        if imposed_acceptance:
-            self._verify = partial(verify_imposed, torch.tensor(imposed_acceptance, device=device))
+        if isinstance(verification, ImposedAcceptance):
+            self._verify = partial(verify_imposed, torch.tensor(verification.rates, device=device))
 
     def draw(self, logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> Drawn:
         if self.draft_sampling.greedy:

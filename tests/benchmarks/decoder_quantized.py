@@ -25,6 +25,7 @@ def _measure() -> dict[str, Any]:
     from pipeline.drafts.plain import PlainDraft
     from pipeline.latency.costs.forward_times import measure_times
     from pipeline.speculation.decoder import Decoder
+    from pipeline.speculation.rules import ImposedAcceptance
     from pipeline.speculation.settings import Sampling
     from tests.benchmarks.realpair import VOCABULARY, real_pair
     from tests.benchmarks.timing import seconds_per_token
@@ -41,7 +42,7 @@ def _measure() -> dict[str, Any]:
             sampling=Sampling(),
             vocabulary=VOCABULARY,
             gamma=GAMMA if one else 0,
-            imposed_acceptance=[ACCEPTANCE] * (GAMMA if one else 0),
+            verification=ImposedAcceptance([ACCEPTANCE] * GAMMA) if one else "token",
         )
         for name, one in {"plain": None, **drafts}.items()
     }

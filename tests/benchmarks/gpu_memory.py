@@ -104,7 +104,7 @@ def _batch(path: Path, batch: int, tokens: int, card: int) -> int:
     free, device = card * 10**9 - _RESERVED, torch.device("cuda", 0)
     with patch.object(memory_plan, "_free_on", lambda place: free):
         try:
-            plan = memory_plan.Batch(key="generate.batch", rows=batch, tokens=tokens)
+            plan = memory_plan.DecodedBatch(key="generate.batch", rows=batch, tokens=tokens)
             memory_plan.require_memory(path, "bfloat16", device, None, False, plan)
         except UsageError as refused:
             fits = re.search(r"set generate\.batch to (\d+)", str(refused))

@@ -18,6 +18,7 @@ def decoders_by_gamma(target: Any, draft: Any, gammas: Sequence[int], acceptance
     """Decoders that accept each draft token with probability `acceptance`; gamma 0 is plain decoding."""
     from pipeline.drafts.plain import PlainDraft
     from pipeline.speculation.decoder import Decoder
+    from pipeline.speculation.rules import ImposedAcceptance
     from pipeline.speculation.settings import Sampling
 
     return {
@@ -27,7 +28,7 @@ def decoders_by_gamma(target: Any, draft: Any, gammas: Sequence[int], acceptance
             sampling=Sampling(),
             vocabulary=VOCABULARY,
             gamma=gamma,
-            imposed_acceptance=[acceptance] * gamma,
+            verification=ImposedAcceptance([acceptance] * gamma) if gamma else "token",
         )
         for gamma in gammas
     }

@@ -65,6 +65,7 @@ def train(place: Path) -> dict[str, float]:
     from pipeline.config.distill import DistillConfig
     from pipeline.distillation import processes
     from pipeline.distillation.trainer import distill
+    from pipeline.distillation.weighted_completions import WeightedCompletions
     from pipeline.examination.examiner import AcceptanceSummary
     from tests.fakes import quiet, stored_completion, tiny_llama, tiny_tokenizer
 
@@ -92,11 +93,9 @@ def train(place: Path) -> dict[str, float]:
         distill(
             model,
             tiny_tokenizer(),
-            rows,
+            WeightedCompletions(rows, VOCABULARY),
             settings,
-            weights={},
             seed=0,
-            vocabulary=VOCABULARY,
             work=place / str(steps),
             examine=lambda model: AcceptanceSummary(0.5, 1.0, {}),
             progress=quiet(),

@@ -31,6 +31,7 @@ from pipeline.drafts.made_heads import save_head
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.hidden_states import Features
+from pipeline.speculation.rules import ImposedAcceptance
 from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.speculation.target_states import TargetStates
 from pipeline.speculation.teacher_forced import PaddedBatch
@@ -219,7 +220,7 @@ def test_rounds_of_a_decode_compute_their_logits(made: Eagle3Draft, theirs: Any,
         draft_sampling=GREEDY,
         vocabulary=VOCABULARY,
         gamma=gamma,
-        imposed_acceptance=[0.7] * gamma,
+        verification=ImposedAcceptance([0.7] * gamma),
         llama_forward=False,
     )
     with outputs_of(made.model.lm_head) as found:

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.distillation.trained_head import TrainedHead
 from pipeline.distillation.trainer import distill
+from pipeline.distillation.weighted_completions import WeightedCompletions
 from pipeline.drafts.eagle3 import Eagle3Draft
 from pipeline.drafts.medusa import MedusaDraft
 from pipeline.examination.examiner import AcceptanceSummary
@@ -103,11 +104,9 @@ def _trained(head: Head, work: Path, optimizer: Any) -> list[float]:
     log = distill(
         TrainedHead(model, states, GAMMA),
         tiny_tokenizer(),
-        rows_of(7),
+        WeightedCompletions(rows_of(7), VOCABULARY),
         SETTINGS.model_copy(update={"optimizer": optimizer, "max_steps": 4, "evaluate_every": 4}),
-        weights={},
         seed=0,
-        vocabulary=VOCABULARY,
         work=work,
         examine=lambda model: AcceptanceSummary(0.5, 1.0),
         progress=quiet(),

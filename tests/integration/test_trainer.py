@@ -75,6 +75,7 @@ def _train(
 ) -> tuple[Any, Log]:
     from pipeline.distillation.segments import segment_weights
     from pipeline.distillation.trainer import distill
+    from pipeline.distillation.weighted_completions import WeightedCompletions
 
     model = wrap(tiny_llama(51, layers=1, dtype=torch.float32))
     rows = _rows() if rows is None else rows
@@ -83,16 +84,13 @@ def _train(
     return model, distill(
         model,
         tiny_tokenizer(),
-        rows,
+        WeightedCompletions(rows, vocabulary, segment_weights(rows, settings.segment_shares), prompts),
         settings,
-        weights=segment_weights(rows, settings.segment_shares),
         seed=seed,
-        vocabulary=vocabulary,
         work=work,
         examine=examine or _later_is_better(),
         progress=progress or quiet(),
         may_diverge=may_diverge,
-        prompts=prompts,
     )
 
 
@@ -674,10 +672,11 @@ def test_the_last_token_of_a_long_completion_is_trained_on(tmp_path: Path) -> No
 def test_no_loss_of_a_router_is_added(family: str, experts: int, tmp_path: Path) -> None:
     """The trainer's library adds it to each forward and states it in config.json; without experts the forward fails."""
     from pipeline.distillation.trainer import _trainer
+    from pipeline.distillation.weighted_completions import WeightedCompletions
 
     model = tiny_model(family, num_local_experts=experts)
     before = model.config.to_dict()
-    _trainer(model, tiny_tokenizer(), _rows(), None, SETTINGS, {}, 0, 32, tmp_path)
+    _trainer(model, tiny_tokenizer(), WeightedCompletions(_rows(), 32), SETTINGS, 0, tmp_path)
     assert before["output_router_logits"] == model.config.output_router_logits
     assert before["router_aux_loss_coef"] == model.config.router_aux_loss_coef
     model(input_ids=torch.arange(4)[None], use_cache=False)

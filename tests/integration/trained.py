@@ -20,6 +20,7 @@ from pipeline.distillation.segments import segment_weights
 from pipeline.distillation.sharding import complete, divided
 from pipeline.distillation.trainer import distill
 from pipeline.distillation.training_log import Log
+from pipeline.distillation.weighted_completions import WeightedCompletions
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
 from tests.fakes import quiet, stored_completion, tiny_llama, tiny_tokenizer
@@ -73,11 +74,9 @@ def train(
         log = distill(
             model,
             tiny_tokenizer(),
-            rows,
+            WeightedCompletions(rows, 32, segment_weights(rows, settings.segment_shares)),
             settings,
-            weights=segment_weights(rows, settings.segment_shares),
             seed=3,
-            vocabulary=32,
             work=work / str(phase),
             examine=examine,
             progress=quiet(),

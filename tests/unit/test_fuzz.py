@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pipeline.acceptance.baseline import baseline_json, read_baseline
 from pipeline.acceptance.profile import counts_json
-from pipeline.acceptance.profile_file import Examination, read_examination
+from pipeline.acceptance.profile_file import ProfileWithCounts, read_examination
 from pipeline.acceptance.schema import read_profile
 from pipeline.config.corpus import PromptSource
 from pipeline.config.loading import load_config, parse_config
@@ -31,7 +31,7 @@ from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.request_counts import request_counts
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.corpus.template_names import TemplateNames
-from pipeline.corpus.traces import Traces
+from pipeline.corpus.traces import MessageTraces
 from pipeline.judgement.decision_file import read_decision, recorded_decision
 from pipeline.judgement.schema import FILE, brief
 from pipeline.latency.costs.columns import COLUMNS
@@ -300,7 +300,7 @@ def test_acceptance_profiles(place: Path, content: bytes) -> None:
     with _read_or_refused(path):
         read_profile(place)
         found = read_examination(place)
-        counts = found.counts if isinstance(found, Examination) else []
+        counts = found.counts if isinstance(found, ProfileWithCounts) else []
         canonical_json([asdict(found.profile), counts_json(counts)])
 
 
@@ -369,7 +369,7 @@ def _rows_are_sound(path: Path, source: PromptSource) -> None:
     names = TemplateNames(
         ("{{ reasoning_effort }}{{ 'critic' }}{% for m in messages %}{{ m.role == 'bot' }}{% endfor %}",)
     )
-    traces = Traces(
+    traces = MessageTraces(
         lambda messages, arguments: canonical_json([*messages, dict(arguments)]), TemplateNames(("{{ 'critic' }}",))
     )
     with _read_or_refused(path):

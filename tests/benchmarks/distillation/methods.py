@@ -69,6 +69,7 @@ def ours(
     def train(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
         from pipeline.distillation.dataset import PackedCompletions
         from pipeline.distillation.trainer import distill
+        from pipeline.distillation.weighted_completions import WeightedCompletions
         from pipeline.examination.examiner import Examiner
         from pipeline.progress import Progress
         from pipeline.speculation.settings import Sampling
@@ -92,11 +93,9 @@ def ours(
             distill(
                 model,
                 regime.tokenizer,
-                completions,
+                WeightedCompletions(completions, regime.vocabulary),
                 config,
-                weights={},
                 seed=seed,
-                vocabulary=regime.vocabulary,
                 work=Path(work),
                 examine=lambda draft: examiner.summary(PlainDraft(draft, regime.vocabulary), dev),
                 progress=Progress(terminal=False),
@@ -118,6 +117,7 @@ def shipped(optimizer: str, prompts: bool = True, **changes: Any) -> Method:
         from pipeline.distillation.rate_trials import find_rate
         from pipeline.distillation.scored_prompts import ScoredPrompts
         from pipeline.distillation.trainer import distill
+        from pipeline.distillation.weighted_completions import WeightedCompletions
         from pipeline.examination.examiner import Examiner
         from pipeline.progress import Progress
         from pipeline.speculation.settings import Sampling
@@ -139,16 +139,15 @@ def shipped(optimizer: str, prompts: bool = True, **changes: Any) -> Method:
             }
         )
 
+        scored = ScoredPrompts.read(regime.prompts, config.prompt_weight) if prompts else None
+
         def phase(settings: Any, place: Path) -> Any:
             return distill(
                 model,
                 regime.tokenizer,
-                completions,
+                WeightedCompletions(completions, regime.vocabulary, {}, scored),
                 settings,
-                prompts=ScoredPrompts.read(regime.prompts, config.prompt_weight) if prompts else None,
-                weights={},
                 seed=seed,
-                vocabulary=regime.vocabulary,
                 work=place,
                 examine=lambda draft: examiner.summary(PlainDraft(draft, regime.vocabulary), dev),
                 progress=Progress(terminal=False),

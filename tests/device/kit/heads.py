@@ -13,6 +13,7 @@ from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.pair import HeadShape
 from pipeline.distillation import trainer
 from pipeline.distillation.trained_head import TrainedHead
+from pipeline.distillation.weighted_completions import WeightedCompletions
 from pipeline.drafts.eagle3 import Eagle3Draft
 from pipeline.drafts.eagle3_model import Eagle3Model
 from pipeline.drafts.made_heads import new_head
@@ -110,11 +111,9 @@ def _training(setup: Setup, target: Any, kind: str) -> dict[str, Any]:
         trainer.distill(
             model,
             tiny_tokenizer(),
-            rows,
+            WeightedCompletions(rows, setup.vocabulary(TARGET)),
             settings,
-            weights={},
             seed=0,
-            vocabulary=setup.vocabulary(TARGET),
             work=Path(work),
             examine=lambda model: AcceptanceSummary(0.5, 1.0),
             progress=Progress(terminal=False),

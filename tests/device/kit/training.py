@@ -137,6 +137,7 @@ def _ours(optimizer: str, loss: str, compiled: bool = True) -> Train:
 
     def train(setup: Setup, name: str, steps: int, clock: Clock) -> int:
         from pipeline.distillation import trainer
+        from pipeline.distillation.weighted_completions import WeightedCompletions
 
         settings = DistillConfig(
             loss=loss,  # type: ignore[arg-type]
@@ -162,11 +163,9 @@ def _ours(optimizer: str, loss: str, compiled: bool = True) -> Train:
                 trainer.distill(
                     setup.model(name, torch.float32),
                     tiny_tokenizer(),
-                    rows,
+                    WeightedCompletions(rows, setup.vocabulary(name)),
                     settings,
-                    weights={},
                     seed=0,
-                    vocabulary=setup.vocabulary(name),
                     work=Path(work),
                     examine=lambda model: AcceptanceSummary(0.5, 1.0),
                     progress=Progress(terminal=False),

@@ -52,7 +52,9 @@ def _prompts() -> list[list[int]]:
 
 
 def _decoder(target: Any, head: Head | None, gamma: Any, sampling: Sampling = GREEDY) -> Decoder:
-    return Decoder(target, head, sampling=sampling, vocabulary=VOCABULARY, gamma=gamma, prefill=16)
+    decoder = Decoder(target, head, sampling=sampling, vocabulary=VOCABULARY, gamma=gamma)
+    decoder.prefill = 16
+    return decoder
 
 
 @pytest.mark.parametrize("gamma", [1, 3])

@@ -15,7 +15,7 @@ from pipeline.generation.evidence import (
     NO_EVIDENCE,
     ROUNDING,
     TEXT,
-    Evidence,
+    CompletionEvidence,
     FirstToken,
     FirstTokens,
     findable_share,
@@ -36,7 +36,7 @@ def _softmax(logits_NV: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _answers(
     count: int, change: Change | None = None, listed: int = LISTED, tolerance: float = ROUNDING, seed: int = 0
-) -> Iterator[Evidence]:
+) -> Iterator[CompletionEvidence]:
     """Of answers sampled from random distributions, after `change` of their logits."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
@@ -48,7 +48,7 @@ def _answers(
         yield of_tokens(tokens_N, ids_NK, log_p_NK, tolerance)
 
 
-def _run(found: Iterable[Evidence]) -> SampleTest:
+def _run(found: Iterable[CompletionEvidence]) -> SampleTest:
     test = SampleTest(VOCABULARY)
     for place, one in enumerate(found):
         test.add(place, SampleEvidence(recorded=of_answer(True, True, one)))
@@ -252,6 +252,6 @@ def test_completions_are_pooled_in_the_order_of_the_requests() -> None:
 def test_evidence_is_stored_as_it_is() -> None:
     """Text of JSON and back."""
     found = replace(of_answer(False, False), tokens=3) + next(_answers(1))
-    again = Evidence.from_json(found.to_json())
+    again = CompletionEvidence.from_json(found.to_json())
     assert vars(found).keys() == vars(again).keys()
     assert found.to_json() == again.to_json()

@@ -162,7 +162,7 @@ def test_a_greedy_text_is_stored_as_greedy(target: Any) -> None:
 
 def test_rounds_leave_a_store(tmp_path: Path) -> None:
     """A round stores the draft's own completions, and a resumed round gives the same bytes."""
-    from pipeline.distillation.on_policy import sample_round
+    from pipeline.distillation.on_policy import RoundSampler
     from pipeline.distillation.settings import RoundSettings
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
@@ -175,21 +175,18 @@ def test_rounds_leave_a_store(tmp_path: Path) -> None:
         for n in range(5)
     ]
     settings = RoundSettings(target_dtype="float32", max_new_tokens=6, distribution_tokens=4, batch=2, shard=2)
+    sampler = RoundSampler(
+        target=lambda: target,
+        sampling=GREEDY,
+        settings=settings,
+        batch_tokens=64,
+        vocabulary=32,
+        stop_tokens=[0],
+        progress=quiet(),
+    )
 
-    def write(out: Path) -> list[StoredCompletion]:
-        return sample_round(
-            draft,
-            lambda: target,
-            prompts,
-            GREEDY,
-            settings,
-            batch_tokens=64,
-            seed=9,
-            vocabulary=32,
-            stop_tokens=[0],
-            out=out,
-            progress=quiet(),
-        )
+    def write(out: Path) -> Sequence[StoredCompletion]:
+        return sampler.sample(draft, prompts, 9, out)
 
     whole = write(tmp_path / "whole")
     write(tmp_path / "again")
@@ -224,22 +221,19 @@ def test_a_round_without_memory_names_the_batch(tmp_path: Path, monkeypatch: pyt
     draft = tiny_llama(1, layers=1, dtype=torch.float32)
     prompts = [stored_completion(range(2, 4 + n), [3, 4], name=f"p{n}", seed=n) for n in range(5)]
     settings = RoundSettings(target_dtype="float32", max_new_tokens=6, distribution_tokens=4, batch=4, shard=4)
+    sampler = on_policy.RoundSampler(
+        target=lambda: draft,
+        sampling=GREEDY,
+        settings=settings,
+        batch_tokens=64,
+        vocabulary=32,
+        stop_tokens=[0],
+        progress=quiet(),
+    )
     with pytest.raises(
         UnderstudyError, match=r"^generate\.batch = 4: out of memory; 2 fits: set generate\.batch to 2 "
     ):
-        on_policy.sample_round(
-            draft,
-            lambda: draft,
-            prompts,
-            GREEDY,
-            settings,
-            batch_tokens=64,
-            seed=9,
-            vocabulary=32,
-            stop_tokens=[0],
-            out=tmp_path,
-            progress=quiet(),
-        )
+        sampler.sample(draft, prompts, 9, tmp_path)
     assert [[2, 3, 4, 5], [5, 6]] == asked
     assert [] == list(tmp_path.iterdir())
 

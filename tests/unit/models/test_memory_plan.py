@@ -14,7 +14,7 @@ from pipeline.errors import UsageError
 from pipeline.models import memory, memory_plan
 from pipeline.models.loading import load_model
 from pipeline.models.memory import free_host_memory
-from pipeline.models.memory_plan import Batch, require_memory, require_training_memory
+from pipeline.models.memory_plan import DecodedBatch, require_memory, require_training_memory
 from tests.fakes import tiny_llama
 
 CPU, MIB, GIB = torch.device("cpu"), 1 << 20, 1 << 30
@@ -61,7 +61,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(saved: Path, fr
     free["cpu"] = weights + 10 * a_row + 5
 
     def check(rows: int) -> None:
-        require_memory(saved, "float32", CPU, None, False, Batch(key="generate.batch", rows=rows, tokens=1000))
+        require_memory(saved, "float32", CPU, None, False, DecodedBatch(key="generate.batch", rows=rows, tokens=1000))
 
     check(10)
     with pytest.raises(UsageError) as found:
@@ -86,7 +86,7 @@ def test_quantized_weights_take_what_their_files_do(
     free["cpu"] = width * parameters + 2 * row
 
     def check(rows: int) -> None:
-        batch = Batch(key="generate.batch", rows=rows, tokens=100)
+        batch = DecodedBatch(key="generate.batch", rows=rows, tokens=100)
         require_memory(tmp_path / "target", "bfloat16" if width == 4 else "float32", CPU, None, False, batch)
 
     check(2)
@@ -101,7 +101,7 @@ def test_logits_of_a_large_vocabulary_count(saved: Path, free: dict[str, int]) -
     """In fp32, and once more as log-probabilities: for short sequences they are most of a batch."""
     caches, logits, weights = 4 * 2 * 128 * 2 * 4, 8 * 4096, _weights(saved, "bfloat16")
     free["cpu"] = weights + 8 * (caches + logits)
-    batch = Batch(key="generate.batch", rows=8, tokens=4)
+    batch = DecodedBatch(key="generate.batch", rows=8, tokens=4)
     require_memory(saved, "bfloat16", CPU, None, False, batch)
     free["cpu"] -= 1
     with pytest.raises(UsageError, match=r"set generate\.batch to 7 or fewer"):
@@ -221,7 +221,7 @@ def test_the_disk_takes_weights_and_no_caches(saved: Path, free: dict[str, int])
     free["cpu"] = 10 * (4 * 2 * 128 * 4 * 1000 + 8 * 4096)
 
     def check(rows: int) -> None:
-        require_memory(saved, "float32", CPU, "auto", False, Batch(key="generate.batch", rows=rows, tokens=1000))
+        require_memory(saved, "float32", CPU, "auto", False, DecodedBatch(key="generate.batch", rows=rows, tokens=1000))
 
     check(10)
     with pytest.raises(

@@ -19,7 +19,7 @@ from pipeline.models.files import model_digest
 from pipeline.models.listed_files import not_applied
 from pipeline.models.loading import load_model
 from pipeline.models.safetensors_header import TensorEntry
-from pipeline.models.tensor_ledger import Held, LoadingInfo, StoredTensors, check_ledger
+from pipeline.models.tensor_ledger import HeldTensor, LoadingInfo, StoredTensors, check_ledger
 from tests.architectures import FAMILIES, tiny_model
 from tests.fakes import tiny_llama
 
@@ -216,7 +216,7 @@ PUBLISHED: dict[str, tuple[str, tuple[int, ...], str]] = {
     "PPO": ("v_head.summary.weight", (1, 8), "F32"),
 }  # fmt: skip
 OWN = "model.layers.0.mlp.gate_proj.weight"
-HELD = {OWN: Held(True, True, (8, 8)), "model.layers.1.mlp.gate_proj.weight": Held(True, True, (8, 8))}
+HELD = {OWN: HeldTensor(True, True, (8, 8)), "model.layers.1.mlp.gate_proj.weight": HeldTensor(True, True, (8, 8))}
 
 
 def _entry(shape: tuple[int, ...], dtype: str) -> TensorEntry:
@@ -272,7 +272,9 @@ def test_a_layer_that_predicts_several_tokens_may_be_left_out() -> None:
 
 def test_a_learnt_buffer_is_in_the_files() -> None:
     """Others are computed."""
-    held = {name: Held(False, True, (8,)) for name in ("model.layers.0.gate.e_score_correction_bias", "a.slope_rate")}
+    held = {
+        name: HeldTensor(False, True, (8,)) for name in ("model.layers.0.gate.e_score_correction_bias", "a.slope_rate")
+    }
     info = _info() | {"missing_keys": list(held)}
     with pytest.raises(UsageError, match=r"1 tensors of the config are in no file, such as .*e_score_correction_bias"):
         check_ledger(Path("m"), _tensors({}), held, info, quantized=False)

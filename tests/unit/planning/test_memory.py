@@ -14,7 +14,7 @@ from pipeline.drafts.head_tensors import measure_draft
 from pipeline.errors import UsageError
 from pipeline.models import memory_plan
 from pipeline.models.memory import training_bytes
-from pipeline.models.memory_plan import Batch, needed_memory, require_memory, require_training_memory
+from pipeline.models.memory_plan import DecodedBatch, needed_memory, require_memory, require_training_memory
 from pipeline.planning.earlier_runs import Lengths, Measurements
 from pipeline.planning.forecast import forecast
 from pipeline.planning.memory import MemoryForecast, StageMemory, memory_of
@@ -23,7 +23,7 @@ from tests.heads import medusa_draft, write_medusa
 
 CONFIG = Path(__file__).parents[3] / "configs" / "qwen3-8b.yaml"
 GIB, CARD = 1 << 30, torch.device("cuda", 0)
-BATCH = Batch(key="generate.batch", rows=64, tokens=2048 + 512)  # of the config
+BATCH = DecodedBatch(key="generate.batch", rows=64, tokens=2048 + 512)  # of the config
 
 
 @pytest.fixture(scope="module")

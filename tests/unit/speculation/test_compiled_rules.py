@@ -12,7 +12,7 @@ from pipeline.native.compiler import compiler
 from pipeline.speculation.batch import Request
 from pipeline.speculation.compiled_rules import CompiledRules
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.rules import Rules, TorchRules
+from pipeline.speculation.rules import ImposedAcceptance, Rules, TorchRules
 from pipeline.speculation.sampling import check_weight_sums
 from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.speculation.verification import VerificationResult
@@ -221,7 +221,9 @@ def test_a_decode_emits_the_tokens_of_pytorch(dtype: torch.dtype) -> None:
     assert plain.decode(requests) == compiled.decode(requests)
 
 
-@pytest.mark.parametrize("settings", [{"verification": "block"}, {"imposed_acceptance": [0.5, 0.5]}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"verification": "block"}, {"verification": ImposedAcceptance([0.5, 0.5])}], ids=str
+)
 def test_other_rules_than_token_level_are_pytorchs(settings: dict[str, Any]) -> None:
     model = tiny_llama(dtype=torch.float32)
 

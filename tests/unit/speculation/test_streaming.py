@@ -11,6 +11,7 @@ from pipeline.errors import UsageError
 from pipeline.speculation.batch import Request, Round, Seconds
 from pipeline.speculation.decoder import Decoder, Decoding
 from pipeline.speculation.draft_length import Confident
+from pipeline.speculation.rules import ImposedAcceptance
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import ragged_requests, table_model
 
@@ -99,30 +100,39 @@ def test_decoding_in_waves_leaves_no_trace(target: Any, draft: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "options"),
-    [
-        (GREEDY, {"imposed_acceptance": [0.5] * 3}),
-        (Sampling(), {"imposed_acceptance": [0.5] * 2}),
-        (Sampling(), {"imposed_acceptance": [0.5] * 3, "verification": "block"}),
-    ],
+    ("sampling", "count"),
+    [(GREEDY, 3), (Sampling(), 2)],
     ids=str,
 )
 def test_imposed_acceptance_needs_sampling_and_a_figure_a_token(
-    target: Any, draft: Any, sampling: Sampling, options: dict[str, Any]
+    target: Any, draft: Any, sampling: Sampling, count: int
 ) -> None:
-    """At temperature 0, with fewer rates than draft positions, or with block verification it is a usage error."""
-    with pytest.raises(UsageError, match="imposed_acceptance needs"):
-        Decoder(target, PlainDraft(draft, VOCABULARY), sampling=sampling, vocabulary=VOCABULARY, gamma=3, **options)
+    """At temperature 0, or with fewer rates than draft positions, it is a usage error."""
+    imposed = ImposedAcceptance([0.5] * count)
+    with pytest.raises(UsageError, match="imposed acceptance needs"):
+        Decoder(
+            target,
+            PlainDraft(draft, VOCABULARY),
+            sampling=sampling,
+            vocabulary=VOCABULARY,
+            gamma=3,
+            verification=imposed,
+        )
 
 
 def test_imposed_acceptance_by_position() -> None:
     """Of all rounds that drafted so far, the accepted share is the imposed rate (six standard deviations, each of three
     positions: false alarm below 1e-8), for unrelated target and draft."""
     target, draft = table_model(8, 1, scale=4.0), table_model(8, 2, scale=4.0)
-    imposed, options = [0.8, 0.9, 0.4], {"vocabulary": 8}
+    imposed = [0.8, 0.9, 0.4]
     requests = [Request([1], 40, seed) for seed in range(200)]
     completions = Decoder(
-        target, PlainDraft(draft, 8), gamma=3, sampling=Sampling(), imposed_acceptance=imposed, **options
+        target,
+        PlainDraft(draft, 8),
+        gamma=3,
+        sampling=Sampling(),
+        vocabulary=8,
+        verification=ImposedAcceptance(imposed),
     ).decode(requests)
     for position in range(3):
         reached = [
