@@ -69,7 +69,7 @@ def _identical(rate: float, cap: int, interval: float, middle_K: Floats) -> tupl
         return 0.0, np.zeros(len(middle_K))
     last = interval * np.log(waits / _TAIL) / growth + interval
     at_T = np.linspace(0.0, last, _GRID)
-    above_T = np.array([_exceeds(one, rate, cap, interval * cap, longest_Q) for one in at_T]) / waits
+    above_T = np.array([_exceeds(point, rate, cap, interval * cap, longest_Q) for point in at_T]) / waits
     above_T = np.minimum.accumulate(np.clip(above_T, 0.0, 1.0))
     seconds_K = np.interp(middle_K, 1 - above_T, at_T)
     queue = float(present_M[cap:] @ np.arange(states - cap))
