@@ -33,7 +33,7 @@ class StepAccuracy:
 
     def or_worse(self, other: "StepAccuracy") -> "StepAccuracy":
         """The accuracy of a figure that is computed from steps of both."""
-        return max(self, other, key=lambda one: one.certain_speedup)
+        return max(self, other, key=lambda accuracy: accuracy.certain_speedup)
 
     @property
     def certain_speedup(self) -> float:

@@ -48,9 +48,9 @@ class Unread:
         names = dict.fromkeys(name for row in rows for name in row.given if name not in read)
         numbers = {name: [number(row.given.get(name)) for row in rows] for name in names if isinstance(name, str)}
         self.numbers = {
-            name: one
-            for name, one in numbers.items()
-            if not all(map(math.isnan, one)) and not NO_MEAN.search(plain_name(name))
+            name: values
+            for name, values in numbers.items()
+            if not all(map(math.isnan, values)) and not NO_MEAN.search(plain_name(name))
         }
         self.texts = {
             name: [str(row.given.get(name, "")) for row in rows] for name in names if name not in self.numbers
@@ -94,7 +94,7 @@ class Unread:
             and all(most <= _EQUAL * least for most, least in zip(sent, served, strict=True))
         ):
             self.lacks.pop("served_rate", None)  # all are served
-        return {name: one.given for name, one in self.assigned.items()}, self.open
+        return {name: candidate.given for name, candidate in self.assigned.items()}, self.open
 
     def _latency_in_milliseconds(self) -> None:
         """Offers milliseconds for a latency that was read in seconds since its name has no unit, where a token would take too
@@ -103,8 +103,8 @@ class Unread:
         name, latency, tokens = next(iter(names)), self._known("latency"), self._known("tokens")
         if not self.latency_read or name is None or len(names) > 1 or unit(name) or not latency or not tokens:
             return
-        if all(one > MAX_TPOT * count >= one * 1e-3 for one, count in zip(latency, tokens, strict=True)):
-            self.assigned["latency"] = Candidate(name, 1e-3, [one * 1e-3 for one in latency])
+        if all(value > MAX_TPOT * count >= value * 1e-3 for value, count in zip(latency, tokens, strict=True)):
+            self.assigned["latency"] = Candidate(name, 1e-3, [value * 1e-3 for value in latency])
 
     def accepted(self) -> str | None:
         """A column by whose name and values there were drafts: accepted tokens, texts such as `eagle3`, `spec_tpot_ms` that was
@@ -114,9 +114,11 @@ class Unread:
             for name, cells in self.texts.items()
             if any(tells_of_drafts(cell) or tells_by_name(name, cell) for cell in cells)
         )
-        times = {one for row in self.rows for name, one in row.columns.items() if name in _REQUIRED_TIMES | {"latency"}}
+        times = {
+            column for row in self.rows for name, column in row.columns.items() if name in _REQUIRED_TIMES | {"latency"}
+        }
         read = (name for name in sorted(times) if tells_of_drafts(name))
-        accepted = (one for one in self._named("acceptance") if any(value > 0 for value in self.numbers[one]))
+        accepted = (column for column in self._named("acceptance") if any(value > 0 for value in self.numbers[column]))
         return next(chain(accepted, texts, read), None)
 
     def _named(self, quantity: str) -> Iterator[str]:
@@ -136,18 +138,23 @@ class Unread:
 
     def _one(self, quantity: str, fit: Sequence[Candidate]) -> None:
         """The only one, or the only mean (the only one that is no median) of several. Equal columns are one."""
-        fit = list({str(one.values): one for one in reversed(fit)}.values())[::-1]  # blanks are equal too
-        for some in (fit, [one for one in fit if is_mean(one.name)], [one for one in fit if not is_median(one.name)]):
+        different = {str(candidate.values): candidate for candidate in reversed(fit)}  # blanks are equal too
+        fit = list(reversed(different.values()))
+        for some in (
+            fit,
+            [candidate for candidate in fit if is_mean(candidate.name)],
+            [candidate for candidate in fit if not is_median(candidate.name)],
+        ):
             if len(some) == 1:
                 self.assigned[quantity] = some[0]
                 return
         if fit:
-            self.open[quantity] = [one.name for one in fit]
+            self.open[quantity] = [candidate.name for candidate in fit]
 
     def _gamma(self) -> None:
         def fits(values: Column) -> bool:
             known = [value for value in values if not math.isnan(value)]
-            return any(known) and all(0 <= one <= _MOST_DRAFT and one == int(one) for one in known)
+            return any(known) and all(0 <= value <= _MOST_DRAFT and value == int(value) for value in known)
 
         if "gamma" in self.lacks:
             told = self.accepted() or any(row.values.keys() & set(ACCEPTANCE) for row in self.rows)
@@ -159,13 +166,13 @@ class Unread:
     def _requests_and_times(self) -> None:
         """Assigns by Little's law where three columns satisfy it; else by how a throughput or a time changes with the load."""
         loads = (
-            [Candidate("", 1.0, one)]
-            if (one := self._known("running") or self._known("concurrency"))
+            [Candidate("", 1.0, values)]
+            if (values := self._known("running") or self._known("concurrency"))
             else list(counts(self._free()))
         )
-        rates = [Candidate("", 1.0, one)] if (one := self._known("throughput")) else self._rates(_MOST_DEVICES)
-        times = [Candidate("", 1.0, one)] if (one := self._known("tpot")) else self._times()
-        if not any(one.name for one in (*loads[:1], *rates[:1], *times[:1])):
+        rates = [Candidate("", 1.0, values)] if (values := self._known("throughput")) else self._rates(_MOST_DEVICES)
+        times = [Candidate("", 1.0, values)] if (values := self._known("tpot")) else self._times()
+        if not any(candidate.name for candidate in (*loads[:1], *rates[:1], *times[:1])):
             return
         fit = [three for three in product(loads, rates, times) if self._satisfied(*three)]
         for place, quantity in enumerate(("requests", "throughput", "tpot")):
@@ -176,47 +183,63 @@ class Unread:
             return
         if not any(row.values.keys() & _REQUIRED_TIMES for row in self.rows) or "concurrency" in self.lacks:
             self._by_load(
-                [one for one in loads if not one.name or re.search(LOOKED_AT["requests"], plain_name(one.name))]
+                [
+                    candidate
+                    for candidate in loads
+                    if not candidate.name or re.search(LOOKED_AT["requests"], plain_name(candidate.name))
+                ]
             )
 
     def _by_load(self, loads: Sequence[Candidate]) -> None:
         """One of two of Little's law, with the load."""
-        exact = [one for one in loads if not one.name or not re.fullmatch("(num_)?requests", plain_name(one.name))]
+        exact = [
+            candidate
+            for candidate in loads
+            if not candidate.name or not re.fullmatch("(num_)?requests", plain_name(candidate.name))
+        ]
         if "concurrency" in self.lacks:
             names = exact or loads
             if len(names) != 1 or names is loads:
                 if names and "tpot" not in self.lacks:
-                    self.open["concurrency"] = [one.name for one in names]
+                    self.open["concurrency"] = [candidate.name for candidate in names]
                 return
             self._take({of_requests(names[0].name): names[0]})
         if "tpot" not in self.lacks or len(exact) != 1:
             return
         load = exact[0].values
-        each = [one for one in self._rates() if self._is_each(load, one)]
+        each = [candidate for candidate in self._rates() if self._is_each(load, candidate)]
         self._one("each_throughput", each)
-        rates = [one for one in self._rates() if is_of_all(self._lengths(), load, one.values)]
-        self._one("throughput", [one for one in rates if not OF_DEVICE.search(plain_name(one.name))])
+        rates = [candidate for candidate in self._rates() if is_of_all(self._lengths(), load, candidate.values)]
+        self._one("throughput", [candidate for candidate in rates if not OF_DEVICE.search(plain_name(candidate.name))])
         if rates and "throughput" not in self.assigned and not self.open.get("throughput"):
-            self.open["throughput"] = [f"{one.name}*N" for one in rates]  # of how many devices is not known
+            self.open["throughput"] = [f"{candidate.name}*N" for candidate in rates]  # of how many devices is not known
         if not self.assigned.keys() & {"throughput", "each_throughput"} and not self.open.keys() & {"throughput"}:
-            times = [one for one in self._times() if grows(self._lengths(), load, one.values)]
+            times = [candidate for candidate in self._times() if grows(self._lengths(), load, candidate.values)]
             self._one(
                 "tpot",
-                [one for one in times if OF_TOKEN.search(plain_name(one.name)) and not self._is_slower(load, one)],
+                [
+                    candidate
+                    for candidate in times
+                    if OF_TOKEN.search(plain_name(candidate.name)) and not self._is_slower(load, candidate)
+                ],
             )
             if not self.assigned.keys() & {"tpot"} and not self.open.get("tpot") and "step" in self.lacks:
                 steps = [
-                    one for one in times if unit(one.name) is not None and not OF_PART.search(plain_name(one.name))
+                    candidate
+                    for candidate in times
+                    if unit(candidate.name) is not None and not OF_PART.search(plain_name(candidate.name))
                 ]
-                self.open |= {"step": [one.name for one in steps]} if steps else {}
+                self.open |= {"step": [candidate.name for candidate in steps]} if steps else {}
         if (
             not self.assigned.keys() & {"throughput", "each_throughput", "tpot"} and not self.open
         ):  # of all or of each: not known
-            unclear = [one.given for one in self._rates() if not OF_DEVICE.search(plain_name(one.name))]
+            unclear = [
+                candidate.given for candidate in self._rates() if not OF_DEVICE.search(plain_name(candidate.name))
+            ]
             self.open |= {"throughput": unclear} if unclear else {}
 
     def _take(self, some: Mapping[str, Candidate]) -> None:
-        self.assigned |= {quantity: one for quantity, one in some.items() if one.name}
+        self.assigned |= {quantity: candidate for quantity, candidate in some.items() if candidate.name}
 
     def _as(self, name: str, factor: float = 1.0) -> Candidate:
         return Candidate(name, factor, [value * factor for value in self.numbers[name]])
@@ -229,12 +252,12 @@ class Unread:
 
     def _free(self) -> dict[str, Column]:
         """Columns that were not found to be a quantity."""
-        taken = {one.name for one in self.assigned.values()}
+        taken = {candidate.name for candidate in self.assigned.values()}
         return {name: values for name, values in self.numbers.items() if name not in taken}
 
     def _satisfied(self, load: Candidate, rate: Candidate, time: Candidate) -> bool:
         """Little's law, for three columns of which no two are one. With one load only, any number fits one of many."""
-        names = [one.name for one in (load, rate, time) if one.name]
+        names = [candidate.name for candidate in (load, rate, time) if candidate.name]
         if len(set(names)) < len(names) or (load.name and len(set(load.values)) < 2):
             return False
         ratios = [
@@ -242,8 +265,8 @@ class Unread:
             for load_, rate_, time_ in zip(load.values, rate.values, time.values, strict=True)
             if not math.isnan(rate_ * time_ / load_)
         ]
-        possible = all(MIN_TPOT <= one <= MAX_TPOT for one in time.values if not math.isnan(one))
-        return possible and sum(1 / _FITS <= one <= _FITS for one in ratios) >= max(1, _MOST_ROWS * len(ratios))
+        possible = all(MIN_TPOT <= value <= MAX_TPOT for value in time.values if not math.isnan(value))
+        return possible and sum(1 / _FITS <= ratio <= _FITS for ratio in ratios) >= max(1, _MOST_ROWS * len(ratios))
 
     def _as_itl(self) -> Iterator[Candidate]:
         """One token without a draft, and several with one."""
@@ -267,7 +290,7 @@ class Unread:
         for name in self._named("ttft"):
             if all(value >= 0 or math.isnan(value) for value in self.numbers[name]):
                 seconds = unit(name)
-                high = max(one for one in self.numbers[name] if not math.isnan(one)) > 5
+                high = max(value for value in self.numbers[name] if not math.isnan(value)) > 5
                 pairs = zip(self.numbers[name], tpot, strict=True)
                 milliseconds = seconds is None and high and not any(first * 1e-3 < token for first, token in pairs)
                 factor = 1e-3 if milliseconds else 1.0
@@ -294,7 +317,7 @@ class Unread:
                     (value - (0.0 if math.isnan(first) else first)) / max(1.0, count - 1)
                     for value, first, count in zip(values, ttft, tokens, strict=True)
                 ]
-                if all(MIN_TPOT <= one <= MAX_TPOT for one in each):
+                if all(MIN_TPOT <= value <= MAX_TPOT for value in each):
                     yield Candidate(name, factor, values)
                     break
 
@@ -306,7 +329,7 @@ class Unread:
                 return
             values = self.numbers[name]
             if "running" in plain_name(name) and all(
-                0 < one <= _EQUAL * all_ for one, all_ in zip(values, most, strict=True)
+                0 < value <= _EQUAL * all_ for value, all_ in zip(values, most, strict=True)
             ):
                 yield self._as(name)
 
@@ -366,4 +389,4 @@ class Unread:
 
     def _lengths(self) -> Column:
         """Draft lengths; 0 where there is none."""
-        return [0.0 if math.isnan(one) else one for one in self._known("gamma") or [0.0] * len(self.rows)]
+        return [0.0 if math.isnan(value) else value for value in self._known("gamma") or [0.0] * len(self.rows)]

@@ -40,7 +40,7 @@ def counts(numbers: Mapping[str, Column]) -> Iterator[Candidate]:
         may_be_split = is_mean(name) or "running" in plain
         if (
             not is_rate(plain)
-            and all(one >= 0.5 and (one == int(one) or may_be_split) for one in values)
+            and all(value >= 0.5 and (value == int(value) or may_be_split) for value in values)
             and (len(set(values)) > 1 or re.search(LOOKED_AT["requests"], plain))
         ):
             yield Candidate(name, 1.0, values)
@@ -50,11 +50,11 @@ def rates(numbers: Mapping[str, Column], devices: int) -> Iterator[Candidate]:
     """Possible tokens per second, in the unit of their name; of one device, as often as there are devices."""
     for name, values in numbers.items():
         plain = plain_name(name)
-        if not is_rate(plain) or INPUT.search(plain) or "req" in plain or not all(one > 0 for one in values):
+        if not is_rate(plain) or INPUT.search(plain) or "req" in plain or not all(value > 0 for value in values):
             continue
         most = devices if OF_DEVICE.search(plain) else 1
         for factor in (per_second(plain) * 2.0**power for power in range(int(math.log2(most)) + 1)):
-            yield Candidate(name, factor, [one * factor for one in values])
+            yield Candidate(name, factor, [value * factor for value in values])
 
 
 def times(numbers: Mapping[str, Column]) -> Iterator[Candidate]:
@@ -62,10 +62,10 @@ def times(numbers: Mapping[str, Column]) -> Iterator[Candidate]:
     for name, values in numbers.items():
         plain, seconds = plain_name(name), unit(name)
         no_time = is_rate(plain) or re.search(LOOKED_AT["ttft"], plain) or is_latency(plain)
-        if no_time or is_count_of_tokens(plain) or not all(one > 0 for one in values):
+        if no_time or is_count_of_tokens(plain) or not all(value > 0 for value in values):
             continue
         for factor in (1.0,) if seconds else (1.0, 1e-3):
-            yield Candidate(name, factor, [one * factor * (seconds or 1.0) for one in values])
+            yield Candidate(name, factor, [value * factor * (seconds or 1.0) for value in values])
 
 
 def preferred(

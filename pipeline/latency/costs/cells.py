@@ -23,18 +23,18 @@ class Cell:
 
 def measured_cells(measured: Sequence[Measurement]) -> tuple[Cell, ...]:
     """The cells in order of draft length and load. Steps that were measured without requests are none."""
-    if any(one.isolated for one in measured):
+    if any(measurement.isolated for measurement in measured):
         return ()
     return tuple(map(_cell, repeated(measured)))
 
 
 def _cell(repeats: Sequence[Measurement]) -> Cell:
-    token_seconds = [one.token_seconds or one.step_seconds / one.tokens_per_step for one in repeats]
-    step = float(np.mean([one.step_seconds for one in repeats]))
+    token_seconds = [repeat.token_seconds or repeat.step_seconds / repeat.tokens_per_step for repeat in repeats]
+    step = float(np.mean([repeat.step_seconds for repeat in repeats]))
     return Cell(
         repeats[0].gamma,
-        float(np.mean([one.requests for one in repeats])),
-        float(np.mean([one.in_batch or one.requests for one in repeats])),
+        float(np.mean([repeat.requests for repeat in repeats])),
+        float(np.mean([repeat.in_batch or repeat.requests for repeat in repeats])),
         step,
         step / float(np.mean(token_seconds)),
         max(token_seconds) / min(token_seconds) - 1 if len(repeats) > 1 else None,

@@ -90,8 +90,8 @@ def columns_read(row: Mapping[str, Any], names: Iterable[str], given: Mapping[st
         raise UsageError(f"{where}: no column '{printable(absent)}'; columns are {listed(names)}")
     read = {}
     for name, aliases in COLUMNS.items():
-        known = _times(names, aliases) if name in TIMES else (named[one] for one in aliases if one in named)
-        free = (one for one in known if one in row and one not in taken.values())
+        known = _times(names, aliases) if name in TIMES else (named[alias] for alias in aliases if alias in named)
+        free = (column for column in known if column in row and column not in taken.values())
         column = taken.get(name) or next(free, None)
         if column is not None and column in row:
             if names.count(column) > 1:
@@ -161,7 +161,7 @@ def _times(names: Sequence[str], bases: Sequence[str]) -> list[str]:
     ranked = []
     for place, column in enumerate(names):
         words = _words(column)
-        base = "_".join(one for one in plain_name(column).split("_") if one not in _NO_BASE)
+        base = "_".join(word for word in plain_name(column).split("_") if word not in _NO_BASE)
         if base in bases:
             rank = 0 if words & _MEAN else 2 if words & _MEDIAN else 1
             ranked.append((rank, bases.index(base), place, column))

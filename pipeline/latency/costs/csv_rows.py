@@ -125,9 +125,9 @@ def _decimal(column: Sequence[tuple[int, str]], where: str, name: str) -> _Decim
             if pattern.fullmatch(cell.strip()):
                 examples.setdefault(style, (line, cell.strip()))
     if len(examples) == len(_Decimal):
-        (line, one), (other_line, other) = sorted(examples.values())
+        (line, text), (other_line, other) = sorted(examples.values())
         raise UsageError(
-            f"{where}: {printable(name)} is '{one}' in line {line} and '{other}' in line {other_line}; write all numbers with "
+            f"{where}: {printable(name)} is '{text}' in line {line} and '{other}' in line {other_line}; write all numbers with "
             "a decimal point"
         )
     return next(iter(examples), None)

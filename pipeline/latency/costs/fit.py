@@ -61,7 +61,7 @@ class LinearCosts:
 
     def step_seconds(self, batch: ArrayLike, gamma: ArrayLike) -> Floats:
         """Seconds of a step without prefills, for `batch` requests at draft length `gamma`; the arguments are broadcast."""
-        values = np.array([one.value for name, one in self.coefficients.items() if name != PREFILL])
+        values = np.array([coefficient.value for name, coefficient in self.coefficients.items() if name != PREFILL])
         seconds: Floats = columns(batch, gamma, self.experts) @ values
         return seconds
 
@@ -70,7 +70,7 @@ def is_one_load(batch_R: ArrayLike, gamma_R: ArrayLike) -> bool:
     """Whether each draft length has one load: then no cost per request can be told."""
     batch_R, gamma_R = np.asarray(batch_R, dtype=np.float64), np.asarray(gamma_R, dtype=np.float64)
     groups = [batch_R[gamma_R == gamma] for gamma in set(gamma_R.tolist())]
-    return all(bool(one.max() <= _SAME_LOAD * one.min()) for one in groups)
+    return all(bool(group.max() <= _SAME_LOAD * group.min()) for group in groups)
 
 
 def fit_costs(
@@ -83,7 +83,9 @@ def fit_costs(
 ) -> LinearCosts:
     """Fit R measured steps. `prefills_R`: prefills of other requests per step. Of one load all costs are per step. UsageError for
     too few measurements, one load at one draft length, or invalid values."""
-    batch_R, gamma_R, seconds_R = (np.asarray(one, dtype=np.float64) for one in (batch_R, gamma_R, step_seconds_R))
+    batch_R, gamma_R, seconds_R = (
+        np.asarray(values, dtype=np.float64) for values in (batch_R, gamma_R, step_seconds_R)
+    )
     _check(batch_R, gamma_R, seconds_R)
     names = [*NAMES, *([EXPERTS] if experts else [])]
     columns_RK = columns(batch_R, gamma_R, experts)

@@ -45,15 +45,19 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
     """Fit the models and choose. UsageError as for `fit_costs`, and for a value that no server has."""
     _check_plausible(measured)
     _check_comparable(measured)
-    requests_R = np.array([one.requests for one in measured])
-    gamma_R = np.array([one.gamma for one in measured])
-    tried = [(one, *_chosen(requests_R, gamma_R, one, experts)) for one in treatments(measured, experts)]
+    requests_R = np.array([measurement.requests for measurement in measured])
+    gamma_R = np.array([measurement.gamma for measurement in measured])
+    tried = [
+        (treatment, *_chosen(requests_R, gamma_R, treatment, experts)) for treatment in treatments(measured, experts)
+    ]
     least = min(error for *_, error in tried)
     # A prefill time that is known from TTFT goes before a fitted one and before none unless these are clearly better.
-    good = [one for one in tried if one[-1] <= max(_AS_GOOD * least, least + _AS_GOOD_POINTS)]
-    treatment, piecewise, errors, _ = min(good, key=lambda one: (not one[0].known, one[-1] if one[0].known else 0.0))
-    lengths = {} if any(one.isolated for one in measured) else _tokens_by_gamma(measured)
-    known = [one.output_tokens for one in measured if one.output_tokens is not None]
+    good = [trial for trial in tried if trial[-1] <= max(_AS_GOOD * least, least + _AS_GOOD_POINTS)]
+    treatment, piecewise, errors, _ = min(
+        good, key=lambda trial: (not trial[0].known, trial[-1] if trial[0].known else 0.0)
+    )
+    lengths = {} if any(measurement.isolated for measurement in measured) else _tokens_by_gamma(measured)
+    known = [measurement.output_tokens for measurement in measured if measurement.output_tokens is not None]
     measured_requests = {
         gamma: (low := max(1, int(np.ceil(of_gamma.min()))), max(low, int(of_gamma.max())))
         for gamma in sorted(set(gamma_R.tolist()))
@@ -77,7 +81,7 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
         first_token=unloaded_ttft(measured) or 0.0,
         max_throughput=_max_throughput(measured),
         cells=measured_cells(measured),
-        acceptance_known=all(one.acceptance_known for one in measured),
+        acceptance_known=all(measurement.acceptance_known for measurement in measured),
     )
 
 
@@ -89,7 +93,7 @@ def worst_misfit(costs: FittedCosts, measured: Sequence[Measurement]) -> Misfit:
         fitted = float(costs.step_seconds(measurement.requests, measurement.gamma)) + prefills
         return Misfit(measurement.where, measurement.step_seconds / fitted - 1)
 
-    return max(map(misfit, measured), key=lambda one: abs(one.error))
+    return max(map(misfit, measured), key=lambda missed: abs(missed.error))
 
 
 def _tokens_by_gamma(measured: Sequence[Measurement]) -> dict[int, float]:
@@ -104,8 +108,8 @@ def _tokens_error(measured: Sequence[Measurement]) -> float:
     """Mean absolute relative error of the tokens per step of each measurement with a draft, predicted by the mean of the others
     at its draft length. 0 where a draft length has one measurement: nothing tells."""
     errors = []
-    for gamma in {one.gamma for one in measured} - {0}:
-        lengths_R = np.array([one.tokens_per_step for one in measured if one.gamma == gamma])
+    for gamma in {measurement.gamma for measurement in measured} - {0}:
+        lengths_R = np.array([measurement.tokens_per_step for measurement in measured if measurement.gamma == gamma])
         if len(lengths_R) > 1:
             others_R = (lengths_R.sum() - lengths_R) / (len(lengths_R) - 1)
             errors += np.abs(others_R / lengths_R - 1).tolist()
@@ -115,16 +119,22 @@ def _tokens_error(measured: Sequence[Measurement]) -> float:
 def _max_throughput(measured: Sequence[Measurement]) -> tuple[float, float] | None:
     """The largest number of tokens per second, of plain decoding and of all; from the steps where the table has none. 0 for plain
     decoding that was not measured; None for steps that were measured without requests."""
-    if any(one.isolated for one in measured):
+    if any(measurement.isolated for measurement in measured):
         return None
 
     def largest(some: Sequence[Measurement]) -> float:
         return max(
-            (one.throughput or (one.in_batch or one.requests) * one.tokens_per_step / one.step_seconds for one in some),
+            (
+                measurement.throughput
+                or (measurement.in_batch or measurement.requests)
+                * measurement.tokens_per_step
+                / measurement.step_seconds
+                for measurement in some
+            ),
             default=0.0,
         )
 
-    return largest([one for one in measured if one.gamma == 0]), largest(measured)
+    return largest([measurement for measurement in measured if measurement.gamma == 0]), largest(measured)
 
 
 def _batch_share(measured: Sequence[Measurement]) -> dict[int, float]:
@@ -157,9 +167,9 @@ def _check_plausible(measured: Sequence[Measurement]) -> None:
 def _check_comparable(measured: Sequence[Measurement]) -> None:
     """UsageError for draft lengths that were each measured at a load of its own: neither as many requests nor, as at one rate of
     arrivals, as many tokens per second. So are those of a profile, of which other batch sizes are asked."""
-    gammas = [one.gamma for one in measured]
-    requests = np.array([one.requests for one in measured])
-    rates = [one.requests * one.tokens_per_step / one.step_seconds for one in measured]
+    gammas = [measurement.gamma for measurement in measured]
+    requests = np.array([measurement.requests for measurement in measured])
+    rates = [measurement.requests * measurement.tokens_per_step / measurement.step_seconds for measurement in measured]
     one_load = not measured[0].isolated and any(
         is_one_load(loads, np.zeros(len(measured))) for loads in (requests, rates)
     )

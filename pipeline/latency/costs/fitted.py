@@ -62,7 +62,7 @@ class FittedCosts(ServerFacts):
         concurrency is higher, by the share that waits or has not begun. Of one load they are what was measured there."""
         gamma_G, count_N = np.arange((self.max_gamma if gammas is None else gammas) + 1)[:, None], np.arange(1, cap + 1)
         if self.load is not None:
-            measured = sorted((one.gamma, one.step_seconds) for one in self.cells)
+            measured = sorted((cell.gamma, cell.step_seconds) for cell in self.cells)
             seconds_G1: Floats = np.interp(gamma_G, *np.transpose(measured))
             return seconds_G1.repeat(cap, axis=1)
         known = dict(sorted(self.batch_share.items())) or {0: 1.0}
@@ -81,7 +81,7 @@ class FittedCosts(ServerFacts):
     @property
     def load(self) -> int | None:
         """The largest number of requests, if each draft length was measured at one load; None for several."""
-        requests, gammas = [one.requests for one in self.cells], [one.gamma for one in self.cells]
+        requests, gammas = [cell.requests for cell in self.cells], [cell.gamma for cell in self.cells]
         return max(1, round(max(requests))) if self.max_gamma and requests and is_one_load(requests, gammas) else None
 
     @property
@@ -119,8 +119,11 @@ class FittedCosts(ServerFacts):
             "schema": SCHEMA,
             "costs": {
                 "coefficients": {
-                    name: [one.value, *(bound if np.isfinite(bound) else None for bound in (one.low, one.high))]
-                    for name, one in costs.coefficients.items()
+                    name: [
+                        coefficient.value,
+                        *(bound if np.isfinite(bound) else None for bound in (coefficient.low, coefficient.high)),
+                    ]
+                    for name, coefficient in costs.coefficients.items()
                 },
                 "confounded": list(costs.confounded),
                 "mape": costs.mape,
@@ -145,7 +148,7 @@ class FittedCosts(ServerFacts):
             "edge": list(astuple(self.edge)) if self.edge else None,
             "most_tokens_per_second": list(self.max_throughput) if self.max_throughput else None,
             "acceptance_known": self.acceptance_known,
-            "cells": [list(astuple(one)) for one in self.cells],
+            "cells": [list(astuple(cell)) for cell in self.cells],
         }
 
 
@@ -237,7 +240,7 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
             batch_share=file.batch_share,
             first_token=file.first_token,
             max_throughput=file.most_tokens_per_second,
-            cells=tuple(Cell(*one) for one in file.cells),
+            cells=tuple(Cell(*cell) for cell in file.cells),
             acceptance_known=file.acceptance_known,
             edge=None if file.edge is None else EdgeError(*file.edge),
         )
@@ -265,8 +268,8 @@ def _check_sound(costs: FittedCosts) -> None:
     ):
         raise ValueError("a draft length is not from 0 to most_gamma")
     if not all(
-        min(one.requests, one.batch, one.step_seconds, one.tokens_per_step) > 0 and (one.spread or 0) >= 0
-        for one in costs.cells
+        min(cell.requests, cell.batch, cell.step_seconds, cell.tokens_per_step) > 0 and (cell.spread or 0) >= 0
+        for cell in costs.cells
     ):
         raise ValueError("a measured cell has a number that is not above 0")
     if costs.output_tokens is not None and not 0 < costs.output_tokens < np.inf:
@@ -288,7 +291,7 @@ def _piecewise(part: _PiecewisePart | None, experts: Experts | None) -> Piecewis
     if part is None:
         return None
     lists = (part.breakpoints, part.draft_breakpoints, part.tiles, part.drops, part.rises, part.powers)
-    if any(len(one) > _MOST_TERMS or any(value <= 0 for value in one) for one in lists):
+    if any(len(values) > _MOST_TERMS or any(value <= 0 for value in values) for values in lists):
         raise ValueError("a breakpoint is not above 0, or there are too many")
     if not min(part.least_tokens, part.least_requests) > 0:
         raise ValueError("least_tokens and least_requests must be above 0")

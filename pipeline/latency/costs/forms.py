@@ -172,7 +172,7 @@ def _forms(steps: _Steps, left_out: Callable[[Terms | None], Floats]) -> tuple[T
     larger += _rise(steps, [steps.plain_terms, *single, larger[0]])
     bent = [(terms, left_out(terms)) for terms in (*single, None)]
     least_R = min((one_R for _, one_R in bent), key=steps.error)
-    best, best_R = next(one for one in bent if (worse := lower(least_R, one[1]))[0] <= worse[1])
+    best, best_R = next(form for form in bent if (worse := lower(least_R, form[1]))[0] <= worse[1])
     for terms in larger:
         gain, error = lower(found_R := left_out(terms), best_R)
         if gain > max((_CLEARER_RISE if terms.rises else _CLEARER) * error, 1e-9):
@@ -190,7 +190,7 @@ def _bends(steps: _Steps) -> tuple[list[Terms], list[Terms]]:
     )
     drops = tuple(k for k in _DROPS if _enough_beside(tokens_R, k))
     return (
-        [replace(every, breakpoints=(one,), draft_breakpoints=()) for one in every.breakpoints],
+        [replace(every, breakpoints=(breakpoint,), draft_breakpoints=()) for breakpoint in every.breakpoints],
         [every, replace(every, tiles=_TILES), *([replace(every, drops=drops)] if drops else [])],
     )
 

@@ -94,7 +94,7 @@ def mean_step(row: MeasuredRow, step: float, length: float, share: float) -> tup
     why = waited(row, step / length) if few else None
     if why and "tokens" not in values:
         return step, off
-    each = derived_token_seconds({name: one for name, one in values.items() if name not in ("tpot", "latency")})
+    each = derived_token_seconds({name: value for name, value in values.items() if name not in ("tpot", "latency")})
     if each is None or each <= 0 or ratio(each * length, step) > (_VERY_SKEWED if why is False else _SKEWED):
         return step, off
     return each * length, [f"the step was taken from {requests} and throughput, because {median}"]

@@ -54,7 +54,7 @@ def grows(gammas: Sequence[float], loads: Sequence[float], seconds: Sequence[flo
     """Whether it is a possible time per token that does not fall with the load."""
     groups = by_draft_length(gammas, loads, seconds)
     steady = all(later[1] * _FALLS >= earlier[1] for group in groups for earlier, later in pairwise(group))
-    return steady and all(MIN_TPOT <= one <= MAX_TPOT for one in seconds)
+    return steady and all(MIN_TPOT <= value <= MAX_TPOT for value in seconds)
 
 
 def by_draft_length(

@@ -152,11 +152,11 @@ def _said_of_gaps(rows: Sequence[MeasuredRow], used: bool, table: bool) -> list[
 
 def _said_of_waiting(measured: Sequence[Measurement]) -> list[str]:
     """A long TTFT at heavy loads: requests may have waited for a place in the batch."""
-    first = [one for one in measured if one.requests <= 1 and one.ttft]
-    alone = [one.ttft for one in first if one.ttft]
+    first = [measurement for measurement in measured if measurement.requests <= 1 and measurement.ttft]
+    alone = [measurement.ttft for measurement in first if measurement.ttft]
     if not alone:
         return []
-    low, high = (choose(first, key=lambda one: one.ttft or 0.0) for choose in (min, max))
+    low, high = (choose(first, key=lambda measurement: measurement.ttft or 0.0) for choose in (min, max))
     if max(alone) > _LONG_TTFT * min(alone):
         return [
             f"check {high.where}: TTFT of one request is {1e3 * max(alone):.3g} ms, in {low.where} {1e3 * min(alone):.3g} ms: "
@@ -169,7 +169,7 @@ def _said_of_waiting(measured: Sequence[Measurement]) -> list[str]:
         )
         return (measurement.ttft or 0.0) > max(_LONG_TTFT * max(alone), decoding / 2)
 
-    least = min((one.requests for one in measured if waited(one)), default=None)
+    least = min((measurement.requests for measurement in measured if waited(measurement)), default=None)
     if least is None:
         return []
     return [

@@ -23,7 +23,7 @@ def offered(rows: Sequence[MeasuredRow], where: object) -> list[str]:
     line = printable(" ".join(_column(name, column) for name, column in assigned.items()))
     if lacks := dict.fromkeys(what for name, what in table.lacks.items() if name in assigned or name in open_ones):
         for name, columns in open_ones.items():
-            if name in table.lacks and not any(table.lacks.get(one) == table.lacks[name] for one in assigned):
+            if name in table.lacks and not any(table.lacks.get(quantity) == table.lacks[name] for quantity in assigned):
                 raise UsageError(f"{where}: {_several(name, columns, table.lacks[name], line)}")
         raise UsageError(
             f"{where}: {' and '.join(lacks)} {'is' if len(lacks) == 1 else 'are'} {_NOT_KNOWN}; by name and value these columns "
@@ -48,7 +48,7 @@ def offered(rows: Sequence[MeasuredRow], where: object) -> list[str]:
 
 def _several(name: str, columns: Sequence[str], lacks: str, line: str) -> str:
     """What to say of columns of which values do not tell whether they are this quantity."""
-    if len({tells_of_drafts(one) for one in columns}) > 1:
+    if len({tells_of_drafts(column) for column in columns}) > 1:
         return (
             f"{_or(columns)}: with and without a draft in one row; write a row for each load and draft length, with a column `k` "
             "(0 without a draft)"
@@ -65,11 +65,11 @@ def _several(name: str, columns: Sequence[str], lacks: str, line: str) -> str:
             "step (itl=NAME if between chunks), --column tpot=NAME if it is of a token"
             f"{and_line}"
         )
-    if all(one.endswith("*N") for one in columns):
-        offers = " or ".join(printable(_column(name, one)) for one in columns)
+    if all(column.endswith("*N") for column in columns):
+        offers = " or ".join(printable(_column(name, column)) for column in columns)
         return f"{lacks} is {_NOT_KNOWN}, and can be {several}; give {offers}, with N the number of devices"
     if name == "throughput" and len(columns) == 1:
-        of_all, each = (printable(_column(one, columns[0])) for one in (name, "each_throughput"))
+        of_all, each = (printable(_column(quantity, columns[0])) for quantity in (name, "each_throughput"))
         return (
             f"{lacks} is {_NOT_KNOWN}, and can be {several}; give {of_all} if it is of all requests, {each} if it is of each"
             f"{and_line}"
@@ -78,7 +78,7 @@ def _several(name: str, columns: Sequence[str], lacks: str, line: str) -> str:
 
 
 def _or(columns: Sequence[str]) -> str:
-    return " or ".join(f"'{printable(one)}'" for one in dict.fromkeys(columns))
+    return " or ".join(f"'{printable(column)}'" for column in dict.fromkeys(columns))
 
 
 def _column(name: str, column: str) -> str:

@@ -85,7 +85,7 @@ def above_share(
 ) -> Floats:
     """Step times of a model; with fewer requests than `least`, the fewest that were measured, at least their share of the time of
     those: a straight line could go below."""
-    batch, gamma = (np.asarray(one, dtype=np.float64) for one in (batch, gamma))
+    batch, gamma = (np.asarray(values, dtype=np.float64) for values in (batch, gamma))
     if (batch >= least).all():
         return step_seconds(batch, gamma)
     share = np.minimum(batch / least, 1.0)

@@ -34,19 +34,19 @@ class Treatment:
 
 def treatments(measured: Sequence[Measurement], experts: Experts | None) -> Iterator[Treatment]:
     """TTFT of one request is subtracted; TTFT less a step; a fitted time; none."""
-    requests_R = np.array([one.requests for one in measured])
-    gamma_R = np.array([one.gamma for one in measured])
-    seconds_R = np.array([one.step_seconds for one in measured])
+    requests_R = np.array([measurement.requests for measurement in measured])
+    gamma_R = np.array([measurement.gamma for measurement in measured])
+    seconds_R = np.array([measurement.step_seconds for measurement in measured])
     none_R = np.zeros(len(measured))
     whole = fit_costs(requests_R, gamma_R, seconds_R, experts)
-    if all(one.isolated for one in measured):
+    if all(measurement.isolated for measurement in measured):
         yield Treatment(whole, seconds_R, none_R, unloaded_ttft(measured) or 0.0)
         return
-    prefills_R = np.array([prefills_of_others(one) or 0.0 for one in measured])
+    prefills_R = np.array([prefills_of_others(measurement) or 0.0 for measurement in measured])
     if (
         prefills_R.any()
         and not is_one_load(requests_R, gamma_R)
-        and all(one.output_tokens is not None for one in measured)
+        and all(measurement.output_tokens is not None for measurement in measured)
     ):
         for time in _known_prefills(measured):
             if _remains(without_R := seconds_R - time * prefills_R, seconds_R):
@@ -96,7 +96,7 @@ def unloaded_ttft(measured: Sequence[Measurement]) -> float | None:
 def _unloaded(measured: Sequence[Measurement]) -> list[tuple[float, float]]:
     """TTFT and seconds of a step."""
     return [
-        (one.ttft, one.step_seconds)
-        for one in measured
-        if (one.isolated or one.requests < _MAX_UNLOADED_BATCH) and one.ttft is not None
+        (measurement.ttft, measurement.step_seconds)
+        for measurement in measured
+        if (measurement.isolated or measurement.requests < _MAX_UNLOADED_BATCH) and measurement.ttft is not None
     ]

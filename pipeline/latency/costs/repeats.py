@@ -38,9 +38,12 @@ def point_numbers(requests_R: Floats, gamma_R: Floats) -> NDArray[np.int64]:
 
 def repeated(measured: Sequence[Measurement]) -> list[list[Measurement]]:
     """The measurements of each point, in order of draft length and load."""
-    point_R = point_numbers(np.array([one.requests for one in measured]), np.array([one.gamma for one in measured]))
+    point_R = point_numbers(
+        np.array([measurement.requests for measurement in measured]),
+        np.array([measurement.gamma for measurement in measured]),
+    )
     return [
-        [one for one, number in zip(measured, point_R, strict=True) if number == point]
+        [measurement for measurement, number in zip(measured, point_R, strict=True) if number == point]
         for point in range(point_R.max() + 1)
     ]
 
@@ -79,7 +82,7 @@ def contradictions(measured: Sequence[Measurement]) -> list[Contradiction]:
         _contradiction(what, name, groups, measured)
         for what, name in (("the time of a step", "step_seconds"), ("the number of tokens per step", "tokens_per_step"))
     ]
-    return [one for one in differing if one is not None]
+    return [difference for difference in differing if difference is not None]
 
 
 def doubts(measured: Sequence[Measurement]) -> list[str]:
@@ -95,8 +98,11 @@ def falls(measured: Sequence[Measurement]) -> list[str]:
     """A throughput that falls as the batch grows, by more than 10%: the worst such pair of each draft length, as a sentence.
     Fewer requests ran than the row says, or one of the times is wrong."""
     said = []
-    for gamma in sorted({one.gamma for one in measured}):
-        rows = sorted((one for one in measured if one.gamma == gamma), key=lambda one: one.requests)
+    for gamma in sorted({measurement.gamma for measurement in measured}):
+        rows = sorted(
+            (measurement for measurement in measured if measurement.gamma == gamma),
+            key=lambda measurement: measurement.requests,
+        )
         pairs = [
             (_tokens_per_second(high) / _tokens_per_second(low), low, high)
             for number, high in enumerate(rows)
@@ -105,7 +111,7 @@ def falls(measured: Sequence[Measurement]) -> list[str]:
         ]
         if not pairs:
             continue
-        ratio, low, high = min(pairs, key=lambda one: one[0])
+        ratio, low, high = min(pairs, key=lambda item: item[0])
         if ratio * _DIFFERS < 1:
             said.append(
                 f"check {high.where}: {_tokens_per_second(high):,.0f} tokens/s at {high.requests:g} requests, but {low.where} "
@@ -119,9 +125,10 @@ def other_servers(measured: Sequence[Measurement], known: Collection[str] = ()) 
     """Columns that say which model or machine it was, and have no value that rows with drafts and rows without share; and columns
     with several models, but for the `known` ones."""
     said = []
-    for column in dict.fromkeys(column for one in measured for column in one.unread):
+    for column in dict.fromkeys(column for measurement in measured for column in measurement.unread):
         drafted, plain = (
-            sorted({_text(one.unread, column) for one in measured if bool(one.gamma) == side}) for side in (1, 0)
+            sorted({_text(measurement.unread, column) for measurement in measured if bool(measurement.gamma) == side})
+            for side in (1, 0)
         )
         several = max(drafted, plain, key=len)
         named = _OF_SERVER.search(column) and not any(map(tells_of_drafts, (column, *drafted)))
@@ -144,14 +151,14 @@ def _contradiction(
 ) -> Contradiction | None:
     pairs = []
     for group in groups:
-        low, high = (choose(group, key=lambda one: float(getattr(one, name))) for choose in (min, max))
+        low, high = (choose(group, key=lambda measurement: float(getattr(measurement, name))) for choose in (min, max))
         ratio = getattr(high, name) / getattr(low, name)
-        requests = [one.requests for one in group]
+        requests = [measurement.requests for measurement in group]
         if ratio > _DIFFERS * max(requests) / min(requests):
             pairs.append((ratio, low, high, group))
     if not pairs:
         return None
-    ratio, low, high, _ = max(pairs, key=lambda one: float(one[0]))
+    ratio, low, high, _ = max(pairs, key=lambda item: float(item[0]))
     return Contradiction(what, len(pairs), ratio, low, high, _labels([group for *_, group in pairs], measured))
 
 
@@ -160,9 +167,9 @@ def _labels(groups: Sequence[Sequence[Measurement]], measured: Sequence[Measurem
     most rows is a result, and no label."""
 
     def values(some: Sequence[Measurement], column: str) -> set[str]:
-        return {_text(one.unread, column) for one in some}
+        return {_text(measurement.unread, column) for measurement in some}
 
-    names = dict.fromkeys(column for group in groups for one in group for column in one.unread)
+    names = dict.fromkeys(column for group in groups for measurement in group for column in measurement.unread)
     return tuple(
         column
         for column in names

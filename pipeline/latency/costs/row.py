@@ -202,11 +202,11 @@ def derived_token_seconds(values: Mapping[str, float]) -> float | None:
     return (each * values["tokens"] - values.get("ttft", 0.0)) / (values["tokens"] - 1)
 
 
-def _apart(one: float, other: float) -> float:
+def _apart(value: float, other: float) -> float:
     """Relative difference."""
-    return abs(one / other - 1) if other else math.inf
+    return abs(value / other - 1) if other else math.inf
 
 
-def ratio(one: float, other: float) -> float:
+def ratio(value: float, other: float) -> float:
     """The larger / the smaller."""
-    return max(one / other, other / one)
+    return max(value / other, other / value)

@@ -31,7 +31,7 @@ class Surface:
     def at(self, batch: ArrayLike, tokens: ArrayLike, context: ArrayLike) -> Floats:
         """Interpolated seconds; the arguments are broadcast."""
         wanted = np.stack(
-            np.broadcast_arrays(*(np.asarray(one, dtype=np.float64) for one in (batch, tokens, context))), axis=-1
+            np.broadcast_arrays(*(np.asarray(values, dtype=np.float64) for values in (batch, tokens, context))), axis=-1
         )
         axes = (self.batches, self.tokens, self.contexts)
         several = [index for index, axis in enumerate(axes) if len(axis) > 1]
@@ -48,7 +48,7 @@ class Surface:
         """Whether this point is within the measured range."""
         axes = (self.batches, self.tokens, self.contexts)
         return self.batches[0] <= batch and all(
-            one <= axis[-1] for one, axis in zip((batch, tokens, context), axes, strict=True)
+            value <= axis[-1] for value, axis in zip((batch, tokens, context), axes, strict=True)
         )
 
     def json(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def read_surface(raw: Any, where: str) -> Surface:
 
 
 def _axis(raw: Any, where: str) -> tuple[int, ...]:
-    rising = isinstance(raw, Sequence) and len(raw) and all(isinstance(one, int) for one in raw)
+    rising = isinstance(raw, Sequence) and len(raw) and all(isinstance(value, int) for value in raw)
     if not rising or any(low >= high for low, high in pairwise(raw)) or raw[0] < 0:
         raise UsageError(f"{where}: {raw!r} must be increasing whole numbers; write the file with `understudy profile`")
     return tuple(raw)

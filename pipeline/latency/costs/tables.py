@@ -113,8 +113,8 @@ def json_documents(text: str) -> Any:
     try:
         return parse_json(text, foreign=True)
     except ValueError:
-        documents = [parse_json(one, foreign=True) for one in _BETWEEN.split(text.strip())]
-        return [item for one in documents for item in (one if isinstance(one, list) else [one])]
+        documents = [parse_json(part, foreign=True) for part in _BETWEEN.split(text.strip())]
+        return [item for document in documents for item in (document if isinstance(document, list) else [document])]
 
 
 def _bench_serve(where: str, result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:

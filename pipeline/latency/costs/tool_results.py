@@ -137,7 +137,7 @@ def _first(result: Any, paths: str) -> Any:
         value = result
         for key in path.split("."):
             if isinstance(value, list):
-                phases = [one for one in value if isinstance(one, Mapping) and one.get("name") == "profiling"]
+                phases = [phase for phase in value if isinstance(phase, Mapping) and phase.get("name") == "profiling"]
                 value = next(iter(phases or value), None)
             value = value.get(key) if isinstance(value, Mapping) else None
         value = value[0] if isinstance(value, list) and len(value) == 1 else value

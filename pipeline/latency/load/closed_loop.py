@@ -46,12 +46,12 @@ def closed_loop(workload: Workload, step_costs: StepCosts, lengths_N: Ints, conc
 def curves(workload: Workload, step_costs: StepCosts, cap: int, lengths: Iterable[int]) -> dict[int, list[ClosedLoop]]:
     """By draft length, at loads from one request to the batch cap: what one user gets of what the replica gives."""
     loads = np.unique(np.geomspace(1, cap, 16).round().astype(int)).tolist()
-    found: dict[int, list[ClosedLoop]] = {}
+    loops: dict[int, list[ClosedLoop]] = {}
     for gamma in lengths:
         lengths_N = np.full(cap, gamma)
         capacity = server_capacity(workload, step_costs, lengths_N)
-        found[gamma] = [_closed_loop(workload, capacity, lengths_N, step_costs.first_steps, load) for load in loads]
-    return found
+        loops[gamma] = [_closed_loop(workload, capacity, lengths_N, step_costs.first_steps, load) for load in loads]
+    return loops
 
 
 def alone(workload: Workload, capacity: ServerCapacity, lengths_N: Ints, first_steps: int) -> LatencyDistribution:

@@ -49,7 +49,7 @@ class LatencyDistribution:
         if not 0 < quantile < 1:
             raise ValueError(f"quantile {quantile}: not between 0 and 1")
 
-        begin = _solved(tuple(one.thinned() for one in self.classes), quantile, None)
+        begin = _solved(tuple(request_class.thinned() for request_class in self.classes), quantile, None)
         return _solved(self.classes, quantile, begin)
 
 
@@ -59,10 +59,16 @@ def _solved(classes: tuple[_Requests, ...], quantile: float, begin: float | None
 
     @cache  # the ends of the search are asked for again
     def excess(seconds: float) -> float:
-        return sum(one.share * one.cdf(seconds) for one in classes) - quantile
+        return sum(request_class.share * request_class.cdf(seconds) for request_class in classes) - quantile
 
     if begin is None:
-        low, most = 0.0, max(float(one.mean_WK.max() + _TAIL_SPREADS * one.spread_WK.max()) for one in classes)
+        low, most = (
+            0.0,
+            max(
+                float(request_class.mean_WK.max() + _TAIL_SPREADS * request_class.spread_WK.max())
+                for request_class in classes
+            ),
+        )
     else:
         low, most = begin * (1 - _NEAR), begin * (1 + _NEAR)
         while low > 1e-9 * begin and excess(low) > 0:

@@ -95,9 +95,9 @@ def _loads(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
 
 def _spreads(load: Sequence[Cell], cells: Sequence[Cell]) -> dict[int, float]:
     """Relative difference of repeats by draft length; where a cell has none, the mean of the others."""
-    known = [one.spread for one in cells if one.spread is not None]
+    known = [cell.spread for cell in cells if cell.spread is not None]
     usual = float(np.mean(known)) if known else 0.0
-    return {one.gamma: usual if one.spread is None else one.spread for one in load}
+    return {cell.gamma: usual if cell.spread is None else cell.spread for cell in load}
 
 
 def _loses(seconds: dict[int, float], spread: dict[int, float], gamma: int, other: int) -> bool:
@@ -107,21 +107,21 @@ def _loses(seconds: dict[int, float], spread: dict[int, float], gamma: int, othe
 def _lost_at(batch: int, verdicts: Sequence[_Verdict]) -> bool:
     """Whether a length is taken for lost: at a measured load by its verdict. Between two, whether it lost at both; beyond the
     last, whether it lost to plain decoding there, since which of two drafts is faster may change with the load."""
-    at = [one.lost for one in verdicts if one.first <= batch <= one.last]
+    at = [verdict.lost for verdict in verdicts if verdict.first <= batch <= verdict.last]
     if at:
         return any(at)
-    below = [one for one in verdicts if one.last < batch][-1:]
-    above = [one for one in verdicts if one.first > batch][:1]
+    below = [verdict for verdict in verdicts if verdict.last < batch][-1:]
+    above = [verdict for verdict in verdicts if verdict.first > batch][:1]
     sides = [*below, *above]
-    return all(one.lost for one in sides) if len(sides) > 1 else sides[0].to_plain
+    return all(verdict.lost for verdict in sides) if len(sides) > 1 else sides[0].to_plain
 
 
 def said_of_losses(losses: Sequence[Loss]) -> list[str]:
     """A sentence for each draft length that was slower than plain decoding somewhere."""
     said = []
-    for gamma, group in groupby(losses, key=lambda one: one.gamma):
+    for gamma, group in groupby(losses, key=lambda loss: loss.gamma):
         of_gamma = list(group)
-        loads = ", ".join(f"{one.requests:g} (by {one.share:.0%})" for one in of_gamma)
+        loads = ", ".join(f"{loss.requests:g} (by {loss.share:.0%})" for loss in of_gamma)
         said.append(
             f"measured: draft length {gamma} was slower than plain decoding at {loads} requests; it is not used there"
         )

@@ -36,10 +36,10 @@ def parse_output_lengths(text: str) -> Ints:
         return _quantiles(_read(Path(text)), text)
     mean, colon, cap = text.partition(":")
     try:
-        numbers = [float(one) for one in ([mean, cap] if colon else [mean])]
+        numbers = [float(number_text) for number_text in ([mean, cap] if colon else [mean])]
     except ValueError:
         raise UsageError(f"--output-tokens {text}: no such file, and not a number; {_HOW}") from None
-    if not all(LEAST <= one <= MOST and one == int(one) for one in numbers):
+    if not all(LEAST <= number <= MOST and number == int(number) for number in numbers):
         raise UsageError(f"--output-tokens {text}: give whole numbers from {LEAST} to {MOST:,}")
     if not colon:
         return np.array([int(numbers[0])])
@@ -60,7 +60,7 @@ def _geometric(mean: float, cap: float) -> Ints:
 
 def _quantiles(lengths: Sequence[Any], where: str) -> Ints:
     try:
-        found_W = np.array([float(one) for one in lengths])
+        found_W = np.array([float(length) for length in lengths])
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"--output-tokens {where}: a length is not a number; correct it") from None
     found_W = found_W[found_W > 0]  # failed requests have none
@@ -109,16 +109,16 @@ def _by_latency(results: Sequence[Mapping[str, Any]]) -> Sequence[float]:
     """Of the result with the shortest mean latency: at a light load a latency, less the time to first token, is in proportion to
     the output. Between known percentiles quantiles are those of an exponential distribution, and below the lowest they are
     linear, with the mean of the outputs. Empty without percentiles."""
-    known = [one for one in results if "mean_e2el_ms" in one and any(map(_PERCENTILE.fullmatch, one))]
+    known = [result for result in results if "mean_e2el_ms" in result and any(map(_PERCENTILE.fullmatch, result))]
     if not known:
         return []
-    one = min(known, key=lambda result: float(result["mean_e2el_ms"]))
-    mean = float(one["total_output_tokens"]) / float(one["completed"])
-    first = float(one.get("mean_ttft_ms", 0.0))
-    shares = {float(found[1]) / 100: one[name] for name in one if (found := _PERCENTILE.fullmatch(name))}
-    if "median_e2el_ms" in one:
-        shares[0.5] = one["median_e2el_ms"]
-    each_token = (float(one["mean_e2el_ms"]) - first) / mean
+    fastest = min(known, key=lambda result: float(result["mean_e2el_ms"]))
+    mean = float(fastest["total_output_tokens"]) / float(fastest["completed"])
+    first = float(fastest.get("mean_ttft_ms", 0.0))
+    shares = {float(match[1]) / 100: fastest[name] for name in fastest if (match := _PERCENTILE.fullmatch(name))}
+    if "median_e2el_ms" in fastest:
+        shares[0.5] = fastest["median_e2el_ms"]
+    each_token = (float(fastest["mean_e2el_ms"]) - first) / mean
     tokens = {
         share: (float(latency) - first) / each_token for share, latency in sorted(shares.items()) if 0 < share < 1
     }

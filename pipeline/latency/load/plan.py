@@ -99,7 +99,9 @@ class Plan:
     def no_choice(self) -> list[Option]:
         """The best option and others that need no more than it may need itself."""
         best = self.best
-        enough = [one for one in self.options if best and one.replicas and one.replicas <= (best.most or inf)]
+        enough = [
+            option for option in self.options if best and option.replicas and option.replicas <= (best.most or inf)
+        ]
         return enough if len(enough) > 1 else []
 
 
@@ -113,7 +115,10 @@ def make_plan(workload: Workload, step_costs: StepCosts, cap: int, goal: Goal) -
         lengths[SCHEDULE] = schedule_N
     options = [_Server(workload, step_costs, lengths_N, goal).option(name) for name, lengths_N in lengths.items()]
     return Plan(
-        goal, sorted(options, key=lambda one: (one.replicas or inf, one.least or inf, one.seconds or one.alone))
+        goal,
+        sorted(
+            options, key=lambda option: (option.replicas or inf, option.least or inf, option.seconds or option.alone)
+        ),
     )
 
 
@@ -171,7 +176,11 @@ class _Server:
         candidates = [
             NextMeasurement(what, *self.interval(errors, option.replicas)) for what, errors in self._candidates(option)
         ]
-        return min(candidates, key=lambda one: inf if one.most is None else one.most - (one.least or 0), default=None)
+        return min(
+            candidates,
+            key=lambda candidate: inf if candidate.most is None else candidate.most - (candidate.least or 0),
+            default=None,
+        )
 
     @property
     def errors(self) -> Errors:
@@ -267,8 +276,8 @@ class _Server:
             return None
         plain, of_all = self.step_costs.max_throughput
         used = set(self.lengths_N.tolist())
-        cells = [one for one in self.step_costs.cells if one.gamma in used]
-        most = max((one.batch * one.tokens_per_step / one.step_seconds for one in cells), default=of_all)
+        cells = [cell for cell in self.step_costs.cells if cell.gamma in used]
+        most = max((cell.batch * cell.tokens_per_step / cell.step_seconds for cell in cells), default=of_all)
         most = plain if used == {0} else min(most, of_all)
         return ceil(self.goal.rate * float(self.workload.tokens_W.mean()) / most) if most else None
 

@@ -48,7 +48,7 @@ class SimulatedLatency:
         if len(self.seconds_R) < _LEAST_OF_BATCHES * _BATCHES:
             return None
         batches = np.array_split(self.seconds_R, _BATCHES)
-        values = [float(one.mean() if quantile is None else np.quantile(one, quantile)) for one in batches]
+        values = [float(batch.mean() if quantile is None else np.quantile(batch, quantile)) for batch in batches]
         return float(np.std(values, ddof=1) / _BATCHES**0.5)
 
     def requests_for(self, share: float, quantile: float | None = None) -> int | None:
@@ -239,8 +239,10 @@ def predict_closed(
         if step_costs.plain and loops[0].gamma:
             loops.insert(0, closed_loop(workload, step_costs, lengths_N * 0, concurrency))
         for loop in loops:
-            cells = [one for one in step_costs.cells if one.gamma == loop.gamma and round(one.requests) == concurrency]
-            rates = [one.batch * one.tokens_per_step / one.step_seconds for one in cells]
+            cells = [
+                cell for cell in step_costs.cells if cell.gamma == loop.gamma and round(cell.requests) == concurrency
+            ]
+            rates = [cell.batch * cell.tokens_per_step / cell.step_seconds for cell in cells]
             accuracy = _accuracy_at(workload, step_costs, loop.gamma, concurrency)
             points.append(ClosedPoint(loop, float(np.mean(rates)) if rates else None, accuracy))
     return points

@@ -116,7 +116,7 @@ def for_tensorrt(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:
 def break_even_acceptances(step_GN: Floats) -> Floats:
     """Break-even acceptance rate of the best draft length by batch size, for iid acceptance; infinite if none pays."""
     acceptances = [break_even(dict(enumerate(step_G[1:] / step_G[0], 1))) for step_G in step_GN.T]
-    return np.array([np.inf if one is None else one for one in acceptances])
+    return np.array([np.inf if acceptance is None else acceptance for acceptance in acceptances])
 
 
 FORMATS = {"vllm": for_vllm, "tensorrt-llm": for_tensorrt}
@@ -179,7 +179,7 @@ class Schedule:
             lengths_N=np.full(count, self.lengths_N[here]),
             speedup_N=np.where(elsewhere_N, np.nan, self.speedup_N),
             break_even_N=np.where(elsewhere_N, np.nan, self.break_even_N),
-            measured_N=[bool(one) for one in ~elsewhere_N],
+            measured_N=[bool(is_elsewhere) for is_elsewhere in ~elsewhere_N],
             open_N=[()] * count,
             load=load,
         )
@@ -187,7 +187,7 @@ class Schedule:
     @property
     def uncertain_N(self) -> NDArray[np.bool_]:
         """Whether there is a draft whose speedup is within the error of the step times."""
-        least_N = np.array([one.certain_speedup for one in self.accuracy_N])
+        least_N = np.array([accuracy.certain_speedup for accuracy in self.accuracy_N])
         uncertain_N: NDArray[np.bool_] = (self.lengths_N > 0) & (self.speedup_N < least_N)
         return uncertain_N
 
@@ -215,10 +215,10 @@ def make_schedule(drafts: Sequence[DraftOption]) -> Schedule:
     )
     first_N = speedup_DN.argmax(0)
     lengths_N = lengths_DN[first_N, each_N]
-    winner_N = [drafts[one].name if gamma else None for one, gamma in zip(first_N, lengths_N, strict=True)]
+    winner_N = [drafts[winner].name if gamma else None for winner, gamma in zip(first_N, lengths_N, strict=True)]
     measured_N = [
-        drafts[one].measured(int(gamma), batch)
-        for batch, (one, gamma) in enumerate(zip(first_N, lengths_N, strict=True), 1)
+        drafts[winner].measured(int(gamma), batch)
+        for batch, (winner, gamma) in enumerate(zip(first_N, lengths_N, strict=True), 1)
     ]
     break_even_DN = np.array(
         [
@@ -229,8 +229,8 @@ def make_schedule(drafts: Sequence[DraftOption]) -> Schedule:
         ]
     )
     accuracy_N = [
-        drafts[one].accuracy_of(int(gamma), batch)
-        for batch, (one, gamma) in enumerate(zip(first_N, lengths_N, strict=True), 1)
+        drafts[winner].accuracy_of(int(gamma), batch)
+        for batch, (winner, gamma) in enumerate(zip(first_N, lengths_N, strict=True), 1)
     ]
     return Schedule(
         list(drafts),
@@ -240,7 +240,7 @@ def make_schedule(drafts: Sequence[DraftOption]) -> Schedule:
         break_even_DN[first_N, each_N],
         accuracy_N,
         measured_N,
-        [_open(drafts[one], int(lengths_N[n]), n, accuracy_N[n]) for n, one in enumerate(first_N)],
+        [_open(drafts[winner], int(lengths_N[n]), n, accuracy_N[n]) for n, winner in enumerate(first_N)],
     )
 
 

@@ -53,7 +53,7 @@ def latency_at_load(
     return LatencyAtLoad(
         whole.speculative.mean if whole.speculative else None,
         interval(lambda point: point.speedup),
-        {quantile: one for quantile, one in intervals.items() if one is not None},
+        {quantile: bounds for quantile, bounds in intervals.items() if bounds is not None},
     )
 
 
@@ -65,7 +65,7 @@ def point_at_load(workload: Workload, step_costs: StepCosts, rate: float, cap: i
 def jackknife(whole: float | None, without: list[float | None], prompts: int, confidence: float) -> Interval | None:
     """Interval by the delete-a-group jackknife (Kott 2001): `without` are the figures with one group of prompts left out. Bounds
     are infinite for fewer than two groups; None if `whole` is None."""
-    known = np.array([one for one in without if one is not None], dtype=np.float64)
+    known = np.array([value for value in without if value is not None], dtype=np.float64)
     if whole is None:
         return None
     if len(known) < 2 or len(known) < len(without):  # some subsets are unstable

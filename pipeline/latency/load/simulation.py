@@ -69,12 +69,12 @@ def simulate(
     states = [_ReplicaState(replica, prefill_W, traces, served, random) for _ in range(replicas)]
 
     def run_until(now: float) -> None:
-        while (next_state := min(states, key=lambda one: one.end)).end <= now and isfinite(next_state.end):
+        while (next_state := min(states, key=lambda state: state.end)).end <= now and isfinite(next_state.end):
             next_state.advance()
 
     for request, now in enumerate(served.arrived_R.tolist()):
         run_until(now)
-        min(states, key=lambda one: one.present).arrive(request, now)
+        min(states, key=lambda state: state.present).arrive(request, now)
     run_until(inf)
     return served
 

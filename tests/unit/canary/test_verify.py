@@ -31,7 +31,7 @@ def test_another_champion_meanwhile_is_not_judged(
 
     for name, stand_in in {
         "question": lambda *_: asked,
-        "ExaminedDraft": lambda *_: None,
+        "CanaryDraft": lambda *_: None,
         "_look": look,
         "_decide": lambda *_: VerifyDecision(action, "why"),
         "handover": lambda *_: nullcontext(scope),
@@ -57,7 +57,7 @@ def test_a_wait_is_told_once(monkeypatch: pytest.MonkeyPatch, looks: int) -> Non
 
     for name, stand_in in {
         "question": lambda *_: asked,
-        "ExaminedDraft": lambda *_: None,
+        "CanaryDraft": lambda *_: None,
         "_look": look,
         "_decide": lambda *_: next(decisions),
         "Verification": lambda **facts: SimpleNamespace(**facts),
