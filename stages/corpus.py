@@ -84,8 +84,8 @@ def _report(
         "not in the sample (corpus.sources.N.sample)": counts.not_sampled,
         "beyond the limit (corpus.sources.N.limit)": counts.over_limit,
     } | {f"rejected ({reason})": count for reason, count in sorted(counts.reasons.items())}
-    found = "".join(f", {count:,} {reason}" for reason, count in left_out.items() if count)
-    progress.line(f"corpus: {sum(map(written.in_split, SPLITS)):,} prompts of {counts.rows:,} rows{found}")
+    reasons = "".join(f", {count:,} {reason}" for reason, count in left_out.items() if count)
+    progress.line(f"corpus: {sum(map(written.in_split, SPLITS)):,} prompts of {counts.rows:,} rows{reasons}")
     dropped = {"later user turns (every_turn)": counts.dropped_turns, "later answers": counts.dropped_answers}
     if any(dropped.values()):
         parts = ", ".join(f"{count:,} {what}" for what, count in dropped.items() if count)
@@ -111,8 +111,8 @@ def _count_answers(
         counts.answers = answers
     _report_answers(context, counts, answers)
     stored = StoredAnswers(context.out)
-    found = Counter(tuple(sorted(answer.stated.items())) for answer in stored)
-    return [(dict(settings), count) for settings, count in found.most_common()]
+    settings_counts = Counter(tuple(sorted(answer.stated.items())) for answer in stored)
+    return [(dict(settings), count) for settings, count in settings_counts.most_common()]
 
 
 def _report_answers(context: StageContext[CorpusSettings], counts: RowCounts, answers: int) -> None:

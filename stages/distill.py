@@ -91,22 +91,22 @@ def _train(
 
 
 def _point(train: Sequence[StoredCompletion], log: Log) -> CurvePoint:
-    found = best(log)
+    best_entry = best(log)
     return CurvePoint(
         len(train),
         int(column(train, "length").sum()),
-        found["dev_acceptance_rate"],
-        found["dev_tokens_per_target_call"],
+        best_entry["dev_acceptance_rate"],
+        best_entry["dev_tokens_per_target_call"],
     )
 
 
 def _figures(train: Sequence[StoredCompletion], log: Log) -> dict[str, float]:
-    found, losses = best(log), [entry["loss"] for entry in log if "loss" in entry]
+    best_entry, losses = best(log), [entry["loss"] for entry in log if "loss" in entry]
     figures = {
         "dev_acceptance_rate_before": examinations(log)[0][RATE],
-        "dev_acceptance_rate_after": found["dev_acceptance_rate"],
-        "dev_tokens_per_target_call_after": found["dev_tokens_per_target_call"],
-        "best_step": found["step"],
+        "dev_acceptance_rate_after": best_entry["dev_acceptance_rate"],
+        "dev_tokens_per_target_call_after": best_entry["dev_tokens_per_target_call"],
+        "best_step": best_entry["step"],
         "train_completions": float(len(train)),
         "train_tokens": float(column(train, "length").sum()),
     }

@@ -22,7 +22,7 @@ from pipeline.drafts.directory import find_draft
 from pipeline.drafts.head_config import kind_of
 from pipeline.drafts.head_tensors import measure_draft
 from pipeline.drafts.kinds import KINDS, Kind
-from pipeline.drafts.loading import DraftSource, DraftWithWeights, load_draft
+from pipeline.drafts.loading import DraftOrigin, DraftWithWeights, load_draft
 from pipeline.errors import BrokenDraft
 from pipeline.examination.completion_sets import CompletionSets, completion_sets
 from pipeline.examination.cross_check import attempt_prompts, cross_check
@@ -66,25 +66,25 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
         return Outcome(notes={"missing": missing})
     with RowFile(context.out / FILE, list(parts)) as rows:
         try:
-            found = _added_up(context, KINDS[source.kind], parts, sets, kept, rows)
+            figures = _added_up(context, KINDS[source.kind], parts, sets, kept, rows)
             if source.files is not None:
                 with remedy_named("cross-check", "set evaluate.crosscheck_prompts to 0 for none"):
-                    found |= _with_target(context, task, sets, *source.files)
+                    figures |= _with_target(context, task, sets, *source.files)
         except BrokenDraft as error:
             # A variant that cannot be computed does not end the run: it has no figures, and the gate promotes no draft without
             # figures.
             rows.clear()
             (context.out / BY_TOKEN).unlink(missing_ok=True)
-            found = {"broken": str(error)}
-        profile = Profile(draft=draft, conditions=_conditions(context, sets), **found)
+            figures = {"broken": str(error)}
+        profile = Profile(draft=draft, conditions=_conditions(context, sets), **figures)
         write_profile(rows, profile)
     if profile.broken is not None:
         return Outcome({}, notes={"broken": profile.broken})
     return Outcome(headline_figures(profile), notes={"crosscheck": asdict(profile)["crosscheck"]})
 
 
-def _source(context: StageContext[EvaluateSettings], task: Examination) -> tuple[DraftSource, ExaminedDraft]:
-    """What the draft is loaded from, and what its profile says of it."""
+def _source(context: StageContext[EvaluateSettings], task: Examination) -> tuple[DraftOrigin, ExaminedDraft]:
+    """What the draft is loaded from, and what its profile states of it."""
     settings, resources = context.settings, context.resources
     files, kind, draft = None, task.kind, ExaminedDraft(task.kind, 0, 0)
     if KINDS[task.kind].has_weights:
@@ -93,7 +93,7 @@ def _source(context: StageContext[EvaluateSettings], task: Examination) -> tuple
         weights = measure_draft(path, resources.trust_remote_code)
         draft = ExaminedDraft(kind, weights.bytes, weights.parameters, context.digests["draft"])
         files = (read_pair(context.inputs["target"], resources.models), path)
-    source = DraftSource(
+    source = DraftOrigin(
         kind=kind,
         files=files,
         dtype=settings.dtype,
@@ -109,7 +109,7 @@ def _examine(
     context: StageContext[EvaluateSettings],
     parts: Mapping[str, Sequence[ExaminedShard]],
     sets: CompletionSets,
-    draft: DraftSource,
+    draft: DraftOrigin,
     kept: Path,
 ) -> int:
     """Examine shard by shard, wherever the config has workers, and keep the counts. Returns how many shards are missing: of other

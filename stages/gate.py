@@ -87,7 +87,7 @@ def run(context: StageContext[GateSettings]) -> Outcome:
 
 
 def _contender(context: StageContext[GateSettings], variant: Variant) -> Contender:
-    """With its examination and, at a stated load, its workload on dev prompts."""
+    """The contender with its examination and, at a stated load, its workload on dev prompts."""
     profile, load = read_profile(context.inputs[examination_input(variant)]), _load(context, profile_input(variant))
     on_dev = context.inputs.get(examination_input(variant, "dev"))
     is_predicted = load is not None and profile.headline is not None
@@ -136,10 +136,10 @@ def _examinations(context: StageContext[GateSettings], variant: Variant) -> dict
 
 
 def _step_times(context: StageContext[GateSettings], *, is_champion: bool) -> dict[Side, StepTimes]:
-    """With the unquantized candidate, and with what it is compared with, where they were measured."""
+    """The step times of the unquantized candidate, and of what it is compared with, where they were measured."""
     inputs: dict[Side, str] = {CANDIDATE: "speed"} if is_champion else {CANDIDATE: "speed", BASELINE: "speed_baseline"}
-    found = {side: find_step_times(context.inputs[name]) for side, name in inputs.items() if name in context.inputs}
-    return {side: times for side, times in found.items() if times is not None}
+    by_side = {side: find_step_times(context.inputs[name]) for side, name in inputs.items() if name in context.inputs}
+    return {side: times for side, times in by_side.items() if times is not None}
 
 
 def _seen(context: StageContext[GateSettings], variant: Variant) -> frozenset[str]:
@@ -162,7 +162,7 @@ def _examined_modes(context: StageContext[GateSettings]) -> frozenset[str]:
 
 
 def _completed(context: StageContext[GateSettings], variant: Variant, case: Case, sides: Sides, pair: Pair) -> Case:
-    """With what is known beside the counts."""
+    """The case with what is known beside the counts."""
     settings, load = context.settings, _load(context, profile_input(variant))
     case = replace(case, target=target_source(pair.facts), examination_days=age_in_days(context.inputs["completions"]))
     if settings.champion is not None:

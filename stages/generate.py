@@ -78,14 +78,20 @@ def _score_prompts(context: StageContext[GenerateSettings], pair: Pair, task: Pr
     """Score the positions of the train prompts that a draft is trained on, and write them as completions of what comes before."""
     settings = _generation_settings(context.settings)
     prompts = open_prompts(context.inputs["corpus"], task.splits)
-    found = PromptPositions.of(prompts, task.positions)
-    turns, missing = _complete(context, pair, prompts, found.requests, settings, lambda requests, turn: [], found)
+    prompt_positions = PromptPositions.of(prompts, task.positions)
+    turns, missing = _complete(
+        context, pair, prompts, prompt_positions.requests, settings, lambda requests, turn: [], prompt_positions
+    )
     if context.share is not None:
         return Outcome(notes={"turn": turns, "missing": missing})
     scored = [(item.length, _bytes(item)) for item in read_completions(context.out)]
     positions = sum(length for length, _ in scored)
     tokens = int(PromptColumns.of(prompts).length.sum())
-    shared = f"; left out: {found.shared:,} with which most prompts of a domain begin or end" if found.shared else ""
+    shared = (
+        f"; left out: {prompt_positions.shared:,} with which most prompts of a domain begin or end"
+        if prompt_positions.shared
+        else ""
+    )
     said = f"the target has scored {positions:,} of the {tokens:,} tokens of {len(prompts):,} train prompts{shared}"
     (context.progress.line if positions else context.progress.warn)(f"{context.job_id}: {said}")
     sizes = {"stored_bytes_per_token": sum(size for _, size in scored) / positions} if positions else {}
@@ -177,7 +183,7 @@ def _parts(
 
 
 def _content(name: str, requests: Sequence[CompletionRequest], logged: Recorded | None) -> Shard:
-    """With its requests as a list: a slice of the plan would take all prompts with it."""
+    """The shard with its requests as a list: a slice of the plan would take all prompts with it."""
     own = list(requests)
     return Shard(name, own, logged.of_requests(own) if logged is not None else {})
 
@@ -203,7 +209,8 @@ async def _by_servers(
 
 
 def _logged(context: StageContext[GenerateSettings], pair: Pair, settings: GenerationSettings) -> LoggedAnswers | None:
-    """None where the target has to complete all prompts: a log's answers are not of the target before its change."""
+    """The logged answers; None where the target has to complete all prompts: a log's answers are not of the target before its
+    change."""
     stored = StoredAnswers(context.inputs["corpus"])
     if not len(stored) or context.settings.task.target != "target":
         return None
@@ -217,16 +224,16 @@ def _report_answers(
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Say how many recorded answers are stored, why others are not, and what the test of them can find: figures and notes."""
     ids = (name.decode() for name in PromptColumns.of(prompts).id.astype("S16", copy=False))
-    found = count_answers(logged, ids, read_completions(context.out, sampling=logged.sampling))
+    answer_counts = count_answers(logged, ids, read_completions(context.out, sampling=logged.sampling))
     tested = stored_test(context.out).recorded
     context.progress.line(
-        f"generate: {found.used:,} of {completions:,.0f} completions are recorded answers, which the target has scored"
-        f"{found.text}"
+        f"generate: {answer_counts.used:,} of {completions:,.0f} completions are recorded answers, which the target has scored"
+        f"{answer_counts.text}"
     )
     if power := passed(tested):
         context.progress.line(f"generate: {power}")
-    counted = {"recorded_answers": float(found.used), "unused_answers": float(found.unused.total())}
-    return counted | figures(tested), {"unused_answers": dict(sorted(found.unused.items()))}
+    counted = {"recorded_answers": float(answer_counts.used), "unused_answers": float(answer_counts.unused.total())}
+    return counted | figures(tested), {"unused_answers": dict(sorted(answer_counts.unused.items()))}
 
 
 def _next_turn(
@@ -293,8 +300,8 @@ def _counts(context: StageContext[GenerateSettings], segments: Sequence[str]) ->
         sampled += float(np.exp(item.rest_log_p[: item.length].astype(np.float64)).sum())
     shares = {name: float(count) / tokens for name, count in zip(segments, labelled_S, strict=True) if count}
     if len(shares) > 1:
-        found = ", ".join(f"{share:.1%} {name}" for name, share in shares.items())
-        context.progress.line(f"generate: of {tokens:,} tokens: {found}")
+        listed = ", ".join(f"{share:.1%} {name}" for name, share in shares.items())
+        context.progress.line(f"generate: of {tokens:,} tokens: {listed}")
     asked = context.settings
     if sampled > _FEW * tokens and "train" in asked.task.splits and asked.distribution_selection == "sampled":
         context.progress.line(

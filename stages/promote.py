@@ -107,7 +107,7 @@ def _card_facts(context: StageContext[PromoteSettings], decision: Decision) -> d
 
 
 def _target_place(context: StageContext[PromoteSettings], pair: Pair) -> str:
-    """Where the target was found. Of one on servers, what they say that they serve."""
+    """The place where the target was found. For one on servers, what they report that they serve."""
     known = context.resources.models.get("target")
     return known.place if known is not None and known.tokenizer is None else pair.facts["target"]["source"]
 
@@ -115,7 +115,7 @@ def _target_place(context: StageContext[PromoteSettings], pair: Pair) -> str:
 def _provenance(context: StageContext[PromoteSettings], chosen: Variant) -> dict[str, str]:
     """Key of every artifact that the draft was made from or examined with."""
     completions = read_manifest(context.inputs["completions"])
-    found = {
+    keys = {
         "pair": read_manifest(context.inputs["pair"]).key,
         "corpus": completions.inputs["corpus"],
         "generate": completions.key,
@@ -124,8 +124,8 @@ def _provenance(context: StageContext[PromoteSettings], chosen: Variant) -> dict
         "gate": read_manifest(context.inputs["decision"]).key,
     }
     if chosen != UNQUANTIZED:
-        found["quantize"] = read_manifest(context.inputs[draft_input(chosen)]).key
-    return found
+        keys["quantize"] = read_manifest(context.inputs[draft_input(chosen)]).key
+    return keys
 
 
 def _check_export(context: StageContext[PromoteSettings], chosen: Variant) -> None:

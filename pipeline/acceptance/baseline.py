@@ -40,7 +40,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examined:
+class ExaminedCounts:
     """A draft's counts on the examination completions, and what they depend on."""
 
     counts: Sequence[PromptCounts]
@@ -55,7 +55,7 @@ class Examined:
 class _Draft:
     digest: Text
     trained_on: list[Text]
-    kind: KindName = PLAIN.name  # files from before there were others do not say it
+    kind: KindName = PLAIN.name  # files from before there were others do not state it
 
 
 @stored
@@ -71,7 +71,7 @@ class _File:
 _FILE, _SETTINGS = TypeAdapter(_File), TypeAdapter(EvaluateConfig)
 
 
-def baseline_json(examined: Examined) -> dict[str, Any]:
+def baseline_json(examined: ExaminedCounts) -> dict[str, Any]:
     """The content of a baseline file."""
     rows = [_short(row) for row in counts_json(examined.counts)]
     head = {
@@ -101,12 +101,12 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
     } | ({"segments": segments} if segments else {})
 
 
-def read_baseline(raw: Any, where: str) -> Examined:
+def read_baseline(raw: Any, where: str) -> ExaminedCounts:
     """The content of a baseline file; UsageError naming `where` if it is not one."""
-    found = raw.get("schema") if isinstance(raw, dict) else None
-    if not isinstance(raw, dict) or found != SCHEMA:
+    schema = raw.get("schema") if isinstance(raw, dict) else None
+    if not isinstance(raw, dict) or schema != SCHEMA:
         raise UsageError(
-            f"{where}: a baseline of schema {found!r}, and this version reads schema {SCHEMA}; "
+            f"{where}: a baseline of schema {schema!r}, and this version reads schema {SCHEMA}; "
             f"write it again with `understudy check --draft DRAFT --baseline {where} --update-baseline`"
         )
     try:
@@ -117,7 +117,7 @@ def read_baseline(raw: Any, where: str) -> Examined:
             raise ValueError(
                 f"rows of {counts.gammas} draft lengths, and max_gamma {file.conditions.settings.max_gamma}"
             )
-        return Examined(
+        return ExaminedCounts(
             counts=counts,
             conditions=file.conditions,
             hardware=file.hardware,

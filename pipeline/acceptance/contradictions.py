@@ -25,9 +25,9 @@ def check_examination(profile: Profile, counts: "CountTable") -> None:
     if headline is None:
         return
     sums = {"prompts": len(counts), "tokens": int(counts.columns["tokens"].sum())}
-    for name, found in sums.items():
-        if getattr(headline, name) != found:
-            raise ValueError(f"headline.{name} is {getattr(headline, name):,}, and the rows have {found:,}")
+    for name, total in sums.items():
+        if getattr(headline, name) != total:
+            raise ValueError(f"headline.{name} is {getattr(headline, name):,}, and the rows have {total:,}")
     accepted, examined = (float(counts.columns[name].sum()) for name in ("accepted", "examined"))
     rate = accepted / examined if examined else 0.0
     if abs(rate - headline.acceptance_rate.value) > _ROUNDING:
@@ -36,10 +36,10 @@ def check_examination(profile: Profile, counts: "CountTable") -> None:
         )
 
 
-def check_figures(found: Any) -> None:
+def check_figures(figures: Any) -> None:
     """ValueError naming the first figure in a dataclass that no examination gives: a share outside 0 to 1, bounds in the wrong
     order, a figure without prompts."""
-    for place, value in _figures(found, ""):
+    for place, value in _figures(figures, ""):
         name = place.rpartition(".")[2]
         if isinstance(value, Figure):
             if value.low is not None and value.high is not None and value.low > value.high:
@@ -52,16 +52,16 @@ def check_figures(found: Any) -> None:
                     raise ValueError(f"{place} is {share:g}; a share is from 0 to 1")
 
 
-def _figures(found: Any, place: str) -> Iterator[tuple[str, Any]]:
+def _figures(value_or_section: Any, place: str) -> Iterator[tuple[str, Any]]:
     """Every value with a name, with its place."""
-    if is_dataclass(found) and not isinstance(found, Figure):
-        inner = [(item.name, getattr(found, item.name)) for item in fields(found)]
-    elif isinstance(found, dict):
-        inner = [(str(name), value) for name, value in found.items()]
-    elif isinstance(found, list) and found and is_dataclass(found[0]):
-        inner = [(str(number), value) for number, value in enumerate(found)]
+    if is_dataclass(value_or_section) and not isinstance(value_or_section, Figure):
+        inner = [(item.name, getattr(value_or_section, item.name)) for item in fields(value_or_section)]
+    elif isinstance(value_or_section, dict):
+        inner = [(str(name), value) for name, value in value_or_section.items()]
+    elif isinstance(value_or_section, list) and value_or_section and is_dataclass(value_or_section[0]):
+        inner = [(str(number), value) for number, value in enumerate(value_or_section)]
     else:
-        yield place, found
+        yield place, value_or_section
         return
     for name, value in inner:
         yield from _figures(value, f"{place}.{name}" if place else name)

@@ -87,10 +87,10 @@ class CountTable(Sequence[PromptCounts]):
         if len(parts) == 1:
             return parts[0]
         firsts = np.cumsum([0, *map(len, parts)])
-        found = dict[str, list[tuple[int, SegmentTable]]]()
+        by_segment = dict[str, list[tuple[int, SegmentTable]]]()
         for first, part in zip(firsts.tolist(), parts, strict=False):
             for name, segment in part.segments.items():
-                found.setdefault(name, []).append((first, segment))
+                by_segment.setdefault(name, []).append((first, segment))
         if len({part.columns["rounds"].shape[1] for part in parts}) > 1:
             raise ValueError(_LENGTHS)
         return cls(
@@ -108,7 +108,7 @@ class CountTable(Sequence[PromptCounts]):
                     np.concatenate([first + segment.places_M for first, segment in own]),
                     _concatenated([segment.columns for _, segment in own]),
                 )
-                for name, own in found.items()
+                for name, own in by_segment.items()
             },
         )
 
@@ -132,7 +132,7 @@ class CountTable(Sequence[PromptCounts]):
         columns = {name: values.tolist() for name, values in self.columns.items()}
         ends = {name: np.cumsum(bins.lengths_N)[:-1] for name, bins in self.bins.items()}
         columns |= {
-            name: [one.tolist() for one in np.split(bins.values, ends[name])] for name, bins in self.bins.items()
+            name: [values.tolist() for values in np.split(bins.values, ends[name])] for name, bins in self.bins.items()
         }
         columns |= self.texts
         segments: list[dict[str, SegmentCounts]] = [{} for _ in self.ids]
@@ -164,7 +164,7 @@ class CountTable(Sequence[PromptCounts]):
         )
 
     def in_domain(self, domain: str) -> "CountTable":
-        return self.select(np.array([one == domain for one in self.domains], dtype=bool))
+        return self.select(np.array([own == domain for own in self.domains], dtype=bool))
 
     @property
     def ids(self) -> list[str]:
@@ -190,14 +190,16 @@ _LENGTHS = "lists of different lengths; each has one entry for each draft length
 def _block(rows: Sequence[PromptCounts]) -> CountTable:
     """A table of a few prompts."""
     by_gamma = {name: [getattr(row, name) for row in rows] for name in _BY_GAMMA}
-    found: dict[str, tuple[list[int], list[SegmentCounts]]] = {}
+    by_segment: dict[str, tuple[list[int], list[SegmentCounts]]] = {}
     for place, row in enumerate(rows):
         for name, counts in row.segments.items():
-            places, own = found.setdefault(name, ([], []))
+            places, own = by_segment.setdefault(name, ([], []))
             places.append(place)
             own.append(counts)
-    of_segments = (getattr(one, name) for _, own in found.values() for one in own for name in _OF_SEGMENT_BY_GAMMA)
-    if len({len(one) for one in chain(*by_gamma.values(), of_segments)}) > 1:
+    of_segments = (
+        getattr(counts, name) for _, own in by_segment.values() for counts in own for name in _OF_SEGMENT_BY_GAMMA
+    )
+    if len({len(column) for column in chain(*by_gamma.values(), of_segments)}) > 1:
         raise ValueError(_LENGTHS)
     gammas = len(rows[0].rounds) if rows else 0
     return CountTable(
@@ -221,7 +223,7 @@ def _block(rows: Sequence[PromptCounts]) -> CountTable:
                     for column in (*_OF_SEGMENT, *_OF_SEGMENT_BY_GAMMA)
                 },
             )
-            for name, (places, own) in found.items()
+            for name, (places, own) in by_segment.items()
         },
     )
 

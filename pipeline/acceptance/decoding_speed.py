@@ -26,16 +26,16 @@ class Measured:
 def of_turns(values: Sequence[float], confidence: float = 0.95) -> Measured:
     """The median, and order statistics that bound it with at least this confidence, whatever the distribution: of n turns the
     k-th smallest and the k-th largest do with 1 - 2 P(fewer than k of n turns are below the median). ValueError for no turns."""
-    found, count = sorted(values), len(values)
-    if not found:
+    ordered, count = sorted(values), len(values)
+    if not ordered:
         raise ValueError("no turns")
     best, below = None, 0.0
     for number in range(count // 2):
         below += comb(count, number) / 2**count  # P(at most `number` turns are below the median)
         if 1 - 2 * below >= confidence:
             best = number
-    middle = median(found)
-    return Measured(middle, None, None) if best is None else Measured(middle, found[best], found[count - 1 - best])
+    middle = median(ordered)
+    return Measured(middle, None, None) if best is None else Measured(middle, ordered[best], ordered[count - 1 - best])
 
 
 def least_turns(confidence: float = 0.95) -> int:
@@ -83,7 +83,7 @@ class DecodingSpeed:
     plain: Measured  # tokens per second
     baseline: DraftSpeed | None  # None where the candidate is the baseline itself
     candidate: DraftSpeed
-    examined_prompts: Count | None = None  # from which tokens per round are; None: an earlier version did not say it
+    examined_prompts: Count | None = None  # from which tokens per round are; None: an earlier version did not state it
     examined_tokens: Count | None = None
 
 

@@ -1,7 +1,7 @@
 """Examination without decoding: which tokens of stored completions of the target would have been accepted from a draft.
 
-The draft says what probability q it gives to each token (`speculation/drafter.py`); min(1, q / p), and what an engine does to q,
-are here. Does not read files. Shapes: T tokens of a completion, P places of a block.
+The draft states what probability q it gives to each token (`speculation/drafter.py`); min(1, q / p), and what an engine does to
+q, are here. Does not read files. Shapes: T tokens of a completion, P places of a block.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.acceptance.rounds import Acceptance, Floats
 from pipeline.errors import BrokenDraft
-from pipeline.speculation.drafter import Examined, LoadedDraft
+from pipeline.speculation.drafter import DraftScores, LoadedDraft
 from pipeline.speculation.hidden_states import Features
 from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.speculation.target_states import TargetStates
@@ -36,10 +36,10 @@ def acceptance_probabilities(
     """a_t of every token of every completion, for a draft of which it does not depend on the start of the round. Arguments as of
     `examine`. Raises BrokenDraft if it cannot be examined."""
     assert draft.kind.by_token
-    found = examine({"draft": draft}, completions, sampling, draft_sampling, batch_tokens, 1)["draft"]
-    if isinstance(found, BrokenDraft):
-        raise found
-    return [one.at(1) for one in found]
+    acceptance = examine({"draft": draft}, completions, sampling, draft_sampling, batch_tokens, 1)["draft"]
+    if isinstance(acceptance, BrokenDraft):
+        raise acceptance
+    return [scores.at(1) for scores in acceptance]
 
 
 def examine(
@@ -61,7 +61,7 @@ def examine(
     context too short) the result is a BrokenDraft that names the completion; other drafts are not affected. Completions are
     numbered from `first_number`.
     """
-    found: dict[str, list[Acceptance]] = {name: [Acceptance(())] * len(completions) for name in drafts}
+    by_draft: dict[str, list[Acceptance]] = {name: [Acceptance(())] * len(completions) for name in drafts}
     broken: dict[str, BrokenDraft] = {}
     for numbers in batches([len(item.prompt) + len(item.tokens) for item in completions], batch_tokens):
         batch = PaddedBatch([completions[number] for number in numbers])
@@ -80,11 +80,11 @@ def examine(
                         f"the draft returned NaN logits on completion {first_number + number}: its weights are damaged"
                     )
                     break
-                found[name][number] = acceptance
+                by_draft[name][number] = acceptance
         if len(broken) == len(drafts):
             break
         on_done(len(numbers))
-    return {name: broken.get(name, found[name]) for name in drafts}
+    return {name: broken.get(name, by_draft[name]) for name in drafts}
 
 
 def _features(drafts: Iterable[LoadedDraft], batch: PaddedBatch) -> dict[TargetStates | None, Features]:
@@ -101,19 +101,19 @@ def _examine_batch(
 ) -> list[Acceptance]:
     gammas = range(1, max_gamma + 1) if draft.kind.depends_on_gamma else [max_gamma]
     by_gamma = [draft.examine(batch, sampling, gamma, features) for gamma in gammas]
-    found = []
+    acceptances = []
     for number, row in enumerate(batch.rows):
-        a = [_accepted(one, number, row) for one in by_gamma]
-        drafted = [one.drafted[number] for one in by_gamma if one.drafted is not None]
-        found.append(Acceptance(a, drafted or None))
-    return found
+        a = [_accepted(scores, number, row) for scores in by_gamma]
+        drafted = [scores.drafted[number] for scores in by_gamma if scores.drafted is not None]
+        acceptances.append(Acceptance(a, drafted or None))
+    return acceptances
 
 
-def _accepted(found: Examined, number: int, row: Any) -> Floats:
-    values, tokens = found.values[number], len(row.tokens)
+def _accepted(scores: DraftScores, number: int, row: Any) -> Floats:
+    values, tokens = scores.values[number], len(row.tokens)
     if values.ndim == 2:
         values = _by_token_and_place(values[:tokens])
-    if found.hits:  # by place they stay as small as they are: there are as many for each token as places
+    if scores.hits:  # by place they stay as small as they are: there are as many for each token as places
         return values.astype(np.float64, copy=False) if values.ndim == 1 else values
     log_p_T = row.log_p if values.ndim == 1 else row.log_p[:, None]
     accepted: Floats = np.exp(np.minimum(values - log_p_T, 0.0))

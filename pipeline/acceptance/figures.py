@@ -106,7 +106,7 @@ class AcceptanceTally:
         )
 
     def _by_segment(self, confidence: float) -> dict[str, SegmentFigures]:
-        """By name, those with most tokens first. Empty where there is one."""
+        """The segments by name, those with most tokens first. Empty where there is one."""
         if len(self._segments) < 2:
             return {}
         by_size = sorted(self._segments, key=lambda name: (-self._segments[name].tokens, name))
@@ -135,8 +135,8 @@ class AcceptanceTally:
         return float(1 + accepted / rounds) if rounds else 1.0
 
     def _without_loops(self) -> float | None:
-        """None where every token is in a loop, and for prompt-lookup: it does not examine every token, and what it examines
-        inside loops is not counted."""
+        """The figures without loops; None where every token is in a loop, and for prompt-lookup: it does not examine every token,
+        and what it examines inside loops is not counted."""
         tokens = self._tokens - self._loop_tokens
         return (self._accepted - self._loop_accepted) / tokens if self._examines_all and tokens > 0 else None
 
@@ -155,10 +155,12 @@ class AcceptanceTally:
         ]
 
 
-def _share(found: Interval) -> Interval:
+def _share(interval: Interval) -> Interval:
     """The interval of a rate without what no rate can be; over few prompts it may reach past 0 or 1."""
-    low, high = (max(found.low, 0.0), min(found.high, 1.0)) if isfinite(found.low) else (found.low, found.high)
-    return replace(found, low=low, high=high)
+    low, high = (
+        (max(interval.low, 0.0), min(interval.high, 1.0)) if isfinite(interval.low) else (interval.low, interval.high)
+    )
+    return replace(interval, low=low, high=high)
 
 
 class _SegmentTally:
@@ -181,18 +183,18 @@ class _SegmentTally:
         self._begins += int(columns["begins"].sum())
 
     def figures(self, all_tokens: int, confidence: float) -> SegmentFigures:
-        def found(ratio: int) -> Interval | None:
+        def interval(ratio: int) -> Interval | None:
             return self._ratios.interval(ratio, confidence) if self._ratios.prompts(ratio) else None
 
-        rate, begins = found(0), found(1)
-        rounds = {gamma: found(1 + gamma) for gamma in range(1, self._max_gamma + 1)}
+        rate, begins = interval(0), interval(1)
+        rounds = {gamma: interval(1 + gamma) for gamma in range(1, self._max_gamma + 1)}
         return SegmentFigures(
             prompts=self._ratios.prompts(0),
             tokens=self.tokens,
             share=self.tokens / all_tokens,
             # Prompt-lookup may propose nothing.
             acceptance_rate=Figure(0.0, None, None, 0) if rate is None else _share(rate).figure,
-            tokens_per_target_call={gamma: one.figure for gamma, one in rounds.items() if one is not None},
+            tokens_per_target_call={gamma: own.figure for gamma, own in rounds.items() if own is not None},
             begins=self._begins,
             acceptance_of_begins=None if begins is None else _share(begins).figure,
         )

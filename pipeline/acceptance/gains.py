@@ -72,7 +72,7 @@ def tokens_per_round_ratio(draft: Counts, base: Counts, gamma: int, confidence: 
 
 def segment_gain(draft: Counts, base: Counts, name: str, confidence: float) -> Interval:
     """`acceptance_gain` within one segment, over the prompts that have it. ValueError where none has."""
-    ours, theirs = (one.segments.get(name) for one in _paired(draft, base))
+    ours, theirs = (counts.segments.get(name) for counts in _paired(draft, base))
     if ours is None or theirs is None or not np.array_equal(ours.places_M, theirs.places_M):
         raise ValueError(f"no prompt has the segment '{name}' on both sides")
     domains, conversations = _texts(CountTable.of(draft), ours.places_M)

@@ -12,7 +12,7 @@ Three corrections make the bounds cover where units are few or unequal (`python 
   for those lengths, (sum w^2)^2 / sum w^4 - 1, which are fewer. Strata combine by Satterthwaite's formula too.
 - Skewness: each bound is the wider of Student's t and of Hall's transformation for skewed data (Hall 1992), which alone would
   be too narrow for heavy symmetric tails.
-- A domain of fewer than 5 effective units says too little of its own variance: one of 5 prompts, of which two have most of
+- A domain of fewer than 5 effective units shows too little of its own variance: one of 5 prompts, of which two have most of
   the tokens, took the interval of all the others away. Such domains are pooled into one stratum, which can only widen the
   interval (collapsed strata, Cochran 1977, 5A.12).
 With fewer than 5 degrees of freedom there is no interval: the bounds are infinite.
@@ -59,7 +59,7 @@ class Interval:
 
     @property
     def figure(self) -> Figure:
-        """As files have it: bounds that are infinite are not known."""
+        """The figure as files have it: bounds that are infinite are not known."""
         low, high = (float(bound) if np.isfinite(bound) else None for bound in (self.low, self.high))
         return Figure(float(self.value), low, high, int(self.prompts), self.conversations)
 
@@ -80,7 +80,7 @@ class StratumMoments:
 
     @property
     def variance(self) -> float:
-        """Of the sum of the residuals. Infinite for one effective unit."""
+        """The variance of the sum of the residuals. Infinite for one effective unit."""
         if self.squares == 0:
             return 0.0
         effective = self.effective_units
@@ -200,8 +200,10 @@ def ratio_gain(
     place_N, strata = _units(strata, conversations)  # from here on those of units
     if np.array_equal(numerators_N, base_numerators_N) and np.array_equal(denominators_N, base_denominators_N):
         return Interval(0.0, 0.0, 0.0, prompts, conversations=fewer_units(len(strata), prompts))
-    numerators_N, denominators_N = (_sums(one, place_N) for one in (numerators_N, denominators_N))
-    base_numerators_N, base_denominators_N = (_sums(one, place_N) for one in (base_numerators_N, base_denominators_N))
+    numerators_N, denominators_N = (_sums(values_N, place_N) for values_N in (numerators_N, denominators_N))
+    base_numerators_N, base_denominators_N = (
+        _sums(values_N, place_N) for values_N in (base_numerators_N, base_denominators_N)
+    )
     value = float(numerators_N.sum() / denominators_N.sum() - base_numerators_N.sum() / base_denominators_N.sum())
     residuals_N = _residuals(numerators_N, denominators_N) - _residuals(base_numerators_N, base_denominators_N)
     _, stratum_N = np.unique(np.asarray(strata), return_inverse=True)
@@ -229,11 +231,13 @@ def _units(strata: Sequence[str], conversations: Sequence[str] | None) -> tuple[
     for stratum, conversation in zip(strata, conversations, strict=True):
         of_units.setdefault(conversation, []).append(stratum)
     number = {conversation: place for place, conversation in enumerate(of_units)}
-    return np.array([number[one] for one in conversations]), [stratum_of_unit(one) for one in of_units.values()]
+    return np.array([number[conversation] for conversation in conversations]), [
+        stratum_of_unit(unit) for unit in of_units.values()
+    ]
 
 
 def _sums(values_N: Floats, place_N: NDArray[np.int64]) -> Floats:
-    """Of the prompts of each unit."""
+    """The sums over the prompts of each unit."""
     found_U: Floats = np.bincount(place_N, values_N).astype(np.float64)
     return found_U
 

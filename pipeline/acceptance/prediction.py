@@ -1,7 +1,7 @@
 """Where a ratio of sums over N other prompts will be: the interval to compare counters of production with. numpy and scipy only.
 
-A confidence interval says where the figure over all prompts is. Counters over N prompts differ from that by their own sample too,
-so they are outside of it far more often than one minus its confidence, however good the examination is.
+A confidence interval states where the figure over all prompts is. Counters over N prompts differ from that by their own sample
+too, so they are outside of it far more often than one minus its confidence, however good the examination is.
 
 Prediction interval for the mean of N further observations (Hahn and Meeker 1991, Statistical Intervals, 4.8): the estimate +- t s
 sqrt(1/n + 1/N). Here s comes from the linearised residuals of the ratio, as for the confidence interval (`intervals.py`), with

@@ -18,9 +18,9 @@ from pipeline.acceptance.position_bins import accepted_by_bin, tokens_before_edg
 from pipeline.acceptance.rounds import (
     Acceptance,
     Convention,
+    ExpectedRounds,
     Floats,
     Lengths,
-    Rounds,
     examined_tokens,
     expected_rounds,
 )
@@ -101,10 +101,10 @@ def count_completions(
         "conversation": completions.conversations,
         "domain": completions.domains,
         "tokens": lengths_B.tolist(),
-        "rounds": np.stack([one.rounds.rounds_B for one in by_gamma], axis=1).tolist(),
-        "calls": np.stack([one.rounds.calls_B for one in by_gamma], axis=1).tolist(),
-        "rounds_variance": np.stack([one.variance_B for one in by_gamma], axis=1).tolist(),
-        "accepted_drafts": np.stack([one.rounds.accepted_BG.sum(1) for one in by_gamma], axis=1).tolist(),
+        "rounds": np.stack([at_gamma.rounds.rounds_B for at_gamma in by_gamma], axis=1).tolist(),
+        "calls": np.stack([at_gamma.rounds.calls_B for at_gamma in by_gamma], axis=1).tolist(),
+        "rounds_variance": np.stack([at_gamma.variance_B for at_gamma in by_gamma], axis=1).tolist(),
+        "accepted_drafts": np.stack([at_gamma.rounds.accepted_BG.sum(1) for at_gamma in by_gamma], axis=1).tolist(),
         "per_position": by_gamma[-1].rounds.accepted_BG.tolist(),
         "loop_tokens": loop_BT.sum(1).tolist(),
         "prompt_tokens": completions.prompt_tokens_B.tolist(),
@@ -123,7 +123,7 @@ def count_completions(
             accepted_BT,
             examined_BT,
             lengths_B,
-            [(one.a_BTP, one.rounds) for one in by_gamma],
+            [(at_gamma.a_BTP, at_gamma.rounds) for at_gamma in by_gamma],
         )
     rows = zip(*columns.values(), strict=True)
     return [PromptCounts(**dict(zip(columns, row, strict=True))) for row in rows]
@@ -134,7 +134,7 @@ class _AtGamma(NamedTuple):
 
     a_BTP: Floats
     drafted_BT: Lengths | None
-    rounds: Rounds
+    rounds: ExpectedRounds
     variance_B: Floats
 
     def examined(self, lengths_B: Lengths, gamma: int, convention: Convention) -> tuple[Floats, Floats]:
@@ -144,19 +144,19 @@ class _AtGamma(NamedTuple):
 def _by_gamma(
     completions: Completions, acceptance: Sequence[Acceptance], gammas: Sequence[int], convention: Convention
 ) -> list[_AtGamma]:
-    """At each of `gammas`. Where acceptance is the same at all of them, so is the array."""
-    lengths_B, most, found = completions.lengths_B, max(gammas), []
+    """The rounds at each of `gammas`. Where acceptance is the same at all of them, so is the array."""
+    lengths_B, most, at_gammas = completions.lengths_B, max(gammas), []
     padded: dict[int, tuple[Floats, Lengths | None]] = {}
     for gamma in gammas:
-        version = min(gamma, max(len(one.a) for one in acceptance))
+        version = min(gamma, max(len(item.a) for item in acceptance))
         if version not in padded:
-            a_BTP = _padded(completions, [one.at(gamma) for one in acceptance], most, convention)
-            drafted = [own for one in acceptance if (own := one.drafted_at(gamma)) is not None]
+            a_BTP = _padded(completions, [item.at(gamma) for item in acceptance], most, convention)
+            drafted = [own for item in acceptance if (own := item.drafted_at(gamma)) is not None]
             padded[version] = (a_BTP, _padded(completions, drafted, most, convention)[:, :, 0] if drafted else None)
         a_BTP, drafted_BT = padded[version]
         rounds = expected_rounds(a_BTP, lengths_B, gamma, convention, drafted_BT)
-        found.append(_AtGamma(a_BTP, drafted_BT, rounds, rounds_variance(a_BTP, lengths_B, gamma, convention)))
-    return found
+        at_gammas.append(_AtGamma(a_BTP, drafted_BT, rounds, rounds_variance(a_BTP, lengths_B, gamma, convention)))
+    return at_gammas
 
 
 def _of_every_token(completions: Completions, accepted_BT: Floats, loop_BT: NDArray[np.bool_]) -> dict[str, Any]:
@@ -199,13 +199,13 @@ def count_at_length(
     completions: Completions, acceptance: Sequence[Acceptance], gamma: int, convention: Convention
 ) -> LengthCounts:
     """Counts at one draft length. Raises as `count_completions`."""
-    (found,) = _by_gamma(completions, acceptance, [gamma], convention)
-    accepted_BG = found.rounds.accepted_BG
+    (at_gamma,) = _by_gamma(completions, acceptance, [gamma], convention)
+    accepted_BG = at_gamma.rounds.accepted_BG
     return LengthCounts(
         completions.conversations,
         completions.domains,
-        found.rounds.rounds_B,
-        found.variance_B,
+        at_gamma.rounds.rounds_B,
+        at_gamma.variance_B,
         accepted_BG.sum(1),
         accepted_BG.sum(0),
     )
@@ -227,18 +227,18 @@ def _padded(completions: Completions, values: Sequence[NDArray[Any]], max_gamma:
 
 
 def _used(values_BE: Floats, places_BE: NDArray[np.int64]) -> list[list[float]]:
-    """Without the bins behind a completion's last token."""
+    """The bins without those behind a completion's last token."""
     used_B = (places_BE[:, :-1] < places_BE[:, -1:]).sum(1)
     return [row[:used] for row, used in zip(values_BE.tolist(), used_B.tolist(), strict=True)]
 
 
 def shared_conversations(conversations: Iterable[str]) -> frozenset[str]:
-    """Those of several prompts; one entry a prompt. They are held as UTF-8: a tenth of the memory of a dictionary."""
+    """The conversations of several prompts; one entry a prompt. They are held as UTF-8: a tenth of the memory of a dictionary."""
     names, blocks = iter(conversations), [np.zeros(0, "S1")]
     while block := [name.encode() for name in islice(names, _BLOCK)]:
         blocks.append(np.array(block))
-    found, counts = np.unique(np.concatenate(blocks), return_counts=True)
-    return frozenset(name.decode() for name in found[counts > 1].tolist())
+    ids, counts = np.unique(np.concatenate(blocks), return_counts=True)
+    return frozenset(name.decode() for name in ids[counts > 1].tolist())
 
 
 def counts_json(counts: Sequence[PromptCounts]) -> list[dict[str, Any]]:

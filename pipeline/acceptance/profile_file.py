@@ -15,7 +15,7 @@ from pipeline.store.row_files import RowFile, read_listed_rows
 
 
 @dataclass(frozen=True)
-class Examination:
+class ProfileWithCounts:
     """The profile of a draft, and the counts of its prompts at the deployment's sampling."""
 
     profile: Profile
@@ -24,26 +24,26 @@ class Examination:
 
 @dataclass(frozen=True)
 class NotExamined:
-    """A draft that cannot be examined: it has no counts and no tokens, and `why` says the reason."""
+    """A draft that cannot be examined: it has no counts and no tokens, and `why` states the reason."""
 
     profile: Profile
     why: str
 
 
-def examined(found: Examination | NotExamined) -> Examination:
-    """For who has no use for a draft without figures: BrokenDraft with the reason."""
-    if isinstance(found, NotExamined):
-        raise BrokenDraft(f"the draft cannot be examined: {found.why}")
-    return found
+def examined(examination: ProfileWithCounts | NotExamined) -> ProfileWithCounts:
+    """The examination of a draft that has figures; else BrokenDraft with the reason."""
+    if isinstance(examination, NotExamined):
+        raise BrokenDraft(f"the draft cannot be examined: {examination.why}")
+    return examination
 
 
-def read_examination(directory: Path) -> Examination | NotExamined:
+def read_examination(directory: Path) -> ProfileWithCounts | NotExamined:
     """The examination in an `evaluate` artifact, row by row. UnderstudyError naming the file if it is damaged."""
     path = directory / FILE
     return _examination(read_profile(directory), read_listed_rows(path, ROWS, DEPLOYED, format_of(Profile)), str(path))
 
 
-def parse_examination(raw: Any, where: str) -> Examination | NotExamined:
+def parse_examination(raw: Any, where: str) -> ProfileWithCounts | NotExamined:
     """The content of an `acceptance.json`. UnderstudyError naming `where` and the first place that is wrong."""
     profile = parse_profile(raw, where)
 
@@ -53,11 +53,11 @@ def parse_examination(raw: Any, where: str) -> Examination | NotExamined:
     return _examination(profile, rows(), where)
 
 
-def _examination(profile: Profile, rows: Iterable[Any], where: str) -> Examination | NotExamined:
+def _examination(profile: Profile, rows: Iterable[Any], where: str) -> ProfileWithCounts | NotExamined:
     try:
         counts = CountTable.of(counts_from_json(rows))
         check_examination(profile, counts)
-        return Examination(profile, counts) if profile.broken is None else NotExamined(profile, profile.broken)
+        return ProfileWithCounts(profile, counts) if profile.broken is None else NotExamined(profile, profile.broken)
     except KeyError as missing:
         raise UnderstudyError(
             f"{where}: not a complete acceptance profile (no {missing}); examine the draft again"

@@ -61,7 +61,7 @@ class RatioSums:
         for label in np.unique(labels):
             counts_K = self._prompts.setdefault(str(label), np.zeros(self._ratios, dtype=np.int64))
             counts_K += present_NK[labels == label].sum(0)
-        held_N = np.array([one in self._shared for one in conversations or ()], dtype=bool)
+        held_N = np.array([conversation in self._shared for conversation in conversations or ()], dtype=bool)
         if conversations is None or not held_N.any():
             self._add_units(self._sums, pairs_2NK, present_NK, labels)
             return
@@ -96,7 +96,7 @@ class RatioSums:
         if not self._held:
             return self._sums
         if within not in self._all:
-            found = self._all[within] = {label: sums.copy() for label, sums in self._sums.items()}
+            sums_within = self._all[within] = {label: sums.copy() for label, sums in self._sums.items()}
             units = [self._held[conversation] for conversation in sorted(self._held)]
             if within:
                 parts = [(label, held_3K) for unit in units for label, held_3K in unit.items()]
@@ -104,7 +104,7 @@ class RatioSums:
                 parts = [(stratum_of_unit(unit), np.sum(list(unit.values()), axis=0)) for unit in units]
             held_U3K = np.stack([held_3K for _, held_3K in parts])
             labels = np.array([label for label, _ in parts])
-            self._add_units(found, held_U3K[:, :2].swapaxes(0, 1), held_U3K[:, 2] > 0, labels)
+            self._add_units(sums_within, held_U3K[:, :2].swapaxes(0, 1), held_U3K[:, 2] > 0, labels)
         return self._all[within]
 
     def _choose_origin(self, pairs_2NK: Floats, present_NK: NDArray[np.bool_]) -> None:

@@ -10,7 +10,7 @@ WIDTH = 8
 
 
 def repetition_mask(tokens: Sequence[int]) -> NDArray[np.bool_]:
-    """For each token, whether it lies inside an 8-gram that occurs more than once in the completion."""
+    """Whether each token lies inside an 8-gram that occurs more than once in the completion."""
     places: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for start in range(len(tokens) - WIDTH + 1):
         places[tuple(tokens[start : start + WIDTH])].append(start)

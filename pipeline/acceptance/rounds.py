@@ -63,7 +63,7 @@ CONVENTIONS = {
 
 
 @dataclass(frozen=True)
-class Rounds:
+class ExpectedRounds:
     """Expected counts for each completion (B)."""
 
     rounds_B: Floats  # target calls after the prefill
@@ -75,7 +75,7 @@ class Rounds:
 
 def expected_rounds(
     a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Convention, drafted_BT: Lengths | None = None
-) -> Rounds:
+) -> ExpectedRounds:
     """Expected counts over the tokens convention.start .. length - 1 of each completion.
 
     a_BT: (B, T) or (B, T, P), acceptance probability of each token; padding beyond a row's length is ignored. An unclipped
@@ -109,7 +109,7 @@ def expected_rounds(
         accepted_GB[:, :n] += under_JB[1:]
         under_JB[0] = np.where(t + 1 < own_B, next_start_B, 0.0)
     rounds_B = rows.unsort(rounds_B)
-    return Rounds(
+    return ExpectedRounds(
         rounds_B,
         rounds_B + convention.prefill_call,
         rows.unsort(proposed_B),

@@ -42,10 +42,10 @@ class Figure:
 
 def counted(prompts: int, conversations: int | None) -> str:
     """What figures are over, such as `60 prompts`, or `60 prompts of 20 conversations` where a conversation has several."""
-    found = f"{prompts:,} prompt{'' if prompts == 1 else 's'}"
+    counted = f"{prompts:,} prompt{'' if prompts == 1 else 's'}"
     if conversations is None:
-        return found
-    return f"{found} of {conversations:,} conversation{'' if conversations == 1 else 's'}"
+        return counted
+    return f"{counted} of {conversations:,} conversation{'' if conversations == 1 else 's'}"
 
 
 def units_needed(units: int, conversations: int | None) -> str:
@@ -60,7 +60,7 @@ def unit_name(conversations: int | None) -> str:
 
 @stored(kw_only=False)
 class Bounds:
-    """Of an interval; None where there is none."""
+    """The bounds of an interval; None where there is none."""
 
     low: Number | None
     high: Number | None
@@ -137,7 +137,7 @@ class SamplingSettings:
 
     @classmethod
     def of(cls, settings: SamplingFields) -> "SamplingSettings":
-        """Of a config section, or of `Sampling`."""
+        """The settings of a config section, or of `Sampling`."""
         return cls(settings.temperature, settings.top_k, settings.top_p, settings.min_p)
 
 
@@ -257,6 +257,6 @@ def read_profile(examination: Path) -> Profile:
     return parse_profile(read_head(path, ROWS, format_of(Profile)), str(path))
 
 
-def figures_of(found: Figures) -> dict[str, Any]:
+def figures_of(figures: Figures) -> dict[str, Any]:
     """The figures by name, for a class that adds fields to them."""
-    return {item.name: getattr(found, item.name) for item in fields(Figures)}
+    return {item.name: getattr(figures, item.name) for item in fields(Figures)}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.acceptance.rounds import Floats, Lengths, Rounds
+from pipeline.acceptance.rounds import ExpectedRounds, Floats, Lengths
 from pipeline.store.parsing import Count, Number, stored
 
 Labels = NDArray[np.uint8]
@@ -42,7 +42,7 @@ def count_segments(
     accepted_BT: Floats,
     examined_BT: Floats,
     lengths_B: Lengths,
-    by_gamma: Sequence[tuple[Floats, Rounds]],
+    by_gamma: Sequence[tuple[Floats, ExpectedRounds]],
 ) -> list[dict[str, SegmentCounts]]:
     """Counts of each completion by the name of the segment. `labels`: of each completion, at least its length. `accepted_BT` and
     `examined_BT`: numerator and denominator of the acceptance rate, by token. `by_gamma` has for gamma 1, 2, ... the
@@ -57,8 +57,8 @@ def count_segments(
     accepted_BT, examined_BT = accepted_BT[:, :width], examined_BT[:, :width]
 
     def summed(weights_BT: NDArray[Any]) -> Floats:
-        found = np.bincount(places_BT.ravel(), weights_BT.ravel(), batch * (segments + 1)).astype(np.float64)
-        return found.reshape(batch, segments + 1)[:, :segments]
+        sums = np.bincount(places_BT.ravel(), weights_BT.ravel(), batch * (segments + 1)).astype(np.float64)
+        return sums.reshape(batch, segments + 1)[:, :segments]
 
     rounds_GBS, emitted_GBS = [], []
     for tokens_BT, (_, rounds) in zip(_tokens_of_rounds([a for a, _ in by_gamma], lengths_B), by_gamma, strict=True):
@@ -105,5 +105,5 @@ def _tokens_of_rounds(by_gamma: Sequence[Floats], lengths_B: Lengths) -> Iterato
         yield tokens_BT
 
 
-def segments_json(found: Mapping[str, SegmentCounts]) -> dict[str, dict[str, object]]:
-    return {name: dict(vars(counts)) for name, counts in found.items()}
+def segments_json(segments: Mapping[str, SegmentCounts]) -> dict[str, dict[str, object]]:
+    return {name: dict(vars(counts)) for name, counts in segments.items()}

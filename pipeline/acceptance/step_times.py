@@ -62,7 +62,7 @@ class StepTimes:
     draft: Text | None = None  # digest of the draft that was timed
     needed_seconds: Number | None = None  # for enough prompts and tokens, where `evaluate.speed.seconds` was not enough
     check: SpeedCheck | None = None  # None where the speedup of that draft is not measurable
-    target_passes: Text | None = None  # "compiled", "graphs" or "eager"; None: an earlier version did not say it
+    target_passes: Text | None = None  # "compiled", "graphs" or "eager"; None: an earlier version did not state it
 
     @property
     def turns(self) -> int:
@@ -82,19 +82,19 @@ def write_step_times(directory: Path, times: StepTimes) -> None:
 
 
 def find_step_times(directory: Path) -> StepTimes | None:
-    """None where there is no such file. UnderstudyError naming the file if it is damaged."""
+    """The step times of an artifact; None where there is no such file. UnderstudyError naming the file if it is damaged."""
     return format_of(StepTimes, _check).find(directory / FILE)
 
 
 def draft_speed(times: StepTimes, per_round: Mapping[int, Figure], tokens: int, confidence: float) -> DraftSpeed:
     """Decoding with a draft of this shape, at the draft length with the most tokens per second. `per_round`: its examined tokens
     per round, of every length that was timed; `tokens`: those of the examined completions."""
-    found = speed_at_best_length(times.plain, times.rounds, per_round, confidence)
-    reason = _too_little(times, per_round[found.gamma], tokens) or found.not_measurable or _contradiction(times.check)
-    if reason is not None and reason == found.not_measurable:
+    speed = speed_at_best_length(times.plain, times.rounds, per_round, confidence)
+    reason = _too_little(times, per_round[speed.gamma], tokens) or speed.not_measurable or _contradiction(times.check)
+    if reason is not None and reason == speed.not_measurable:
         reason += _MEASURE_AGAIN
-    speedup = None if reason is not None else found.speedup
-    return replace(found, speedup=speedup, not_measurable=reason, check=times.check)
+    speedup = None if reason is not None else speed.speedup
+    return replace(speed, speedup=speedup, not_measurable=reason, check=times.check)
 
 
 def speed_at_best_length(
@@ -103,11 +103,11 @@ def speed_at_best_length(
     per_round: Mapping[int, Figure],
     confidence: float,
 ) -> DraftSpeed:
-    """From seconds of a step of plain decoding and of a round at each draft length, in the same turns, and tokens per round. The
-    speedup is not measurable where there are too few turns for bounds, or where the turns differ too much."""
-    rates = {length: [per_round[length].value / one for one in seconds] for length, seconds in rounds.items()}
+    """The speed by seconds of a step of plain decoding and of a round at each draft length, in the same turns, and tokens per
+    round. The speedup is not measurable where there are too few turns for bounds, or where the turns differ too much."""
+    rates = {length: [per_round[length].value / own for own in seconds] for length, seconds in rounds.items()}
     best = max(rates, key=lambda length: median(rates[length]))
-    of_steps = of_turns([rate * one for rate, one in zip(rates[best], plain, strict=True)], confidence)
+    of_steps = of_turns([rate * own for rate, own in zip(rates[best], plain, strict=True)], confidence)
     rate, reason = of_turns(rates[best], confidence), differ_too_much(plain, rounds, confidence)
     if of_steps.low is None:
         reason = f"{len(plain)} turns are too few for a {100 * confidence:g}% interval, {least_turns(confidence)} are needed."
@@ -123,10 +123,10 @@ def differ_too_much(
     plain: Sequence[float], rounds: Mapping[int, Sequence[float]], confidence: float = 0.95
 ) -> str | None:
     """Why these times are no measurement, whatever the draft: at some draft length the bounds of plain / round, which is taken
-    within each turn, are too far apart to say anything. None where they are not, and for too few turns."""
+    within each turn, are too far apart to show anything. None where they are not, and for too few turns."""
     spread = dict[int, float]()
     for length, seconds in rounds.items():
-        ratio = of_turns([one / other for one, other in zip(plain, seconds, strict=True)], confidence)
+        ratio = of_turns([own / other for own, other in zip(plain, seconds, strict=True)], confidence)
         spread[length] = 1.0 if ratio.low is None or ratio.high is None else ratio.high / ratio.low
     worst = max(spread, key=lambda length: spread[length])
     if spread[worst] <= _MOST_SPREAD:
@@ -179,7 +179,7 @@ def decoding_speed(
         tokens=times.tokens,
         turns=times.turns,
         confidence=confidence,
-        plain=of_turns([1 / one for one in times.plain], confidence),
+        plain=of_turns([1 / pace for pace in times.plain], confidence),
         baseline=baseline,
         candidate=candidate,
         examined_prompts=prompts,

@@ -58,11 +58,8 @@ def compare(counts: Counts | None, expected: Expected | None, digest: str, margi
     if not is_other or all(abs(share.rate - share.predicted) <= margin for share in shares):
         return production
     ways = ("greedily", "by sampling") if expected.draft_sampling == "probabilistic" else ("by sampling", "greedily")
-    why = (
-        f"{production.why}; that is what a draft shows whose tokens are chosen {ways[0]}, and the export has them "
-        f"chosen {ways[1]}"
-    )
-    return replace(production, state="otherwise", why=why)
+    shown = f"that is what a draft shows whose tokens are chosen {ways[0]}, and the export has them chosen {ways[1]}"
+    return replace(production, state="otherwise", why=f"{production.why}; {shown}")
 
 
 def _shares(counts: Counts, predicted: Predicted) -> list[WatchedShare]:

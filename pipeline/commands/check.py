@@ -13,7 +13,7 @@ from pipeline.commands.options import DEFAULT_STORE, DraftName, RunId, StorePath
 from pipeline.progress import say
 
 if TYPE_CHECKING:
-    from pipeline.acceptance.baseline import Examined
+    from pipeline.acceptance.baseline import ExaminedCounts
     from pipeline.examination.on_completions import Settings
     from pipeline.judgement.regression import Comparison
     from pipeline.registry.named import Draft
@@ -164,14 +164,14 @@ def _writing(inputs: _Inputs) -> str:
     return shlex.join([*words, "--update-baseline"])
 
 
-def _read(baseline: Path) -> "Examined":
+def _read(baseline: Path) -> "ExaminedCounts":
     from pipeline.acceptance.baseline import read_baseline
     from pipeline.store.files import read_user_json
 
     return read_baseline(read_user_json(baseline, "write it again with --update-baseline"), str(baseline))
 
 
-def _open(inputs: _Inputs, before: "Examined | None") -> "tuple[Artifact, Settings]":
+def _open(inputs: _Inputs, before: "ExaminedCounts | None") -> "tuple[Artifact, Settings]":
     """The completions, and how a draft is examined on them. No model is loaded."""
     from pipeline.store.artifacts import Store
     from pipeline.store.runs import find_built, require_run
@@ -194,7 +194,7 @@ def _named(inputs: _Inputs) -> "Draft":
     return find_draft(inputs.draft, Store(inputs.store), "--draft")
 
 
-def _examine(stored: "Artifact", draft: "Draft", settings: "Settings") -> "Examined":
+def _examine(stored: "Artifact", draft: "Draft", settings: "Settings") -> "ExaminedCounts":
     from pipeline.errors import BrokenDraft, Refused
     from pipeline.examination.on_completions import examine_on
     from pipeline.running.examined_drafts import with_target
@@ -205,7 +205,7 @@ def _examine(stored: "Artifact", draft: "Draft", settings: "Settings") -> "Exami
         raise Refused(f"regression: {error}") from None
 
 
-def _settings(inputs: _Inputs, before: "Examined | None", record: "RunRecord | None") -> "Settings":
+def _settings(inputs: _Inputs, before: "ExaminedCounts | None", record: "RunRecord | None") -> "Settings":
     """How a draft is examined: as the baseline was; for a new baseline as the run's config sets."""
     from pipeline.config.stored import run_config
     from pipeline.errors import UsageError

@@ -10,7 +10,7 @@ from pipeline.progress import say_json
 from pipeline.registry.draft_names import COMPARED_FORMS
 
 if TYPE_CHECKING:
-    from pipeline.acceptance.baseline import Examined
+    from pipeline.acceptance.baseline import ExaminedCounts
 
 
 def compare(
@@ -61,7 +61,7 @@ def compare(
         print_comparison(labels, comparison)
 
 
-def _read(baseline: Path, text: str) -> "Examined":
+def _read(baseline: Path, text: str) -> "ExaminedCounts":
     from pipeline.acceptance.baseline import read_baseline
     from pipeline.store.files import read_user_json
 

@@ -127,7 +127,7 @@ def decode(
     from pipeline.examination.one_decode import DecodeSettings, OneDecode
     from pipeline.examination.one_prompt import of_row, of_text
     from pipeline.speculation.batch import Request
-    from pipeline.speculation.deployed import FILE, Known, resolve
+    from pipeline.speculation.deployed import FILE, StatedSettings, resolve
 
     known = [*of_runs({draft: named}, options), *options]
     pair = load_named_pair(target, {draft: named}, dtype, device, trust_remote_code)
@@ -135,7 +135,7 @@ def decode(
         chosen = of_text(pair, text, chat, max_new_tokens)
     else:
         chosen = of_row(pair, source, row or 1, chat, max_new_tokens)
-    deployed = resolve([Known(FILE, pair.sampling_defaults), *chosen.sampling, *known])
+    deployed = resolve([StatedSettings(FILE, pair.sampling_defaults), *chosen.sampling, *known])
     settings = DecodeSettings(
         sampling=deployed.sampling,
         greedy_draft=draft_sampling == "greedy",

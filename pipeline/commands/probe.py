@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pipeline.config.evaluate import EvaluateConfig
     from pipeline.drafts.named_pair import NamedPair
     from pipeline.examination.probe import Probe
-    from pipeline.speculation.deployed import Deployed, Known
+    from pipeline.speculation.deployed import Deployed, StatedSettings
     from pipeline.speculation.settings import Sampling
 
 _Drafts = Annotated[
@@ -167,7 +167,11 @@ class _Asked:
 
 
 def _examine(
-    pair: "NamedPair", asked: _Asked, known: "list[Known]", settings: "EvaluateConfig", cost_ratio: float | None
+    pair: "NamedPair",
+    asked: _Asked,
+    known: "list[StatedSettings]",
+    settings: "EvaluateConfig",
+    cost_ratio: float | None,
 ) -> "tuple[Probe, list[str], Deployed]":
     """The figures, notes on prompts that were left out, and the sampling. `known`: settings beside those of pair and prompts."""
     import tempfile
@@ -176,7 +180,7 @@ def _examine(
     from pipeline.examination.probe import complete, read_prompts
     from pipeline.examination.probe import probe as examine
     from pipeline.progress import Progress
-    from pipeline.speculation.deployed import FILE, Known, resolve
+    from pipeline.speculation.deployed import FILE, StatedSettings, resolve
 
     if asked.chat and not pair.tokenizer.chat_template:
         raise UsageError("--chat: the target's tokenizer has no chat template; leave the option out")
@@ -186,7 +190,7 @@ def _examine(
     with tempfile.TemporaryDirectory() as scratch:
         if asked.prompts is not None:
             chosen = read_prompts(asked.prompts, pair, asked.chat, asked.count, pair.context - new)
-            notes, known = chosen.notes, [Known(FILE, pair.sampling_defaults), *chosen.sampling, *known]
+            notes, known = chosen.notes, [StatedSettings(FILE, pair.sampling_defaults), *chosen.sampling, *known]
             complete(pair, chosen.prompts, resolve(known).sampling, new, Path(scratch), progress)
         where, deployed = asked.completions or Path(scratch), resolve(known)
         probed = examine(pair, where, deployed.sampling, settings, cost_ratio, asked.count, progress)

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pipeline.config.root import Config
     from pipeline.registry.named import Draft
-    from pipeline.speculation.deployed import Known
+    from pipeline.speculation.deployed import StatedSettings
 
 
-def of_options(temperature: float | None, top_k: int | None, top_p: float | None, min_p: float | None) -> "list[Known]":
+def of_options(
+    temperature: float | None, top_k: int | None, top_p: float | None, min_p: float | None
+) -> "list[StatedSettings]":
     """What the options set. UsageError for what no config may set either."""
     from pydantic import ValidationError
 
     from pipeline.config.generate import SamplingConfig
     from pipeline.errors import UsageError
-    from pipeline.speculation.deployed import Known
+    from pipeline.speculation.deployed import StatedSettings
 
     all_of_them = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given = {name: value for name, value in all_of_them.items() if value is not None}
@@ -26,17 +28,17 @@ def of_options(temperature: float | None, top_k: int | None, top_p: float | None
         wrong = error.errors()[0]
         option = f"--{str(wrong['loc'][0]).replace('_', '-')}"
         raise UsageError(f"{option} {wrong['input']:g}: {wrong['msg'][:1].lower()}{wrong['msg'][1:]}") from None
-    return [Known(f"--{name.replace('_', '-')}", {name: value}) for name, value in given.items()]
+    return [StatedSettings(f"--{name.replace('_', '-')}", {name: value}) for name, value in given.items()]
 
 
-def of_runs(drafts: "Mapping[str, Draft]", options: "list[Known]") -> "list[Known]":
+def of_runs(drafts: "Mapping[str, Draft]", options: "list[StatedSettings]") -> "list[StatedSettings]":
     """What the configs of the runs set that trained `drafts`, by name. UsageError where they set different things that the
     `options` do not settle."""
     from pipeline.errors import UsageError
-    from pipeline.speculation.deployed import Known, resolve
+    from pipeline.speculation.deployed import StatedSettings, resolve
 
     known = {
-        name: Known(f"the config of run {run}", config.sampling.model_dump())
+        name: StatedSettings(f"the config of run {run}", config.sampling.model_dump())
         for name, (run, config) in _configs(drafts, "sampling").items()
     }
     settings = {name: resolve([config, *options]).sampling for name, config in known.items()}

@@ -71,8 +71,8 @@ def fitting_draft(
 def lacking_rows(
     target: Any, own: Any, width: int | None, text: Callable[[], Mapping[int, int]] = dict[int, int]
 ) -> list[int]:
-    """As `gained_tokens`; the UsageError for tokenizers of different families says what `pair.draft.vocabulary` would do. `text`:
-    gives how often prompts have each token."""
+    """What `gained_tokens` gives; the UsageError for tokenizers of different families states what `pair.draft.vocabulary` would
+    do. `text`: gives how often prompts have each token."""
     try:
         return gained_tokens(target, own, width)
     except UsageError as error:
@@ -141,7 +141,7 @@ def transplanted(
     dtype: str,
     trust_remote_code: bool,
 ) -> tuple[Any, TransplantFacts, TokenRows]:
-    """As `draft_of_other_vocabulary`: the model in host memory, and how each row was made."""
+    """What `draft_of_other_vocabulary` saves: the model in host memory, and how each row was made."""
     require_float_weights(given)
     own = load_tokenizer(given, trust_remote_code)
     own_width = find_width(given, trust_remote_code)

@@ -22,7 +22,7 @@ TRAINED_ON = "trained_on.json"
 def find_draft(given: Path, places: Places) -> Path:
     """The draft's model directory. `given` is a pair, distill or quantize artifact, or already a model directory.
 
-    Of a pair artifact it is the base draft, which may be outside the store; `places` then says where. Raises UnderstudyError if
+    Of a pair artifact it is the base draft, which may be outside the store; `places` then states where. Raises UnderstudyError if
     the directory has no config.json.
     """
     if (given / PAIR_FILE).exists():
@@ -64,7 +64,7 @@ class TrainedOn:
 
     def write(self, draft: Path) -> None:
         """Write `trained_on.json` into the draft's directory."""
-        write_json(draft / TRAINED_ON, {name: sorted(found) for name, found in vars(self).items()})
+        write_json(draft / TRAINED_ON, {name: sorted(ids) for name, ids in vars(self).items()})
 
 
 NOTHING = TrainedOn(frozenset())

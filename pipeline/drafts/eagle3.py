@@ -21,7 +21,7 @@ from pipeline.drafts.kinds import EAGLE3, Trait
 from pipeline.models.devices import upload
 from pipeline.speculation.batch import Batch
 from pipeline.speculation.cache import RaggedCache
-from pipeline.speculation.drafter import Examined, GoOn, Proposal
+from pipeline.speculation.drafter import DraftScores, GoOn, Proposal
 from pipeline.speculation.hidden_states import Features
 from pipeline.speculation.rules import Rules
 from pipeline.speculation.sampling import precise
@@ -62,7 +62,7 @@ class Eagle3Draft:
         return Eagle3Drafter(self.model, self.vocabulary, batch, rules, prefill)
 
     @torch.inference_mode()
-    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> Examined:
+    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> DraftScores:
         """As `LoadedDraft.examine`: one pass over the text and one a further place, for all gammas."""
         return examined(batch, self.logits_on(batch, gamma, features), gamma, gamma, sampling)
 
@@ -108,7 +108,8 @@ class Eagle3Draft:
 
 
 def _first_rows(batch: PaddedBatch) -> list[int]:
-    """By completion, the row from which a round at its first token drafts: the last token of the prompt with the state before."""
+    """The row of each completion from which a round at its first token drafts: the last token of the prompt with the state
+    before."""
     return [len(row.prompt) - 2 for row in batch.rows]
 
 
@@ -127,7 +128,7 @@ class AllStarts:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
     ) -> torch.Tensor:
         groups, window = query.shape[1] // key.shape[1], self.windows[layer]
-        key, value = (one.repeat_interleave(groups, dim=1) for one in (key, value))
+        key, value = (states.repeat_interleave(groups, dim=1) for states in (key, value))
         if self.place == 0:
             self._true[layer] = key, value
             found_BATW = self._causal(query, key, value, scale, window)

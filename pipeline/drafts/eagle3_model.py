@@ -32,7 +32,7 @@ _PARTS: dict[str, tuple[Any, Any, Any]] = {
 
 
 class OwnAttention(Protocol):
-    """In the place of an attention mask: attention that is not over one text."""
+    """Stands in the place of an attention mask: attention that is not over one text."""
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
@@ -120,12 +120,14 @@ class Eagle3Model(nn.Module):
         """Multiply-accumulate operations of a draft token; the target's states are combined once a round, and left out."""
         others = (self.embed_tokens.weight, self.fc.weight)
         return sum(
-            one.numel() for one in self.parameters() if one.dim() == 2 and all(one is not other for other in others)
+            weight.numel()
+            for weight in self.parameters()
+            if weight.dim() == 2 and all(weight is not other for other in others)
         )
 
     @property
     def windows(self) -> list[int | None]:
-        """By layer, how many tokens it attends to; None: all."""
+        """How many tokens each layer attends to; None: all."""
         types = getattr(self.config, "layer_types", None) or ["full_attention"] * len(self.layers)
         size = getattr(self.config, "sliding_window", None)
         return [size if types[number] == "sliding_attention" else None for number in range(len(self.layers))]
@@ -134,7 +136,7 @@ class Eagle3Model(nn.Module):
         """The target's states of all layers as one, (B, T, H)."""
         states = [features[layer].to(self.device, self.dtype) for layer in self.layer_ids]
         if self.fc_norm is not None:
-            states = [norm(one) for norm, one in zip(self.fc_norm, states, strict=True)]
+            states = [norm(state) for norm, state in zip(self.fc_norm, states, strict=True)]
         joined = torch.cat(states, dim=-1)
         combined: torch.Tensor = self.fc(joined if self.input_norm is None else self.input_norm(joined))
         return combined
@@ -158,7 +160,7 @@ class Eagle3Model(nn.Module):
         return logits
 
     def as_forward(self, vocabulary: int) -> "_Alone":
-        """As `speculation.forward.Forward`, for measurements."""
+        """The head as `speculation.forward.Forward`, for measurements."""
         return _Alone(self, vocabulary)
 
     def over_target(self, logits_xD: torch.Tensor, vocabulary: int) -> torch.Tensor:

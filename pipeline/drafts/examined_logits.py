@@ -1,4 +1,4 @@
-"""What a draft with logits at each start of a round says of the completion's tokens. Shapes as in `speculation/drafter.py`; N
+"""What a draft with logits at each start of a round states of the completion's tokens. Shapes as in `speculation/drafter.py`; N
 tokens of the completions of a batch, H hidden size, n rows of a chunk."""
 
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ import torch
 
 from pipeline.errors import BrokenDraft
 from pipeline.models.devices import upload
-from pipeline.speculation.drafter import Examined
+from pipeline.speculation.drafter import DraftScores
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.teacher_forced import PaddedBatch, chunk_rows
@@ -48,7 +48,9 @@ def logits_by_place(draft: _HasLogits, batch: PaddedBatch, hidden_PBSH: Iterable
             yield Logits(place, part, logits_nV, tokens_N[part])
 
 
-def examined(batch: PaddedBatch, by_place: Iterable[Logits], places: int, gamma: int, sampling: Sampling) -> Examined:
+def examined(
+    batch: PaddedBatch, by_place: Iterable[Logits], places: int, gamma: int, sampling: Sampling
+) -> DraftScores:
     """Hits of the argmax at temperature 0, else log q, at all places; a block ends after `places` of them. Nothing is drafted
     before the second token of a text: the target has no hidden state yet."""
     nothing: Any = False if sampling.greedy else -np.inf
@@ -64,4 +66,4 @@ def examined(batch: PaddedBatch, by_place: Iterable[Logits], places: int, gamma:
     at_once = [number for number, row in enumerate(batch.rows) if len(row.prompt) < 2]
     for number in at_once:
         drafted[number][0], values[number][0] = 0, nothing
-    return Examined(values, hits=sampling.greedy, drafted=drafted if lacking > 0 or at_once else None)
+    return DraftScores(values, hits=sampling.greedy, drafted=drafted if lacking > 0 or at_once else None)

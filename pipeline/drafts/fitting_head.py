@@ -35,7 +35,7 @@ def require_fitting(head: Path | HeadShape, target: Path, trust_remote_code: boo
 
 def parameters_of_untrained(head: HeadShape, target: Path, trust_remote_code: bool) -> int:
     """How many parameters a head that is made for the model in `target` will have. UsageError as `require_fitting`."""
-    return sum(one.numel() for one in _untrained(head, empty_model(target, trust_remote_code)).parameters())
+    return sum(weight.numel() for weight in _untrained(head, empty_model(target, trust_remote_code)).parameters())
 
 
 def _untrained(head: HeadShape, target: Any) -> Any:

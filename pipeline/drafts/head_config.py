@@ -2,7 +2,7 @@
 
 Three programs write such files, and engines read all of them: speculators (`speculators_model_type`, the layer in
 `transformer_layer_config`), EAGLE's own (`LlamaForCausalLMEagle3`, the layer's sizes at the top) and Medusa's. Where a file does
-not say what engines and trainers fill in differently, it is refused: a head that is computed in another way than it was trained
+not state what engines and trainers fill in differently, it is refused: a head that is computed in another way than it was trained
 loses acceptance, and nothing else shows it.
 """
 

@@ -61,7 +61,7 @@ def require_smaller(target: Path, draft: Path, trust_remote_code: bool = False) 
 
 @contextmanager
 def layers_of(directory: Path) -> Iterator[None]:
-    """Of a stranger's config transformers raises what it happens upon: a UsageError that names the head's."""
+    """Inside, whatever transformers raises on a stranger's config becomes a UsageError that names the head's."""
     try:
         yield
     except UnderstudyError:
@@ -99,7 +99,7 @@ def head_facts(directory: Path, origin: Path, target: Shape, dtype: str) -> dict
 
 
 def serving_facts(directory: Path, target: Path, trust_remote_code: bool = False) -> dict[str, Any]:
-    """`stored_pair.HeadFacts` of a head, which say whether an engine serves it."""
+    """`stored_pair.HeadFacts` of a head, which state whether an engine serves it."""
     layers = int(load_config(target, trust_remote_code).get_text_config().num_hidden_layers)
     head = read_head(directory)
     return {"kind": head.kind.name, "longest": head.longest, "traits": list(head.traits(layers))}

@@ -32,7 +32,7 @@ DraftWithWeights = PlainDraft | Eagle3Draft | MedusaDraft
 
 
 @dataclass(frozen=True, kw_only=True)
-class DraftSource:
+class DraftOrigin:
     """What a draft is loaded from: the same in every process that examines it."""
 
     kind: KindName
@@ -133,7 +133,7 @@ def lacking_tokens(pair: Pair, path: Path, trusted: bool) -> list[int]:
     return gained
 
 
-def _with_weights(source: DraftSource, device: torch.device) -> LoadedDraft:
+def _with_weights(source: DraftOrigin, device: torch.device) -> LoadedDraft:
     assert source.files is not None
     pair, path = source.files
 
@@ -144,7 +144,7 @@ def _with_weights(source: DraftSource, device: torch.device) -> LoadedDraft:
     return load_draft(pair, path, source.dtype, device, source.trust_remote_code, target)
 
 
-_LOADERS: dict[KindName, Callable[[DraftSource, torch.device], LoadedDraft]] = {
+_LOADERS: dict[KindName, Callable[[DraftOrigin, torch.device], LoadedDraft]] = {
     **dict.fromkeys((PLAIN.name, TLI.name, EAGLE3.name, MEDUSA.name), _with_weights),
     LOOKUP.name: lambda source, device: PromptLookup(source.lookup_ngram),
     SUFFIX.name: lambda source, device: SuffixMatching(SuffixSettings()),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pipeline.drafts.kinds import LOOKUP
 from pipeline.drafts.text_drafter import TextDrafter
 from pipeline.speculation.batch import Batch
-from pipeline.speculation.drafter import Examined
+from pipeline.speculation.drafter import DraftScores
 from pipeline.speculation.hidden_states import Features
 from pipeline.speculation.rules import Rules
 from pipeline.speculation.settings import Sampling
@@ -35,10 +35,12 @@ class PromptLookup:
     def begin(self, batch: Batch, rules: Rules, prefill: int) -> TextDrafter:
         return TextDrafter(batch, partial(_Index, self.ngram))
 
-    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None = None) -> Examined:
+    def examine(
+        self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None = None
+    ) -> DraftScores:
         """As `LoadedDraft.examine`; the same at every temperature."""
         values, drafted = zip(*(self._examine(row, gamma) for row in batch.rows), strict=True)
-        return Examined(values, hits=True, drafted=drafted)
+        return DraftScores(values, hits=True, drafted=drafted)
 
     def _examine(self, row: TokenizedCompletion, gamma: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         text = np.concatenate([row.prompt, row.tokens]).tolist()
@@ -76,7 +78,7 @@ class _Index:
             self._ends[tuple(text[end - 1 - n : end - 1])] = end - 1
 
     def find(self, text: Sequence[int], end: int) -> int:
-        """Where the continuation begins of the longest n-gram that ends at `end`; -1 if none occurred before."""
+        """The place where the continuation begins of the longest n-gram that ends at `end`; -1 if none occurred before."""
         for n in range(min(self._longest, end), 0, -1):
             if (place := self._ends.get(tuple(text[end - n : end]))) is not None:
                 return place

@@ -20,7 +20,7 @@ from pipeline.drafts.kinds import MEDUSA, Trait
 from pipeline.errors import UsageError
 from pipeline.models.devices import upload
 from pipeline.speculation.batch import Batch
-from pipeline.speculation.drafter import Examined, GoOn, Proposal
+from pipeline.speculation.drafter import DraftScores, GoOn, Proposal
 from pipeline.speculation.hidden_states import NORMED, Features
 from pipeline.speculation.rules import Rules
 from pipeline.speculation.sampling import precise
@@ -59,7 +59,7 @@ class MedusaModel(nn.Module):
     @property
     def macs_per_token(self) -> int:
         """Multiply-accumulate operations of a draft token."""
-        return sum(one.numel() for part in (self.blocks[0], self.lm_heads[0]) for one in part.parameters())
+        return sum(weight.numel() for part in (self.blocks[0], self.lm_heads[0]) for weight in part.parameters())
 
     def logits(self, hidden_nH: torch.Tensor, place: int, vocabulary: int) -> torch.Tensor:
         """The logits of head `place`, (n, V)."""
@@ -71,7 +71,7 @@ class MedusaModel(nn.Module):
         return whole[:, :vocabulary]
 
     def as_forward(self, vocabulary: int) -> "_Alone":
-        """As `speculation.forward.Forward`, for measurements."""
+        """The heads as `speculation.forward.Forward`, for measurements."""
         return _Alone(self, vocabulary)
 
 
@@ -107,7 +107,7 @@ class MedusaDraft:
         return MedusaDrafter(self, batch, rules)
 
     @torch.inference_mode()
-    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> Examined:
+    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> DraftScores:
         """As `LoadedDraft.examine`: blocks have at most as many places as there are heads."""
         places = min(gamma, self.longest)
         return examined(batch, self.logits_on(batch, places, features), places, gamma, sampling)
@@ -149,7 +149,7 @@ class _Alone:
         return model.logits(hidden_nH, 0, self._vocabulary).view(len(ids_BT), keep, -1)
 
     def select(self, caches: None, rows: Sequence[int]) -> None:
-        """As above."""
+        """Select nothing: the heads keep no state of rows."""
 
 
 class MedusaDrafter:

@@ -1,6 +1,6 @@
 """A head in the layout of those who published its kind first, which some engines read and no other. The numbers are the same.
 
-What a layout cannot say is not known here: `engines/heads.py` has refused such heads. Shapes as in `eagle3_model.py`.
+What a layout cannot state is not known here: `engines/heads.py` has refused such heads. Shapes as in `eagle3_model.py`.
 """
 
 from collections.abc import Mapping
@@ -93,7 +93,7 @@ def _eagle_name(name: str, layers: int) -> str:
 
 
 def _rope(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """As every version of transformers reads it."""
+    """The rotary settings as every version of transformers reads them."""
     scaling = {name: value for name, value in parameters.items() if name != "rope_theta"}
     rope: dict[str, Any] = {"rope_theta": parameters["rope_theta"]}
     return rope if scaling.get("rope_type", "default") == "default" else rope | {"rope_scaling": scaling}

@@ -16,7 +16,7 @@ from pipeline.errors import BrokenDraft
 from pipeline.models.placement import input_device
 from pipeline.speculation.batch import Batch
 from pipeline.speculation.choice import choose_forward
-from pipeline.speculation.drafter import Examined, GoOn, Proposal
+from pipeline.speculation.drafter import DraftScores, GoOn, Proposal
 from pipeline.speculation.forward import CachedModel, Forward
 from pipeline.speculation.hidden_states import Features
 from pipeline.speculation.rules import Rules
@@ -52,7 +52,9 @@ class PlainDraft:
     def begin(self, batch: Batch, rules: Rules, prefill: int) -> "PlainDrafter":
         return PlainDrafter(self.forward, batch, rules, prefill)
 
-    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None = None) -> Examined:
+    def examine(
+        self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None = None
+    ) -> DraftScores:
         """As `LoadedDraft.examine`: one pass, whatever gamma. At temperature 0 the values are hits of the argmax."""
         if batch.width > (context := _context(self.model)):
             raise BrokenDraft(
@@ -62,7 +64,7 @@ class PlainDraft:
         found_N: Floats = np.empty(len(batch.tokens_N))
         for _, part, logits_nV, tokens_n in self.logits_on(batch, 1):
             found_N[part] = _is_best(logits_nV, tokens_n) if sampling.greedy else _log_q(logits_nV, tokens_n, sampling)
-        return Examined(batch.by_row(found_N), hits=sampling.greedy)
+        return DraftScores(batch.by_row(found_N), hits=sampling.greedy)
 
     def logits_on(self, batch: PaddedBatch, places: int, features: Features | None = None) -> Iterator[Logits]:
         """The logits at each token of the batch, which are those of any round."""

@@ -1,5 +1,5 @@
-"""Which tokens of a target a draft with another tokenizer has too: by their bytes, by their role, or as the config says; and the
-draft's tokens for the bytes of the others. Knows no model."""
+"""Which tokens of a target a draft with another tokenizer has too: by their bytes, by their role, or as the config states; and
+the draft's tokens for the bytes of the others. Knows no model."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class SharedTokens:
     special: Mapping[int, tuple[int, ...]]  # to the draft's tokens of its role, its name, or `pair.draft.tokens`
     others: tuple[int, ...]
     padded: tuple[int, ...]  # ids without a token
-    unmatched: tuple[int, ...]  # of `others`, the special tokens: nothing says what they are in the draft's text
+    unmatched: tuple[int, ...]  # of `others`, the special tokens: nothing states what they are in the draft's text
 
     def in_words(self, text: Mapping[int, int]) -> str:
         """How much of the target's vocabulary the draft has, for people. `text`: how often prompts have each token; empty where
@@ -84,7 +84,9 @@ class Vocabularies:
         if not _is_text(text):
             return []
         splits = self._in_the_middle(text.decode())
-        return next((ids for ids in splits if b"".join(self._ours.ordinary.get(one, b"") for one in ids) == text), [])
+        return next(
+            (ids for ids in splits if b"".join(self._ours.ordinary.get(token, b"") for token in ids) == text), []
+        )
 
     def _in_the_middle(self, text: str) -> Iterator[list[int]]:
         for sign, before in self._before.items():
@@ -134,7 +136,7 @@ class Vocabularies:
                     f"pair.draft.tokens.{token}: the target has no such token; correct or remove it{meant}"
                 )
             ids = next(self._in_the_middle(text), self._split(text))
-            if not ids or any(one not in self._ours.ordinary and one not in self._ours.special for one in ids):
+            if not ids or any(token not in self._ours.ordinary and token not in self._ours.special for token in ids):
                 raise UsageError(
                     f"pair.draft.tokens.{token}: the draft's tokenizer has no tokens for {text!r}; give other text"
                 )
@@ -159,6 +161,6 @@ def _by_bytes(tokens: TokenBytes) -> dict[bytes, int]:
     """The token of some bytes; of several with equal bytes that which the tokenizer uses: `g`, not `<0x67>`, which is for
     characters without a token."""
     by_bytes: dict[bytes, int] = {}
-    for place in sorted(tokens.ordinary, key=lambda one: (one in tokens.fallback, one)):
+    for place in sorted(tokens.ordinary, key=lambda token: (token in tokens.fallback, token)):
         by_bytes.setdefault(tokens.ordinary[place], place)
     return by_bytes

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pipeline.drafts.kinds import SUFFIX
 from pipeline.drafts.text_drafter import TextDrafter
 from pipeline.speculation.batch import Batch
-from pipeline.speculation.drafter import Examined
+from pipeline.speculation.drafter import DraftScores
 from pipeline.speculation.hidden_states import Features
 from pipeline.speculation.rules import Rules
 from pipeline.speculation.settings import Sampling
@@ -48,10 +48,12 @@ class SuffixMatching:
     def begin(self, batch: Batch, rules: Rules, prefill: int) -> TextDrafter:
         return TextDrafter(batch, partial(_Matches, self.settings))
 
-    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None = None) -> Examined:
+    def examine(
+        self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None = None
+    ) -> DraftScores:
         """As `LoadedDraft.examine`; the same at every temperature."""
         values, drafted = zip(*(self._examine(row, gamma) for row in batch.rows), strict=True)
-        return Examined(values, hits=True, drafted=drafted)
+        return DraftScores(values, hits=True, drafted=drafted)
 
     def _examine(self, row: TokenizedCompletion, gamma: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         text, before = np.concatenate([row.prompt, row.tokens]).tolist(), len(row.prompt)

@@ -87,7 +87,7 @@ def _spread(count: int, kept: int) -> list[int]:
 
 
 def gained_tokens(target: Any, draft: Any, width: int | None = None) -> list[int]:
-    """As `added_tokens`; UsageError for tokenizers of different families, which differ in another way."""
+    """What `added_tokens` gives; UsageError for tokenizers of different families, which differ in another way."""
     gained = added_tokens(target, draft, width)
     if not gained:
         check_same_family(target, draft, width)

@@ -87,7 +87,7 @@ class _MappedForward:
 
 
 class _MappedPasses(TeacherForced):
-    """The same in a single pass over given completions."""
+    """The passes of a mapped draft in a single pass over given completions."""
 
     def __init__(self, model: _Mapped) -> None:
         super().__init__(model.inner)

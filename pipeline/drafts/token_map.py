@@ -63,8 +63,8 @@ def map_tokens(target: Any, own: Any, width: int, own_width: int) -> TokenMap:
 def _spellings(tokenizer: Any) -> tuple[Mapping[str, int], set[str]]:
     """The first token of each spelling, and spellings of several tokens."""
     marks, spellings, twice = _marks(tokenizer), dict[str, int](), set[str]()
-    for token, place in sorted(tokenizer.get_vocab().items(), key=lambda one: one[1]):
-        mark = next((one for one in marks if token.startswith(one)), None)
+    for token, place in sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1]):
+        mark = next((candidate for candidate in marks if token.startswith(candidate)), None)
         name = token if mark is None else f" {token.removeprefix(mark)}"
         if spellings.setdefault(name, place) != place:
             twice.add(name)

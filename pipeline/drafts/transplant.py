@@ -22,7 +22,7 @@ from pipeline.errors import UsageError
 # A change to what rows are made of raises `TRANSPLANT` in running/settings.py, which is in the key of the pair.
 _RIDGE = 1.0  # of the mean variance of a column. A constant: chosen by leave-one-out, rows of unseen tokens are worse
 _ROWS = 8192  # solved at a time
-_USEFUL = 1.0  # leave-one-out error from which on a map says no more than the mean row
+_USEFUL = 1.0  # leave-one-out error from which on a map states no more than the mean row
 _FEWEST = 100  # copied tokens: of fewer, the leave-one-out error is itself uncertain by a tenth
 _NAMED = 5
 _SAID = 0.001  # share of a text from which on it is said that the draft's tokenizer cannot write it
@@ -93,13 +93,13 @@ def text_notes(vocabularies: Vocabularies, shared: SharedTokens, text: Mapping[i
     """How much the draft has of the target's vocabulary and of the prompts' text, before anything is made. `text`: how often
     prompts have each token; empty where none is at hand."""
     notes, total = [shared.in_words(text)], sum(text.values())
-    others = [one for one in shared.others if text.get(one)]
-    if total and (share := sum(text[one] for one in vocabularies.unwritten(others)) / total) >= _SAID:
+    others = [token for token in shared.others if text.get(token)]
+    if total and (share := sum(text[token] for token in vocabularies.unwritten(others)) / total) >= _SAID:
         lost = f": it loses {', '.join(names)}" if (names := vocabularies.changed_text()) else ""
         notes.append(
             f"the draft's own tokenizer cannot write {share:.1%} of your prompts' text{lost}; it was never trained on that"
         )
-    if unmatched := [one for one in shared.unmatched if text.get(one)]:
+    if unmatched := [token for token in shared.unmatched if text.get(token)]:
         notes.append(unmatched_note(vocabularies.names(unmatched)))
     return notes
 
@@ -200,7 +200,7 @@ class LinearMap:
         self._left_out_D, self._spread_D = left_out, spread
 
     def error(self, columns: slice) -> float:
-        """Root mean square of the leave-one-out residuals over that of the mean row: 1 is a map that says nothing."""
+        """Root mean square of the leave-one-out residuals over that of the mean row: 1 is a map that means nothing."""
         return float((self._left_out_D[columns].sum() / self._spread_D[columns].sum()).sqrt())
 
     def rows(self, embedding_VE: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
@@ -228,6 +228,6 @@ def row_tables(model: Any) -> list[torch.Tensor]:
 
 
 def _columns(tables: Sequence[torch.Tensor]) -> list[slice]:
-    """Where the columns of each table are among those of all."""
+    """The places of each table's columns among those of all."""
     ends = torch.tensor([0, *(table.shape[1] for table in tables)]).cumsum(0).tolist()
     return [slice(begin, end) for begin, end in pairwise(ends)]

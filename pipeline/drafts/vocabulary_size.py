@@ -42,7 +42,7 @@ def size_note(draft: Path, target: Path, trust_remote_code: bool = False) -> str
         or getattr(other.config.get_text_config(), "num_experts_per_tok", None)
     ):
         return said
-    layer = sum(one.numel() for one in stack[1].parameters()) // len(stack[1])
+    layer = sum(weight.numel() for weight in stack[1].parameters()) // len(stack[1])
     rest = _size(other).read - len(stack[1]) * layer
     layers = min((after.read - rest) // layer, len(stack[1]) - 1)
     if layers < 1:
@@ -56,7 +56,7 @@ def size_note(draft: Path, target: Path, trust_remote_code: bool = False) -> str
 def _size(model: Any, width: int | None = None) -> Size:
     tables, embedding = row_tables(model), model.get_input_embeddings()
     more = 0 if width is None else width - embedding.num_embeddings
-    whole = sum(one.numel() for one in model.parameters()) + more * sum(table.shape[1] for table in tables)
+    whole = sum(weight.numel() for weight in model.parameters()) + more * sum(table.shape[1] for table in tables)
     beside = 0 if is_tied(model) else (embedding.num_embeddings + more) * embedding.weight.shape[1]
     return Size(whole, whole - beside)
 

@@ -17,7 +17,7 @@ from pipeline.speculation.teacher_forced import PaddedBatch, TokenizedCompletion
 @dataclass(frozen=True)
 class Choices:
     """The choices of a draft on N tokens: (N,) by token, or (N, P) where they depend on the start of the round; entry [s, j] is
-    about token s + j, and one about no token of the completion says nothing."""
+    about token s + j, and one about no token of the completion means nothing."""
 
     is_argmax: NDArray[np.bool_]  # whether the token is its argmax, given all tokens before
     margin: NDArray[np.float64]  # between the logit of the token and the largest other one, at least 0
@@ -38,7 +38,7 @@ def argmax_on(
         for place, part, logits_nV, tokens_n in draft.logits_on(batch, places, features):
             chosen = _chosen(logits_nV, tokens_n)
             is_argmax[part, place], margin[part, place], largest[part, place] = chosen
-        columns = [one[:, 0] if draft.kind.by_token else one for one in (is_argmax, margin, largest)]
+        columns = [values[:, 0] if draft.kind.by_token else values for values in (is_argmax, margin, largest)]
         rows = zip(*map(batch.by_row, columns), strict=True)
         choices |= {number: Choices(*own) for number, own in zip(numbers, rows, strict=True)}
     return [choices[number] for number in range(len(completions))]

@@ -125,8 +125,8 @@ def _leeway(rounds: int) -> float:
 
 
 def round_starts(a_T: NDArray[np.float64], gamma: int) -> list[int]:
-    """Where rounds start, given which tokens the draft would have proposed (1 or 0), by token, or by token and place. The first
-    round starts at token 0."""
+    """The places where rounds start, given which tokens the draft would have proposed (1 or 0), by token, or by token and place.
+    The first round starts at token 0."""
     a_TP, starts, position = np.broadcast_to(a_T if a_T.ndim > 1 else a_T[:, None], (len(a_T), gamma)), list[int](), 0
     while position < len(a_T):
         starts.append(position)
@@ -138,7 +138,7 @@ def round_starts(a_T: NDArray[np.float64], gamma: int) -> list[int]:
 
 
 def decoded_starts(completion: Completion) -> list[int]:
-    """Where the rounds of a decode started."""
+    """The places where the rounds of a decode started."""
     ends = np.cumsum([accepted + 1 for accepted in completion.accepted])
     return [0, *(int(end) for end in ends[:-1])]
 

@@ -62,11 +62,11 @@ class Examiner:
     drafts_as: str | None = None  # the convention of the sampling of the draft, where it is not settings.convention
 
     def in_batches(self, batch_tokens: int) -> "Examiner":
-        """The same with other batches: results differ by rounding only."""
+        """The examiner with other batches: results differ by rounding only."""
         return replace(self, settings=self.settings.model_copy(update={"batch_tokens": batch_tokens}))
 
     def at_gamma(self, gamma: int) -> "Examiner":
-        """The same at another draft length."""
+        """The examiner at another draft length."""
         return replace(self, settings=self.settings.model_copy(update={"gamma": gamma}))
 
     def attempt_batch(self, draft: LoadedDraft, completions: Iterable[StoredCompletion]) -> Callable[[int], None]:
@@ -103,7 +103,7 @@ class Examiner:
         acceptance = examine({"draft": draft}, completions, *settings, self.settings.gamma)["draft"]
         if isinstance(acceptance, BrokenDraft):
             raise acceptance
-        return [one.at(self.settings.gamma).astype(np.float64) for one in acceptance]
+        return [own.at(self.settings.gamma).astype(np.float64) for own in acceptance]
 
     def examine(
         self,
@@ -246,7 +246,7 @@ class _Rates:
 
     @property
     def by_segment(self) -> dict[str, float]:
-        """Empty where all tokens are of one segment."""
+        """The acceptance rate by segment; empty where all tokens are of one segment."""
         segments = sorted(self._by_segment.items()) if len(self._by_segment) > 1 else []
         return {name: accepted / examined for name, (accepted, examined) in segments if examined}
 

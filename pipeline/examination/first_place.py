@@ -58,8 +58,8 @@ def _texts(target: torch.nn.Module, vocabulary: int) -> list[_Text]:
     decoder = Decoder(target, None, sampling=Sampling(), vocabulary=vocabulary)
     completions = decoder.decode([Request(prompt.tolist(), TOKENS, seed) for seed, prompt in enumerate(prompts)])
     return [
-        _Text(prompt.astype(np.int32), np.array(one.tokens, dtype=np.int32))
-        for prompt, one in zip(prompts, completions, strict=True)
+        _Text(prompt.astype(np.int32), np.array(completion.tokens, dtype=np.int32))
+        for prompt, completion in zip(prompts, completions, strict=True)
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pipeline.acceptance.baseline import Conditions, Examined
+from pipeline.acceptance.baseline import Conditions, ExaminedCounts
 from pipeline.acceptance.count_table import CountTable
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.generate import SamplingConfig
@@ -90,7 +90,7 @@ def conditions_of(completions: Artifact, settings: Settings, kind: Kind) -> Cond
     )
 
 
-def examine_on(completions: Artifact, draft: Path, settings: Settings) -> Examined:
+def examine_on(completions: Artifact, draft: Path, settings: Settings) -> ExaminedCounts:
     """Counts of `draft` over the examination completions at the deployment's sampling settings, and their conditions.
 
     `draft` is a model directory. Raises UsageError if there are no such completions or if the draft is of another model
@@ -120,7 +120,7 @@ def examine_on(completions: Artifact, draft: Path, settings: Settings) -> Examin
     with batch_named("evaluate.batch_tokens", settings.evaluate.batch_tokens, examiner.attempt_batch(loaded, stored())):
         counts = CountTable.of(chain.from_iterable(examiner.counts(loaded, stored())))
     before = trained_on_before(draft)
-    return Examined(
+    return ExaminedCounts(
         counts=counts,
         conditions=conditions_of(completions, settings, kind),
         hardware=hardware_class(device),

@@ -33,7 +33,7 @@ class DecodeSettings:
 
 
 @dataclass(frozen=True)
-class Compared:
+class SpeedComparison:
     """Tokens per second with the draft and of the target alone, in the same turns. One prompt has no speedup."""
 
     speculative: Measured
@@ -84,7 +84,8 @@ class OneDecode:
         return self._begin(self.speculating, self.request)
 
     def _begin(self, decoder: Decoder, request: Request) -> tuple[Completion, Iterator[Round]]:
-        """Where memory runs out at the prompt, which takes the most of it, fewer of its tokens are processed at once."""
+        """Begin a decode. Where memory runs out at the prompt, which takes the most of it, fewer of its tokens are processed at
+        once."""
 
         def first(prefill: int) -> tuple[Completion, Iterator[Round]]:
             self.speculating.prefill = self.plain.prefill = prefill
@@ -95,7 +96,7 @@ class OneDecode:
         return self._prefill.run(first)
 
     def warm_up(self) -> None:
-        """So that no measurement includes the first use of the weights."""
+        """Decode once, so that no measurement includes the first use of the weights."""
         for decoder in (self.plain, self.speculating):
             _, rounds = self._begin(
                 decoder, Request(self.request.prompt, min(8, self.request.limit), self.request.seed)
@@ -103,7 +104,7 @@ class OneDecode:
             deque(rounds, maxlen=0)
         self.speculating.length = self.draft_length()
 
-    def compare(self, turns: int) -> Compared:
+    def compare(self, turns: int) -> SpeedComparison:
         """Tokens per second after the prefill, with the draft and without it, in alternating order. No notes are taken."""
         ours, plain = list[float](), list[float]()
         for turn in range(turns):
@@ -112,7 +113,7 @@ class OneDecode:
                 completion = decoder.decode([self.request])[0]
                 rates.append(_tokens_per_second(completion))
         self.notes.clear()
-        return Compared(of_turns(ours), of_turns(plain), turns)
+        return SpeedComparison(of_turns(ours), of_turns(plain), turns)
 
     def too_short(self) -> str | None:
         """Why the fallback could not have changed anything; None if it could."""

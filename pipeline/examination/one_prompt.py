@@ -14,7 +14,7 @@ from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
 from pipeline.drafts.named_pair import NamedPair
 from pipeline.errors import UsageError
-from pipeline.speculation.deployed import Known, of_log
+from pipeline.speculation.deployed import StatedSettings, of_log
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class OnePrompt:
     text: str
     domain: str = ""
     notes: list[str] = field(default_factory=list)
-    sampling: list[Known] = field(default_factory=list)  # what its row states of the deployment's
+    sampling: list[StatedSettings] = field(default_factory=list)  # what its row states of the deployment's
 
 
 def of_text(pair: NamedPair, text: str, chat: bool | None, new: int) -> OnePrompt:

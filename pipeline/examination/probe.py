@@ -41,7 +41,7 @@ from pipeline.models.out_of_memory import SmallerBatches
 from pipeline.models.placement import input_device
 from pipeline.progress import Progress
 from pipeline.speculation.choice import passes_differ, passes_of
-from pipeline.speculation.deployed import Known, of_log
+from pipeline.speculation.deployed import StatedSettings, of_log
 from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling
 from pipeline.store.artifacts import MANIFEST, read_manifest
@@ -95,7 +95,7 @@ class PromptsToComplete:
 
     prompts: list[Prompt]
     notes: list[str]
-    sampling: list[Known]  # what their rows state of the deployment's
+    sampling: list[StatedSettings]  # what their rows state of the deployment's
 
 
 def read_prompts(
@@ -171,11 +171,11 @@ def complete(
     SmallerBatches("probe: completions of a batch", 32, progress.warn).run(work)
 
 
-def sampling_of(completions: Path) -> list[Known]:
+def sampling_of(completions: Path) -> list[StatedSettings]:
     """The deployment's sampling for which a generate artifact was made."""
     manifest = read_manifest(completions) if (completions / MANIFEST).is_file() else None
     settings = manifest.settings.get("sampling") if manifest is not None else None
-    return [Known("the run of the completions", settings)] if isinstance(settings, dict) else []
+    return [StatedSettings("the run of the completions", settings)] if isinstance(settings, dict) else []
 
 
 def check_completions(directory: Path, sampling: Sampling, target: Path) -> None:

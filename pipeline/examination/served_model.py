@@ -23,7 +23,7 @@ from pipeline.servers.target import ServedTarget
 _ANY = 0  # a token after the sequence, whose place gets a distribution
 
 
-class ServedModel:
+class ServedLogits:
     """Called like a model: ids in, logits out. The logits are log-probabilities at temperature 1. Tokens that the server does not
     list share the rest of the mass equally."""
 
@@ -64,20 +64,20 @@ class ServedModel:
         return dense_kV.scatter_(1, ids_kK, log_p_kK).scatter_(1, tokens_k1, log_p_k1).float()
 
     def as_forward(self, vocabulary: int) -> "_ServedForward":
-        """As `speculation.forward.Forward`."""
+        """The model as `speculation.forward.Forward`."""
         assert vocabulary == self.vocabulary  # of one pair
         return _ServedForward(self)
 
 
 @dataclass
 class _Rows:
-    """In the place of a cache: the tokens of each row, by slot."""
+    """Stands in the place of a cache: the tokens of each row, by slot."""
 
     ids: list[list[int]]
 
 
 class _ServedForward:
-    def __init__(self, model: ServedModel) -> None:
+    def __init__(self, model: ServedLogits) -> None:
         self.model, self.device = model, model.device
 
     def allocate(self, rows: int, capacity: int) -> _Rows:
@@ -95,13 +95,13 @@ class _ServedForward:
 @contextmanager
 def served_model(
     settings: ServerConfig, identity: Identity, vocabulary: int, progress: Progress
-) -> Iterator[ServedModel]:
+) -> Iterator[ServedLogits]:
     """The target that the servers of `settings` serve. Raises as `servers.connect.connect`."""
     dtype = torch.float32 if identity.dtype == "float32" else torch.bfloat16
     with asyncio.Runner() as runner:
         context = connect(settings, identity, vocabulary, progress)
         target, _ = runner.run(context.__aenter__())
         try:
-            yield ServedModel(runner, target, settings.logprobs, vocabulary, dtype)
+            yield ServedLogits(runner, target, settings.logprobs, vocabulary, dtype)
         finally:
             runner.run(context.__aexit__(None, None, None))

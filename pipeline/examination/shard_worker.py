@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.acceptance.profile import PromptCounts, counts_json
 from pipeline.config.evaluate import ConventionName, EvaluateConfig
-from pipeline.drafts.loading import DraftSource
+from pipeline.drafts.loading import DraftOrigin
 from pipeline.errors import BrokenDraft
 from pipeline.examination.completion_sets import CompletionSets
 from pipeline.examination.examiner import Examiner
@@ -36,7 +36,7 @@ Count = Callable[
 class ExaminationWork:
     """What all parts of an examination have in common."""
 
-    draft: DraftSource
+    draft: DraftOrigin
     settings: EvaluateConfig
     count_as: ConventionName
     split: str
@@ -85,7 +85,7 @@ def open_examination(work: ExaminationWork, device: str) -> Callable[[ExaminedSh
     """Load the draft; what is returned examines it on a shard and writes the part's files to a directory."""
     try:
         draft = work.draft.load(choose_device(device))
-    except BrokenDraft as error:  # which each shard then says
+    except BrokenDraft as error:  # which each shard then reports
         return partial(_examine, work, _broken(str(error)))
     return partial(_examine, work, _by_draft(work, draft))
 
@@ -111,7 +111,7 @@ def _broken(reason: str) -> Count:
 
 
 def _examine(work: ExaminationWork, count: Count, part: ExaminedShard, out: Path, advance: Advance) -> None:
-    """A draft that cannot be examined is a result too: which shard says so first must not depend on who is faster."""
+    """A draft that cannot be examined is a result too: which shard reports it first must not depend on who is faster."""
     completions = read_shard(part.shard, {work.split}, part.sampling)
     tokens, counts = (out / name for name in part.files)
     with TokenAcceptanceFile(tokens) as by_token:

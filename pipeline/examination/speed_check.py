@@ -46,7 +46,7 @@ def check_speed(
     return SpeedCheck(
         gamma=computed.gamma,
         prompts=len(decodes),
-        tokens=sum(one.tokens for one in decodes),
+        tokens=sum(decode.tokens for decode in decodes),
         computed=computed.speedup,
         decoded=decoded,
         agrees=decoded is None or overlap(computed.speedup, decoded),
@@ -54,7 +54,7 @@ def check_speed(
 
 
 def _enough(decodes: Sequence[Decode]) -> bool:
-    tokens = min(sum(one.tokens for one in decodes), sum(one.plain_tokens for one in decodes))
+    tokens = min(sum(decode.tokens for decode in decodes), sum(decode.plain_tokens for decode in decodes))
     return len(decodes) >= LEAST_PROMPTS and tokens >= LEAST_TOKENS
 
 
@@ -86,19 +86,21 @@ def decoded_speedup(decodes: Sequence[Decode], confidence: float) -> Measured | 
     """Tokens per second of all requests with the draft / without. The bounds are those of Student's t for the jackknife over
     requests of its logarithm; None for fewer than two requests, and where one had no whole round."""
     count = len(decodes)
-    if count < 2 or any(min(one.tokens, one.plain_tokens) == 0 for one in decodes):
+    if count < 2 or any(min(decode.tokens, decode.plain_tokens) == 0 for decode in decodes):
         return None
     middle = _log_ratio(decodes)
     without = [_log_ratio([*decodes[:place], *decodes[place + 1 :]]) for place in range(count)]
     mean = sum(without) / count
-    error = ((count - 1) / count * sum((one - mean) ** 2 for one in without)) ** 0.5
+    error = ((count - 1) / count * sum((value - mean) ** 2 for value in without)) ** 0.5
     half = float(stdtrit(count - 1, 0.5 + confidence / 2)) * error
     return Measured(exp(middle), exp(middle - half), exp(middle + half))
 
 
 def _log_ratio(decodes: Sequence[Decode]) -> float:
-    ours, plain = (sum(one.tokens for one in decodes), sum(one.plain_tokens for one in decodes))
-    return log(ours / sum(one.seconds for one in decodes)) - log(plain / sum(one.plain_seconds for one in decodes))
+    ours, plain = (sum(decode.tokens for decode in decodes), sum(decode.plain_tokens for decode in decodes))
+    return log(ours / sum(decode.seconds for decode in decodes)) - log(
+        plain / sum(decode.plain_seconds for decode in decodes)
+    )
 
 
 def overlap(one: Measured, other: Measured) -> bool:

@@ -71,7 +71,10 @@ def turns_of(sets: CompletionSets, speed: SpeedConfig, max_gamma: int, pair: Pai
     least = max(longest, speed.tokens) + 1  # one round of each length is whole, and so is plain decoding
     rounds = [(_SETTLING + rounds_beside(speed.tokens)) * (length + 1) for length in lengths]
     wanted = _SETTLING + speed.tokens + sum(rounds) + longest + 1  # all sides, in any order
-    contexts = ([*one.prompt.tolist(), *one.tokens[: one.length // 2].tolist()] for one in sets.read(sets.deployed))
+    contexts = (
+        [*completion.prompt.tolist(), *completion.tokens[: completion.length // 2].tolist()]
+        for completion in sets.read(sets.deployed)
+    )
     rooms = ((context, pair.context - len(context) - longest - 1) for context in contexts)
     fitting = ((context, room) for context, room in rooms if room >= least)
     most = max(speed.prompts, _MOST_CHECKED)
@@ -129,7 +132,7 @@ def within_seconds(decoder: Decoder, turns: Turns, most: float, confidence: floa
     requests = min(requests, max(1, int(most / (count * cost.of(steps)))))
     further = [*turns.requests[requests:], *turns.further]
     fewer = replace(turns, requests=turns.requests[:requests], further=further, steps=steps, count=count)
-    lacking, lacked = (too_few(len(one.requests), one.tokens) is not None for one in (fewer, turns))
+    lacking, lacked = (too_few(len(some.requests), some.tokens) is not None for some in (fewer, turns))
     if lacked or not lacking:  # more seconds would not help
         return fewer, None
     steps = min(turns.steps, LEAST_TOKENS // LEAST_PROMPTS)  # steps are what is reduced last, after requests

@@ -1,8 +1,8 @@
 """Compares stored completions with teacher-forced passes of the target: was the text, and its log p, computed right?
 
 The pass is the model's own over one completion alone, without a cache or a batch. So a fault of the decoder shows, whatever the
-decoder compares itself with. Token by token the difference is |stored log p - log p|; at temperature 0, where log p says nothing,
-it is the gap between the highest logit and that of the stored token.
+decoder compares itself with. Token by token the difference is |stored log p - log p|; at temperature 0, where log p means
+nothing, it is the gap between the highest logit and that of the stored token.
 """
 
 from collections.abc import Sequence

@@ -50,7 +50,7 @@ class TokenAcceptanceFile:
 
     def add(self, completions: Sequence[_Completion], acceptance: Sequence[Acceptance]) -> None:
         """Add completions with the a_t of each; what lies past a completion's length is left out."""
-        rows = [one.at(1)[: item.length].astype(np.float16) for item, one in zip(completions, acceptance, strict=True)]
+        rows = [own.at(1)[: item.length].astype(np.float16) for item, own in zip(completions, acceptance, strict=True)]
         self._writer.write_batch(pa.record_batch([[item.id for item in completions], rows], schema=_SCHEMA))
 
     @reads_own_files("a shard, written by a worker of the same job")

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.decoding_speed import DecodingSpeed
-from pipeline.acceptance.profile_file import Examination, NotExamined
+from pipeline.acceptance.profile_file import NotExamined, ProfileWithCounts
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import Figures, Profile, SamplingSettings
 from pipeline.acceptance.step_times import StepTimes
@@ -40,7 +40,7 @@ from pipeline.models.stored_pair import PairFacts
 from pipeline.speculation.settings import SamplingFields
 from pipeline.store.artifacts import Manifest
 
-Examinations = Mapping[Side, Examination | NotExamined]
+Examinations = Mapping[Side, ProfileWithCounts | NotExamined]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Sides:
     `is_champion`: the candidate is the champion."""
 
     examinations: Examinations
-    unquantized: Examination | NotExamined
+    unquantized: ProfileWithCounts | NotExamined
     times: Mapping[Side, StepTimes]
     seen: frozenset[str]
     baseline_name: str  # "champion" or "base draft"
@@ -199,7 +199,9 @@ def counts_of(compared: Case | Examinations) -> dict[Side, CountTable]:
     if isinstance(compared, Case):
         tables = {CANDIDATE: compared.candidate, BASELINE: compared.baseline, LOOKUP: compared.prompt_lookup}
         return {side: counts for side, counts in tables.items() if counts is not None}
-    return {side: examination.counts for side, examination in compared.items() if isinstance(examination, Examination)}
+    return {
+        side: examination.counts for side, examination in compared.items() if isinstance(examination, ProfileWithCounts)
+    }
 
 
 def target_source(pair: PairFacts) -> TargetSource:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, TimedDraft
-from pipeline.acceptance.profile_file import Examination, NotExamined
+from pipeline.acceptance.profile_file import NotExamined, ProfileWithCounts
 from pipeline.acceptance.step_times import StepTimes, decoding_speed
 from pipeline.acceptance.tokens_per_round import examined_speed
 from pipeline.judgement.decision import unseen
@@ -15,7 +15,7 @@ _NAMES: dict[Side, TimedDraft] = {BASELINE: "baseline", CANDIDATE: "candidate"}
 
 def measured_speed(
     times: Mapping[Side, StepTimes],
-    examinations: Mapping[Side, Examination | NotExamined],
+    examinations: Mapping[Side, ProfileWithCounts | NotExamined],
     seen: Collection[str],
     confidence: float,
 ) -> DecodingSpeed | None:

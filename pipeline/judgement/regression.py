@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from pipeline.acceptance.baseline import Conditions, Examined
+from pipeline.acceptance.baseline import Conditions, ExaminedCounts
 from pipeline.acceptance.gains import acceptance_gain, segment_gain
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts
@@ -109,7 +109,7 @@ def differing(draft: Conditions, baseline: Conditions) -> list[str]:
     ]
 
 
-def require_same_rates(kind: KindName, baseline: Examined) -> None:
+def require_same_rates(kind: KindName, baseline: ExaminedCounts) -> None:
     """UsageError for a draft whose acceptance rate is over other tokens than the baseline's."""
     if not rates_compare((kind, baseline.kind)):
         raise UsageError(
@@ -119,7 +119,7 @@ def require_same_rates(kind: KindName, baseline: Examined) -> None:
         )
 
 
-def compare(draft: Examined, baseline: Examined, margin: float, segment_margin: float) -> Comparison:
+def compare(draft: ExaminedCounts, baseline: ExaminedCounts, margin: float, segment_margin: float) -> Comparison:
     """Paired comparison of acceptance rates, over the prompts that neither draft was trained on, at the baseline's confidence.
     `segment_margin`: of each judged segment; with `NOT_JUDGED` none is.
 
@@ -145,7 +145,7 @@ def compare(draft: Examined, baseline: Examined, margin: float, segment_margin: 
     )
 
 
-def unseen_prompts(draft: Examined, baseline: Examined) -> tuple[list[PromptCounts], list[PromptCounts]]:
+def unseen_prompts(draft: ExaminedCounts, baseline: ExaminedCounts) -> tuple[list[PromptCounts], list[PromptCounts]]:
     """The counts of both over the prompts that neither draft was trained on, in one order. Raises as `compare`."""
     _check_rows(draft.counts, baseline.counts)
     seen = draft.trained_on | baseline.trained_on

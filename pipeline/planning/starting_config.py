@@ -43,7 +43,7 @@ from pipeline.planning.named_inputs import (
 )
 from pipeline.planning.pair_name import pair_name
 from pipeline.planning.prompt_sample import PromptSample, sample_prompts
-from pipeline.speculation.deployed import FILE, Known, of_log, resolve
+from pipeline.speculation.deployed import FILE, StatedSettings, of_log, resolve
 
 _BATCH = 16
 _PROMPT = 2048  # tokens
@@ -346,7 +346,7 @@ def _sampling(target: Model, log: LogColumns) -> Iterator[str]:
     """The settings that the rows of a log state. What they leave open is from the target's generation config, because
     servers use it; else temperature 1."""
     saved = _server_defaults(target)
-    deployed = resolve([Known(FILE, saved), *of_log(log.stated)])
+    deployed = resolve([StatedSettings(FILE, saved), *of_log(log.stated)])
     yield "# The settings of your deployment. Figures and decisions are valid for these settings."
     if log.sampling:
         yield from log.sampling_lines()

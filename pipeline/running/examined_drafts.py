@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.acceptance.baseline import Examined
+from pipeline.acceptance.baseline import ExaminedCounts
 from pipeline.acceptance.profile_file import examined, read_examination
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.drafts.directory import trained_on_before
@@ -24,7 +24,7 @@ class Baseline:
     """The content of a baseline file."""
 
     label: str
-    examined: Examined
+    examined: ExaminedCounts
 
 
 Operand = Draft | Baseline
@@ -32,7 +32,7 @@ Operand = Draft | Baseline
 
 def examine_drafts(
     operands: Sequence[Operand], store: Store, completions: Path | None, target: str | None, trust_remote_code: bool
-) -> tuple[list[Examined], int]:
+) -> tuple[list[ExaminedCounts], int]:
     """Every operand on `completions`, or on those of the first operand that has some, and the draft length of the first that was
     examined. UsageError if there are none, or for a baseline that was made under other conditions."""
     where = completions or next(filter(None, (_completions(compared, store) for compared in operands)), None)
@@ -70,7 +70,7 @@ def _settings(operand: Operand) -> Settings | None:
     return Settings(evaluate=operand.config.evaluate, dtype=operand.config.pair.draft.dtype)
 
 
-def _examined(operand: Operand, stored: Artifact, settings: Settings) -> Examined:
+def _examined(operand: Operand, stored: Artifact, settings: Settings) -> ExaminedCounts:
     kind = KINDS[operand.examined.kind] if isinstance(operand, Baseline) else kind_of(operand.directory)
     conditions = conditions_of(stored, settings, kind)
     known = operand.examined if isinstance(operand, Baseline) else _of_run(operand)
@@ -92,7 +92,7 @@ def with_target(settings: Settings, draft: Draft) -> Settings:
     return replace(settings, target=str(draft.pair.path("target")))
 
 
-def _of_run(draft: Draft) -> Examined | None:
+def _of_run(draft: Draft) -> ExaminedCounts | None:
     """What its run has found; None if the store does not have that."""
     own = _settings(draft)
     if own is None:
@@ -100,7 +100,7 @@ def _of_run(draft: Draft) -> Examined | None:
     if draft.digest != run_draft(draft.store, draft.record, draft.variant).digest:
         return None  # the version was registered by another run of this id
     generated = find_built(draft.store, draft.record, "generate")
-    return Examined(
+    return ExaminedCounts(
         counts=examined(read_examination(draft.examination.path)).counts,
         conditions=conditions_of(generated, own, kind_of(draft.directory)),
         hardware=draft.examination.manifest.environment.get("machine", ""),

@@ -98,7 +98,7 @@ class Batch:
         return self.ids_BS.gather(1, self._ends() + torch.arange(-count, 0, device=self.ids_BS.device))
 
     def _ends(self) -> torch.Tensor:
-        """Where each row ends, (B, 1)."""
+        """The place where each row ends, (B, 1)."""
         return upload(self.lengths, self.ids_BS.device).unsqueeze(1)
 
     def room(self) -> list[int]:

@@ -67,7 +67,7 @@ class RaggedCache(Cache):  # type: ignore[misc]
         return keys[:, : self._visible].transpose(1, 2), values[:, : self._visible].transpose(1, 2)
 
     def _place(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where the pass writes, for a layer on this device: layers may lie on several."""
+        """The place at which the pass writes, for a layer on this device: layers may lie on several."""
         if device not in self._places:
             self._places[device] = (torch.arange(self.rows, device=device).unsqueeze(1), self._slots_BT.to(device))
         return self._places[device]

@@ -22,7 +22,7 @@ from pipeline.speculation.hidden_states import StateRecorder
 from pipeline.speculation.length_numbers import short_lengths
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.model_forward import ModelForward
-from pipeline.speculation.proof import Case, Unproved, make_case, plain_pass, prove, short_windows
+from pipeline.speculation.proof import ProofCase, Unproved, make_case, plain_pass, prove, short_windows
 from pipeline.speculation.row_forward import RowForward
 
 _Make = Callable[[Any, int], "Forward | None"]
@@ -68,7 +68,7 @@ def choose_forward(model: Any, vocabulary: int, llama_forward: bool = True) -> F
 
 
 def recorded_forward(model: Any, vocabulary: int, layers: Sequence[int], llama_forward: bool = True) -> Forward:
-    """The same, which records the hidden states of `layers` in each pass; compiled code keeps none. UsageError for a model whose
+    """A forward that records the hidden states of `layers` in each pass; compiled code keeps none. UsageError for a model whose
     states cannot be recorded."""
     recorder = StateRecorder(model, layers)
     way = "own" if hasattr(model, "as_forward") else proved_way(model, vocabulary, llama_forward)
@@ -112,7 +112,7 @@ def passes_differ(target: Any, drafts: Iterable[Any], vocabulary: int) -> bool:
 
 
 def target_passes(target: Any, vocabulary: int, are_recorded: bool) -> str:
-    """The same of a target, `are_recorded` where a draft reads its hidden states, of which compiled code keeps none."""
+    """The passes of a target; `are_recorded` where a draft reads its hidden states, of which compiled code keeps none."""
     way = passes_of([target], vocabulary)
     return "eager" if are_recorded and way == "compiled" else way
 
@@ -159,7 +159,7 @@ def _prove(model: Any, vocabulary: int, llama_forward: bool) -> str:
     raise UsageError(_refusal(model, str(reason)))
 
 
-def _failure(forward: Forward, case: Case, vocabulary: int) -> str | None:
+def _failure(forward: Forward, case: ProofCase, vocabulary: int) -> str | None:
     """Why the forward cannot be used; None if it is proved."""
     try:
         prove(forward, case, vocabulary)

@@ -1,8 +1,8 @@
 """The Llama forward pass in one call of compiled code, for passes of few tokens on a CPU. Does not depend on decoding rules.
 
-A pass of one or a few tokens is bound by reading the weights once, if nothing else takes time: `llama_forward.c` says how. Where
-it cannot be built, `LlamaForward` does without. The weights are read where they are: a model that is trained, moved or changed
-needs a new `CompiledForward`. Shapes: B rows, T tokens of a row, S slots of the cache, V tokens of the vocabulary.
+A pass of one or a few tokens is bound by reading the weights once, if nothing else takes time: `llama_forward.c` states how.
+Where it cannot be built, `LlamaForward` does without. The weights are read where they are: a model that is trained, moved or
+changed needs a new `CompiledForward`. Shapes: B rows, T tokens of a row, S slots of the cache, V tokens of the vocabulary.
 """
 
 import ctypes
@@ -189,7 +189,7 @@ def _floats(*shape: int) -> torch.Tensor:
 
 
 def _regular(model: Any) -> bool:
-    """Whether every layer has the sizes that the config says. Layers of a pruned model may not."""
+    """Whether every layer has the sizes that the config states. Layers of a pruned model may not."""
     config = model.config
     width = model.model.layers[0].self_attn.q_proj.out_features // config.num_attention_heads
     hidden, inner = config.hidden_size, config.intermediate_size
@@ -203,9 +203,9 @@ def _regular(model: Any) -> bool:
         (hidden, inner),
         (inner, hidden),
     ]
-    found = [[(one.in_features, one.out_features) for one in _linears(layer)] for layer in model.model.layers]
+    layers = [[(linear.in_features, linear.out_features) for linear in _linears(layer)] for layer in model.model.layers]
     head, table = model.lm_head, model.model.embed_tokens.weight
-    return all(sizes == wanted for sizes in found) and hidden == head.in_features == table.shape[1]
+    return all(sizes == wanted for sizes in layers) and hidden == head.in_features == table.shape[1]
 
 
 def _linears(layer: Any) -> list[nn.Module]:
@@ -229,10 +229,10 @@ def load_library(dtype: torch.dtype) -> ctypes.CDLL | None:
 
 def instruction_sets() -> dict[str, str]:
     """What the compiled forward uses on this processor, by dtype. The libraries are not kept. Raises NotBuilt."""
-    found = {}
+    built = {}
     for dtype, defines in _DEFINES.items():
         library = build(_SOURCE, defines, keep=False)
         if not library.llama_features_granted():
             library = build(_SOURCE, [*defines, *_NO_TILES], keep=False)
-        found[str(dtype).removeprefix("torch.")] = ctypes.c_char_p.in_dll(library, "llama_instruction_sets").value
-    return {dtype: (text or b"").decode() for dtype, text in found.items()}
+        built[str(dtype).removeprefix("torch.")] = ctypes.c_char_p.in_dll(library, "llama_instruction_sets").value
+    return {dtype: (text or b"").decode() for dtype, text in built.items()}

@@ -60,7 +60,7 @@ class CompiledRules:
         """The rules for these models; None if they are not on a CPU in one of the usual dtypes, for greedy or filtered sampling,
         or if nothing can be built here."""
         on_cpu = all(input_device(model).type == "cpu" and getattr(model, "dtype", None) in _DTYPES for model in models)
-        if not on_cpu or not all(Sampling(one.temperature) == one != GREEDY for one in (sampling, draft_sampling)):
+        if not on_cpu or not all(Sampling(own.temperature) == own != GREEDY for own in (sampling, draft_sampling)):
             return None
         library = _library()
         return cls(library, sampling, draft_sampling) if library is not None else None

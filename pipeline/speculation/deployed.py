@@ -13,12 +13,12 @@ from pydantic import ValidationError
 from pipeline.config.generate import SamplingConfig
 from pipeline.speculation.settings import GREEDY, Sampling
 
-_NAMES = tuple(one.name for one in fields(Sampling))
+_NAMES = tuple(item.name for item in fields(Sampling))
 FILE = "the target's generation_config.json"
 
 
 @dataclass(frozen=True)
-class Known:
+class StatedSettings:
     """Settings that `source`, in words, states. Others than those of `Sampling` cannot be applied."""
 
     source: str
@@ -36,7 +36,7 @@ class Deployed:
 
     @property
     def lines(self) -> list[str]:
-        """For people: where the settings come from, and what is not applied."""
+        """Lines for people: where the settings come from, and what is not applied."""
         by_source: dict[str, list[str]] = {}
         for name in _NAMES:
             if name in self.sources:
@@ -55,27 +55,28 @@ class Deployed:
         ]
 
 
-def resolve(known: Iterable[Known]) -> Deployed:
-    """Of what is `known`, later ones over earlier ones. A source with values that no engine takes is left out, with a note."""
+def resolve(known: Iterable[StatedSettings]) -> Deployed:
+    """The settings of what is `known`, later ones over earlier ones. A source with values that no engine takes is left out, with
+    a note."""
     settings, sources, others, notes = dict[str, Any](), dict[str, str](), dict[str, Any](), list[str]()
-    for one in known:
-        own = {name: value for name, value in one.settings.items() if name in _NAMES}
+    for statement in known:
+        own = {name: value for name, value in statement.settings.items() if name in _NAMES}
         try:
             SamplingConfig.model_validate(own)
         except ValidationError:
             stated = ", ".join(f"{name} {value!r}" for name, value in own.items())
-            notes.append(f"sampling: {one.source}: {stated} is out of range and not used")
+            notes.append(f"sampling: {statement.source}: {stated} is out of range and not used")
             continue
         settings |= own
-        sources |= dict.fromkeys(own, one.source)
-        others |= {name: value for name, value in one.settings.items() if name not in (*_NAMES, "max_new_tokens")}
-    found = Sampling.from_config(SamplingConfig.model_validate(settings))
-    if found.greedy:  # cut-offs have no effect
-        found, sources = GREEDY, {"temperature": sources["temperature"]}
-    return Deployed(found, sources, others, notes)
+        sources |= dict.fromkeys(own, statement.source)
+        others |= {name: value for name, value in statement.settings.items() if name not in (*_NAMES, "max_new_tokens")}
+    sampling = Sampling.from_config(SamplingConfig.model_validate(settings))
+    if sampling.greedy:  # cut-offs have no effect
+        sampling, sources = GREEDY, {"temperature": sources["temperature"]}
+    return Deployed(sampling, sources, others, notes)
 
 
-def of_log(rows: Counter[tuple[tuple[str, float], ...]]) -> list[Known]:
+def of_log(rows: Counter[tuple[tuple[str, float], ...]]) -> list[StatedSettings]:
     """The settings that most rows of a log with settings state; none where no row does. `rows`: by their settings."""
     stated = [(count, settings) for settings, count in rows.items() if settings]
     if not stated:
@@ -83,4 +84,4 @@ def of_log(rows: Counter[tuple[tuple[str, float], ...]]) -> list[Known]:
     count, settings = max(stated)
     total = sum(count for count, _ in stated)
     which = f"{count:,} of {total:,} rows" if total > count else f"{count:,} rows"
-    return [Known(f"{which} that state theirs", dict(settings))]
+    return [StatedSettings(f"{which} that state theirs", dict(settings))]

@@ -24,7 +24,7 @@ class DraftLength(Protocol):
         """The largest number of tokens to draft in the next round, with `running` sequences in the batch."""
 
     def go_on(self, logits_BV: torch.Tensor) -> torch.Tensor | None:
-        """After a token was drawn from `logits_BV` (B, V): which rows draft another one. None: all rows."""
+        """Which rows draft another token, after one was drawn from `logits_BV` (B, V). None: all rows."""
 
     def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         """Drafted and accepted tokens of a round, row by row."""
@@ -79,9 +79,9 @@ class Certain(Fixed):
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """By batch size: ((1, 4, 5), (5, 16, 2), (17, 64, 0)) drafts 5 tokens for up to 4 sequences, 2 for up to 16 and none
-    above. Finished sequences stay in the batch until half of them are finished, and cost the same. The rows are those of
+class LengthSchedule:
+    """Draft lengths by batch size: ((1, 4, 5), (5, 16, 2), (17, 64, 0)) drafts 5 tokens for up to 4 sequences, 2 for up to 16 and
+    none above. Finished sequences stay in the batch until half of them are finished, and cost the same. The rows are those of
     vLLM's `num_speculative_tokens_per_batch_size`; above the last row nothing is drafted."""
 
     rows: tuple[tuple[int, int, int], ...]

@@ -1,8 +1,9 @@
-"""The protocol of a draft: what decoder and examination ask of every kind. Does not know any kind; `drafts/` has a file for each.
+"""The protocol of a draft: what decoder and examination ask of every kind. Does not depend on any kind; `drafts/` has a file for
+each.
 
 A draft proposes tokens in two situations. While decoding, a `Drafter` follows one batch: it proposes a block, learns how many
-tokens of it were accepted, and proposes the next. In an examination the completion is known: `examine` says for every round that
-could start at token s, and every place j of its block, what probability the draft gives to token s + j of the completion.
+tokens of it were accepted, and proposes the next. In an examination the completion is known: `examine` gives for every round
+that could start at token s, and every place j of its block, what probability the draft gives to token s + j of the completion.
 Both must describe the same draft: tests decode with it and count what the examination predicted.
 
 A draft may read the domain of each prompt (`Request.domain`, `TokenizedCompletion.domain`). It proposes a chain of tokens, never
@@ -60,8 +61,8 @@ class Drafter(Protocol):
 
 
 @dataclass(frozen=True)
-class Examined:
-    """What a draft says of each completion of a batch.
+class DraftScores:
+    """The probabilities that a draft gives to the tokens of each completion of a batch.
 
     `values`: log q of the completion's tokens under the sampling settings, or with `hits` 1 where the draft would propose exactly
     this token, else 0. An entry is (N,) where q does not depend on the start of the round (`Kind.by_token`), else (S, P): entry
@@ -99,6 +100,6 @@ class LoadedDraft(Protocol):
     def begin(self, batch: Batch, rules: Rules, prefill: int) -> Drafter:
         """Follow a batch. `prefill`: the most tokens of a row in one pass over the prompts."""
 
-    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> Examined:
+    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> DraftScores:
         """The completions of a batch, teacher-forced, as the engine samples the draft; blocks have at most `gamma` places.
         Raises BrokenDraft, with what is wrong with the draft, if it cannot be examined."""

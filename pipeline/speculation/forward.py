@@ -47,7 +47,9 @@ class CachedModel:
                 self.logits(ids_BS[:, first : min(first + self._prefill, end)], [first] * len(lengths), keep=1)
                 passes += [self.features] if self.features is not None else []
             if passes:
-                self.features = {layer: torch.cat([one[layer] for one in passes], dim=1) for layer in passes[0]}
+                self.features = {
+                    layer: torch.cat([features[layer] for features in passes], dim=1) for layer in passes[0]
+                }
             # A row that lacks only one token was not in `behind`; if that token lies before `begin`, it is still missing.
             self.seen = [
                 max(seen, min(end, length - 1)) if seen >= begin else seen

@@ -28,8 +28,8 @@ _MOST, _MOST_BYTES = 64, 1 << 30  # of recorded passes, and of their results
 Results = tuple[torch.Tensor, ...]  # of a pass: logits, then hidden states by recorded layer
 
 
-class Shape(NamedTuple):
-    """Of a recorded pass."""
+class PassShape(NamedTuple):
+    """The shape of a recorded pass."""
 
     rows: int
     tokens: int  # of each row
@@ -69,9 +69,9 @@ class LentCaches:
 class _Kept:
     """Caches, the passes recorded over them, and how often a shape was computed before."""
 
-    def __init__(self, caches: Caches, recorder: Callable[[], "Record"]) -> None:
+    def __init__(self, caches: Caches, recorder: Callable[[], "PassRecorder"]) -> None:
         self.caches, self.rows, self.capacity = caches, len(caches.layers[0]), len(caches.cos_SHD)
-        self.seen, self.recorded = Counter[Shape](), dict[Shape, Replay]()
+        self.seen, self.recorded = Counter[PassShape](), dict[PassShape, Replay]()
         self._recorder, self._record = recorder, recorder()
         self.lent: Callable[[], LentCaches | None] = lambda: None
 
@@ -81,7 +81,7 @@ class _Kept:
         return lent
 
     def record(
-        self, shape: Shape, ids_BT: torch.Tensor, first_B: torch.Tensor, compute: Callable[[], Results]
+        self, shape: PassShape, ids_BT: torch.Tensor, first_B: torch.Tensor, compute: Callable[[], Results]
     ) -> Replay:
         held = sum(result.nbytes for replay in self.recorded.values() for result in replay.results)
         if len(self.recorded) == _MOST or held > _MOST_BYTES:
@@ -98,7 +98,7 @@ class _Kept:
 class GraphedForward:
     """`forward.Forward` of a model on a GPU."""
 
-    def __init__(self, inner: Inner, recorder: "Callable[[], Record] | None" = None) -> None:
+    def __init__(self, inner: Inner, recorder: "Callable[[], PassRecorder] | None" = None) -> None:
         self.device, self._inner, self.features = inner.device, inner, Features()
         self._recorder = recorder or partial(_CudaGraphs, inner.device)
         self._kept: _Kept | None = None
@@ -119,7 +119,7 @@ class GraphedForward:
     @torch.inference_mode()
     def forward(self, ids_BT: torch.Tensor, first: Sequence[int], caches: LentCaches, keep: int) -> torch.Tensor:
         kept, (rows, tokens), end = caches.kept, ids_BT.shape, max(first) + ids_BT.shape[1]
-        shape = Shape(_rounded(rows, kept.rows), tokens, _rounded_slots(end, kept.capacity), keep)
+        shape = PassShape(_rounded(rows, kept.rows), tokens, _rounded_slots(end, kept.capacity), keep)
         first_B = upload(first, self.device)
         if tokens <= _WIDEST and shape.rows * tokens <= MOST_TOKENS:
             kept.seen[shape] += 1
@@ -132,7 +132,7 @@ class GraphedForward:
         self.features = dict(zip(self._inner.recorded, states, strict=True))
         return logits
 
-    def _replayed(self, kept: _Kept, shape: Shape, ids_BT: torch.Tensor, first_B: torch.Tensor) -> Results:
+    def _replayed(self, kept: _Kept, shape: PassShape, ids_BT: torch.Tensor, first_B: torch.Tensor) -> Results:
         if (replay := kept.recorded.get(shape)) is None:
             replay = self._recorded(kept, shape, ids_BT, first_B)
         # Rows beyond those of the decode compute what they computed last, in rows of the caches that nobody reads.
@@ -141,7 +141,7 @@ class GraphedForward:
         replay.run()
         return tuple(result[: len(ids_BT)].clone() for result in replay.results)  # the next replay overwrites them
 
-    def _recorded(self, kept: _Kept, shape: Shape, ids_BT: torch.Tensor, first_B: torch.Tensor) -> Replay:
+    def _recorded(self, kept: _Kept, shape: PassShape, ids_BT: torch.Tensor, first_B: torch.Tensor) -> Replay:
         more = shape.rows - len(ids_BT)
         read_BT = torch.cat([ids_BT, ids_BT.new_zeros(more, shape.tokens)])
         read_B, caches = torch.cat([first_B, first_B.new_zeros(more)]), kept.first(shape.rows)
@@ -159,7 +159,7 @@ class GraphedForward:
         caches.rows = len(rows)
 
 
-class Record(Protocol):
+class PassRecorder(Protocol):
     """Records what `compute` asks the device for, which may be computed meanwhile or not. Returns its results, and what computes
     them in the same place."""
 
@@ -167,8 +167,8 @@ class Record(Protocol):
 
 
 class _CudaGraphs:
-    """By CUDA graphs, which share memory: they never run at the same time. torch takes no further graph into the memory of graphs
-    that are all gone, so a recorder goes with them."""
+    """Records passes as CUDA graphs, which share memory: they never run at the same time. torch takes no further graph into the
+    memory of graphs that are all gone, so a recorder goes with them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._pool = device, torch.cuda.graph_pool_handle()

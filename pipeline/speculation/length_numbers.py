@@ -1,5 +1,5 @@
 """Numbers in a model at which it changes with the length of a text, other than windows: shortened while the model is proved, so
-that short rows stand on both sides of each. Does not know how a model is computed."""
+that short rows stand on both sides of each. Does not depend on how a model is computed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -36,23 +36,23 @@ def short_lengths(model: Any, vocabulary: int) -> Iterator[list[str]]:
             return plain_pass(model, [row], vocabulary)[0]
         places_1T = torch.arange(offset, offset + len(row), device=input_device(model))[None]
         ids_1T = torch.tensor([row], device=input_device(model))
-        found: torch.Tensor = model(input_ids=ids_1T, position_ids=places_1T, use_cache=False).logits
-        return found[0, :, :vocabulary]
+        logits_1TV: torch.Tensor = model(input_ids=ids_1T, position_ids=places_1T, use_cache=False).logits
+        return logits_1TV[0, :, :vocabulary]
 
     with ExitStack() as stack:
-        found = []
+        names = []
         for name in _NAMES:
             places = [place for place in _places(model, text, name) if _get(place) > SHORT]
             if places and _changes(places, logits):
                 later = _later_position(model, text)
                 follows = later is not None and _follows(places, logits, later)
                 stack.enter_context(_set(places))
-                found += [] if follows else [name]
-        yield found
+                names += [] if follows else [name]
+        yield names
 
 
 def _places(model: Any, config: Any, name: str) -> list[Place]:
-    """Where a number of this name stands: in the config, in sections of it, and in modules that took it from there."""
+    """The places where a number of this name stands: in the config, in sections of it, and in modules that took it from there."""
     sections: list[Any] = [config]
     for section in ("rope_parameters", "rope_scaling"):
         if isinstance(outer := getattr(config, section, None), dict):

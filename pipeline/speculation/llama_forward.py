@@ -258,8 +258,8 @@ class LlamaForward:
     def compute(
         self, ids_BT: torch.Tensor, first_B: torch.Tensor, caches: Caches, visible: int, keep: int
     ) -> tuple[torch.Tensor, ...]:
-        """As `forward`, with all that differs from pass to pass on the device: logits, then the states of each recorded layer,
-        (B, T, H). No row may reach past slot `visible`."""
+        """Computes `forward`, with all that differs from pass to pass on the device: logits, then the states of each recorded
+        layer, (B, T, H). No row may reach past slot `visible`."""
         slots = _Slots.by_row(first_B, ids_BT.shape[1], caches, visible, self.heads // self.key_heads)
         return self._layers(ids_BT, caches, slots, keep)
 

@@ -15,7 +15,7 @@ BLOCK = 64
 
 @dataclass(frozen=True)
 class NF4Linear:
-    """As the struct `linear` of `llama_forward.c` says."""
+    """The struct `linear` of `llama_forward.c`."""
 
     codes: torch.Tensor  # (out, in / 64, 32), uint8
     table_index: torch.Tensor  # (out, in / 64), int16 that C reads as uint16

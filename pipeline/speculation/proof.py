@@ -31,7 +31,7 @@ _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 _LOWER_PRECISION = 0.05
 _NOISE = 3.0
 _LEAK = 1e-3  # in float32 and float64, by the median of positions
-_LARGEST_NOISE = 0.2  # above, rounding and faults cannot be told apart
+_LARGEST_NOISE = 0.2  # above, rounding and faults cannot be distinguished
 
 
 class Unproved(Exception):
@@ -39,7 +39,7 @@ class Unproved(Exception):
 
 
 @dataclass(frozen=True)
-class Case:
+class ProofCase:
     """Rows of token ids with the logits of single passes over them, (T, V) each."""
 
     rows: list[list[int]]
@@ -50,13 +50,13 @@ class Case:
 
 
 @torch.inference_mode()
-def make_case(model: Any, vocabulary: int, past_windows: bool = True) -> Case:
+def make_case(model: Any, vocabulary: int, past_windows: bool = True) -> ProofCase:
     """Rows for `model` and the logits of its own passes over them. Raises Unproved if its logits depend on later tokens, or if
     its passes over a batch of padded rows, which the examination uses, differ from single passes."""
     rows, prompts = _rows(model, vocabulary, past_windows)
     expected = [plain_pass(model, [row], vocabulary)[0] for row in rows]
     if not all(bool(torch.isfinite(own_TV).all()) for own_TV in expected):
-        return Case(rows, prompts, expected, math.inf, damaged=True)
+        return ProofCase(rows, prompts, expected, math.inf, damaged=True)
     exact = _TOLERANCE.get(model.dtype)
     largest = _LARGEST_NOISE if exact is None else _LOWER_PRECISION
     width = max(map(len, rows))
@@ -74,11 +74,11 @@ def make_case(model: Any, vocabulary: int, past_windows: bool = True) -> Case:
         raise Unproved(f"its logits depend on later tokens: they differ by {later:.2g} where the text ends earlier")
     if noise > largest:
         raise Unproved(f"its logits depend on later tokens: they differ by {noise:.2g} where the text ends earlier")
-    return Case(rows, prompts, expected, max(exact or _LOWER_PRECISION, _NOISE * noise), damaged=False)
+    return ProofCase(rows, prompts, expected, max(exact or _LOWER_PRECISION, _NOISE * noise), damaged=False)
 
 
 @torch.inference_mode()
-def prove(forward: Forward, case: Case, vocabulary: int) -> None:
+def prove(forward: Forward, case: ProofCase, vocabulary: int) -> None:
     """Raises Unproved if the logits of `forward` differ from those of single passes by more than rounding."""
     worst = max(sum(distances) / len(distances) for distances in _decode(forward, case, vocabulary))
     if worst > case.tolerance:
@@ -93,8 +93,8 @@ def plain_pass(model: Any, rows: Sequence[Sequence[int]], vocabulary: int) -> to
     return logits
 
 
-def _decode(forward: Forward, case: Case, vocabulary: int) -> list[list[float]]:
-    """By row, the distances of the logits at every position whose whole past is right."""
+def _decode(forward: Forward, case: ProofCase, vocabulary: int) -> list[list[float]]:
+    """The distances, by row, of the logits at every position whose whole past is right."""
     numbers, lengths = list(range(len(case.rows))), list(case.prompts)
     capacity = max(map(len, case.rows)) + max(width for width, _ in _BLOCKS) + 1
     ids_BS = torch.zeros(len(numbers), capacity, dtype=torch.long, device=forward.device)
@@ -102,7 +102,7 @@ def _decode(forward: Forward, case: Case, vocabulary: int) -> list[list[float]]:
         ids_BS[number, : lengths[number]] = torch.tensor(row[: lengths[number]])
     side, wrong = CachedModel(forward, len(numbers), capacity), 1 + vocabulary // 2
     side.fill_cache(ids_BS, lengths)
-    found: list[list[float]] = [[] for _ in numbers]
+    distances: list[list[float]] = [[] for _ in numbers]
 
     def run(width: int, kept: Sequence[int]) -> None:
         """A pass over `width` tokens of each row, from its last one on, with wrong tokens where they are rejected."""
@@ -113,7 +113,7 @@ def _decode(forward: Forward, case: Case, vocabulary: int) -> list[list[float]]:
         logits_BTV = side.logits(torch.tensor(blocks, device=forward.device), first, keep=width)
         for at, (number, start, keep) in enumerate(zip(numbers, first, kept, strict=True)):
             own_TV = case.expected[number][start : start + keep]
-            found[number] += _distances(own_TV, logits_BTV[at])
+            distances[number] += _distances(own_TV, logits_BTV[at])
             lengths[at] = min(lengths[at] + keep, len(case.rows[number]))
 
     for width, kept in _BLOCKS:
@@ -127,11 +127,11 @@ def _decode(forward: Forward, case: Case, vocabulary: int) -> list[list[float]]:
             run(1, [1] * len(numbers))
         lengths = [min(start + _DRAFTED - 1, end) for start, end in zip(before, lengths, strict=True)]
     run(3, [3, 2])
-    return found
+    return distances
 
 
 def _distances(expected_TV: torch.Tensor, found_TV: torch.Tensor) -> list[float]:
-    """By position of `expected_TV`, the root mean square of the difference relative to the spread of the logits."""
+    """The root mean square, by position of `expected_TV`, of the difference relative to the spread of the logits."""
     expected_TV = expected_TV.double()
     difference_T = (found_TV[: len(expected_TV)].double() - expected_TV).pow(2).mean(-1).sqrt()
     distance_T = difference_T / expected_TV.std(-1, correction=0).clamp_min(1e-12)

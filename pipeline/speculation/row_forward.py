@@ -53,9 +53,11 @@ class RowForward:
 
     def forward(self, ids_BT: torch.Tensor, first: Sequence[int], caches: list[Row], keep: int) -> torch.Tensor:
         rows = zip(ids_BT.tolist(), first, caches, strict=True)
-        found = [self._row(tokens, start, row, keep) for tokens, start, row in rows]
-        shape = next(logits_KV.shape for logits_KV in found if logits_KV is not None)
-        return torch.stack([torch.zeros(shape, device=self.device) if one is None else one for one in found])
+        rows_KV = [self._row(tokens, start, row, keep) for tokens, start, row in rows]
+        shape = next(logits_KV.shape for logits_KV in rows_KV if logits_KV is not None)
+        return torch.stack(
+            [torch.zeros(shape, device=self.device) if logits_KV is None else logits_KV for logits_KV in rows_KV]
+        )
 
     def _row(self, tokens: list[int], start: int, row: Row, keep: int) -> torch.Tensor | None:
         """Logits (keep, V); None for a row whose tokens before `start` are not all known: it only fills the batch."""

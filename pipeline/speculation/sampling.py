@@ -40,7 +40,7 @@ def probabilities(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 def precise(logits_V: torch.Tensor) -> torch.Tensor:
-    """In fp32, or in fp64 if they are."""
+    """The logits in fp32, or in fp64 if they are."""
     return logits_V if logits_V.dtype == torch.float64 else logits_V.float()
 
 
@@ -106,7 +106,7 @@ def _below(at: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
 
 
 def finite_or_nan(best: torch.Tensor) -> torch.Tensor:
-    """For `check_weight_sums`: 1 if the best logit is finite, NaN otherwise."""
+    """What `check_weight_sums` checks of a greedy choice: 1 if the best logit is finite, NaN otherwise."""
     return (best - best + 1).float()
 
 

@@ -15,7 +15,7 @@ from pipeline.speculation.teacher_forced import PaddedBatch
 
 
 class TargetStates:
-    """Of one loaded target, which all drafts of it share."""
+    """The hidden states of one loaded target, which all drafts of it share."""
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -26,8 +26,8 @@ class TargetStates:
         return self.states_at(upload(batch.ids_BT, input_device(self.target)), layers)
 
     def states_at(self, ids_BT: torch.Tensor, layers: Collection[int]) -> Features:
-        """The same for rows of token ids, padded on the right."""
+        """The states for rows of token ids, padded on the right."""
         with StateRecorder(self.target, sorted(layers)).recording() as passes:
             self.target.get_decoder()(input_ids=ids_BT, use_cache=False)
-        (found,) = passes
-        return found
+        (states,) = passes
+        return states

@@ -78,7 +78,7 @@ class PaddedBatch:
         return torch.arange(self.longest) < lengths_B1
 
     def tokens_after(self, places: int) -> torch.Tensor:
-        """For each of `tokens_N` the token that many places after it; 0 past the end of its completion."""
+        """The token that many places after each of `tokens_N`; 0 past the end of its completion."""
         return torch.cat([_shifted(row.tokens, places) for row in self.rows])
 
     def by_row(self, values_N: NDArray[Any]) -> list[NDArray[Any]]:
@@ -87,9 +87,9 @@ class PaddedBatch:
 
 
 def _shifted(tokens: NDArray[Any], places: int) -> torch.Tensor:
-    found = torch.zeros(len(tokens), dtype=torch.long)
-    found[: max(len(tokens) - places, 0)] = torch.from_numpy(tokens[places:].astype(np.int64))
-    return found
+    after_N = torch.zeros(len(tokens), dtype=torch.long)
+    after_N[: max(len(tokens) - places, 0)] = torch.from_numpy(tokens[places:].astype(np.int64))
+    return after_N
 
 
 def at_positions(values_BTx: torch.Tensor, positions_N: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ import pipeline
 from pipeline.acceptance.decoding_speed import Measured
 from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.commands.tables.decode import statistics_rows
-from pipeline.examination.one_decode import Compared
+from pipeline.examination.one_decode import SpeedComparison
 from pipeline.judgement.schema import TrainingStep
 from pipeline.registry.run_content import decision_points, training_points
 from pipeline.review.card import card
@@ -74,7 +74,7 @@ def test_every_row_of_the_statistics_is_in_the_glossary() -> None:
     """What `decode` prints, with and without the target alone."""
     completion = Completion(tokens=[1, 2], drafted=[2], accepted=[1])
     rates = Measured(1.0, 1.0, 1.0)
-    compared = Compared(rates, rates, 6)
+    compared = SpeedComparison(rates, rates, 6)
     rows = statistics_rows(count([completion]), {}, count([completion]), compared)
     assert [] == unexplained([name for name, *_ in rows])
 

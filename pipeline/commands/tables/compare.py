@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.acceptance.baseline import Examined
+from pipeline.acceptance.baseline import ExaminedCounts
 from pipeline.acceptance.schema import Figure
 from pipeline.commands.tables.console import Report
 from pipeline.drafts.kinds import rates_are_of, rates_compare
@@ -29,7 +29,7 @@ class Compared:
     gains: Gains
 
 
-def compare_examined(one: Examined, other: Examined, *, gamma: int, domain: str | None) -> Compared:
+def compare_examined(one: ExaminedCounts, other: ExaminedCounts, *, gamma: int, domain: str | None) -> Compared:
     """`other` is compared with `one`. UsageError for a domain without prompts; raises as `compare`."""
     theirs, ours = unseen_prompts(one, other)
     left_out = len(one.counts) - len(theirs)

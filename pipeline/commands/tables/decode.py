@@ -10,7 +10,7 @@ from rich.text import Text
 from pipeline.acceptance.decoding_speed import too_few
 from pipeline.commands.tables.console import Report
 from pipeline.escaping.terminal import printable, printable_block
-from pipeline.examination.one_decode import Compared
+from pipeline.examination.one_decode import SpeedComparison
 from pipeline.judgement.speed import per_second
 from pipeline.models.token_text import TokenText
 from pipeline.speculation.batch import Completion
@@ -70,7 +70,10 @@ class Painter:
 
 
 def print_statistics(
-    completion: Completion, counts: Mapping[str, int], alone: Completion | None = None, compared: Compared | None = None
+    completion: Completion,
+    counts: Mapping[str, int],
+    alone: Completion | None = None,
+    compared: SpeedComparison | None = None,
 ) -> None:
     """The statistics of one decode, whose tokens were coloured as in `counts`, beside those of the target alone if it was
     run."""
@@ -103,7 +106,7 @@ def print_statistics(
 
 
 def statistics_rows(
-    statistics: Statistics, counts: Mapping[str, int], alone: Statistics | None, compared: Compared | None
+    statistics: Statistics, counts: Mapping[str, int], alone: Statistics | None, compared: SpeedComparison | None
 ) -> list[tuple[str, str, str]]:
     """Name, speculative, target alone."""
     shown = counts.get("accepted", 0)

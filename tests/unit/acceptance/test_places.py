@@ -14,7 +14,7 @@ from pipeline.drafts.kinds import LOOKUP
 from pipeline.errors import BrokenDraft
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.speculation.drafter import Examined, Features
+from pipeline.speculation.drafter import DraftScores, Features
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.teacher_forced import PaddedBatch
 from tests.fakes import stored_completion
@@ -110,14 +110,14 @@ class _ByGamma:
     kind = replace(LOOKUP, depends_on_gamma=True)
     layers, states, longest, models = (), None, None, ()
 
-    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> Examined:
+    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> DraftScores:
         places_P = np.arange(gamma)
         values = []
         for row in batch.rows:
             tokens = np.concatenate([row.tokens, np.zeros(gamma, row.tokens.dtype)])
             at_SP = tokens[np.arange(len(row.tokens))[:, None] + places_P]
             values.append(-gamma / 4 - places_P / 8 - at_SP / 16)
-        return Examined(values, hits=False)
+        return DraftScores(values, hits=False)
 
     def begin(self, *_: Any) -> Any:
         raise AssertionError
@@ -155,7 +155,7 @@ def test_nan_is_said_of_such_a_draft_too() -> None:
     """Values that are no numbers at any place of any draft length."""
 
     class _Damaged(_ByGamma):
-        def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> Examined:
+        def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> DraftScores:
             found = super().examine(batch, sampling, gamma, features)
             if gamma == 3:
                 found.values[-1][1, 2] = np.nan

@@ -14,7 +14,7 @@ from pipeline.drafts.medusa import MedusaDraft
 from pipeline.errors import BrokenDraft, UsageError
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.draft_length import Schedule
+from pipeline.speculation.draft_length import LengthSchedule
 from pipeline.speculation.hidden_states import NORMED, StateRecorder
 from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.speculation.target_states import TargetStates
@@ -152,7 +152,7 @@ def test_drafting_off_for_some_rounds_changes_no_text(target: Any, head: Head) -
     """The head goes on with states of rounds in which it drafted nothing."""
     prompts = _prompts()
     requests = [Request(prompt, 5 + 6 * number, 0) for number, prompt in enumerate(prompts)]
-    schedule = Schedule(((1, 3, 3), (4, 5, 0), (6, 9, 2)))
+    schedule = LengthSchedule(((1, 3, 3), (4, 5, 0), (6, 9, 2)))
     scheduled = _decoder(target, head, schedule).decode(requests)
     plain = _decoder(target, None, 0).decode(requests)
     assert [one.tokens for one in plain] == [one.tokens for one in scheduled]

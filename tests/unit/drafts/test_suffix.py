@@ -11,7 +11,7 @@ import torch
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
 from pipeline.config.evaluate import EvaluateConfig
-from pipeline.drafts.loading import DraftSource
+from pipeline.drafts.loading import DraftOrigin
 from pipeline.drafts.suffix import SuffixMatching, SuffixSettings
 from pipeline.examination.cross_check import decoded_starts
 from pipeline.examination.examiner import Examiner
@@ -213,7 +213,7 @@ def test_proposed_tokens_are_counted() -> None:
 
 def test_it_is_loaded_by_its_kind() -> None:
     """With vLLM's settings, and without files."""
-    source = DraftSource(kind="suffix-matching", files=None, dtype="float32", trust_remote_code=False, lookup_ngram=3)
+    source = DraftOrigin(kind="suffix-matching", files=None, dtype="float32", trust_remote_code=False, lookup_ngram=3)
     draft = source.load(torch.device("cpu"))
 
     assert isinstance(draft, SuffixMatching)

@@ -8,7 +8,7 @@ from pipeline.drafts.lookup import PromptLookup
 from pipeline.drafts.suffix import SuffixMatching, SuffixSettings
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.draft_length import Schedule
+from pipeline.speculation.draft_length import LengthSchedule
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import tiny_llama
 
@@ -18,7 +18,7 @@ BOTH = pytest.mark.parametrize("draft", [PromptLookup(3), SuffixMatching(SuffixS
 @BOTH
 def test_rows_do_not_depend_on_the_batch(draft: PromptLookup | SuffixMatching) -> None:
     """Rows of other lengths, rows that end, and rounds without drafting change nothing."""
-    target, rule = tiny_llama(seed=5), Schedule(((1, 3, 4), (4, 8, 0)))
+    target, rule = tiny_llama(seed=5), LengthSchedule(((1, 3, 4), (4, 8, 0)))
     requests = [Request([number, 3] * number, 5 + 6 * number, number) for number in range(1, 7)]
     together = Decoder(target, draft, sampling=GREEDY, vocabulary=32, gamma=rule).decode(requests)
     alone = [Decoder(target, None, sampling=GREEDY, vocabulary=32).decode([one])[0].tokens for one in requests]

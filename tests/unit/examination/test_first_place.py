@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.examination.first_place import note_at_chance
-from pipeline.speculation.drafter import Examined
+from pipeline.speculation.drafter import DraftScores
 from pipeline.speculation.hidden_states import NORMED
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.target_states import TargetStates
@@ -45,14 +45,14 @@ class _Knowing:
         self.states = TargetStates(target)
 
     @torch.inference_mode()
-    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Any) -> Examined:
+    def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Any) -> DraftScores:
         found = []
         for states_TH, row in zip(features[NORMED], batch.rows, strict=True):
             before = len(row.prompt) - 1
             logits_NV = self.states.target.lm_head(states_TH[before : before + len(row.tokens)])
             log_q_NV = logits_NV.log_softmax(-1).numpy()
             found.append(log_q_NV[np.arange(len(row.tokens)), row.tokens][:, None])
-        return Examined(found, hits=False)
+        return DraftScores(found, hits=False)
 
 
 def test_a_head_that_reads_its_states_is_not(target: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.config.server import ServerConfig
-from pipeline.examination.served_model import ServedModel, served_model
+from pipeline.examination.served_model import ServedLogits, served_model
 from pipeline.examination.stored_log_p import compare_log_p
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.servers.connect import identify
@@ -22,7 +22,7 @@ LISTED = 20
 
 
 @pytest.fixture
-def model() -> Iterator[ServedModel]:
+def model() -> Iterator[ServedLogits]:
     """Of a server that lists 20 tokens of 512."""
     with running(StandIn()) as server:
         config = ServerConfig.model_validate({"endpoints": [server.url], "logprobs": LISTED})
@@ -31,7 +31,7 @@ def model() -> Iterator[ServedModel]:
             yield found
 
 
-def test_logits_are_those_of_the_server(model: ServedModel) -> None:
+def test_logits_are_those_of_the_server(model: ServedLogits) -> None:
     """Listed tokens and the tokens of the sequence have their log p; the others share the rest."""
     ids = [30, 31, 32, 33]
     logits = model(input_ids=torch.tensor([ids]), logits_to_keep=2).logits
@@ -44,7 +44,7 @@ def test_logits_are_those_of_the_server(model: ServedModel) -> None:
     assert float(log_p_of(ids[:3])[33]) == pytest.approx(float(logits[0, 0, 33]), abs=1e-5)
 
 
-def test_rows_of_different_lengths_are_decoded(model: ServedModel) -> None:
+def test_rows_of_different_lengths_are_decoded(model: ServedLogits) -> None:
     """The decoder's greedy completions are the server's."""
     prompts = [[30, 31, 32], [40, 41, 42, 43, 44, 45], [50]]
     decoder = Decoder(model, None, sampling=GREEDY, vocabulary=VOCABULARY)
@@ -56,7 +56,7 @@ def test_rows_of_different_lengths_are_decoded(model: ServedModel) -> None:
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.3])
-def test_stored_log_p_is_compared_for_every_token(model: ServedModel, shift: float) -> None:
+def test_stored_log_p_is_compared_for_every_token(model: ServedLogits, shift: float) -> None:
     """Also for a last token that the server does not list; wrong log p is found."""
     items = []
     rng = np.random.default_rng(0)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.acceptance.count_table import CountTable
-from pipeline.acceptance.profile_file import Examination, NotExamined, examined
+from pipeline.acceptance.profile_file import NotExamined, ProfileWithCounts, examined
 from pipeline.config.gate import GateConfig
 from pipeline.errors import BrokenDraft
 from pipeline.judgement.evidence import Evidence, Sides, case_of, compare, gather, make_case
@@ -19,12 +19,12 @@ COUNTS = [counted(f"p{number}", 60.0 + number) for number in range(4)]
 BROKEN: Any = {"headline": None, "greedy": None, "domains": {}, "broken": "another tokenizer"}
 
 
-def _examinations(*broken: Side) -> dict[Side, Examination | NotExamined]:
-    whole, none = Examination(make_profile(COUNTS), CountTable.of(COUNTS)), make_profile(COUNTS, **BROKEN)
+def _examinations(*broken: Side) -> dict[Side, ProfileWithCounts | NotExamined]:
+    whole, none = ProfileWithCounts(make_profile(COUNTS), CountTable.of(COUNTS)), make_profile(COUNTS, **BROKEN)
     return {side: NotExamined(none, "another tokenizer") if side in broken else whole for side in SIDES[:3]}
 
 
-def _compared(found: dict[Side, Examination | NotExamined]) -> tuple[Evidence, list[RuleResult]]:
+def _compared(found: dict[Side, ProfileWithCounts | NotExamined]) -> tuple[Evidence, list[RuleResult]]:
     sides = Sides(
         examinations=found,
         unquantized=found[CANDIDATE],
@@ -68,7 +68,7 @@ def test_no_gain_is_told_between_rates_of_other_tokens(kind: Any, compare: bool)
     """A head's rate is over the tokens that its rounds reach."""
     found = _examinations()
     candidate = found[CANDIDATE]
-    assert isinstance(candidate, Examination)
+    assert isinstance(candidate, ProfileWithCounts)
     profile = replace(candidate.profile, draft=replace(candidate.profile.draft, kind=kind))
     found[CANDIDATE] = replace(candidate, profile=profile)
     case = make_case(found, "champion")

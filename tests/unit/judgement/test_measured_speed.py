@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.acceptance.count_table import CountTable
-from pipeline.acceptance.profile_file import Examination, NotExamined
+from pipeline.acceptance.profile_file import NotExamined, ProfileWithCounts
 from pipeline.acceptance.step_times import StepTimes
 from pipeline.judgement.measured_speed import measured_speed
 from pipeline.judgement.schema import BASELINE, CANDIDATE, Side
@@ -22,11 +22,11 @@ TIMES = StepTimes(
 )
 
 
-def _examined(digest: str, accepted: float = 60.0, prompts: int = 40) -> Examination:
+def _examined(digest: str, accepted: float = 60.0, prompts: int = 40) -> ProfileWithCounts:
     """Of prompts with 100 tokens."""
     counts = [counted(f"p{number:02}", accepted + number % 5, domain="code") for number in range(prompts)]
     profile = make_profile(counts, draft=replace(DRAFT, digest=digest))
-    return Examination(profile, CountTable.of(counts))
+    return ProfileWithCounts(profile, CountTable.of(counts))
 
 
 def test_two_equal_drafts_have_one_speedup() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.acceptance.baseline import Conditions, Examined, baseline_json, read_baseline
+from pipeline.acceptance.baseline import Conditions, ExaminedCounts, baseline_json, read_baseline
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts, counts_from_json
 from pipeline.acceptance.segments import SegmentCounts
@@ -32,13 +32,13 @@ CONDITIONS = Conditions(
 )
 
 
-def _examined(counts: Sequence[PromptCounts], trained_on: Sequence[str] = ()) -> Examined:
-    return Examined(
+def _examined(counts: Sequence[PromptCounts], trained_on: Sequence[str] = ()) -> ExaminedCounts:
+    return ExaminedCounts(
         counts=counts, conditions=CONDITIONS, hardware="cpu", digest="draft", trained_on=frozenset(trained_on)
     )
 
 
-def compare(draft: Examined, baseline: Examined, margin: float, segment_margin: float = 0.02) -> Comparison:
+def compare(draft: ExaminedCounts, baseline: ExaminedCounts, margin: float, segment_margin: float = 0.02) -> Comparison:
     """With the command's margin for segments."""
     return regression.compare(draft, baseline, margin, segment_margin)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.acceptance.baseline import Examined
+from pipeline.acceptance.baseline import ExaminedCounts
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.segments import SegmentCounts
 from pipeline.commands.tables.compare import Compared, compare_examined, print_comparison
@@ -75,7 +75,7 @@ def test_compare_has_a_row_for_each(capsys: pytest.CaptureFixture[str]) -> None:
 def test_compare_says_that_both_are_one_draft(same: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """Otherwise 0 [0, 0] reads as a result about two drafts. Names differ, weights decide."""
     counts = _counts(0.5)
-    one = Examined(counts=counts, conditions=CONDITIONS, hardware="cpu", digest="d", trained_on=frozenset[str]())
+    one = ExaminedCounts(counts=counts, conditions=CONDITIONS, hardware="cpu", digest="d", trained_on=frozenset[str]())
     found = compare_examined(one, replace(one, digest="d" if same else "e"), gamma=2, domain=None)
     print_comparison(("run r", "name@champion"), found)
     assert same == ("A and B are the same draft, with equal weights" in capsys.readouterr().out)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.acceptance.baseline import Conditions, Examined, baseline_json
+from pipeline.acceptance.baseline import Conditions, ExaminedCounts, baseline_json
 from pipeline.commands.store import print_review
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.root import Config
@@ -96,7 +96,7 @@ def test_a_baseline_keeps_its_completions(store: Store, tmp_path: Path) -> None:
         evaluate=EvaluateConfig().model_dump(mode="json"),
         dtype="float32",
     )
-    examined = Examined(counts=[], conditions=conditions, hardware="h", digest="d", trained_on=frozenset())
+    examined = ExaminedCounts(counts=[], conditions=conditions, hardware="h", digest="d", trained_on=frozenset())
     write_json(tmp_path / "baseline.json", baseline_json(examined))
 
     assert dict.fromkeys((completions, corpus), "baseline") == kept(store, baselines=[tmp_path / "baseline.json"])

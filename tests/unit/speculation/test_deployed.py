@@ -9,10 +9,12 @@ import pytest
 from pipeline.commands.sampling import of_options, of_runs
 from pipeline.errors import UsageError
 from pipeline.registry.named import Draft
-from pipeline.speculation.deployed import FILE, Known, of_log, resolve
+from pipeline.speculation.deployed import FILE, StatedSettings, of_log, resolve
 from pipeline.speculation.settings import GREEDY, Sampling
 
-QWEN = Known(FILE, {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05, "max_new_tokens": 2048})
+QWEN = StatedSettings(
+    FILE, {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05, "max_new_tokens": 2048}
+)
 
 
 def test_later_sources_go_before_earlier_ones() -> None:
@@ -30,7 +32,7 @@ def test_later_sources_go_before_earlier_ones() -> None:
 
 def test_what_nobody_states_is_the_default() -> None:
     """It is said, too."""
-    found = resolve([Known(FILE, {})])
+    found = resolve([StatedSettings(FILE, {})])
 
     assert (Sampling(), "temperature, top_k, top_p, min_p by default" in found.lines[0]) == (found.sampling, True)
 
@@ -44,7 +46,7 @@ def test_cut_offs_have_no_effect_at_temperature_0() -> None:
 
 def test_values_that_no_engine_takes_are_left_out_aloud() -> None:
     """The rest stays."""
-    found = resolve([QWEN, Known("3 rows", {"temperature": 99.0})])
+    found = resolve([QWEN, StatedSettings("3 rows", {"temperature": 99.0})])
 
     assert 0.7 == found.sampling.temperature
     assert "sampling: 3 rows: temperature 99.0 is out of range and not used" in found.lines
@@ -62,7 +64,7 @@ def test_the_run_that_trained_a_draft_says_it(monkeypatch: pytest.MonkeyPatch) -
     warm, cold = _draft(monkeypatch, temperature=0.7, top_k=20), _draft(monkeypatch, temperature=0.7)
     named: dict[str, Any] = {"a": warm, "elsewhere": SimpleNamespace(trained_by=None)}
 
-    assert Sampling(0.7, 20) == resolve([Known(FILE, {"temperature": 0.3}), *of_runs(named, [])]).sampling
+    assert Sampling(0.7, 20) == resolve([StatedSettings(FILE, {"temperature": 0.3}), *of_runs(named, [])]).sampling
     with pytest.raises(UsageError, match=r"different sampling: a at .*; b at .*; give --temperature"):
         of_runs(named | {"b": cold}, [])
     assert of_runs(named | {"b": cold}, of_options(None, 5, None, None))

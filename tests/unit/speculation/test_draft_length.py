@@ -11,7 +11,7 @@ from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UsageError
 from pipeline.speculation.batch import Request, Round
 from pipeline.speculation.decoder import Decoder, Decoding
-from pipeline.speculation.draft_length import Certain, Confident, DraftLength, Fallback, Fixed, Schedule
+from pipeline.speculation.draft_length import Certain, Confident, DraftLength, Fallback, Fixed, LengthSchedule
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import TableModel, greedy_along, greedy_text, ragged_requests, table_model, tiny_pair
 
@@ -66,7 +66,7 @@ def test_a_block_ends_with_the_first_token_that_was_not_sure(rule: DraftLength, 
 RULES: dict[str, Callable[[], DraftLength]] = {
     "confident": lambda: Confident(4, least=0.14),
     "certain": lambda: Certain(4, limit=1.73),
-    "schedule": lambda: Schedule(((1, 1, 4), (2, 3, 2), (4, 6, 0))),
+    "schedule": lambda: LengthSchedule(((1, 1, 4), (2, 3, 2), (4, 6, 0))),
     "fallback": lambda: Fallback(Fixed(4), break_even=0.95, window=6, patience=2),
     "fallback, confident": lambda: Fallback(Confident(4, least=0.14), 0.6, window=5, margin=0.0, patience=2),
 }
@@ -117,10 +117,10 @@ def test_a_row_drafts_what_it_would_draft_alone(pair: tuple[Any, Any], rule: str
 
 def test_a_schedule_reads_its_row() -> None:
     """By sequences running, both ends included; beyond the last row, and without any row, none."""
-    schedule = Schedule(((1, 4, 5), (5, 16, 2), (17, 64, 0)))
+    schedule = LengthSchedule(((1, 4, 5), (5, 16, 2), (17, 64, 0)))
 
     assert [5, 5, 2, 2, 0, 0, 0] == [schedule.tokens(running) for running in (1, 4, 5, 16, 17, 64, 65)]
-    assert (5, 0, 0) == (schedule.most, Schedule(()).most, Schedule(()).tokens(1))
+    assert (5, 0, 0) == (schedule.most, LengthSchedule(()).most, LengthSchedule(()).tokens(1))
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,18 @@ def test_a_schedule_reads_its_row() -> None:
 def test_a_schedule_with_gaps_is_a_usage_error(rows: tuple[tuple[int, int, int], ...]) -> None:
     """A late start, a gap, an overlap, an empty row and a negative length are named."""
     with pytest.raises(UsageError, match="schedule row"):
-        Schedule(rows)
+        LengthSchedule(rows)
 
 
 def test_a_schedule_follows_the_batch(pair: tuple[Any, Any]) -> None:
     """Nothing is drafted while many run; as rows leave, the draft sees their text for the first time and joins in."""
     requests = [Request([1 + n], 5 + 5 * n, n) for n in range(4)]
     decoder = Decoder(
-        pair[0], PlainDraft(pair[1], VOCABULARY), sampling=GREEDY, vocabulary=VOCABULARY, gamma=Schedule(((1, 2, 3),))
+        pair[0],
+        PlainDraft(pair[1], VOCABULARY),
+        sampling=GREEDY,
+        vocabulary=VOCABULARY,
+        gamma=LengthSchedule(((1, 2, 3),)),
     )
     rounds: list[Round] = []
     completions = decoder.decode(requests, rounds.append)
@@ -240,7 +244,7 @@ def test_asking_costs_no_probe() -> None:
 
 def test_fallback_keeps_to_its_inner_rule() -> None:
     """Half of one token is one; where the inner rule drafts nothing there is nothing to halve or to probe."""
-    schedule = Schedule(((1, 1, 1), (2, 4, 0)))
+    schedule = LengthSchedule(((1, 1, 1), (2, 4, 0)))
 
     assert [1, 1, 1] == [Fallback(schedule, level=level, patience=1).tokens(1) for level in range(3)]
     assert [0, 0, 0] == [Fallback(schedule, level=level, patience=1).tokens(3) for level in range(3)]

@@ -19,7 +19,7 @@ from pipeline.speculation import rules as rules_module
 from pipeline.speculation import verification as verification_module
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder, Decoding
-from pipeline.speculation.draft_length import Certain, Confident, DraftLength, Fallback, Schedule
+from pipeline.speculation.draft_length import Certain, Confident, DraftLength, Fallback, LengthSchedule
 from pipeline.speculation.sampling import probabilities
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import TableModel, table_model
@@ -169,7 +169,7 @@ def test_a_round_continued_by_the_target_has_the_law_of_the_target(method: str, 
 RULES = {
     "confident": Confident(3, least=0.6),
     "certain": Certain(3, limit=0.75),
-    "schedule": Schedule(((1, 1, 0), (2, 9999, 3))),
+    "schedule": LengthSchedule(((1, 1, 0), (2, 9999, 3))),
     "half": Fallback(Certain(3, limit=0.75), level=1),
 }
 

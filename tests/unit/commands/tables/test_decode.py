@@ -8,7 +8,7 @@ from rich.console import Console
 
 from pipeline.acceptance.decoding_speed import of_turns
 from pipeline.commands.tables.decode import Painter, print_statistics
-from pipeline.examination.one_decode import Compared
+from pipeline.examination.one_decode import SpeedComparison
 from pipeline.models.names import short_names
 from pipeline.speculation.batch import Completion
 
@@ -87,7 +87,7 @@ def test_the_figures_are_of_the_tokens_as_they_are_coloured(capsys: pytest.Captu
 def test_one_prompt_has_no_speedup(capsys: pytest.CaptureFixture[str]) -> None:
     """Tokens per second with their intervals, and who tells more."""
     completion = Completion(tokens=[1, 2], length=2, drafted=[1], accepted=[1])
-    compared = Compared(of_turns([120.0, 110.0, *[120.0] * 4]), of_turns([100.0] * 6), 6)
+    compared = SpeedComparison(of_turns([120.0, 110.0, *[120.0] * 4]), of_turns([100.0] * 6), 6)
     print_statistics(completion, {}, completion, compared)
     printed = capsys.readouterr().out
 

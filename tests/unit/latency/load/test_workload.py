@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.acceptance.baseline import Conditions, Examined, baseline_json
+from pipeline.acceptance.baseline import Conditions, ExaminedCounts, baseline_json
 from pipeline.acceptance.profile import Completions, count_completions
 from pipeline.acceptance.rounds import CONVENTIONS, Acceptance, expected_rounds
 from pipeline.acceptance.schema import ExaminedDraft
@@ -71,7 +71,7 @@ def test_capacity_uses_the_draft_length_of_each_batch_size(workload: Workload) -
     assert 1.5 == found.prefill
 
 
-BASELINE = Examined(
+BASELINE = ExaminedCounts(
     counts=COUNTS,
     conditions=Conditions(
         completions="key",
