@@ -1,6 +1,7 @@
 """The registry's port over MLflow: the only module that reads or changes aliases, tags and versions through MLflow's client."""
 
 import contextlib
+import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from pipeline.registry.port import Port, Prompt, VersionRecord
 
 _IS_PROMPT = "tags.`mlflow.prompt.is_prompt` = 'true'"
 _PAGE = 1000
+_MOST_PAGES, _SEARCH_SECONDS = 100, 300.0  # of a search; servers may give less than a page that is asked for
+_MOST_DIGITS = 18  # of the number of a version
 
 
 @contextlib.contextmanager
@@ -59,6 +62,10 @@ class MlflowPort:
             raise UnderstudyError(
                 f"{self.name} has no version {version} in {self._location.uri}: it was deleted; run again"
             )
+        if (str(found.name), str(found.version)) != (self.name, version):
+            raise self._foreign(
+                f"version {str(found.version)!r} of {found.name!r}", f"version {version} of {self.name}"
+            )
         return VersionRecord(str(found.version), dict(found.tags), str(found.source), found.run_id or "")
 
     def files_of(self, version: str) -> str:
@@ -83,11 +90,13 @@ class MlflowPort:
 
     def prompt(self, name: str) -> Prompt | None:
         found = _or_none(lambda: self._client.get_prompt(name))
-        return None if found is None else _prompt(found)
+        if found is not None and found.name != name:
+            raise self._foreign(f"{found.name!r}", name)
+        return None if found is None else self._prompt(found)
 
     def prompts(self, prefix: str) -> list[Prompt]:
         listed = f"name LIKE '{prefix}%' AND {_IS_PROMPT}"
-        return [_prompt(one) for one in _pages(self._client.search_registered_models, listed)]
+        return [self._prompt(one) for one in self._pages(self._client.search_registered_models, listed)]
 
     def delete_prompt(self, name: str) -> None:
         _or_none(lambda: self._client.delete_prompt(name))
@@ -97,36 +106,47 @@ class MlflowPort:
         read as a model that has no champion."""
         found = _or_none(lambda: self._client.get_registered_model(self.name))
         if found is not None and found.name != self.name:
-            raise RegistryUnavailable(
-                f"MLflow at {self._location.uri} answers with {found.name!r} where {self.name} was asked for: no MLflow server "
-                "answers there; correct the address"
-            )
+            raise self._foreign(f"{found.name!r}", self.name)
         return found
 
     def _versions(self) -> dict[str, dict[str, str]]:
-        listed = _pages(self._client.search_model_versions, f"name = '{self.name}'")
+        listed = self._pages(self._client.search_model_versions, f"name = '{self.name}'")
         found = {str(one.version): dict(one.tags) for one in listed}
+        for one in found:
+            if not (one.isascii() and one.isdecimal() and len(one) <= _MOST_DIGITS):
+                raise self._foreign(f"version {one[:_MOST_DIGITS]!r} of {self.name}", "a number")
         return dict(sorted(found.items(), key=lambda item: int(item[0])))
+
+    def _prompt(self, found: Any) -> Prompt:
+        if not found.creation_timestamp:  # a claim without one would be taken for an abandoned one
+            raise RegistryUnavailable(f"MLflow at {self._location.uri} does not say when {found.name} was made")
+        return Prompt(str(found.name), dict(found.tags), int(found.creation_timestamp) / 1000)
+
+    def _pages(self, search: Callable[..., Any], wanted: str) -> Iterator[Any]:
+        """Everything that a search of MLflow finds, page by page. RegistryUnavailable where it has no end."""
+        token, seen, ends = None, set[str](), time.monotonic() + _SEARCH_SECONDS
+        while True:
+            page = search(wanted, max_results=_PAGE, page_token=token)
+            yield from page
+            token = page.token
+            if not token:
+                return
+            if token in seen or len(seen) + 1 >= _MOST_PAGES or time.monotonic() > ends:
+                raise RegistryUnavailable(
+                    f"MLflow at {self._location.uri}: a search ({wanted}) has no end after {len(seen) + 1} pages"
+                )
+            seen.add(token)
+
+    def _foreign(self, answer: str, asked: str) -> RegistryUnavailable:
+        return RegistryUnavailable(
+            f"MLflow at {self._location.uri} answers with {answer} where {asked} was asked "
+            "for: no MLflow server answers there; correct the address"
+        )
 
 
 def _aliases(model: Any, versions: Container[str]) -> dict[str, str]:
     """Those of versions that are there: servers before MLflow 3.17 keep the aliases of a deleted one."""
     return {str(alias): str(version) for alias, version in dict(model.aliases).items() if str(version) in versions}
-
-
-def _pages(search: Callable[..., Any], wanted: str) -> Iterator[Any]:
-    """Everything that a search of MLflow finds, page by page."""
-    token = None
-    while True:
-        page = search(wanted, max_results=_PAGE, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
-
-
-def _prompt(found: Any) -> Prompt:
-    return Prompt(str(found.name), dict(found.tags), int(found.creation_timestamp) / 1000)
 
 
 def _or_none(call: Any) -> Any:
