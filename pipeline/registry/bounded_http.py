@@ -1,5 +1,5 @@
 """Bounds on what MLflow's client waits for and holds, of a tracking server: the time of an answer, of an upload, and of a pause
-that the server asks for; the size of an answer.
+that the server asks for; the size of an answer; the redirects to it.
 
 The timeout of a socket begins anew with each byte, so a server that sends or takes one a second would hold a command, and its
 locks, for hours; and an answer that is packed small can be large. MLflow uses `requests`, so the bounds stand in an adapter of
@@ -26,12 +26,15 @@ from urllib3.util.retry import Retry
 SECONDS = 60.0  # for an answer; more where MLFLOW_HTTP_REQUEST_TIMEOUT asks for more
 BYTES_A_SECOND = 1 << 14  # which a long answer, such as a draft's weights, must come with
 MOST_BYTES = 1 << 27  # of an answer that is held in memory, unpacked; MLflow asks for parts of 100 MB
+REDIRECTS = 3  # each has the time of an answer
 _CHUNK = 1 << 16
 _API = "/api/2.0/mlflow/"  # what follows it is answered with JSON, if only {}; an upload of an artifact is not
 
 
 class _Received(io.RawIOBase):
-    """What a socket receives, for as long as an answer may take: `seconds`, and one more for each BYTES_A_SECOND."""
+    """What a socket receives, for as long as an answer may take: `seconds`, and one more for each BYTES_A_SECOND of its body."""
+
+    is_body = False  # else of the heads, of which there may be any number: 100 Continue
 
     def __init__(self, of: io.RawIOBase, connection: socket.socket, seconds: float) -> None:
         self._of, self._connection = of, connection
@@ -50,7 +53,8 @@ class _Received(io.RawIOBase):
             count = self._of.readinto(buffer)
         finally:
             self._connection.settimeout(limit)
-        self._ends += (count or 0) / BYTES_A_SECOND
+        if self.is_body:
+            self._ends += (count or 0) / BYTES_A_SECOND
         return count
 
     def close(self) -> None:
@@ -63,8 +67,12 @@ class _Answer(HTTPResponse):
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        raw = self.fp.detach()
-        self.fp = io.BufferedReader(_Received(raw, sock, _seconds()))
+        self._received = _Received(self.fp.detach(), sock, _seconds())
+        self.fp = io.BufferedReader(self._received)
+
+    def begin(self) -> None:
+        super().begin()
+        self._received.is_body = True
 
 
 def _seconds() -> float:
@@ -118,7 +126,15 @@ def bound_mlflow() -> None:
     # Its name until MLflow 3.10. A test holds that the bounds are in force, whatever the version.
     name = "TCPKeepAliveHTTPAdapter" if hasattr(request_utils, "TCPKeepAliveHTTPAdapter") else "HTTPAdapter"
     setattr(request_utils, name, bounded(getattr(request_utils, name)))
-    request_utils._cached_get_request_session.cache_clear()
+    opened = request_utils._cached_get_request_session
+    opened.cache_clear()
+
+    def with_few_redirects(*args: Any, **options: Any) -> Any:
+        session = opened(*args, **options)
+        session.max_redirects = REDIRECTS
+        return session
+
+    request_utils._cached_get_request_session = with_few_redirects
 
 
 def bounded(adapter: type[HTTPAdapter]) -> type[HTTPAdapter]:

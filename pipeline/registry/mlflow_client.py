@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from pipeline.config.credentials import LOGIN, credentials_in, masked
@@ -208,9 +209,15 @@ def answering(location: Location) -> Iterator[None]:
     except UnderstudyError:
         raise
     except Exception as error:
-        if not is_mlflow_error(error):
+        is_known = is_mlflow_error(error)
+        if not is_known and not (location.is_server and _is_raised_in_mlflow(error)):
             raise
         _answered.pop(location.uri, None)
+        if not is_known:
+            raise RegistryUnavailable(
+                f"MLflow at {location.uri} failed ({type(error).__name__}: {_first_line(error)}): its client cannot read the "
+                "answer"
+            ) from error
         status = error.get_http_status_code() if hasattr(error, "get_http_status_code") else 0
         if location.is_server and status in _UNAUTHORIZED:
             raise _unauthorized(location, status, str(error)) from error
@@ -238,6 +245,12 @@ def is_mlflow_error(error: BaseException) -> bool:
     from sqlalchemy.exc import SQLAlchemyError
 
     return isinstance(error, MlflowException | SQLAlchemyError | OSError | ParseError)
+
+
+def _is_raised_in_mlflow(error: BaseException) -> bool:
+    """Whether MLflow's client, and no code of ours, has failed at an answer, such as at an error code that is a list."""
+    packages = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(error.__traceback__)]
+    return next((one for one in reversed(packages) if one in ("mlflow", "pipeline")), "") == "mlflow"
 
 
 def error_code(error: BaseException | None) -> str:

@@ -1,6 +1,7 @@
 """The registry's port over MLflow: the only module that reads or changes aliases, tags and versions through MLflow's client."""
 
 import contextlib
+import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from pipeline.registry.port import Port, Prompt, VersionRecord
 
 _IS_PROMPT = "tags.`mlflow.prompt.is_prompt` = 'true'"
 _PAGE = 1000
+_MOST_PAGES, _SEARCH_SECONDS = 100, 300.0  # of a search; servers may give less than a page that is asked for
+_MOST_DIGITS = 18  # of the number of a version
 
 
 @contextlib.contextmanager
@@ -59,6 +62,10 @@ class MlflowPort:
             raise UnderstudyError(
                 f"{self.name} has no version {version} in {self._location.uri}: it was deleted; run again"
             )
+        if (str(stored.name), str(stored.version)) != (self.name, version):
+            raise self._foreign(
+                f"version {str(stored.version)!r} of {stored.name!r}", f"version {version} of {self.name}"
+            )
         return VersionRecord(str(stored.version), dict(stored.tags), str(stored.source), stored.run_id or "")
 
     def files_of(self, version: str) -> str:
@@ -83,11 +90,13 @@ class MlflowPort:
 
     def prompt(self, name: str) -> Prompt | None:
         prompt = _or_none(lambda: self._client.get_prompt(name))
-        return None if prompt is None else _prompt(prompt)
+        if prompt is not None and prompt.name != name:
+            raise self._foreign(f"{prompt.name!r}", name)
+        return None if prompt is None else self._prompt(prompt)
 
     def prompts(self, prefix: str) -> list[Prompt]:
         listed = f"name LIKE '{prefix}%' AND {_IS_PROMPT}"
-        return [_prompt(model) for model in _pages(self._client.search_registered_models, listed)]
+        return [self._prompt(model) for model in self._pages(self._client.search_registered_models, listed)]
 
     def delete_prompt(self, name: str) -> None:
         _or_none(lambda: self._client.delete_prompt(name))
@@ -97,36 +106,47 @@ class MlflowPort:
         read as a model that has no champion."""
         model = _or_none(lambda: self._client.get_registered_model(self.name))
         if model is not None and model.name != self.name:
-            raise RegistryUnavailable(
-                f"MLflow at {self._location.uri} answers with {model.name!r} where {self.name} was asked for: no MLflow server "
-                "answers there; correct the address"
-            )
+            raise self._foreign(f"{model.name!r}", self.name)
         return model
 
     def _versions(self) -> dict[str, dict[str, str]]:
-        listed = _pages(self._client.search_model_versions, f"name = '{self.name}'")
+        listed = self._pages(self._client.search_model_versions, f"name = '{self.name}'")
         tags = {str(version.version): dict(version.tags) for version in listed}
+        for number in tags:
+            if not (number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS):
+                raise self._foreign(f"version {number[:_MOST_DIGITS]!r} of {self.name}", "a number")
         return dict(sorted(tags.items(), key=lambda item: int(item[0])))
+
+    def _prompt(self, model: Any) -> Prompt:
+        if not model.creation_timestamp:  # a claim without one would be taken for an abandoned one
+            raise RegistryUnavailable(f"MLflow at {self._location.uri} does not state when {model.name} was made")
+        return Prompt(str(model.name), dict(model.tags), int(model.creation_timestamp) / 1000)
+
+    def _pages(self, search: Callable[..., Any], wanted: str) -> Iterator[Any]:
+        """Everything that a search of MLflow finds, page by page. RegistryUnavailable where it has no end."""
+        token, seen, ends = None, set[str](), time.monotonic() + _SEARCH_SECONDS
+        while True:
+            page = search(wanted, max_results=_PAGE, page_token=token)
+            yield from page
+            token = page.token
+            if not token:
+                return
+            if token in seen or len(seen) + 1 >= _MOST_PAGES or time.monotonic() > ends:
+                raise RegistryUnavailable(
+                    f"MLflow at {self._location.uri}: a search ({wanted}) has no end after {len(seen) + 1} pages"
+                )
+            seen.add(token)
+
+    def _foreign(self, answer: str, asked: str) -> RegistryUnavailable:
+        return RegistryUnavailable(
+            f"MLflow at {self._location.uri} answers with {answer} where {asked} was asked "
+            "for: no MLflow server answers there; correct the address"
+        )
 
 
 def _aliases(model: Any, versions: Container[str]) -> dict[str, str]:
     """Those of versions that are there: servers before MLflow 3.17 keep the aliases of a deleted one."""
     return {str(alias): str(version) for alias, version in dict(model.aliases).items() if str(version) in versions}
-
-
-def _pages(search: Callable[..., Any], wanted: str) -> Iterator[Any]:
-    """Everything that a search of MLflow finds, page by page."""
-    token = None
-    while True:
-        page = search(wanted, max_results=_PAGE, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
-
-
-def _prompt(stored: Any) -> Prompt:
-    return Prompt(str(stored.name), dict(stored.tags), int(stored.creation_timestamp) / 1000)
 
 
 def _or_none(call: Any) -> Any:

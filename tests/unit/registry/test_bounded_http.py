@@ -18,13 +18,14 @@ from urllib3.util.retry import Retry
 
 from pipeline.errors import RegistryUnavailable, UnderstudyError
 from pipeline.registry import bounded_http
-from pipeline.registry.mlflow_client import Location
+from pipeline.registry.mlflow_client import Location, answering
 from pipeline.registry.mlflow_port import opened
 from pipeline.store.artifacts import Store
 
 _BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n"
 _TRICKLED = {
     "a head": (b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+    "no head": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),  # of many bytes, which an answer may take longer for
     "a body": (_BODY, b" "),
     "a body in chunks": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
 }
@@ -42,7 +43,7 @@ class _Server(http.server.ThreadingHTTPServer):
     """Healthy, and answers every other request with `first`, and then `rest` again and again."""
 
     daemon_threads = True
-    first, rest, pause = b"", b"", 0.0
+    first, rest, pause, asked = b"", b"", 0.0, 0
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -52,6 +53,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/health":
             self.wfile.write(_answer(b"OK"))
             return
+        self.server.asked += 1
         try:
             self.wfile.write(self.server.first)
             while self.server.rest:
@@ -116,6 +118,31 @@ def test_a_foreign_answer_is_no_registry_without_champion(server: _Server, tmp_p
     server.first = _answer(body.encode())
     with pytest.raises(RegistryUnavailable, match=_FOREIGN[body]):
         _read(server, tmp_path)
+
+
+@pytest.mark.parametrize("code", ["[1]", '{"a": 1}'])
+def test_an_error_that_mlflow_cannot_read_is_one_line(server: _Server, tmp_path: Path, code: str) -> None:
+    """Its client looks the code up in a table, and fails with an error of Python."""
+    body = f'{{"error_code": {code}, "message": "no"}}'.encode()
+    server.first = b"HTTP/1.1 400 No\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    with pytest.raises(RegistryUnavailable, match=r"failed \(TypeError: unhashable type.*cannot read the answer"):
+        _read(server, tmp_path)
+
+
+def test_an_error_of_ours_is_none_of_mlflow(tmp_path: Path) -> None:
+    with (
+        pytest.raises(TypeError),
+        answering(Location("http://x", None, "e", Store(tmp_path))),
+    ):
+        len(5)  # type: ignore[arg-type]
+
+
+def test_redirects_end(server: _Server, tmp_path: Path) -> None:
+    """Each of 30 would have the time of an answer."""
+    server.first = b"HTTP/1.1 302 There\r\nConnection: close\r\nLocation: /there\r\nContent-Length: 0\r\n\r\n"
+    with pytest.raises(RegistryUnavailable, match="Exceeded 3 redirects"):
+        _read(server, tmp_path)
+    assert server.asked == 4
 
 
 def test_an_uploaded_file_is_answered_with_nothing(server: _Server) -> None:
