@@ -24,6 +24,7 @@ from pipeline.commands.options import (
     columns_of,
 )
 from pipeline.commands.sampling import of_options, of_runs
+from pipeline.speculation.settings import Verification
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,9 +66,7 @@ _Threshold = Annotated[
     float | None,
     typer.Option(min=0, max=1, help=f"The break-even acceptance rate for --fallback, {_THRESHOLD} by default."),
 ]
-_Verification = Annotated[
-    Literal["token", "block"], typer.Option(help="Token-level rejection sampling or block verification.")
-]
+_Verification = Annotated[Verification, typer.Option(help="Token-level rejection sampling or block verification.")]
 _MaxNewTokens = Annotated[int, typer.Option(min=1, help="The maximum length of the completion, in tokens.")]
 _Seed = Annotated[int, typer.Option(min=0, help="The random seed; the same seed gives the same text.")]
 _Chat = Annotated[

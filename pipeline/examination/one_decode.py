@@ -15,7 +15,7 @@ from pipeline.speculation.batch import Completion, Request, Round
 from pipeline.speculation.decoder import Decoder, Decoding
 from pipeline.speculation.draft_length import Certain, Confident, DraftLength, Fallback, Fixed
 from pipeline.speculation.forward import PREFILL
-from pipeline.speculation.settings import GREEDY, Sampling
+from pipeline.speculation.settings import GREEDY, Sampling, Verification
 
 _LENGTHS: dict[str, Callable[[int], DraftLength]] = {"never": Fixed, "confidence": Confident, "entropy": Certain}
 
@@ -29,7 +29,7 @@ class DecodeSettings:
     gamma: int = 5
     stop_drafting: Literal["never", "confidence", "entropy"] = "never"
     break_even: float | None = None
-    verification: Literal["token", "block"] = "token"
+    verification: Verification = "token"
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ on a CPU. Shapes: B sequences, G drafted tokens, T = G + 1 positions of a target
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from pipeline.models.devices import upload
 from pipeline.speculation.sampling import draw, finite_or_nan, probabilities
-from pipeline.speculation.settings import Sampling
+from pipeline.speculation.settings import Sampling, Verification
 from pipeline.speculation.verification import (
     VerificationResult,
     verify_block,
@@ -31,7 +31,7 @@ class ImposedAcceptance:
     rates: Sequence[float]
 
 
-Method = Literal["token", "block"] | ImposedAcceptance  # of verification
+Method = Verification | ImposedAcceptance
 _Verify = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], VerificationResult]
 
 

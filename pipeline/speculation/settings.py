@@ -1,7 +1,10 @@
 """Sampling settings of an engine. Torch-free."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
+
+Verification = Literal["token", "block"]
+"""Token-level rejection sampling, or block verification; both keep the target's distribution."""
 
 
 class SamplingFields(Protocol):

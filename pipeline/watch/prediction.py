@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from pipeline.config.root import Config
 from pipeline.config.watch import WatchConfig
@@ -11,12 +12,7 @@ from pipeline.export.link import linked_directory
 from pipeline.export.schema import FILE, Expected, ServedFigures, read_expected
 from pipeline.watch.share import Predicted
 
-_ENGINES: dict[str, WatchedEngine] = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "tensorrt-llm": "tensorrt-llm",
-    "llama.cpp": "llama.cpp",
-}
+_ENGINES: dict[str, WatchedEngine] = {name: name for name in get_args(WatchedEngine)}
 
 
 @dataclass(frozen=True)
