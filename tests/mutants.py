@@ -173,14 +173,14 @@ BREAKS = (
     Break(
         "an engine that emits what its own log p exclude is a changed target",
         "_contradiction",
-        "one.against",
+        "divergence.against",
         "False",
         (UNIT + "canary/test_diagnosis.py",),
     ),
     Break(
         "a few large differences of log p are not seen among many tiny ones",
         "about_target",
-        "_moved(found, bound) > most_beyond(found.dtype == 'float32', found.log_p_tokens)",
+        "_moved(evidence, bound) > most_beyond(evidence.dtype == 'float32', evidence.log_p_tokens)",
         "False",
         (UNIT + "canary/test_diagnosis.py",),
     ),
