@@ -58,7 +58,7 @@ class Issue:
 
     number: int
     effect: str
-    of_schedules: bool = False  # of draft lengths by batch size: `issues.py`
+    of_schedules: bool = False  # of draft lengths by batch size
     of_cpu_sampling: bool = False  # of the build for CPUs at a temperature above 0
 
 
@@ -90,7 +90,7 @@ class HeadFact:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFacts:
-    """One engine."""
+    """What one engine takes, counts and cannot do."""
 
     title: str
     checked: str  # the version that these facts were read in
@@ -125,6 +125,18 @@ class EngineFacts:
     issues: tuple[Issue, ...] = ()
     notes: tuple[str, ...] = ()
     instead: str = ""  # why there is no export; two lines
+
+    @property
+    def schedule_issues(self) -> tuple[str, ...]:
+        """Known problems with draft-length schedules, for people: whatever prints a schedule prints them."""
+        return tuple(self._text(issue) for issue in self.issues if issue.of_schedules)
+
+    def cpu_sampling_issues(self, temperature: float) -> tuple[str, ...]:
+        """Known problems of the build for CPUs where the deployment samples."""
+        return tuple(self._text(issue) for issue in self.issues if issue.of_cpu_sampling and temperature > 0)
+
+    def _text(self, issue: Issue) -> str:
+        return f"{self.title} issue {issue.number}: {issue.effect}"
 
 
 _HF = "Hugging Face checkpoint (safetensors)"

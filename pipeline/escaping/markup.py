@@ -1,7 +1,10 @@
-"""Text of users where some characters are markup: HTML, XML, Markdown, and charts of matplotlib. None of it is markup there."""
+"""Text of users where some characters are markup: HTML, XML, Markdown, YAML, and charts of matplotlib. None of it is markup
+there."""
 
 import re
+from typing import Any
 
+import yaml
 from markupsafe import Markup, escape
 
 from pipeline.escaping.terminal import printable, printable_block
@@ -46,6 +49,13 @@ def code(text: str) -> str:
     """`text` as a code span, also in a cell of a table. A backtick is shown as an apostrophe."""
     shown = printable(text).replace("`", "'").replace("|", "\\|")
     return f"`{shown or ' '}`"
+
+
+def yaml_text(value: Any) -> str:
+    """`value` as a YAML document that can be printed and read back; as ASCII where a character of another script would reorder
+    or hide text."""
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    return text if printable_block(text) == text else yaml.safe_dump(value, sort_keys=False)
 
 
 def _first(begins: str) -> str:

@@ -7,7 +7,6 @@ from pipeline.config.evaluate import Drafting
 from pipeline.config.quantize import Variant
 from pipeline.drafts.head_config import read_head
 from pipeline.engines.facts import FACTS, EngineFacts, ExportEngine
-from pipeline.engines.issues import cpu_sampling_issues, schedule_issues
 from pipeline.errors import UsageError
 from pipeline.export.attention import attention_options
 from pipeline.export.checks import NUMBERS, require_engine, require_loadable
@@ -53,7 +52,7 @@ class ExportPlan:
     @property
     def cpu_issues(self) -> tuple[str, ...]:
         """What who serves the draft on a CPU has to know."""
-        return cpu_sampling_issues(self.engine, self.draft.config.sampling.temperature)
+        return self.facts.cpu_sampling_issues(self.draft.config.sampling.temperature)
 
     def comment(self, text: str) -> str:
         """A comment of the start script: `text`, and what is known of the draft's speed."""
@@ -110,7 +109,7 @@ def plan_export(
         notes=(
             *attention.notes,
             *lengths.notes,
-            *(schedule_issues(engine) if lengths.by_batch else ()),
+            *(FACTS[engine].schedule_issues if lengths.by_batch else ()),
             *notes,
             *_given_notes(draft),
             *_dtype_notes(draft, engine),

@@ -17,7 +17,7 @@ from pipeline.acceptance.schema import FILE as ACCEPTANCE
 from pipeline.acceptance.schema import read_profile
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError
-from pipeline.escaping.yaml import yaml_text
+from pipeline.escaping.markup import yaml_text
 from pipeline.judgement.decision_file import find_decision, read_training
 from pipeline.judgement.headline import baseline_name
 from pipeline.progress import Progress

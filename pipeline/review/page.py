@@ -13,8 +13,7 @@ from markupsafe import Markup
 from pipeline.acceptance.outcomes import ACCEPTED, BONUS, CORRECTED
 from pipeline.acceptance.schema import Figure
 from pipeline.drafts.kinds import KINDS, rates_are_of
-from pipeline.escaping.markup import finalize, html
-from pipeline.escaping.yaml import yaml_text
+from pipeline.escaping.markup import finalize, html, yaml_text
 from pipeline.judgement.decision_file import split_trials
 from pipeline.judgement.headline import (
     baseline_name,

@@ -148,7 +148,7 @@ def _notes(best: "Schedule", inputs: list["Inputs"], cap: int, engines: Sequence
     """What the reader of the schedule must know: where it is not certain, and known issues of the engines with schedules."""
     from pipeline.commands.latency.options import notes_on
     from pipeline.commands.tables.latency_schedule import said_of_accuracy, said_of_unmeasured
-    from pipeline.engines.issues import schedule_issues
+    from pipeline.engines.facts import FACTS
     from pipeline.latency.load.measured_losses import said_of_losses
     from pipeline.latency.load.schedule import batch_ranges, plain_spread
 
@@ -165,5 +165,5 @@ def _notes(best: "Schedule", inputs: list["Inputs"], cap: int, engines: Sequence
     for draft in best.drafts:
         notes += said_of_losses(draft.losses.to_plain if draft.losses else ())
     if len(batch_ranges(best.lengths_N)) > 1:  # one length needs no schedule
-        notes += [issue for engine in engines for issue in schedule_issues(engine)]
+        notes += [issue for engine in engines for issue in FACTS[engine].schedule_issues]
     return notes

@@ -78,7 +78,7 @@ def print_memory(forecast: MemoryForecast) -> None:
 
 def print_config(config: Config, jobs: Sequence[Job]) -> None:
     """Print the config to stdout: YAML, and comments."""
-    from pipeline.escaping.yaml import yaml_text
+    from pipeline.escaping.markup import yaml_text
 
     say_block(yaml_text(config.model_dump(mode="json")))
     say("---", "# jobs in execution order, and what each reads")

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from jinja2 import Environment
 from markdown_it import MarkdownIt
 
-from pipeline.escaping.markup import code, finalize, html, markdown, plot_text, xml_text
+from pipeline.escaping.markup import code, finalize, html, markdown, plot_text, xml_text, yaml_text
 from pipeline.escaping.terminal import printable, printable_block
-from pipeline.escaping.yaml import yaml_text
 
 _ATTACKS = (
     "![x](http://a.example/x.png)",

@@ -22,7 +22,6 @@ from pipeline.acceptance.schema import Bounds, Figure, SamplingSettings
 from pipeline.config.generate import SamplingConfig
 from pipeline.drafts.kinds import LOOKUP, PLAIN
 from pipeline.engines.facts import FACTS, ExportEngine
-from pipeline.engines.issues import schedule_issues
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.export import for_sglang, for_tensorrt, for_transformers, for_vllm
 from pipeline.export.checks import require_engine, require_loadable
@@ -313,7 +312,7 @@ def test_the_readme_names_counters_and_warnings(tmp_path: Path) -> None:
     expected = _expected(2, [0.8, 0.7])
     draft = _draft(tmp_path, label="d version 1")
     plan = example_plan(tmp_path, DraftLengths(2, (2, 0)))
-    plan = dataclasses.replace(plan, draft=cast(Any, draft), notes=(ZERO_WARNING, *schedule_issues("vllm")))
+    plan = dataclasses.replace(plan, draft=cast(Any, draft), notes=(ZERO_WARNING, *FACTS["vllm"].schedule_issues))
     text = readme(plan, expected, ["draft", "launch.sh", "expected.json"])
     counter = "vllm:spec_decode_num_drafts_total"
     assert "Set `TARGET`" not in text
