@@ -43,8 +43,8 @@ from pipeline.models.loading import load_model
 from pipeline.models.out_of_memory import batch_named, remedy_named
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
-from pipeline.running.execution.parts import Part, Work, kept_parts
 from pipeline.running.execution.spread import Spread
+from pipeline.running.parts import Part, Work, kept_parts
 from pipeline.running.settings import EvaluateSettings
 from pipeline.servers.identity import Identity
 from pipeline.speculation.settings import GREEDY

@@ -29,8 +29,8 @@ from pipeline.models.loading import load_tokenizer
 from pipeline.models.segmenter import Segmenter, chat_templates
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
-from pipeline.running.execution.parts import Part, Work
 from pipeline.running.execution.spread import Spread
+from pipeline.running.parts import Part, Work
 from pipeline.running.settings import GenerateSettings
 from pipeline.servers.connect import connect
 from pipeline.servers.identity import Identity

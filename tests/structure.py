@@ -53,8 +53,8 @@ ORDER: tuple[str, ...] = (
     "commands",
     "cli",
 )
-# Folders within folders that have a floor of their own. (`running` and `running/execution` import each other.)
-INNER = ("latency.costs", "latency.load")
+# Folders within folders that have a floor of their own.
+INNER = ("latency.costs", "latency.load", "running.execution")
 SHORT = 40  # lines
 
 

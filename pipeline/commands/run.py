@@ -116,8 +116,7 @@ def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool
     from pipeline.planning.local_sizes import with_local_sizes
     from pipeline.planning.memory import memory_of
     from pipeline.progress import Progress
-    from pipeline.running.environment import require_device
-    from pipeline.running.execution.ray_cluster import require_ray
+    from pipeline.running.environment import require_device, require_ray
     from pipeline.running.inputs import require_inputs
     from pipeline.running.jobs import jobs_of
     from pipeline.running.local_pair import check_local_pair

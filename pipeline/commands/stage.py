@@ -90,7 +90,7 @@ def _share(name: str, config: "Config", store: "Store", run_id: str, shards: str
     from pipeline.commands.stage_runs import stage_runs
     from pipeline.progress import Progress
     from pipeline.running.begin import join
-    from pipeline.running.execution.parts import Share
+    from pipeline.running.parts import Share
     from pipeline.running.share_run import ShareRun, require_in_parts
 
     require_in_parts(name, config)

@@ -16,7 +16,7 @@ from pipeline.running.abandoned import close_abandoned
 from pipeline.running.certain_refusals import stop_or_warn
 from pipeline.running.champion_check import require_profile_of, require_same_target
 from pipeline.running.clear_text import clear_text_warnings
-from pipeline.running.execution.ray_cluster import require_ray
+from pipeline.running.environment import require_ray
 from pipeline.running.inputs import MACHINE, is_prompts, resolve_inputs
 from pipeline.running.jobs import jobs_of
 from pipeline.running.local_pair import check_local_pair

@@ -15,8 +15,8 @@ from pipeline.models.places import Places, model_places
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry
 from pipeline.running.environment import WorkerFacts
-from pipeline.running.execution.parts import Share
 from pipeline.running.jobs import training_settings
+from pipeline.running.parts import Share
 from pipeline.store.artifacts import Store
 
 S = TypeVar("S", covariant=True)  # the settings of a stage

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.running.peak_memory import peak_so_far
@@ -24,6 +25,17 @@ def require_device(device: str, stages: Sequence[Stage]) -> None:
         from pipeline.models.devices import choose_device
 
         choose_device(device)
+
+
+def require_ray() -> Any:
+    """The package ray. UsageError where it is not installed."""
+    try:
+        import ray
+    except ImportError:
+        raise UsageError(
+            "execution.ray: Ray is not installed; install understudy[ray], or use execution.local"
+        ) from None
+    return ray
 
 
 def environment(device: str) -> dict[str, str]:

@@ -11,9 +11,9 @@ from pipeline.progress import Progress
 from pipeline.registry.registry import registry_for
 from pipeline.running.champion_check import require_same_tokenizer
 from pipeline.running.context import StageContext, resources_of
-from pipeline.running.execution.parts import Share, drop_parts
 from pipeline.running.inputs import PinnedInputs, is_prompts, prompts_here
 from pipeline.running.jobs import SHAPE, Job
+from pipeline.running.parts import Share, drop_parts
 from pipeline.running.plan import Plan, Step
 
 

@@ -18,9 +18,9 @@ from pipeline.running.after_stage import after_stage
 from pipeline.running.certain_refusals import stop_or_warn
 from pipeline.running.context import Outcome, StageContext, StageRun
 from pipeline.running.environment import environment, environment_of, highest_peak, require_device
-from pipeline.running.execution.parts import drop_parts, kept_parts
 from pipeline.running.job_inputs import JobInputs
 from pipeline.running.jobs import Job
+from pipeline.running.parts import drop_parts, kept_parts
 from pipeline.running.peak_memory import peak_memory
 from pipeline.running.plan import Step, plan_of
 from pipeline.running.stage_list import STAGE_NAMES, STAGES, Stage, stage_named

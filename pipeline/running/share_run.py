@@ -13,9 +13,9 @@ from pipeline.errors import UsageError
 from pipeline.progress import Progress
 from pipeline.running.context import Outcome, StageRun
 from pipeline.running.environment import require_device
-from pipeline.running.execution.parts import Share, drop_parts
 from pipeline.running.job_inputs import JobInputs
 from pipeline.running.jobs import Job
+from pipeline.running.parts import Share, drop_parts
 from pipeline.running.plan import Step, plan_of
 from pipeline.running.stage_list import STAGES, stage_named
 from pipeline.store.artifacts import Store

@@ -21,8 +21,8 @@ from pipeline.generation.completion_plan import CompletionRequest, shards_of
 from pipeline.generation.completion_store import shard_files
 from pipeline.generation.shard_worker import Shard, ShardWork, open_target
 from pipeline.progress import Progress
-from pipeline.running.execution.parts import Part, Work
 from pipeline.running.execution.spread import Spread
+from pipeline.running.parts import Part, Work
 from pipeline.speculation.settings import Sampling
 from tests.benchmarks.figures import write
 from tests.fakes import generation_settings, tiny_llama

@@ -12,7 +12,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress, Track
 from pipeline.running.environment import WorkerFacts
 from pipeline.running.execution.claims import Claims
-from pipeline.running.execution.parts import Part
+from pipeline.running.parts import Part
 
 MOST_DEATHS = 3  # of workers, with one part
 

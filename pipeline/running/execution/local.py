@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.running.environment import WorkerFacts, own_facts
 from pipeline.running.execution.driver import Driver
-from pipeline.running.execution.parts import Make, Part, Work
+from pipeline.running.parts import Make, Part, Work
 from pipeline.store.worker_processes import Ended, Failed, Worker, environment_of_each, ready
 
 

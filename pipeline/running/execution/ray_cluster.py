@@ -18,24 +18,13 @@ import pipeline
 from pipeline.config.execution import RayConfig
 from pipeline.errors import UsageError
 from pipeline.progress import Progress
-from pipeline.running.environment import WorkerFacts, own_facts
+from pipeline.running.environment import WorkerFacts, own_facts, require_ray
 from pipeline.running.execution.driver import Driver
-from pipeline.running.execution.parts import Make, Part, Work
+from pipeline.running.parts import Make, Part, Work
 from pipeline.store.worker_processes import Failed
 
 _ANSWER_SECONDS = 10.0
 _ROOT = str(Path(pipeline.__file__).resolve().parents[1])
-
-
-def require_ray() -> Any:
-    """The package. UsageError where it is not installed."""
-    try:
-        import ray
-    except ImportError:
-        raise UsageError(
-            "execution.ray: Ray is not installed; install understudy[ray], or use execution.local"
-        ) from None
-    return ray
 
 
 class RayActors:

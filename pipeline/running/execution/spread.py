@@ -15,7 +15,7 @@ from pipeline.running.context import StageContext
 from pipeline.running.execution.claims import Claims
 from pipeline.running.execution.driver import Driver, Place
 from pipeline.running.execution.local import Here, LocalProcesses, devices_of
-from pipeline.running.execution.parts import Part, Work
+from pipeline.running.parts import Part, Work
 from pipeline.store.atomic import temporary_directory
 
 _LOOK_SECONDS = 0.5  # between two looks whether others have made their parts

@@ -25,7 +25,7 @@ from pipeline.running import job_inputs as job_inputs_module
 from pipeline.running import runner as runner_module
 from pipeline.running.begin import begin, join
 from pipeline.running.context import Outcome, StageContext
-from pipeline.running.execution.parts import Share, kept_parts
+from pipeline.running.parts import Share, kept_parts
 from pipeline.running.runner import Runner
 from pipeline.running.share_run import ShareRun
 from pipeline.running.stage_list import STAGE_NAMES

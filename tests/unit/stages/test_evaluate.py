@@ -28,8 +28,8 @@ from pipeline.examination.token_acceptance import FILE as BY_TOKEN
 from pipeline.generation.completion_store import write_shard
 from pipeline.models.shape import Weights
 from pipeline.running.context import Outcome
-from pipeline.running.execution.parts import Part, Share, drop_parts
 from pipeline.running.execution.spread import Spread
+from pipeline.running.parts import Part, Share, drop_parts
 from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.store.artifacts import Store
 from tests.contexts import settings_of, stage_context

@@ -7,8 +7,8 @@ from typing import Any
 
 from pipeline.config.execution import ExecutionConfig
 from pipeline.progress import Progress
-from pipeline.running.execution.parts import Share
 from pipeline.running.execution.spread import Spread
+from pipeline.running.parts import Share
 from pipeline.store.artifacts import Store
 from tests.unit.running.execution.work import Squares, squares, work
 

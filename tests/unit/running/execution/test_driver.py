@@ -8,7 +8,7 @@ import pytest
 from pipeline.errors import UnderstudyError
 from pipeline.running.execution.claims import Claims
 from pipeline.running.execution.driver import Driver
-from pipeline.running.execution.parts import Part
+from pipeline.running.parts import Part
 from tests.fakes import quiet
 from tests.unit.running.execution.work import squares
 

@@ -20,8 +20,8 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.running.execution import local
 from pipeline.running.execution import spread as module
 from pipeline.running.execution.driver import Driver
-from pipeline.running.execution.parts import Part, Share, Work, drop_parts, kept_parts
 from pipeline.running.execution.spread import Spread
+from pipeline.running.parts import Part, Share, Work, drop_parts, kept_parts
 from pipeline.store import worker_processes
 from pipeline.store.processes import own_tag, running_process
 from tests.unit.running.execution.other_task import context_of, log_of, make

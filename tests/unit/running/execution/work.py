@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import UsageError
-from pipeline.running.execution.parts import Part, Work
+from pipeline.running.parts import Part, Work
 
 
 @dataclass(frozen=True)
