@@ -19,9 +19,9 @@ def differing(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return [key for key in _differing(mine, other) if not any(f"{key}.".startswith(f"{known}.") for known in RESOURCES)]
 
 
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    for name in sorted({*one, *other}):
-        left, right, key = one.get(name), other.get(name), f"{above}{name}"
+def _differing(mine: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for name in sorted({*mine, *other}):
+        left, right, key = mine.get(name), other.get(name), f"{above}{name}"
         if isinstance(left, Mapping) and isinstance(right, Mapping):
             yield from _differing(left, right, f"{key}.")
         elif left != right:

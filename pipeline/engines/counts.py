@@ -54,5 +54,5 @@ def _solved(accepted: float, length: float) -> float:
     return (low + high) / 2
 
 
-def _sum(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second

@@ -161,15 +161,15 @@ def check_layout(library: ctypes.CDLL, name: str, structure: type[ctypes.Structu
     for field, *_ in structure._fields_:
         place = getattr(structure, field)
         in_python.append((field, place.offset, place.size))
-    different = sorted(set(in_c) ^ set(in_python), key=lambda one: one[1])
+    different = sorted(set(in_c) ^ set(in_python), key=lambda field: field[1])
     assert in_c == in_python, f"struct {name} is not the same in C and in Python: {different}"
 
 
 def _exported(library: ctypes.CDLL, name: str) -> list[tuple[str, int, int]]:
     """(name, offset, size) of the struct and of its fields, up to the null name that ends the list."""
     first = ctypes.pointer(_FieldLayout.in_dll(library, f"{name}_layout"))
-    found: list[tuple[str, int, int]] = []
-    while first[len(found)].name is not None:
-        entry = first[len(found)]
-        found.append((entry.name.decode(), entry.offset, entry.size))
-    return found
+    fields: list[tuple[str, int, int]] = []
+    while first[len(fields)].name is not None:
+        entry = first[len(fields)]
+        fields.append((entry.name.decode(), entry.offset, entry.size))
+    return fields

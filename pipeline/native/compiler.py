@@ -20,7 +20,7 @@ def compiler() -> str | None:
 
 @cache
 def version(path: str) -> str:
-    """What the compiler at `path` says of its version; a package update changes it under the same path. Raises OSError or
+    """What the compiler at `path` prints of its version; a package update changes it under the same path. Raises OSError or
     SubprocessError."""
     return subprocess.run([path, "--version"], check=True, capture_output=True, text=True, timeout=30).stdout
 

@@ -25,7 +25,7 @@ LONGEST_WAIT = 1024  # passes between two trials
 
 
 def limit_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let waiting threads sleep soon, unless the user has said how they wait. No effect once torch is imported."""
+    """Let waiting threads sleep soon, unless the user has set how they wait. No effect once torch is imported."""
     if not any(name in environment for name in _USERS_OWN):
         environment["GOMP_SPINCOUNT"] = str(SPIN_COUNT)
 

@@ -1,6 +1,6 @@
 """Sends a message to a webhook or a program: that the champion has changed, so that it can reload the servers, or a drift.
 
-Does not know what a message states, and does not decide when one is due.
+Does not depend on what a message states, and does not decide when one is due.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class _NotDelivered(UnderstudyError):
 
 
 def receiver_name(settings: NoticeConfig) -> str:
-    """The place that the config names: a program or a webhook is one receiver, wherever the process runs that tells it. Pods
+    """The place that the config names: a program or a webhook is one receiver, wherever the process runs that notifies it. Pods
     have a new host name each time."""
     return settings.program or _shown(settings)
 
@@ -168,17 +168,17 @@ async def _said(answer: "aiohttp.ClientResponse") -> bytes:
 
 
 @reads_own_files("an answer of a server, not a file")
-def _refuses(said: bytes) -> bool:
+def _refuses(answer_bytes: bytes) -> bool:
     """Whether the answer is JSON with `"ok": false`, as chat services send it with status 200."""
     try:
-        found = parse_json(said, foreign=True)
+        answer = parse_json(answer_bytes, foreign=True)
     except ValueError:
         return False
-    return isinstance(found, dict) and found.get("ok") is False
+    return isinstance(answer, dict) and answer.get("ok") is False
 
 
 def _quoted(said: bytes, settings: NoticeConfig) -> str:
-    """What the receiver said, in a few words: often nothing else says what is wrong. It may repeat a secret URL."""
+    """The answer of the receiver, in a few words: often nothing else states what is wrong. It may repeat a secret URL."""
     text = printable(masked(" ".join(said.decode(errors="replace").split())))
     if not text or text.startswith("<") or settings.url_variable is not None:
         return ""
@@ -187,7 +187,7 @@ def _quoted(said: bytes, settings: NoticeConfig) -> str:
 
 
 def _why(error: Exception, settings: NoticeConfig) -> str:
-    """What it says may hold the URL or its path."""
+    """The reason of the error, without its text where that may hold the URL or its path."""
     from pipeline.servers.failures import reason
 
     return reason(error) if settings.url_variable is None else type(error).__name__

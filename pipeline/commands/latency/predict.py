@@ -18,6 +18,7 @@ from pipeline.config.quantiles import DEFAULT_QUANTILE, LEAST_QUANTILE, MOST_QUA
 from pipeline.progress import say_json
 
 if TYPE_CHECKING:
+    from pipeline.latency.costs.step_costs import StepCosts
     from pipeline.latency.load.workload import Workload
 
 
@@ -80,13 +81,7 @@ def predict(
     cap, tokens = default_max_num_seqs(max_num_seqs, step_costs), float(workload.tokens_W.mean())
     lengths_N = load.chosen_lengths(workload, step_costs, cap, gamma)
     notes = notes_on(step_costs, workload, cap)
-    if acceptance is None and len(set(workload.tokens_W.tolist())) == 1:
-        notes.append(
-            f"note: every output has {workload.tokens_W[0]} tokens; if yours vary, so does the latency: give "
-            "--output-tokens MEAN:CAP or a file of lengths"
-        )
-    if gamma is not None and not step_costs.measured(gamma):
-        notes.append(f"note: draft length {gamma} was not measured; its times are interpolated")
+    notes += [*_equal_outputs(workload, acceptance), *_interpolated(gamma, step_costs)]
     if clients:
         closed = load.predict_closed(workload, step_costs, lengths_N, clients)
         if as_json:
@@ -115,6 +110,23 @@ def _check_gamma(gamma: int | None, workload: "Workload", costs: Path) -> None:
         raise UsageError(
             f"--gamma {gamma}: only draft lengths 1 to {workload.max_gamma} were measured and examined; choose one of them"
         )
+
+
+def _equal_outputs(workload: "Workload", acceptance: Path | None) -> list[str]:
+    """The note on outputs of one length, where they are not those of examined completions."""
+    if acceptance is not None or len(set(workload.tokens_W.tolist())) > 1:
+        return []
+    return [
+        f"note: every output has {workload.tokens_W[0]} tokens; if yours vary, so does the latency: give "
+        "--output-tokens MEAN:CAP or a file of lengths"
+    ]
+
+
+def _interpolated(gamma: int | None, step_costs: "StepCosts") -> list[str]:
+    """The note on a draft length that was not measured."""
+    if gamma is None or step_costs.measured(gamma):
+        return []
+    return [f"note: draft length {gamma} was not measured; its times are interpolated"]
 
 
 def _rates(text: str | None) -> list[float]:

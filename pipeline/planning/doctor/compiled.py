@@ -68,9 +68,9 @@ def _compiled_cache() -> Check:
         place = nearest(Path(error.filename))
         if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
             return Check("compiled cache", "ok", f"{error.filename} (to be made)")
-        found = f"{error.filename} cannot be made"
+        problem = f"{error.filename} cannot be made"
     except OSError as error:
-        found = str(error)
+        problem = str(error)
     return Check(
-        "compiled cache", "note", found, "each process compiles again; set XDG_CACHE_HOME to a writable directory"
+        "compiled cache", "note", problem, "each process compiles again; set XDG_CACHE_HOME to a writable directory"
     )

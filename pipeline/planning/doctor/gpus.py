@@ -29,17 +29,17 @@ class Card:
         """The result for this GPU: what it is, and what follows."""
         capability = ".".join(map(str, self.capability))
         free = "free memory unknown" if self.free is None else f"{self.free / GIB:.0f} free"
-        found = f"{self.name}, {self.total / GIB:.0f} GiB ({free}), compute capability {capability}: "
+        card = f"{self.name}, {self.total / GIB:.0f} GiB ({free}), compute capability {capability}: "
         if not _has_kernels(self.capability, built_for):
             remedy = (
                 f"take a build of torch for {self.family} (this one is for {', '.join(built_for)}), or set device: cpu"
             )
-            return Check(f"gpu {number}", "note", f"{found}this torch has no kernels for it", remedy)
+            return Check(f"gpu {number}", "note", f"{card}this torch has no kernels for it", remedy)
         if self.capability < _BF16:
             remedy = "set dtype: float32 (or float16) for target and draft"
-            return Check(f"gpu {number}", "note", f"{found}no bfloat16, no flash attention", remedy)
+            return Check(f"gpu {number}", "note", f"{card}no bfloat16, no flash attention", remedy)
         fp8 = "FP8" if self.capability >= _FP8 else "no FP8 (the variant is written, and served on newer cards)"
-        return Check(f"gpu {number}", "ok", f"{found}bfloat16, flash attention by torch, {fp8}")
+        return Check(f"gpu {number}", "ok", f"{card}bfloat16, flash attention by torch, {fp8}")
 
 
 def gpus() -> list[Check]:
@@ -82,9 +82,9 @@ def _without(torch: Any) -> Check:
         remedy = f"install a CUDA build of torch: {torch.__version__} is one for CPUs (docs/gpu.md)"
         return Check("gpu", "note", f"none: CPU only, but there is a driver ({driver})", remedy)
     build = f"torch {torch.__version__}, built for CUDA {torch.version.cuda}"
-    found = f"none: {build}, cannot use the driver ({driver}): {_reason(torch)}"
+    none = f"none: {build}, cannot use the driver ({driver}): {_reason(torch)}"
     return Check(
-        "gpu", "note", found, "update the driver, or install a build of torch for the CUDA that `nvidia-smi` names"
+        "gpu", "note", none, "update the driver, or install a build of torch for the CUDA that `nvidia-smi` names"
     )
 
 

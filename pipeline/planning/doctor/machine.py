@@ -25,10 +25,10 @@ def machine() -> list[Check]:
 
 def _cores() -> Check:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found = f"{usable} usable of {os.cpu_count()}"
+    cores = f"{usable} usable of {os.cpu_count()}"
     quotas = [text.split() for text in _cgroup("cpu", "cpu.max")]
     limits = [int(quota) / int(period) for quota, period in quotas if quota != "max"]
-    return Check("cores", "ok", found + (f", cgroup limit {min(limits):.1f}" if limits else ""))
+    return Check("cores", "ok", cores + (f", cgroup limit {min(limits):.1f}" if limits else ""))
 
 
 def _memory() -> Check:
@@ -36,15 +36,15 @@ def _memory() -> Check:
     texts = [*_cgroup("memory", "memory.max"), *_cgroup("memory", "memory.limit_in_bytes")]
     limits = [int(text) for text in texts if text != "max"]
     limits = [limit for limit in limits if limit < total]  # "no limit" is spelt as a huge number in version 1
-    found = f"{total / GIB:.1f} GiB" + (f", cgroup limit {min(limits) / GIB:.1f} GiB" if limits else "")
+    memory = f"{total / GIB:.1f} GiB" + (f", cgroup limit {min(limits) / GIB:.1f} GiB" if limits else "")
     if min([total, *limits]) < _MEMORY_WANTED_GIB * GIB:
         return Check(
             "memory",
             "note",
-            found,
+            memory,
             f"below {_MEMORY_WANTED_GIB:.0f} GiB only the reference pair fits; see `understudy plan CONFIG`",
         )
-    return Check("memory", "ok", found)
+    return Check("memory", "ok", memory)
 
 
 def _cgroup(controller: str, name: str) -> list[str]:
@@ -58,7 +58,7 @@ def _cpu_flags() -> Check:
         return Check("cpu bf16", "note", f"not checked on {platform.system()}")
     line = re.search(r"^(?:flags|Features)\s*:(.*)$", read_text("/proc/cpuinfo"), re.MULTILINE)
     have = set(line[1].split()) if line else set()
-    found = ", ".join(flag for flag in _CPU_FLAGS if flag in have) or "none of AVX512-BF16, AMX, BF16"
+    flags = ", ".join(flag for flag in _CPU_FLAGS if flag in have) or "none of AVX512-BF16, AMX, BF16"
     if not have.intersection(_FAST_BF16):
-        return Check("cpu bf16", "note", found, "this CPU emulates bfloat16: use float32, which is faster")
-    return Check("cpu bf16", "ok", found)
+        return Check("cpu bf16", "note", flags, "this CPU emulates bfloat16: use float32, which is faster")
+    return Check("cpu bf16", "ok", flags)
