@@ -42,10 +42,10 @@ class Figure:
 
 def counted(prompts: int, conversations: int | None) -> str:
     """What figures are over, such as `60 prompts`, or `60 prompts of 20 conversations` where a conversation has several."""
-    counted = f"{prompts:,} prompt{'' if prompts == 1 else 's'}"
+    of_prompts = f"{prompts:,} prompt{'' if prompts == 1 else 's'}"
     if conversations is None:
-        return counted
-    return f"{counted} of {conversations:,} conversation{'' if conversations == 1 else 's'}"
+        return of_prompts
+    return f"{of_prompts} of {conversations:,} conversation{'' if conversations == 1 else 's'}"
 
 
 def units_needed(units: int, conversations: int | None) -> str:

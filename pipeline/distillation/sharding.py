@@ -97,8 +97,8 @@ def whole_state(state: Any) -> Any:
         return [whole_state(value) for value in state]
     if not isinstance(state, DTensor):
         return state
-    whole_state = whole(state)
-    return whole_state.cpu() if number() == 0 else None
+    gathered = whole(state)
+    return gathered.cpu() if number() == 0 else None
 
 
 def part_of_state(state: dict[str, Any], optimizer: Any) -> dict[str, Any]:
