@@ -190,7 +190,7 @@ def find_target(name: str) -> Path:
     return directory
 
 
-def read_head(directory: Path) -> Eagle3Config | MedusaConfig:
+def head_of(directory: Path) -> Eagle3Config | MedusaConfig:
     """What the head in a directory is, by its config.json alone. UsageError for a head that no engine computes so."""
     return _READERS[kind_of(directory).name](directory)
 
@@ -200,7 +200,7 @@ def trainable_head(directory: Path) -> Eagle3Config | MedusaConfig | None:
     read."""
     if not kind_of(directory).reads_states:
         return None
-    head = read_head(directory)
+    head = head_of(directory)
     if head.why_not_trained:
         raise UsageError(
             f"{directory}: Medusa heads with {head.why_not_trained} are judged here (`understudy probe`), not trained further; "

@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig
 
-from pipeline.drafts.head_config import Eagle3Config, kind_of, read_eagle3, read_head
+from pipeline.drafts.head_config import Eagle3Config, head_of, kind_of, read_eagle3
 from pipeline.drafts.kinds import EAGLE3
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.built import load_config
@@ -101,7 +101,7 @@ def head_facts(directory: Path, origin: Path, target: Shape, dtype: str) -> dict
 def serving_facts(directory: Path, target: Path, trust_remote_code: bool = False) -> dict[str, Any]:
     """`stored_pair.HeadFacts` of a head, which state whether an engine serves it."""
     layers = int(load_config(target, trust_remote_code).get_text_config().num_hidden_layers)
-    head = read_head(directory)
+    head = head_of(directory)
     return {"kind": head.kind.name, "longest": head.longest, "traits": list(head.traits(layers))}
 
 

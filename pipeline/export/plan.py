@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.config.evaluate import Drafting
 from pipeline.config.quantize import Variant
-from pipeline.drafts.head_config import read_head
+from pipeline.drafts.head_config import head_of
 from pipeline.engines.facts import FACTS, EngineFacts, ExportEngine
 from pipeline.errors import UsageError
 from pipeline.export.attention import attention_options
@@ -84,7 +84,7 @@ def plan_export(
     """
     facts = require_engine(engine)
     require_loadable(draft, engine, tensor_parallel)
-    longest = read_head(draft.directory).longest if draft.kind.reads_states else None
+    longest = head_of(draft.directory).longest if draft.kind.reads_states else None
     if gamma is not None and longest is not None and gamma > longest:
         raise UsageError(f"--gamma {gamma}: the draft proposes at most {longest} tokens; give {longest} or fewer")
     most = draft.config.evaluate.max_gamma

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,10 +109,11 @@ def test_what_is_tried_is_the_end_of_the_longest_completions(
     found, pieces = list[tuple[int, int]](), list[int]()
 
     def complete(decoder: Any, requests: Any, settings: Any) -> None:
+        pieces.append(decoder.prefill)
         found.extend((len(item.prompt.tokens), settings.max_new_tokens + settings.lookahead) for item in requests)
 
     monkeypatch.setattr(generate, "PREFILL", 512)
-    monkeypatch.setattr(generate, "Decoder", lambda *_, prefill, **__: pieces.append(prefill))
+    monkeypatch.setattr(generate, "Decoder", lambda *_, **__: SimpleNamespace())
     monkeypatch.setattr(generate, "_complete", complete)
     requests = [
         replace(one, prompt=replace(one.prompt, tokens=(1, 2) * count))
