@@ -33,15 +33,15 @@ class Logger(CustomLogger):  # type: ignore[misc]
         self, kwargs: dict[str, Any], response_obj: Any, start_time: datetime, end_time: datetime
     ) -> None:
         """`kwargs`: what LiteLLM knows of the request."""
-        asked = dict(kwargs["additional_args"]["complete_input_dict"])  # as it was sent to the server
-        if "messages" not in asked and "prompt" not in asked:
-            return
-        first = kwargs["completion_start_time"].timestamp() if asked.get("stream") else None
-        sent = (kwargs.get("litellm_params") or {}).get("proxy_server_request") or {}
-        group = (sent.get("headers") or {}).get(SESSION)
-        self._log.write(
-            asked, _answer(kwargs, response_obj), start_time.timestamp(), first, end_time.timestamp(), group
-        )
+        with self._log.raising_nothing():
+            asked = dict(kwargs["additional_args"]["complete_input_dict"])  # as it was sent to the server
+            if "messages" not in asked and "prompt" not in asked:
+                return
+            first = kwargs["completion_start_time"].timestamp() if asked.get("stream") else None
+            sent = (kwargs.get("litellm_params") or {}).get("proxy_server_request") or {}
+            group = (sent.get("headers") or {}).get(SESSION)
+            answer = _answer(kwargs, response_obj)
+            self._log.write(asked, answer, start_time.timestamp(), first, end_time.timestamp(), group)
 
 
 def _answer(kwargs: dict[str, Any], response: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ Send = Callable[[Message], Awaitable[None]]
 PATHS = ("/v1/chat/completions", "/v1/completions")
 PERIOD = "%Y-%m-%dT%H"  # of a file, in UTC: an hour
 SESSION = "x-session-id"  # the header whose value becomes `group`: requests of a session stay in one split
+_MOST_CALLS = 1000  # of tools in an answer: a place for each is made
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")  # parts of a message that come in pieces
 
 
@@ -41,10 +42,16 @@ class RequestLog:
     def keep(self, request: bytes, body: bytes, begun: float, first: float | None, group: str | None = None) -> None:
         """Writes a row of the bodies of a request and its response. The client has its answer: whatever is wrong with a request,
         an answer or the disk costs a row and a line on stderr, and raises nothing."""
-        try:
+        with self.raising_nothing():
             asked = json.loads(request)
             streamed = first if asked.get("stream") else None
             self.write(asked, answer_of(body), begun, streamed, time.time(), group)
+
+    @contextlib.contextmanager
+    def raising_nothing(self) -> Iterator[None]:
+        """For what makes a row and writes it."""
+        try:
+            yield
         except Exception as error:
             self._say(f"request_log: a request is not logged: {type(error).__name__}: {error}")
         else:
@@ -150,6 +157,8 @@ def _join_message(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
 
 def _join_call(calls: list[dict[str, Any]], delta: Mapping[str, Any]) -> None:
     """The first piece of a call has its id and name, the others have arguments."""
+    if delta.get("index", 0) >= _MOST_CALLS:
+        raise ValueError("a tool call with an index that no answer has")
     while len(calls) <= delta.get("index", 0):
         calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
     call, function = calls[delta.get("index", 0)], delta.get("function") or {}

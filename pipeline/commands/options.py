@@ -1,5 +1,6 @@
 """Arguments and options that several commands share."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,7 +38,18 @@ OverridesOfFile = Annotated[
         "times.",
     ),
 ]
-StorePath = Annotated[Path, typer.Option("--store", metavar="DIR", help="The directory of artifacts and runs.")]
+
+
+def _store(given: str | Path) -> Path:
+    """A shell leaves `~` in `--store=~/x`, and an unset variable leaves nothing, which would be the current directory."""
+    if not str(given).strip():
+        raise typer.BadParameter("--store is empty: name a directory; is a variable of the shell not set?")
+    return Path(os.path.expanduser(given))
+
+
+StorePath = Annotated[
+    Path, typer.Option("--store", metavar="DIR", help="The directory of artifacts and runs.", parser=_store)
+]
 DEFAULT_STORE = Path(".understudy")
 ForcePromote = Annotated[
     bool,

@@ -82,6 +82,8 @@ def find_files(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
         )
     if glob.has_magic(str(path)):
         return _glob(path, wanted, name)
+    if path.is_symlink():
+        raise UsageError(f"{name}: a link to a file that is not there")
     raise UsageError(f"{name}: no such file or directory{_nearest(path) or _of_hub(path, name)}")
 
 

@@ -39,6 +39,8 @@ def local_directory(name: str, role: str) -> Path | None:
     `role` is target or draft. UsageError if `name` is a directory without a model, or neither a directory nor the name of a hub
     model.
     """
+    if not name.strip():  # else the current directory
+        raise UsageError(f"--{role} is empty: name a model; is a variable of the shell not set?")
     path = Path(os.path.expanduser(name))
     if os.path.isdir(path):
         return model_directory(path, role, f"--{role} {name}")

@@ -227,6 +227,13 @@ def test_nothing_that_a_client_or_an_engine_sends_raises_in_the_middleware(
     assert [] == _rows(tmp_path / "log")
 
 
+def test_a_stream_of_a_tool_call_that_is_far_away_is_not_logged(examples: Any, tmp_path: Path) -> None:
+    """A place is made for each call before it, in the memory of the server."""
+    stream = [_chunk(_called(2000, "{}", id="a", name="f"), finish_reason="stop")]
+    body = "".join(f"data: {json.dumps(one)}\n\n" for one in stream).encode()
+    assert {} == examples.answer_of(body)
+
+
 def test_a_full_disk_costs_rows_and_is_said_once(
     examples: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,14 +255,30 @@ def test_no_row_raises_in_what_logs_it(examples: Any, tmp_path: Path, request_: 
     log.keep(request_, b'{"choices": [{"finish_reason": "stop"}]}', 0.0, None)
 
 
-def test_the_callback_of_litellm_logs(examples: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server's own answer; of a stream, what LiteLLM joined."""
+@pytest.fixture
+def logger(examples: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The callback, in a LiteLLM that has its base class alone."""
     module = types.ModuleType("litellm.integrations.custom_logger")
     module.CustomLogger = type("CustomLogger", (), {"__init__": lambda self: None})  # type: ignore[attr-defined]
     for name in ("litellm", "litellm.integrations"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, "litellm.integrations.custom_logger", module)
-    logger = importlib.import_module("litellm_log").logger
+    return importlib.import_module("litellm_log").logger
+
+
+@pytest.mark.parametrize(
+    "known",
+    [{}, {"additional_args": {"complete_input_dict": "text"}}, {"additional_args": {"complete_input_dict": ASKED}}],
+)
+def test_nothing_raises_in_the_callback_of_litellm(logger: Any, tmp_path: Path, known: dict[str, Any]) -> None:
+    """Requests of other forms, and a directory that is gone."""
+    (tmp_path / "log").rmdir()
+    now, response = datetime.now(UTC), types.SimpleNamespace(model_dump=lambda: ANSWER)
+    asyncio.run(logger.async_log_success_event(known, response, now, now))
+
+
+def test_the_callback_of_litellm_logs(logger: Any, tmp_path: Path) -> None:
+    """The server's own answer; of a stream, what LiteLLM joined."""
     begun, response = (
         datetime.fromtimestamp(_BEGUN, UTC),
         types.SimpleNamespace(model_dump=lambda: ANSWER | {"joined": True}),

@@ -6,6 +6,7 @@ have a unit and say that they are a mean or a median, in any place: `Avg TPOT [m
 
 import math
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -45,6 +46,11 @@ _MEAN, _MEDIAN = {"mean", "avg", "average"}, {"median", "p50"}
 _MILLI = {"ms", "msec", "millis", "millisecond", "milliseconds"}
 _MICRO = {"us", "usec", "micros", "microsecond", "microseconds"}
 _SECONDS = {"s", "sec", "secs", "second", "seconds"}
+_OTHER_UNITS = {  # seconds of those that are not read: `min` may also be the minimum
+    **dict.fromkeys(("ns", "nsec", "nanos", "nanosecond", "nanoseconds"), 1e-9),
+    **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+}
 _NO_BASE = _MEAN | _MEDIAN | _MILLI | _MICRO | _SECONDS  # words that do not tell which quantity it is
 SHARES = ("acceptance_rate", "draft_acceptance_rate")
 _UNITS = {
@@ -103,10 +109,12 @@ def columns_read(row: Mapping[str, Any], names: Iterable[str], given: Mapping[st
 def parse_row(
     row: Mapping[str, Any], columns: Mapping[str, str], factors: Mapping[str, float], where: str
 ) -> dict[str, float]:
-    """Numbers by quantity, times their factors; times in seconds, shares from 0 to 1. UsageError for what is not a number. A
-    request rate may be unlimited; `completed` may be a flag."""
+    """Numbers by quantity, times their factors; times in seconds, shares from 0 to 1. UsageError for what is not a number, and
+    for a unit that needs a factor. A request rate may be unlimited; `completed` may be a flag."""
     parsed = {}
     for name, column in columns.items():
+        if name in TIMES and name not in factors:
+            _check_unit(name, column, where)
         try:
             value = _parsed(name, row[column])
         except (TypeError, ValueError, OverflowError):
@@ -178,8 +186,20 @@ def _scale(name: str, column: str) -> float:
     return 0.01 if name in SHARES and re.search(r"%|percent|(?<![a-z])pct(?![a-z])", column.lower()) else 1.0
 
 
+def _check_unit(name: str, column: str, where: str) -> None:
+    """UsageError where the name of a time says what may be a unit, and none that is read."""
+    other = next((_OTHER_UNITS[word] for word in plain_name(column).split("_") if word in _OTHER_UNITS), None)
+    if other is not None and unit(column) is None:
+        factor = shlex.quote(printable(f"{name}={column}*{other:g}"))
+        raise UsageError(
+            f"{where}: '{printable(column)}' may be a time in another unit than seconds; if so, give --column {factor}, else *1"
+        )
+
+
 def _parsed(name: str, cell: Any) -> float:
-    """A share may be written as 70%."""
+    """A share may be written as 70%. Python reads 1_0 as 10."""
+    if isinstance(cell, str) and "_" in cell:
+        raise ValueError(cell)
     if name in SHARES and isinstance(cell, str) and cell.strip().endswith("%"):
         return float(cell.strip().removesuffix("%")) / 100
     return float(cell)

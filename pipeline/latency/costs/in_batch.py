@@ -15,7 +15,7 @@ from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.latency.costs.arrivals import BURST, left_at_end, mean_batch
 from pipeline.latency.costs.columns import is_median, listed
-from pipeline.latency.costs.row import MeasuredRow, derived_token_seconds, ratio
+from pipeline.latency.costs.row import AGREES, MeasuredRow, derived_token_seconds, ratio
 
 _SEVERAL, _ONE = 4.0, 1.3  # concurrency with which a throughput of all requests tells of more than one decoding request
 _LIGHT = 2.0  # concurrency at which no request waits for a place
@@ -76,6 +76,23 @@ def _known(rows: Sequence[MeasuredRow]) -> list[tuple[float, float]]:
         for row in rows
         if "concurrency" in row.values and (seconds := derived_token_seconds(row.values)) is not None
     ]
+
+
+def more_than_possible(rows: Sequence[MeasuredRow]) -> list[str]:
+    """A throughput that more requests would need than there are, by the time per token. The first token of an answer needs
+    none."""
+    for row in rows:
+        throughput, concurrency = row.values.get("throughput"), row.values.get("concurrency")
+        seconds = derived_token_seconds({name: value for name, value in row.values.items() if name != "throughput"})
+        if throughput is None or concurrency is None or seconds is None:
+            continue
+        tokens = max(2.0, row.values.get("tokens", USUAL_TOKENS))
+        if throughput * seconds * (1 - 1 / tokens) > AGREES * concurrency:
+            return [
+                f"check {row.where}: {throughput:,.0f} tokens/s of {concurrency:g} requests, and {1e3 * seconds:.3g} ms a token: "
+                "one of the two is something else, such as tokens of the prompts too, or another unit"
+            ]
+    return []
 
 
 def mean_step(row: MeasuredRow, step: float, length: float, share: float) -> tuple[float, list[str]]:

@@ -27,7 +27,7 @@ from pipeline.latency.costs.columns import (
     unread,
     without_factors,
 )
-from pipeline.latency.costs.in_batch import USUAL_TOKENS, batch, decoding_shares, requests_per_place
+from pipeline.latency.costs.in_batch import USUAL_TOKENS, batch, decoding_shares, more_than_possible, requests_per_place
 from pipeline.latency.costs.kind_of_throughput import check_throughput
 from pipeline.latency.costs.offers import offered
 from pipeline.latency.costs.output_rounds import tokens_per_round
@@ -117,6 +117,7 @@ def read_measurements(
                 [each for row, (each, _) in zip(rows, measured, strict=True) if "rate" not in row.values]
             ),
             *_said_of_gaps(rows, any(shares), is_table(path)),
+            *more_than_possible(rows),
             *(note if times == len(rows) else f"{note} ({times} of {len(rows)} rows)" for note, times in said.items()),
         ],
     )

@@ -173,6 +173,11 @@ def token_seconds(row: MeasuredRow) -> float:
 
 def check_token_seconds(row: MeasuredRow, seconds: float) -> None:
     """UsageError for a TPOT that no server has."""
+    if seconds <= 0 and "tpot" not in row.values and {"latency", "ttft"} <= row.values.keys():
+        latency, ttft = row.values["latency"], row.values["ttft"]
+        raise UsageError(
+            f"{row.where}: TTFT of {ttft:.3g} s is longer than the latency of {latency:.3g} s; correct the row or a unit"
+        )
     column = row.columns.get("tpot")
     unnamed = column is not None and unit(column) is None
     most = _MAX_WITHOUT_UNIT if unnamed else MAX_TPOT

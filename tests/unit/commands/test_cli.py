@@ -3,7 +3,9 @@
 import errno
 import shlex
 import signal
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -105,3 +107,30 @@ def test_the_usage_has_no_braces(capsys: pytest.CaptureFixture[str], monkeypatch
     said = capsys.readouterr().out
     assert "stage [OPTIONS] NAME CONFIG\n" in said
     assert "Example:\n    understudy stage" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        ("--store=", 2, "--store is empty: name a directory"),
+        ("--store=~/x", 0, "/home/x: no runs here yet"),
+        ("--store=y", 0, "y: no runs here yet"),
+    ],
+)
+def test_a_store_is_where_the_shell_would_have_it(
+    given: str,
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Bash leaves `~` behind `=`; an unset variable would make the current directory a store."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "argv", ["understudy", "runs", given])
+
+    assert code == cli._main()
+    captured = capsys.readouterr()
+    assert said in " ".join((captured.out + captured.err).split())
+    assert [] == list(tmp_path.iterdir())

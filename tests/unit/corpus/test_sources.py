@@ -257,6 +257,8 @@ def test_links_are_followed_or_named(tmp_path: Path) -> None:
             UsageError, match=r"lost\.jsonl is a link to a file that is not there; fix or delete the link"
         ):
             _read(path)
+    with pytest.raises(UsageError, match=r"lost\.jsonl: a link to a file that is not there$"):
+        _read(source / "lost.jsonl")
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("llama", "no such directory; a model of the hub"),
         ("-x/y", "no such directory; a model of the hub"),
         ("models", "not a model directory (no config.json there)"),
+        ("", "is empty: name a model"),
     ],
 )  # fmt: skip
 def test_a_mistyped_path_is_told_as_such(name: str, complaint: str) -> None:
@@ -39,7 +40,7 @@ def test_a_mistyped_path_is_told_as_such(name: str, complaint: str) -> None:
     with pytest.raises(UsageError) as caught:
         local_directory(name, "target")
 
-    assert str(caught.value).startswith(f"--target {name}: {complaint}")
+    assert str(caught.value).startswith(f"--target {name}: {complaint}" if name else f"--target {complaint}")
 
 
 def test_names_of_the_hub_are_left_to_the_hub() -> None:

@@ -108,10 +108,15 @@ def test_a_draft_length_by_counters_is_rounded(tmp_path: Path) -> None:
             ("concurrency,k,ttft,latency,tokens,tpot_ms", "1,0,16,4.1,200,20"),
             "latency is 4.1 s, but TTFT and time per token",
         ),
+        (
+            ("concurrency,ttft_ms,latency_ms,tokens", "1,5000,2000,200"),
+            "line 2: TTFT of 5 s is longer than the latency of 2 s",
+        ),
+        (("concurrency,tpot_ms", "1_0,10"), "line 2: concurrency is '1_0', which is not a number"),
     ],
 )
 def test_what_could_be_read_wrongly_is_refused_too(lines: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    """Few accepted tokens, an overloaded server, TTFT in another unit."""
+    """Few accepted tokens, an overloaded server, TTFT in another unit or the longer one, what Python takes for 10."""
     with pytest.raises(UsageError, match=re.escape(message)):
         read_measurements(write_table(tmp_path, *lines))
 
@@ -218,3 +223,40 @@ def test_a_column_of_output_lengths_in_another_spelling(tmp_path: Path) -> None:
     path.write_text("id,Output Tokens\na,5\nb,7\n")
 
     assert [5, 7] == parse_output_lengths(str(path)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("column", "factor"),
+    [("latency (min)", "60"), ("latency_hours", "3600"), ("Latency [h]", "3600"), ("e2el_ns", "1e-09")],
+)
+def test_a_unit_that_is_not_read_needs_its_factor(column: str, factor: str, tmp_path: Path) -> None:
+    """Minutes were read as seconds where the column was named, as the message about the time per token says to do; `min` may
+    also be the minimum."""
+    seconds = (2.0, 2.4, 4.0)
+    rows = [f"{load},201,{one / float(factor):.6g}" for load, one in zip((1, 8, 32), seconds, strict=True)]
+    path = write_table(tmp_path, f"concurrency,tokens,{column}", *rows)
+    with pytest.raises(UsageError, match=re.escape(f"'latency={column}*{factor}'")):
+        read_measurements(path, {"latency": column})
+
+    table = read_measurements(path, {"latency": f"{column}*{factor}"})
+    assert [0.010, 0.012, 0.020] == pytest.approx([one.step_seconds for one in table.measured], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "said"),
+    [
+        (
+            "concurrency,output_tok_s,tpot_ms",
+            ("1,1000,10", "8,6400,12"),
+            "line 2: 1,000 tokens/s of 1 requests, and 10 ms",
+        ),
+        ("concurrency,output_tok_s,tpot_ms", ("1,98,10", "8,640,12"), ""),
+        ("concurrency,output_tok_s,tpot_ms,tokens", ("1,190,10,2", "8,1200,12,2"), ""),  # each first token needs none
+    ],
+)
+def test_more_tokens_than_the_requests_can_have_are_pointed_out(
+    header: str, rows: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    """A throughput with the prompts, or a time in another unit: which of the two the table does not tell."""
+    notes = " ".join(read_measurements(write_table(tmp_path, header, *rows)).notes)
+    assert (said, bool(said)) == (said if said in notes else notes, "one of the two is something else" in notes)
