@@ -219,7 +219,7 @@ def _block(rows: Sequence[PromptCounts]) -> CountTable:
             name: SegmentTable(
                 np.array(places),
                 {
-                    column: np.array([getattr(one, column) for one in own])
+                    column: np.array([getattr(counts, column) for counts in own])
                     for column in (*_OF_SEGMENT, *_OF_SEGMENT_BY_GAMMA)
                 },
             )

@@ -76,8 +76,12 @@ _Key = tuple[int, int, int]  # drafts, draft tokens, accepted
 def explain(drafted: Drafted, rounds: DraftingRule, counted: Counts) -> Explanation | None:
     """The explanation with the fewest choices beyond near-ties, then the fewest near-ties; empty where the counts are exactly
     those of the draft. None where no few choices lead to them. A count that is None is not compared."""
-    found = [one for key, one in _possible(drafted, rounds, _MOST_BEYOND).items() if _is_counted(key, counted)]
-    return min(found, key=lambda one: one.cost, default=None)
+    explanations = [
+        explanation
+        for key, explanation in _possible(drafted, rounds, _MOST_BEYOND).items()
+        if _is_counted(key, counted)
+    ]
+    return min(explanations, key=lambda explanation: explanation.cost, default=None)
 
 
 def counts_of(drafted: Drafted, rounds: DraftingRule, ties: bool = False) -> tuple[Counts, Counts]:
@@ -95,7 +99,7 @@ def counts_of(drafted: Drafted, rounds: DraftingRule, ties: bool = False) -> tup
 
 def _is_counted(key: _Key, counted: Counts) -> bool:
     wanted = (counted.drafts, counted.draft_tokens, counted.accepted)
-    return all(one is None or one == own for one, own in zip(wanted, key, strict=True))
+    return all(count is None or count == own for count, own in zip(wanted, key, strict=True))
 
 
 def _possible(drafted: Drafted, rounds: DraftingRule, most: int) -> Mapping[_Key, Explanation]:
@@ -104,12 +108,12 @@ def _possible(drafted: Drafted, rounds: DraftingRule, most: int) -> Mapping[_Key
     at: dict[int, dict[_Key, Explanation]] = {1: {(0, 0, 0): Explanation()}}
     for t in _positions(at, length):
         for (drafts, tokens, accepted), before in at.pop(t).items():
-            for count, taken, found in _rounds_from(t, drafted, rounds.drafted(t), most, before):
+            for count, taken, explanation in _rounds_from(t, drafted, rounds.drafted(t), most, before):
                 key = (drafts + (count > 0), tokens + count, accepted + taken)
                 following = t + taken + 1
                 into = ended if following >= length else at.setdefault(following, {})
-                if key not in into or found.cost < into[key].cost:
-                    into[key] = found
+                if key not in into or explanation.cost < into[key].cost:
+                    into[key] = explanation
     return ended or at[1]
 
 

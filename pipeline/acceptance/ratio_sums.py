@@ -163,11 +163,11 @@ class RatioSums:
     def _weights(self, sums_P: Floats, ratio: int) -> tuple[float, float, float]:
         """Sums of the denominators, of their squares and of their fourth powers."""
         count, c = float(sums_P[0]), float(self._origin_2K[1, ratio])
-        one, two, three, four = (float(sums_P[_ROW[0, power]]) for power in (1, 2, 3, 4))
+        first, second, third, fourth = (float(sums_P[_ROW[0, power]]) for power in (1, 2, 3, 4))
         return (
-            count * c + one,
-            count * c**2 + 2 * c * one + two,
-            count * c**4 + 4 * c**3 * one + 6 * c**2 * two + 4 * c * three + four,
+            count * c + first,
+            count * c**2 + 2 * c * first + second,
+            count * c**4 + 4 * c**3 * first + 6 * c**2 * second + 4 * c * third + fourth,
         )
 
     def _chosen(self, stratum: str | None) -> list[Floats]:

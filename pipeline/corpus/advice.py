@@ -30,7 +30,7 @@ def program_for(values: Sequence[Any], works: Works, as_they_are: bool = False) 
         return "."
     level: list[tuple[str, Sequence[Any]]] = [("", values)]
     for _ in range(_DEEPEST):
-        level = [one for program, rows in level for one in _steps(program, rows)]
+        level = [step for program, rows in level for step in _steps(program, rows)]
         for program, rows in level:
             if works(rows):
                 return program

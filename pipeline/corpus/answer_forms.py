@@ -82,7 +82,7 @@ def read_answer(given: Any) -> Answered:
             if (answer := form(value)) is not None:
                 return answer
         inner = (decoded(value.get(name)) for name in _INNER)
-        value = next((one for one in inner if isinstance(one, Mapping)), None)
+        value = next((item for item in inner if isinstance(item, Mapping)), None)
     if isinstance(given, list):
         return Answered(given)  # parts of a content, or nothing
     raise UnusableAnswer("an answer of no known form")
@@ -103,7 +103,7 @@ def _is_of_a_server(value: Any) -> bool:
         if any(names <= value.keys() for names in _OF_SERVERS) or value.get("object") == "response":
             return True
         inner = (decoded(value.get(name)) for name in _INNER)
-        value = next((one for one in inner if isinstance(one, Mapping)), None)
+        value = next((item for item in inner if isinstance(item, Mapping)), None)
     return False
 
 
@@ -195,7 +195,7 @@ def _sglang(value: Mapping[str, Any]) -> Answered | None:
 
 def _llama_cpp(value: Mapping[str, Any]) -> Answered | None:
     older = {"eos": value.get("stopped_eos"), "limit": value.get("stopped_limit"), "word": value.get("stopped_word")}
-    if "content" not in value or ("stop_type" not in value and all(one is None for one in older.values())):
+    if "content" not in value or ("stop_type" not in value and all(number is None for number in older.values())):
         return None
     word = value.get("stop_type") or next((name for name, ended in older.items() if ended), None)
     word = None if word == "none" else word
@@ -208,7 +208,11 @@ def _tgi(value: Mapping[str, Any]) -> Answered | None:
     details = decoded(value.get("details"))
     details = details if isinstance(details, Mapping) else {}
     tokens = details.get("tokens")
-    ids = [one.get("id") if isinstance(one, Mapping) else None for one in tokens] if isinstance(tokens, list) else None
+    ids = (
+        [token.get("id") if isinstance(token, Mapping) else None for token in tokens]
+        if isinstance(tokens, list)
+        else None
+    )
     reason = reason_of(details.get("finish_reason"))
     return Answered(value["generated_text"], reason, {"token_ids": ids}, completes=True)
 

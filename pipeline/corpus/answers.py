@@ -108,7 +108,7 @@ def _last_message(row: Mapping[str, Any], source: PromptSource) -> Any:
     column = source.messages_field if row.get(source.messages_field) is not None else source.prompt_field
     messages = as_list(row.get(column))
     try:
-        last = [as_message(one, source.roles) for one in messages[-2:]] if isinstance(messages, list) else []
+        last = [as_message(message, source.roles) for message in messages[-2:]] if isinstance(messages, list) else []
     except (ValueError, TypeError, AttributeError):
         last = []
     if not last or standard_role(last[-1]["role"]) != "assistant":
@@ -222,6 +222,6 @@ def _first_ids(*values: Any) -> tuple[int, ...] | None:
 def _ids(value: Any) -> tuple[int, ...] | None:
     if not isinstance(value, list) or not value:
         return None
-    if not all(type(one) is int and 0 <= one <= _LARGEST for one in value):
+    if not all(type(token) is int and 0 <= token <= _LARGEST for token in value):
         raise UnusableAnswer("invalid token ids")
     return tuple(value)

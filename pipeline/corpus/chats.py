@@ -15,7 +15,9 @@ def as_list(value: Any) -> Any:
     if isinstance(value, str):
         messages = decoded(value)
         return messages if isinstance(messages, list) else value
-    if is_texts(value) and all(isinstance(one, Mapping) and _is_message(one) for one in map(decoded, value)):
+    if is_texts(value) and all(
+        isinstance(message, Mapping) and _is_message(message) for message in map(decoded, value)
+    ):
         return list(map(decoded, value))
     if isinstance(value, Mapping):
         columns = {name: item for name, item in value.items() if item is not None}
@@ -27,7 +29,7 @@ def as_list(value: Any) -> Any:
 
 def is_texts(value: Any) -> bool:
     """Whether `value` is a list of texts: the turns of a user."""
-    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
 
 
 def is_spelled_texts(value: Any) -> bool:

@@ -140,7 +140,7 @@ def _check_whole_chats(rows: Sequence[Mapping[str, Any]], source: PromptSource, 
     texts = [row for row in rows if isinstance(row.get(source.prompt_field), str)]
     for name in _SENDER_COLUMNS:
         senders = [row[name] for row in texts if row.get(name) is not None]
-        said_by = {role_of(one, source.roles) if isinstance(one, str) else None for one in senders}
+        said_by = {role_of(sender, source.roles) if isinstance(sender, str) else None for sender in senders}
         if {"user", "assistant"} <= said_by and None not in said_by:
             raise UsageError(
                 f"{where.file}: {where.unit} {where.number}: each row is one message (by its column `{name}`), and answers are "
@@ -194,7 +194,7 @@ def _what_to_do(rows: Sequence[Mapping[str, Any]], source: PromptSource, where: 
         return where.remedy
     program = program_for(rows, lambda inner: holds_prompts(inner, source, where))
     if program is None and len(rows) == 1:  # of many rows, lists of texts are labels
-        program = program_for(rows, lambda inner: len(inner) > 1 and all(isinstance(one, str) for one in inner))
+        program = program_for(rows, lambda inner: len(inner) > 1 and all(isinstance(item, str) for item in inner))
         program = None if program is not None and program.count("[]") > 1 else program  # the cells of a table
     if program is not None and where.is_json:
         return f"take out the rows, for example with {jq_command(where.file, printable(program)[:80])}"

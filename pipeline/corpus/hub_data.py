@@ -90,7 +90,7 @@ def _one_set(names: list[str], text: str, option: str, wanted: SourceFormat) -> 
         )
     first = next(iter(held))
     if len(counts := Counter(held.values())) > 1:
-        shown = ", ".join(f"{count:,} {one}" for one, count in counts.items())
+        shown = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
         raise UsageError(
             f"{option} {text}: the data set has files of several formats ({shown}); give --prompt-format, or name files, such as "
             f"'{text}:**/{_endings([first])[0]}'"
@@ -116,8 +116,8 @@ def _fetched(pattern: str) -> list[str]:
     first, *rest = pattern.rstrip("/").split("**/")  # which may match nothing
     ones = [first]
     for part in rest:
-        ones = [f"{one}{folders}{part}" for one in ones for folders in ("", "*/")]
-    return [f"{one}{end}" for one in (*ones, escape(pattern.rstrip("/"))) for end in ("", "/*")]
+        ones = [f"{begin}{folders}{part}" for begin in ones for folders in ("", "*/")]
+    return [f"{name}{end}" for name in (*ones, escape(pattern.rstrip("/"))) for end in ("", "/*")]
 
 
 def _is_path(path: Path, match: "re.Match[str]") -> bool:

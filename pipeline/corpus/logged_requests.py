@@ -86,7 +86,7 @@ def _with_documents(request: Mapping[str, Any]) -> Mapping[str, Any]:
     documents, stated = decoded(request.get(DOCUMENTS)), decoded(request.get("chat_template_kwargs"))
     if not documents:
         return request
-    if not isinstance(documents, list) or not all(isinstance(one, Mapping) for one in documents):
+    if not isinstance(documents, list) or not all(isinstance(document, Mapping) for document in documents):
         raise ValueError(f"`{DOCUMENTS}` is not a list of objects")
     stated = stated if isinstance(stated, Mapping) else {}
     return {**request, "chat_template_kwargs": {**stated, DOCUMENTS: documents}}

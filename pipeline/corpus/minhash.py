@@ -50,9 +50,9 @@ def signatures(prompts: Sequence[Sequence[int]]) -> NDArray[np.uint32]:
     return out
 
 
-def similarity(one: NDArray[np.uint32], others: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Estimated Jaccard similarity [n] of signature `one` [128] with `others` [n, 128]."""
-    return np.asarray((others == one).mean(axis=1), dtype=np.float64)
+def similarity(signature: NDArray[np.uint32], others: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """Estimated Jaccard similarity [n] of `signature` [128] with `others` [n, 128]."""
+    return np.asarray((others == signature).mean(axis=1), dtype=np.float64)
 
 
 def rows_per_band(threshold: float) -> int:
@@ -62,10 +62,10 @@ def rows_per_band(threshold: float) -> int:
     by comparing whole signatures, so bands are chosen for recall, not precision.
     """
 
-    def found(rows: int) -> float:
+    def share_found(rows: int) -> float:
         return float(1 - (1 - threshold**rows) ** (PERMUTATIONS // rows))
 
-    return max((rows for rows in range(1, PERMUTATIONS + 1) if found(rows) >= _FOUND_AT_THRESHOLD), default=1)
+    return max((rows for rows in range(1, PERMUTATIONS + 1) if share_found(rows) >= _FOUND_AT_THRESHOLD), default=1)
 
 
 def band_keys(block: NDArray[np.uint32], rows: int) -> NDArray[np.uint64]:

@@ -30,8 +30,8 @@ class UnionFind:
             row = parent[row]
         return row
 
-    def join(self, one: int, other: int) -> None:
-        first, second = sorted((self.find(one), self.find(other)))
+    def join(self, own: int, other: int) -> None:
+        first, second = sorted((self.find(own), self.find(other)))
         self._parent[second] = first
 
     def roots(self) -> NDArray[np.int64]:

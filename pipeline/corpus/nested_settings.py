@@ -44,8 +44,8 @@ def holders_of(rows: Iterable[Mapping[str, Any]], names: Collection[str]) -> lis
     inner = [(holder, decoded(row.get(holder))) for row in rows for holder in HOLDERS]
     holders = {
         holder
-        for holder, one in inner
-        if isinstance(one, Mapping) and any(setting_name(str(key)) in names for key in one)
+        for holder, value in inner
+        if isinstance(value, Mapping) and any(setting_name(str(key)) in names for key in value)
     }
     return [holder for holder in HOLDERS if holder in holders]
 

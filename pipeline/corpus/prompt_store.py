@@ -225,8 +225,8 @@ class StoredPrompts(Sequence[Prompt]):
         return {
             domain
             for batch in batches(self._reader)
-            for domain, found in zip(batch["domain"].to_pylist(), batch["split"].to_pylist(), strict=True)
-            if found == split
+            for domain, own_split in zip(batch["domain"].to_pylist(), batch["split"].to_pylist(), strict=True)
+            if own_split == split
         }
 
 
@@ -267,7 +267,7 @@ def _prompts(batch: Any) -> Iterator[Prompt]:
 
 def chat_json(chat: Chat) -> str:
     """The chat as it is stored: the facts beside the messages, and contents of several parts as parts."""
-    named = {one.name: getattr(chat.facts, one.name) for one in fields(RowFacts)}
+    named = {item.name: getattr(chat.facts, item.name) for item in fields(RowFacts)}
     follow_ups = [list(map(with_parts, part)) for part in chat.follow_ups]
     return canonical_json({"messages": list(map(with_parts, chat.messages)), "follow_ups": follow_ups, **named})
 

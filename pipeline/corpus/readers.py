@@ -179,7 +179,7 @@ class SourceReader:
         """The columns by the first rows of the first file that has some. Rows may be texts or chats instead of objects, then
         all are."""
         samples = ((file, list(islice(self._read(file, None), SAMPLE))) for file in self._found.files)
-        first, sample = next((found for found in samples if found[1]), (self._found.files[0], []))
+        first, sample = next((file_sample for file_sample in samples if file_sample[1]), (self._found.files[0], []))
         values = [value for _, value in sample if not isinstance(value, BadRow)]
         is_json = self._found.format in ("jsonl", "json")
         where = Where(str(first), self.unit, 1, remedy, self._has_header, is_json)

@@ -101,7 +101,7 @@ class Renderer:
         """The texts of the tokenizer's templates, and of one in `arguments`."""
         own = self._tokenizer.chat_template
         templates = [*(own.values() if isinstance(own, Mapping) else [own]), arguments.get(_TEMPLATE)]
-        return tuple(str(one) for one in templates if one is not None)
+        return tuple(str(template) for template in templates if template is not None)
 
     def text(self, prompt: ParsedPrompt) -> tuple[str, bool]:
         """The text to tokenise, and whether the tokenizer must add special tokens (a template contains its own).

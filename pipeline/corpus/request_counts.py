@@ -88,9 +88,9 @@ def _accepted_first(histogram: Any, drafts: float | None, accepted: float) -> fl
     """The drafts with an accepted token; None where the histogram is not of these counts."""
     if not isinstance(histogram, Sequence) or isinstance(histogram, str) or not histogram:
         return None
-    counted = [_count(one) for one in histogram]
-    known = [one for one in counted if one is not None]
-    if len(known) < len(counted) or sum(known) != drafts or sum(n * one for n, one in enumerate(known)) != accepted:
+    counted = [_count(value) for value in histogram]
+    known = [count for count in counted if count is not None]
+    if len(known) < len(counted) or sum(known) != drafts or sum(n * count for n, count in enumerate(known)) != accepted:
         return None
     return sum(known[1:])
 

@@ -36,7 +36,11 @@ def normalised(text: str) -> str:
     """
     if not text.isascii():
         folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-        invisible = [one for one in set(folded) if one in _VARIATION_SELECTORS or unicodedata.category(one) == "Cf"]
+        invisible = [
+            character
+            for character in set(folded)
+            if character in _VARIATION_SELECTORS or unicodedata.category(character) == "Cf"
+        ]
         text = folded.translate(dict.fromkeys(map(ord, invisible))) if invisible else folded
     else:
         text = text.lower()
@@ -78,5 +82,5 @@ def _words(text: str) -> str:
     text = normalised(text)
     if text.isascii():
         return text.encode().translate(None, _ASCII_DROPPED).decode() or text
-    dropped = [one for one in set(text) if not _counts(one)]
+    dropped = [character for character in set(text) if not _counts(character)]
     return text.translate(dict.fromkeys(map(ord, dropped))) or text

@@ -220,7 +220,7 @@ def _of_one_format(root: Path, files: list[Path], wanted: SourceFormat, name: st
     by_format: dict[SourceFormat, list[Path]] = {}
     for file in files:
         by_format.setdefault(_format(file, name), []).append(file)
-    counts = ", ".join(f"{len(found):,} {format}" for format, found in by_format.items())
+    counts = ", ".join(f"{len(files):,} {format}" for format, files in by_format.items())
     if wanted == "auto" and len(by_format) > 1:
         raise UsageError(
             f"{name}: holds files of several formats ({counts}); {_how_to_set(name)}, or give a glob such as "

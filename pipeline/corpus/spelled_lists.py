@@ -40,7 +40,7 @@ def spelled_texts(text: str) -> bool:
             value = ast.literal_eval(bare)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return False
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _begins(bare: str) -> bool:

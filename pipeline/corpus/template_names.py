@@ -53,19 +53,19 @@ def _asked_for(tree: nodes.Template) -> set[str]:
     """The variables that a template reads and does not set, or sets where they are not given: by a test, a default, or from
     themselves."""
     names = list(tree.find_all(nodes.Name))
-    read = {one.name for one in names if one.ctx == "load"}
-    own = {one.name for one in names if one.ctx != "load"}
+    read = {name.name for name in names if name.ctx == "load"}
+    own = {name.name for name in names if name.ctx != "load"}
     given = {
-        one.name
+        asked.name
         for asks in tree.find_all((nodes.Test, nodes.Filter))
-        if asks.name in _WHETHER and isinstance(one := asks.node, nodes.Name)
+        if asks.name in _WHETHER and isinstance(asked := asks.node, nodes.Name)
     }
     given |= {
-        one.target.name
-        for one in tree.find_all(nodes.Assign)
-        if isinstance(one.target, nodes.Name)
-        and one.target.name
-        in {found.name for found in (one.node, *one.node.find_all(nodes.Name)) if isinstance(found, nodes.Name)}
+        assigned.target.name
+        for assigned in tree.find_all(nodes.Assign)
+        if isinstance(assigned.target, nodes.Name)
+        and assigned.target.name
+        in {node.name for node in (assigned.node, *assigned.node.find_all(nodes.Name)) if isinstance(node, nodes.Name)}
     }
     return (read - own) | (read & given)
 
@@ -73,14 +73,14 @@ def _asked_for(tree: nodes.Template) -> set[str]:
 def _roles(tree: nodes.Template) -> Iterator[str]:
     """The texts that the role of a message is compared with, or that a dictionary has for one."""
     values = _assigned(tree)
-    names = {name for name, found in values.items() if all(_is_item(value, "role") for value in found)}
+    names = {name for name, assigned in values.items() if all(_is_item(value, "role") for value in assigned)}
 
     def is_role(value: nodes.Node) -> bool:
         value = _bare(value)
         return _is_item(value, "role") or (isinstance(value, nodes.Name) and value.name in names)
 
     for compared in tree.find_all(nodes.Compare):
-        sides = [compared.expr, *(one.expr for one in compared.ops)]
+        sides = [compared.expr, *(operand.expr for operand in compared.ops)]
         if any(map(is_role, sides)):
             yield from _texts(side for side in sides if not is_role(side))
     for lookup in tree.find_all(nodes.Getitem):
@@ -94,7 +94,7 @@ def _goes_over_parts(tree: nodes.Template) -> bool:
     vLLM and SGLang ask the same of a template, and hand it lists of parts if so.
     """
     values = _assigned(tree)
-    names = {name for name, found in values.items() if any(_is_item(value, "content") for value in found)}
+    names = {name for name, assigned in values.items() if any(_is_item(value, "content") for value in assigned)}
 
     def is_content(value: nodes.Node) -> bool:
         value = _bare(value)

@@ -27,7 +27,7 @@ class SharedTokens:
         """How much of the target's vocabulary the draft has, for people. `text`: how often prompts have each token; empty where
         none is at hand."""
         known, total = self.copied.keys() | self.special.keys(), sum(text.values())
-        share = f", {sum(text.get(one, 0) for one in known) / total:.1%} of your prompts' text" if total else ""
+        share = f", {sum(text.get(token, 0) for token in known) / total:.1%} of your prompts' text" if total else ""
         count = len(known) + len(self.others)
         return f"{len(known):,} of {count:,} tokens are shared{share}; it must be trained afterwards"
 

@@ -154,15 +154,15 @@ def _text_difference(target: Any, item: GreedyCompletion, own: _Decoded, vocabul
 
 
 def first_divergence(
-    target: Any, prompt: Sequence[int], one: Sequence[int], other: Sequence[int], vocabulary: int
+    target: Any, prompt: Sequence[int], own: Sequence[int], other: Sequence[int], vocabulary: int
 ) -> tuple[int, float] | None:
     """The first token in which two greedy texts of the same length differ, and the gap between the two tokens' logits in a
     forward pass of the target; None where the texts are equal."""
-    position = next((at for at, (left, right) in enumerate(zip(one, other, strict=True)) if left != right), None)
+    position = next((at for at, (left, right) in enumerate(zip(own, other, strict=True)) if left != right), None)
     if position is None:
         return None
-    logits_V = _logits_at(target, [*prompt, *one[:position]], vocabulary)
-    return position, float((logits_V[one[position]] - logits_V[other[position]]).abs())
+    logits_V = _logits_at(target, [*prompt, *own[:position]], vocabulary)
+    return position, float((logits_V[own[position]] - logits_V[other[position]]).abs())
 
 
 def _trace_difference(
@@ -171,9 +171,9 @@ def _trace_difference(
     """The first round that did not end where predicted, with the gap between the draft's two highest logits there.
 
     Where one side has one round more, the other side's last round reached the end of the text."""
-    for number, (one, other) in enumerate(zip_longest(trace, actual, fillvalue=len(own.tokens))):
-        if one != other:
-            position = min(one, other) - 1
+    for number, (expected, other) in enumerate(zip_longest(trace, actual, fillvalue=len(own.tokens))):
+        if expected != other:
+            position = min(expected, other) - 1
             prefix = [*own.prompt.tolist(), *own.tokens[:position].tolist()]
             began = trace[number - 1] if number else 0
             best = draft.logits_after(prefix, len(own.prompt) + began).topk(2).values

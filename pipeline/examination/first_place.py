@@ -37,7 +37,7 @@ def note_at_chance(draft: LoadedDraft, vocabulary: int) -> str | None:
     features = draft.states.features(batch, draft.layers)
     both = [_log_q(draft, batch, states) for states in (features, _of_the_next_text(features))]
     # Without the tokens that the head does not have, and texts of nothing else.
-    kept = [np.isfinite(one) & np.isfinite(other) for one, other in zip(*both, strict=True)]
+    kept = [np.isfinite(log_p) & np.isfinite(other) for log_p, other in zip(*both, strict=True)]
     own_R, other_R = (
         np.array([log_q[inside].mean() for log_q, inside in zip(side, kept, strict=True) if inside.any()])
         for side in both

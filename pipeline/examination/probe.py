@@ -316,7 +316,7 @@ def _finding(
     if measured is not None:
         speedup = replace(per_round[gamma], value=measured.median, low=measured.low, high=measured.high)
     costs = {
-        gamma: of_turns([one / other for one, other in zip(seconds, plain, strict=True)], confidence)
+        gamma: of_turns([own_seconds / other for own_seconds, other in zip(seconds, plain, strict=True)], confidence)
         for gamma, seconds in rounds.items()
     }
     has_break_even = speedup is not None and figures.by_output_position is not None

@@ -103,10 +103,10 @@ def _log_ratio(decodes: Sequence[Decode]) -> float:
     )
 
 
-def overlap(one: Measured, other: Measured) -> bool:
+def overlap(measured: Measured, other: Measured) -> bool:
     """Whether two intervals do, as far as they have bounds: of equal errors and at 95%, those of one true value do not in 6 of
     1,000."""
     (low, high), (other_low, other_high) = (
-        (-inf if each.low is None else each.low, inf if each.high is None else each.high) for each in (one, other)
+        (-inf if each.low is None else each.low, inf if each.high is None else each.high) for each in (measured, other)
     )
     return low <= other_high and other_low <= high

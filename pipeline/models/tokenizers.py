@@ -69,7 +69,7 @@ def legal_differences(target: Any, draft: Any) -> list[str]:
 
 def split_difference(target: Any, draft: Any) -> str | None:
     """Why two tokenizers may split text into different tokens; None if no difference is found."""
-    split = next((one for one, other in zip(_merges(target), _merges(draft), strict=False) if one != other), None)
+    split = next((merge for merge, other in zip(_merges(target), _merges(draft), strict=False) if merge != other), None)
     if split is not None:
         return f"the target's merge {split} has another rank in the draft"
     probe = "def f(x):\n\treturn  [1234, 'äöü', \"漢字\"]  # ok 🙂 \r\n"
