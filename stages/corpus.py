@@ -73,7 +73,7 @@ def run(context: StageContext[CorpusSettings]) -> Outcome:
 def _report(
     context: StageContext[CorpusSettings], counts: RowCounts, clusters: Clusters, written: CorpusCounts
 ) -> None:
-    """Say what became of the rows, and warn where a large share is not used."""
+    """Report what became of the rows, and warn where a large share is not used."""
     config, progress = context.settings.corpus, context.progress
     left_out = {
         f"longer than {config.prompt_limit:,} tokens (corpus.max_prompt_tokens)": counts.too_long,

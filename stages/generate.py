@@ -222,7 +222,7 @@ def _logged(context: StageContext[GenerateSettings], pair: Pair, settings: Gener
 def _report_answers(
     context: StageContext[GenerateSettings], prompts: Sequence[Prompt], logged: LoggedAnswers, completions: float
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Say how many recorded answers are stored, why others are not, and what the test of them can find: figures and notes."""
+    """Report how many recorded answers are stored, why others are not, and what the test of them can find: figures and notes."""
     ids = (name.decode() for name in PromptColumns.of(prompts).id.astype("S16", copy=False))
     answer_counts = count_answers(logged, ids, read_completions(context.out, sampling=logged.sampling))
     tested = stored_test(context.out).recorded
@@ -263,7 +263,7 @@ def _next_turn(
 
 
 def _segmenter(context: StageContext[GenerateSettings], pair: Pair) -> Segmenter:
-    """UsageError for a marker that the target's tokenizer never writes. Says where the target's markers are not known."""
+    """UsageError for a marker that the target's tokenizer never writes. Reports where the target's markers are not known."""
     tokenizer = load_tokenizer(pair.tokenizer, context.resources.trust_remote_code)
     settings = context.settings.segments
     segmenter = Segmenter(tokenizer, settings)

@@ -31,7 +31,7 @@ class Drafted:
         return len(self.is_argmax)
 
     def at(self, start: int, place: int) -> tuple[bool, bool]:
-        """Of one place of a round, both."""
+        """Both facts of one place of a round."""
         entry = start + place if self.is_argmax.ndim == 1 else (start, place)
         return bool(self.is_argmax[entry]), bool(self.is_tie[entry])
 
@@ -59,7 +59,7 @@ class Explanation:
 
     @property
     def cost(self) -> tuple[int, int]:
-        """Of two explanations the one with less is the better."""
+        """The cost of the explanation: of two, the one with less is the better."""
         return len(self.beyond), len(self.ties)
 
     def with_choice(self, position: int, is_tie: bool) -> "Explanation":
@@ -103,7 +103,7 @@ def _is_counted(key: _Key, counted: Counts) -> bool:
 
 
 def _possible(drafted: Drafted, rounds: DraftingRule, most: int) -> Mapping[_Key, Explanation]:
-    """By counts that the engine may have, the best explanation of them; with at most so many choices beyond near-ties."""
+    """The best explanation of each of the counts that the engine may have; with at most so many choices beyond near-ties."""
     length, ended = drafted.tokens, dict[_Key, Explanation]()
     at: dict[int, dict[_Key, Explanation]] = {1: {(0, 0, 0): Explanation()}}
     for t in _positions(at, length):

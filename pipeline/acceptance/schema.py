@@ -177,7 +177,7 @@ class ProfileConditions:
 
 @stored
 class Difference:
-    """Where a decode differs from the examination: in a token of the target, or in the end of a round of the draft."""
+    """The place where a decode differs from the examination: in a token of the target, or in the end of a round of the draft."""
 
     prompt: Text
     position: Count

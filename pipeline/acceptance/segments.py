@@ -86,7 +86,7 @@ def count_segments(
 
 
 def _tokens_of_rounds(by_gamma: Sequence[Floats], lengths_B: Lengths) -> Iterator[Floats]:
-    """By draft length, 1 and up: the expected tokens of the completion that a round produces which begins at each token, (B, T):
+    """The expected tokens, by draft length, 1 and up, of the completion that a round produces which begins at each token, (B, T):
     one, and one more for each draft token that is accepted and is not the completion's last."""
     batch, width = len(lengths_B), int(lengths_B.max())
     before_last_BT1 = (np.arange(width) < lengths_B[:, None] - 1)[:, :, None]

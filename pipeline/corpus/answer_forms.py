@@ -89,8 +89,8 @@ def read_answer(given: Any) -> Answered:
 
 
 def _is_of_a_server(value: Any) -> bool:
-    """Whether a text that is JSON is what a server gave, and not what its target wrote: by keys that say how the answer ended, or
-    who speaks, which a target's own object has together by no chance that a log would show."""
+    """Whether a text that is JSON is what a server gave, and not what its target wrote: by keys that state how the answer ended,
+    or who speaks, which a target's own object has together by no chance that a log would show."""
     for _ in range(_MOST_INNER):
         if not isinstance(value, Mapping):
             return False

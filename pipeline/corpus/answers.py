@@ -1,4 +1,4 @@
-"""The recorded answer of a row of a log. Knows the forms that logs have; has no tokenizer.
+"""The recorded answer of a row of a log. Handles the forms that logs have; has no tokenizer.
 
 An answer that cannot be used exactly as the target gave it is not used: the target then answers the prompt again.
 """

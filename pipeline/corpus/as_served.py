@@ -1,7 +1,7 @@
 """A message as servers hand it to the chat template: its role, nulls, tool calls and their arguments. Pure.
 
 Where vLLM 0.32.0 (`renderers/chat_utils.py`), SGLang 0.5.23 (`entrypoints/openai/serving_chat.py`) and llama.cpp
-(`common/chat.cpp`) agree, their rule is taken; where they differ, the message is refused: nothing says which engine it was.
+(`common/chat.cpp`) agree, their rule is taken; where they differ, the message is refused: nothing states which engine it was.
 tests/unit/corpus/served_messages.py is the table of cases; `make conformance-sources` compares it with the engines' own code.
 
 - Keys of a message that are null are absent. Nulls within arguments and tool schemas stay: a schema with `default: null` says so.
@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.corpus.json_values import MOST_LEVELS, decoded
 from pipeline.store.json_text import json_kind, parse_json
 
-ROLES = ("system", "user", "assistant", "tool")  # that every chat template is expected to know
+ROLES = ("system", "user", "assistant", "tool")  # that every chat template is expected to have
 SENDERS: Mapping[str, str] = {
     "system": "system",
     "user": "user",
@@ -73,19 +73,19 @@ def with_joined_parts(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def role_of(sender: str, roles: Mapping[str, str]) -> str | None:
     """The role of a sender: as `roles` have it, which are those of the source and the template's own, else by the table. None for
-    one that neither knows."""
+    one that neither has."""
     name = sender.strip().lower()
     return roles.get(sender) or roles.get(name) or SENDERS.get(name)
 
 
 def standard_role(role: str) -> str:
-    """Which of `ROLES` a role is, by whatever name the template knows it; another role as it is."""
+    """Which of `ROLES` a role is, by whatever name the template has for it; another role as it is."""
     return SENDERS.get(role, role)
 
 
 def as_served(message: Mapping[str, Any]) -> dict[str, Any]:
-    """`message`, of one of the roles of `SENDERS` or another, as the template gets it. ValueError, which says why, for tool calls
-    that engines read differently."""
+    """`message`, of one of the roles of `SENDERS` or another, as the template gets it. ValueError, which states why, for tool
+    calls that engines read differently."""
     served = {name: item for name, item in message.items() if item is not None}
     call = decoded(served.pop("function_call", None))
     calls = decoded(served.pop("tool_calls", None)) or ([{"type": "function", "function": call}] if call else [])
@@ -130,7 +130,7 @@ def _served_call(call: Mapping[str, Any]) -> dict[str, Any]:
     served = with_arguments(call)
     function = served.get("function")
     if not isinstance(function, Mapping):
-        return served  # of a form that only templates may know
+        return served  # of a form that only templates may have
     arguments = function.get("arguments")
     if arguments is None or arguments == "":
         arguments = {}

@@ -61,8 +61,8 @@ def is_share_gpt(entry: Mapping[str, Any]) -> bool:
 
 
 def as_message(entry: Mapping[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
-    """A message with the role of its sender. Of {from, value} other keys are dropped. ValueError, which says why, for a message
-    without a role, and for an unknown `from`; a `role` that is not known stays, since a template may know it."""
+    """A message with the role of its sender. Of {from, value} other keys are dropped. ValueError, which states why, for a message
+    without a role, and for an unknown `from`; a `role` that is not known stays, since a template may have it."""
     name = "from" if is_share_gpt(entry) else "role"
     sender = entry.get(name)
     if not isinstance(sender, str) or not sender:

@@ -1,4 +1,4 @@
-"""MinHash signatures of prompts: 5-gram shingles, datasketch permutations, bands. Knows token ids, not files or rows.
+"""MinHash signatures of prompts: 5-gram shingles, datasketch permutations, bands. Handles token ids, not files or rows.
 
 The share of equal positions of two signatures is an unbiased estimate of the Jaccard similarity of the 5-gram sets (Broder
 1997), with a standard error of sqrt(J (1 - J) / 128): 0.035 at J = 0.8. Signatures differ between versions of datasketch, so

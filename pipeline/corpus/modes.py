@@ -28,7 +28,7 @@ def mode_of(arguments: Mapping[str, Any]) -> str:
 
 
 def domain_in_mode(domain: str, mode: str) -> str:
-    """`chat (enable_thinking=false)`."""
+    """The name of a domain in a mode, such as `chat (enable_thinking=false)`."""
     return f"{domain} ({mode})" if mode else domain
 
 

@@ -41,7 +41,8 @@ class UnionFind:
 
 @dataclass(frozen=True)
 class Clusters:
-    """`kept` [rows]: whether the row is in the corpus; `first` [rows]: the first row of its cluster, kept or not."""
+    """The clusters of near-duplicates. `kept` [rows]: whether the row is in the corpus; `first` [rows]: the first row of its
+    cluster, kept or not."""
 
     kept: NDArray[np.bool_]
     first: NDArray[np.int64]

@@ -1,7 +1,7 @@
 """Rows that ask for something else than an answer to a text: with images or sounds beside the text, or on a route that gives no
 text, such as that of embeddings. Pure.
 
-A column of images alone says nothing: tables have one for people. The text must have a place for it, or the message itself.
+A column of images alone is no evidence: tables have one for people. The text must have a place for it, or the message itself.
 """
 
 import re

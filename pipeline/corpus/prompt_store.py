@@ -185,7 +185,7 @@ class StoredPrompts(Sequence[Prompt]):
 
     @reads_own_files("an Arrow file of an artifact: a stage compares its SHA-256 before it reads it")
     def __init__(self, path: Path, splits: Collection[str] | None) -> None:
-        """Only those of `splits` (None: all). FileNotFoundError, or ArrowInvalid for a damaged file."""
+        """Opens the prompts of `splits` only (None: all). FileNotFoundError, or ArrowInvalid for a damaged file."""
         self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
         chosen = range(len(SPLITS)) if splits is None else [SPLITS.index(split) for split in splits]
         ids, codes, lengths, rows, self.has_chats, self._first = [], [], [], [], False, [0]

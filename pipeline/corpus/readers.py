@@ -1,6 +1,6 @@
 """Rows of a prompt source, one at a time: of its files in their format, with the columns that were recognised.
 
-Knows files and row numbers, not prompts. A row that cannot be parsed is yielded as a `BadRow`; a file that cannot be read
+Handles files and row numbers, not prompts. A row that cannot be parsed is yielded as a `BadRow`; a file that cannot be read
 raises UsageError.
 """
 

@@ -58,7 +58,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     # The target has thought, and the answer does not show it.
     "include_reasoning": (None, True),
 }
-# What makes another prompt than messages and tools say, by the values that do not, with what it does.
+# What makes another prompt than messages and tools state, by the values that do not, with what it does.
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "add_generation_prompt": ((None, True), "its prompt does not open an answer"),
     "continue_final_message": ((None, False), "its prompt ends within a message, where engines put different tokens"),
@@ -109,7 +109,7 @@ def refusal(fields: Mapping[str, Any], table: Mapping[str, tuple[tuple[Any, ...]
 
 
 class OtherPrompt(Exception):
-    """A request whose prompt is another than its messages and tools say, or is not known. Rows are counted by `kind`."""
+    """A request whose prompt is another than its messages and tools state, or is not known. Rows are counted by `kind`."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(detail)

@@ -7,8 +7,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RowFacts:
-    """`time`: of the row, in seconds since 1970; None where it is not known. `longest`: tokens to which the server would have cut
-    the prompt; None for no such limit."""
+    """What is known of a row beside its prompt. `time`: of the row, in seconds since 1970; None where it is not known. `longest`:
+    tokens to which the server would have cut the prompt; None for no such limit."""
 
     tools: tuple[Mapping[str, Any], ...] = ()  # function schemas, which the chat template renders
     arguments: Mapping[str, Any] = field(

@@ -1,6 +1,6 @@
 """Parses a raw row into a prompt for a chat template or a tokenizer, or raises BadRow with the reason.
 
-Knows the three kinds of rows (prompt, messages, turns) and which content is invalid; reads no file, has no tokenizer.
+Handles the three kinds of rows (prompt, messages, turns) and which content is invalid; reads no file, has no tokenizer.
 """
 
 from collections.abc import Mapping
@@ -107,7 +107,7 @@ class ParsedPrompt:
 
 def parse_row(value: Any, source: PromptSource, names: TemplateNames | None = None) -> ParsedPrompt:
     """The prompt in `value`, from the first of prompt, messages and turns that is not null, with its tools and template
-    arguments. `names`: what the chat template knows; None where it is not at hand, and then senders are read by the table alone,
+    arguments. `names`: what the chat template has; None where it is not at hand, and then senders are read by the table alone,
     and a request's effort of thinking is no argument. Raises BadRow."""
     if isinstance(value, BadRow):
         raise value
@@ -333,7 +333,7 @@ def _content(content: Any, what: str) -> Any:
 
 
 def _tools(row: Mapping[str, Any], field: str | None) -> tuple[Mapping[str, Any], ...]:
-    """The row's tools, as they are: a schema may say null."""
+    """The row's tools, as they are: a schema may be null."""
     tools = None if field is None else row.get(field)
     if (
         isinstance(tools, str) and tools.strip()

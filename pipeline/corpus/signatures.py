@@ -1,11 +1,11 @@
 """Files of prompts whose content is not what their name states, told by their first bytes: compressed files without the
-extension, archives, pages that were saved in place of a file, pointers of Git LFS. Knows no rows."""
+extension, archives, pages that were saved in place of a file, pointers of Git LFS. Reads no rows."""
 
 from pipeline.corpus.sources import COMPRESSIONS
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 
-LENGTH = 64  # of the start that tells
+LENGTH = 64  # bytes of the start, by which a file is recognised
 _PACKED = {"gzip": b"\x1f\x8b\x08", "bzip2": b"BZh", "xz": b"\xfd7zXZ\x00", "zstd": b"\x28\xb5\x2f\xfd"}
 _BLOCK_OF_BZIP2 = b"1AY&SY"  # after the level; a prompt may begin with BZh
 _PARQUET = b"PAR1"

@@ -36,7 +36,7 @@ def spelled_texts(text: str) -> bool:
         return False
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that Python does not know
+            warnings.simplefilter("ignore")  # of escapes that Python does not define
             value = ast.literal_eval(bare)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return False

@@ -1,7 +1,7 @@
 """What the source of a chat template names: roles that it has branches for, variables that it reads, parts of contents.
 It is parsed and not compiled: jinja's compiler computes constants, and a stranger may write `7 ** 30000000`.
 
-A name that a template writes is not one that it knows: Gemma's writes `model` for the role `assistant`. So a role counts where
+A name that a template writes is not one that it accepts: Gemma's writes `model` for the role `assistant`. So a role counts where
 the role of a message is compared with it, or looked up in a dictionary that has it.
 """
 
@@ -29,7 +29,7 @@ class TemplateNames:
         self._variables = {name for tree in parsed for name in _asked_for(tree)}
 
     def quotes(self, name: str) -> bool:
-        """Whether `name` stands in quotes somewhere: a role that nobody else knows."""
+        """Whether `name` stands in quotes somewhere: a role that nothing else has."""
         return re.search(rf"""(['"]){re.escape(name)}\1""", self._text) is not None
 
     def reads(self, name: str) -> bool:

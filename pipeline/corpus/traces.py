@@ -78,7 +78,7 @@ class MessageTraces:
 
 
 def _shape(message: Message) -> tuple[Any, ...]:
-    """What a template can tell of a message beside its texts."""
+    """What a template can show of a message beside its texts."""
     calls = tuple(_tool_shape(call) if isinstance(call, Mapping) else None for call in _calls(message))
     return message["role"], _has_text(message), calls, *sorted(name for name, item in message.items() if item)
 

@@ -1,4 +1,4 @@
-"""Which rows of a log are used: a window of time, and a sample by domain and age. Reads rows; knows neither models nor stages.
+"""Which rows of a log are used: a window of time, and a sample by domain and age. Reads rows; uses neither models nor stages.
 
 Times are compared with the start of the day on which the run began (UTC), so runs of one day have one corpus.
 """

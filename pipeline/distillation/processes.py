@@ -79,7 +79,7 @@ def from_first(make: Callable[[], T]) -> T:
 
 
 def wait_for_all() -> None:
-    """Until every process has come here."""
+    """Wait until every process has come here."""
     if count() > 1:
         dist.barrier()
 
@@ -156,7 +156,7 @@ def inside_forward(wrapper: Any, model: Any, compute: Callable[[Any], torch.Tens
 
 
 class Control:
-    """How the first process of a launcher tells the others what to train, and that it has ended: a key-value store of torch."""
+    """How the first process of a launcher sends the others what to train, and that it has ended: a key-value store of torch."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch, self._trainings = launch, 0

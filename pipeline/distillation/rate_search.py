@@ -96,8 +96,8 @@ def next_rate(trials: Sequence[RateTrial], first: float, most: int) -> float | N
 
 
 def chosen_rate(trials: Sequence[RateTrial], first: float) -> float:
-    """That of the training: twice the best trial's, though not near one that ruined the draft. A quarter of the lowest where all
-    did, and of `first` without trials."""
+    """The rate of the training: twice the best trial's, though not near one that ruined the draft. A quarter of the lowest where
+    all did, and of `first` without trials."""
     if not trials:
         return _doubled(first, -_APART)
     best = _best(trials)

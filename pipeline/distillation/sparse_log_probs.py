@@ -100,7 +100,7 @@ class _FusedFunction(torch.autograd.Function):
     def backward(
         ctx: Any, d_kept_NK: torch.Tensor, d_token_N: torch.Tensor, d_rest_N: torch.Tensor
     ) -> tuple[torch.Tensor, None, None]:
-        """As `_TorchFunction.backward`."""
+        """The gradient, as `_TorchFunction.backward` computes it."""
         logits_NV, log_sum_N, rest_log_q_N, log_q_NK, ids_NK, tokens_N = ctx.saved_tensors
         all_N = d_kept_NK.sum(-1) + d_token_N + d_rest_N
         factor_N = d_rest_N / rest_log_q_N.exp().clamp(min=_MIN_REST_MASS) - all_N
@@ -126,8 +126,8 @@ def _weighted(logits_NV: torch.Tensor, log_sum_N: torch.Tensor, factor_N: torch.
 
 @cache
 def _compiled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Once for all numbers of rows. What cannot be compiled is computed as it is written; torch keeps that setting by thread, and
-    a backward pass has one of its own."""
+    """The function compiled once for all numbers of rows. What cannot be compiled is computed as it is written; torch keeps that
+    setting by thread, and a backward pass has one of its own."""
     compiled = torch.compile(function, dynamic=True)
 
     def call(*tensors: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,8 @@ LossOf = Callable[[torch.Tensor, slice, torch.Tensor], torch.Tensor]  # of logit
 
 
 class TrainedHead(PreTrainedModel):  # type: ignore[misc]
-    """`states`: of the head's target. `steps`: places that are trained, of a head that any number of places has."""
+    """A head in training. `states`: of the head's target. `steps`: places that are trained, of a head that any number of places
+    has."""
 
     def __init__(self, head: Eagle3Model | MedusaModel, states: TargetStates, steps: int) -> None:
         super().__init__(PretrainedConfig(hidden_size=states.target.config.get_text_config().hidden_size))

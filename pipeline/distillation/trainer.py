@@ -1,6 +1,6 @@
 """The trainer: TRL's SFTTrainer with distillation losses on stored distributions, and resumable checkpoints.
 
-Knows completions and models, no stage. Training is deterministic for a seed, and a resumed run gives the same result as an
+Handles completions and models, no stage. Training is deterministic for a seed, and a resumed run gives the same result as an
 uninterrupted one. The result is the draft with the most tokens per target call on dev prompts, not the lowest loss.
 
 In several processes (`processes.py`) each optimiser step has the rows that it has in one, and the first process writes. They may
@@ -182,7 +182,7 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
     with _accelerate_on(device):
         arguments = _config(settings, seed, work, device, bf16)
         if count() > 1 and arguments.distributed_state.distributed_type == DistributedType.NO:
-            # accelerate does not know devices of this kind, and would train in each process alone. It has DDP in processes on
+            # accelerate does not handle devices of this kind, and would train in each process alone. It has DDP in processes on
             # CPUs; torch.distributed, which they have joined, exchanges tensors of this device.
             PartialState._reset_state()
             arguments.distributed_state = PartialState(cpu=True)

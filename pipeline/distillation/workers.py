@@ -28,7 +28,7 @@ _controls: list[Control] = []
 
 @contextlib.contextmanager
 def leading(control: Control) -> Iterator[None]:
-    """In the first process of a launcher: the others train with this one, and end with it."""
+    """The context of the first process of a launcher: the others train with this one, and end with it."""
     _controls.append(control)
     try:
         yield
@@ -38,7 +38,7 @@ def leading(control: Control) -> Iterator[None]:
 
 
 def serve(control: Control) -> None:
-    """In every other process of a launcher: take part in each training, until the first process ends."""
+    """Called by every other process of a launcher: take part in each training, until the first process ends."""
     while (said := control.next_task()) is not None:
         port, task = said.split(" ", 1)
         _work_here(Path(task), int(port), control, Progress())

@@ -63,7 +63,7 @@ class Eagle3Draft:
 
     @torch.inference_mode()
     def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> DraftScores:
-        """As `LoadedDraft.examine`: one pass over the text and one a further place, for all gammas."""
+        """Implements `LoadedDraft.examine`: one pass over the text and one a further place, for all gammas."""
         return examined(batch, self.logits_on(batch, gamma, features), gamma, gamma, sampling)
 
     def logits_on(self, batch: PaddedBatch, places: int, features: Features | None) -> Iterator[Logits]:

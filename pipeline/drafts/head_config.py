@@ -174,7 +174,7 @@ def require_target(directory: Path, where: str) -> None:
     """UsageError, which begins with `where`, for a head in the place of a target."""
     try:
         kind = _kind_in(_FORMAT.read(directory / CONFIG))
-    except UsageError:  # of a target, other keys may mean something else; whoever loads it says what is wrong
+    except UsageError:  # of a target, other keys may mean something else; whoever loads it reports what is wrong
         return
     if kind != PLAIN:
         raise UsageError(

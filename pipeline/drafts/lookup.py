@@ -38,7 +38,7 @@ class PromptLookup:
     def examine(
         self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None = None
     ) -> DraftScores:
-        """As `LoadedDraft.examine`; the same at every temperature."""
+        """Implements `LoadedDraft.examine`; the same at every temperature."""
         values, drafted = zip(*(self._examine(row, gamma) for row in batch.rows), strict=True)
         return DraftScores(values, hits=True, drafted=drafted)
 

@@ -108,7 +108,7 @@ class MedusaDraft:
 
     @torch.inference_mode()
     def examine(self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None) -> DraftScores:
-        """As `LoadedDraft.examine`: blocks have at most as many places as there are heads."""
+        """Implements `LoadedDraft.examine`: blocks have at most as many places as there are heads."""
         places = min(gamma, self.longest)
         return examined(batch, self.logits_on(batch, places, features), places, gamma, sampling)
 

@@ -55,7 +55,7 @@ class PlainDraft:
     def examine(
         self, batch: PaddedBatch, sampling: Sampling, gamma: int, features: Features | None = None
     ) -> DraftScores:
-        """As `LoadedDraft.examine`: one pass, whatever gamma. At temperature 0 the values are hits of the argmax."""
+        """Implements `LoadedDraft.examine`: one pass, whatever gamma. At temperature 0 the values are hits of the argmax."""
         if batch.width > (context := _context(self.model)):
             raise BrokenDraft(
                 f"a prompt and its completion are {batch.width} tokens long and the draft's context is {context}: lower "

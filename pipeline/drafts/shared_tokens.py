@@ -1,5 +1,5 @@
 """Which tokens of a target a draft with another tokenizer has too: by their bytes, by their role, or as the config states; and
-the draft's tokens for the bytes of the others. Knows no model."""
+the draft's tokens for the bytes of the others. Uses no model."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -149,7 +149,7 @@ class Vocabularies:
 
 
 def _is_text(text: bytes) -> bool:
-    """Not so of a part of a character."""
+    """Whether the bytes are text, which a part of a character is not."""
     try:
         text.decode()
     except UnicodeDecodeError:

@@ -18,7 +18,7 @@ class Reader(Protocol):
     """Follows one text."""
 
     def block(self, text: Sequence[int], most: int) -> list[int]:
-        """At most `most` tokens that may follow. `text` begins with the text of the last call."""
+        """A block of at most `most` tokens that may follow. `text` begins with the text of the last call."""
 
 
 class TextDrafter:

@@ -49,7 +49,7 @@ def examples_of(
     gamma: int,
     convention: ConventionName,
 ) -> dict[str, Any]:
-    """`make_examples` of stored completions. None where whether a token is accepted depends on where its round began."""
+    """Examples of stored completions. None where whether a token is accepted depends on where its round began."""
     if not all(KINDS[read_profile(directory).draft.kind].by_token for directory in examinations.values()):
         return {"examples": []}
     stored = read_completions(completions, {"examination"}, canonical(deployed))

@@ -1,4 +1,4 @@
-"""One prompt decoded with a named pair: what `understudy decode` shows and measures. Knows models, and nothing of terminals."""
+"""One prompt decoded with a named pair: what `understudy decode` shows and measures. Uses models, and no terminals."""
 
 from collections import deque
 from collections.abc import Callable, Iterator

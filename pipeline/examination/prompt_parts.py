@@ -1,4 +1,4 @@
-"""A prompt as people read it: which of its text is the chat template's, and its first words. Knows no model."""
+"""A prompt as people read it: which of its text is the chat template's, and its first words. Uses no model."""
 
 import re
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 Each request is decoded with the draft and without it up to a stop token, as it was examined: behind one, target and draft may
 agree more, or less. What is counted are tokens and seconds: rounds of any outcome, on tokens of their own. No step time and no
-examined figure is in the result. Knows one draft, and not which others share its step times.
+examined figure is in the result. Handles one draft, and not which others share its step times.
 """
 
 from collections.abc import Sequence

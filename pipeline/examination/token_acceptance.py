@@ -44,7 +44,7 @@ class TokenAcceptanceFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._writer.close()
-        self._file.close()  # the writer does not; a network file system tells here, or in `sync`, that its disk is full
+        self._file.close()  # the writer does not; a network file system reports here, or in `sync`, that its disk is full
         if kind is None:
             sync(self._path)
 

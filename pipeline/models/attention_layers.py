@@ -1,6 +1,6 @@
 """To what each layer of a model attends, read from its config: to all tokens before, or to a window of them. Loads no tensor.
 
-A config names kinds of layers in `layer_types`, or has one window for all of them. What it does not know is whether an engine
+A config names kinds of layers in `layer_types`, or has one window for all of them. What it does not show is whether an engine
 reads the config as transformers does (`engines/facts.py`).
 """
 
@@ -40,8 +40,8 @@ def windows_without_size(config: Any) -> str | None:
 
 @dataclass(frozen=True)
 class AttentionLayers:
-    """`by_window`: how many layers with keys and values have which window in tokens, None for full attention. `states`: layers
-    with a recurrent state. `are_named`: the config names the kind of each layer."""
+    """The attention layers of a decoder. `by_window`: how many layers with keys and values have which window in tokens, None for
+    full attention. `states`: layers with a recurrent state. `are_named`: the config names the kind of each layer."""
 
     by_window: Mapping[int | None, int]
     states: int
@@ -74,7 +74,7 @@ def attention_configs(text: Any) -> list[Any]:
 
 
 def _kinds(text: Any) -> list[str]:
-    """By layer."""
+    """The kind of each layer."""
     named = list(getattr(text, "layer_types", None) or [])
     return named or [next(iter(attention_windows(text)), "full_attention")] * int(text.num_hidden_layers)
 

@@ -40,7 +40,7 @@ def load_config(path: Path, trust_remote_code: bool = False) -> Any:
 
 def empty_model(path: Path, trust_remote_code: bool = False) -> Any:
     """The model without memory for its weights (on the device `meta`), made in milliseconds. UsageError for a config of which
-    transformers makes no causal language model: another kind of model, or a value that it does not know."""
+    transformers makes no causal language model: another kind of model, or a value that it does not have."""
     config = load_config(path, trust_remote_code)
     with ListedFiles(path, weights=False, trust_remote_code=trust_remote_code) as files:
         config.name_or_path = str(files)  # where transformers looks for the model's code

@@ -67,7 +67,7 @@ def check_derived(
     logits that are compared, None: all that both have.
     """
     expected_TV = expected.logits_TV[:, :columns]
-    if not bool(torch.isfinite(expected_TV).all()):  # whoever examines the model says so
+    if not bool(torch.isfinite(expected_TV).all()):  # whoever examines the model reports it
         return
     difference = distance(
         expected_TV, computed(load_model(out, dtype, device, trust_remote_code), expected.ids).logits_TV

@@ -51,7 +51,7 @@ def not_allowed(file: Path, what: str) -> UsageError:
 
 
 def _check_quantization(file: Path, config: ModelConfig, packed: bool) -> None:
-    """`packed`: whether some weights are no floats."""
+    """UsageError for a quantization that is not loaded. `packed`: whether some weights are no floats."""
     quantization = config.quantization
     if quantization is None:
         return

@@ -14,7 +14,7 @@ import torch
 
 from pipeline.models.rope_choice import CHOICE
 
-_FIXED = "fixed"  # a type that transformers' `dynamic_rope_update` does not know, so that nothing is updated
+_FIXED = "fixed"  # a type that transformers' `dynamic_rope_update` does not handle, so that nothing is updated
 
 
 @torch.no_grad()

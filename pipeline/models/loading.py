@@ -205,7 +205,7 @@ def _check_listed(path: Path, tokenizer: Any) -> None:
 
 
 def _brief(error: Exception) -> str:
-    """In one line."""
+    """The error in one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _BRIEF else f"{text[:_BRIEF].rpartition(' ')[0]} ..."
 

@@ -103,7 +103,7 @@ class ModelConfig(DecoderConfig):
 
     @property
     def quantization(self) -> QuantizationConfig | None:
-        """That of the model, or else of its decoder, as transformers looks for it; one that names nothing is none."""
+        """The quantization of the model, or else of its decoder, as transformers looks for it; one that names nothing is none."""
         for quantization in (self.quantization_config, self.decoder.quantization_config):
             if quantization is not None and not names_nothing(quantization.model_dump(exclude_unset=True)):
                 return quantization

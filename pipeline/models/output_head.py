@@ -32,7 +32,7 @@ def output_head(model: Any) -> nn.Module | None:
     own = model(input_ids=ids_BT, use_cache=False).logits.float()
     ours = head(decoder(input_ids=ids_BT, use_cache=False).last_hidden_state).float().to(own.device)
     model.train(was_training)
-    if own.shape != ours.shape or not bool(torch.isfinite(own).all()):  # NaN weights: whoever reads the logits says so
+    if own.shape != ours.shape or not bool(torch.isfinite(own).all()):  # NaN weights: readers of the logits report it
         return None
     return head if torch.allclose(own, ours, rtol=1e-4, atol=1e-4 * float(own.abs().max())) else None
 

@@ -1,4 +1,4 @@
-"""Which of two sets of RoPE factors (longrope: Phi 3 and 4) a model uses, where its user says so: the engine that serves it was
+"""Which of two sets of RoPE factors (longrope: Phi 3 and 4) a model uses, where its user sets it: the engine that serves it was
 started so that it takes the others than the model's context suggests.
 
 The choice is a key of the model's config.json, so it is in the digest of the model, and in what is made out of it. A model that

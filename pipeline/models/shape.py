@@ -16,8 +16,8 @@ from pipeline.models.tensor_ledger import stored_tensors
 
 @dataclass(frozen=True)
 class Weights:
-    """`parameters`: those of the loaded model, however they are stored and whatever stands beside them in the files; `bytes`: of
-    all that is stored."""
+    """The size of a model's weights. `parameters`: those of the loaded model, however they are stored and whatever stands beside
+    them in the files; `bytes`: of all that is stored."""
 
     parameters: int
     bytes: int

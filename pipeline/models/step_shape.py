@@ -28,8 +28,8 @@ _OF_CONFIG = (
 
 
 def step_shape(directory: Path) -> str | None:
-    """A digest, equal for models whose passes cost the same; None where there is no model, or a damaged one: whoever loads
-    it says what is wrong."""
+    """A digest, equal for models whose passes cost the same; None where there is no model, or a damaged one: whoever loads it
+    states what is wrong."""
     try:
         return _digest(directory) if (directory / CONFIG).is_file() else None
     except UnderstudyError:

@@ -1,4 +1,4 @@
-"""The bytes that each token of a tokenizer stands for, so that tokens of different tokenizers can be compared. Knows no model.
+"""The bytes that each token of a tokenizer stands for, so that tokens of different tokenizers can be compared. Uses no model.
 
 Vocabularies write the same bytes in different ways: byte-level BPE in an alphabet of its own, SentencePiece with a mark in place
 of a space and with `<0x67>` for a single byte, WordPiece with `##` before a part that continues a word.

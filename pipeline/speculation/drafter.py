@@ -53,8 +53,8 @@ class Drafter(Protocol):
         that draws from logits asks `go_on` after each token but the last."""
 
     def commit(self, accepted: Sequence[int], made: int, features: Features | None) -> None:
-        """Once the batch has the round's tokens: how many were accepted of each row's block of `made`. `features`: of the
-        target's pass over the round."""
+        """Take over the round, once the batch has its tokens: how many were accepted of each row's block of `made`. `features`:
+        of the target's pass over the round."""
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""

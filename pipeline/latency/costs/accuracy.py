@@ -17,10 +17,10 @@ class EdgeError:
 
 @dataclass(frozen=True)
 class StepAccuracy:
-    """`left_out`: mean absolute relative error of fitted step times on left-out measurements, as a share; None if unknown.
-    `fitted`: False for measured forward times, which have no such error. `tokens`: the same error of the tokens per step, where
-    these come from the measurements too; 0 if they do not. `edge`: whether it is of a figure at or beyond the lightest or
-    heaviest load, and `left_out` that of a left-out load there."""
+    """The accuracy of predicted steps. `left_out`: mean absolute relative error of fitted step times on left-out measurements, as
+    a share; None if unknown. `fitted`: False for measured forward times, which have no such error. `tokens`: the same error of
+    the tokens per step, where these come from the measurements too; 0 if they do not. `edge`: whether it is of a figure at or
+    beyond the lightest or heaviest load, and `left_out` that of a left-out load there."""
 
     left_out: float | None = None
     fitted: bool = True

@@ -33,7 +33,7 @@ def with_kind_of_load(values: Mapping[str, float]) -> dict[str, float]:
 
 def left_at_end(values: Mapping[str, float], where: str) -> list[str]:
     """A sentence if more requests were left when arrivals ended than chance explains. UsageError where TTFT is unknown besides,
-    since the latency then says nothing of a step. Random arrivals end late or early: 100 by a tenth of their time."""
+    since the latency then is no evidence on a step. Random arrivals end late or early: 100 by a tenth of their time."""
     asked, served = values.get("rate", math.inf), values.get("served_rate", math.inf)
     spread = _CERTAIN / math.sqrt(values["arrivals"]) if values.get("arrivals") else 0.0
     if asked == math.inf or served >= asked * (_KEPT_UP - spread):
@@ -66,7 +66,7 @@ def mean_batch(row: MeasuredRow, token_seconds: float) -> float | None:
 
 
 def _decoding_seconds(row: MeasuredRow, token_seconds: float) -> float | None:
-    """Mean time from the first token to the last. A median time per token says nothing of it."""
+    """Mean time from the first token to the last. A median time per token is no evidence on it."""
     values = row.values
     if "latency" in row.columns:
         return max(0.0, values["latency"] - values.get("ttft", 0.0))

@@ -1,9 +1,9 @@
 """What the columns of a table whose names are not known can be, by their values. Pure.
 
-Nothing is read by this: `offers.py` offers a line, for its user to judge. Words of a name say which columns are looked at, values
-decide: throughput times time per token is the number of requests that decode (Little's law), a throughput rises with the load, a
-time per token does not fall, a time between chunks is that of a token without drafts and of several with them, and acceptance is
-within what a draft length allows. A quantity is offered where one column only fits.
+Nothing is read by this: `offers.py` offers a line, for its user to judge. Words of a name state which columns are looked at,
+values decide: throughput times time per token is the number of requests that decode (Little's law), a throughput rises with the
+load, a time per token does not fall, a time between chunks is that of a token without drafts and of several with them, and
+acceptance is within what a draft length allows. A quantity is offered where one column only fits.
 """
 
 import math
@@ -334,7 +334,7 @@ class Unread:
                 yield self._as(name)
 
     def _as_served_rate(self) -> Iterator[Candidate]:
-        """Not more than arrive."""
+        """A rate of served requests is not higher than that of arrivals."""
         rate = self._known("rate")
         if rate is None:
             return
@@ -381,7 +381,7 @@ class Unread:
         return bool(pairs) and all(value >= without for value, without in pairs)
 
     def _is_each(self, loads: Column, candidate: Candidate) -> bool:
-        """Whether its name says so or it falls with the load, and the time per token that follows is possible."""
+        """Whether its name states it, or it falls with the load, and the time per token that follows is possible."""
         plain, lengths = plain_name(candidate.name), self._lengths()
         falls = is_of_each(lengths, loads, candidate.values) and not OF_DEVICE.search(plain)
         said = falls or re.search(LOOKED_AT["each_throughput"], plain)

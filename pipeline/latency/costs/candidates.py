@@ -29,7 +29,7 @@ class Candidate:
 
     @property
     def given(self) -> str:
-        """As `--column` takes it; the unit that a name says is applied by itself."""
+        """The column as `--column` takes it; the unit that a name states is applied by itself."""
         return self.name if self.factor == 1.0 else f"{self.name}*{self.factor:g}"
 
 
@@ -71,7 +71,7 @@ def times(numbers: Mapping[str, Column]) -> Iterator[Candidate]:
 def preferred(
     fit: list[tuple[Candidate, Candidate, Candidate]], place: int, quantity: str
 ) -> list[tuple[Candidate, Candidate, Candidate]]:
-    """Of several that satisfy the law, those whose column of this place has a word of the quantity, or is a mean."""
+    """Those of several candidates that satisfy the law whose column of this place has a word of the quantity, or is a mean."""
     if len({three[place].name for three in fit}) < 2:
         return fit
     words = LOOKED_AT.get(quantity, "output|gen|decode" if quantity == "throughput" else "tpot|per_output|inter_token")

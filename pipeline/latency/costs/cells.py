@@ -17,7 +17,7 @@ class Cell:
     requests: float  # of a closed loop: its concurrency
     batch: float  # mean number in the batch
     step_seconds: float
-    tokens_per_step: float  # the step / the time per token: less than the counters say where outputs are short
+    tokens_per_step: float  # the step / the time per token: less than the counters state where outputs are short
     spread: float | None = None  # time per token: the largest of the repeats / the smallest - 1; None without repeats
 
 

@@ -1,7 +1,7 @@
 """Columns of a table of measurements: which name is read as which quantity, and in which unit. Pure.
 
 Names are compared without regard to case and to what is not a letter or a digit: `TPOT (ms)` is `tpot_ms`. Those of times may
-have a unit and say that they are a mean or a median, in any place: `Avg TPOT [ms]`, `ttft_p50`.
+have a unit and state that they are a mean or a median, in any place: `Avg TPOT [ms]`, `ttft_p50`.
 """
 
 import math
@@ -51,7 +51,7 @@ _OTHER_UNITS = {  # seconds of those that are not read: `min` may also be the mi
     **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
     **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
 }
-_NO_BASE = _MEAN | _MEDIAN | _MILLI | _MICRO | _SECONDS  # words that do not tell which quantity it is
+_NO_BASE = _MEAN | _MEDIAN | _MILLI | _MICRO | _SECONDS  # words that do not show which quantity it is
 SHARES = ("acceptance_rate", "draft_acceptance_rate")
 _UNITS = {
     "rate": "requests/s",
@@ -73,7 +73,7 @@ def check_names(names: Iterable[str], where: object) -> None:
 
 
 def without_factors(given: Mapping[str, str], names: Sequence[str]) -> tuple[dict[str, str], dict[str, float]]:
-    """`tpot=NAME*0.001` as the column NAME, and its factor by quantity: for units that a name does not say."""
+    """`tpot=NAME*0.001` as the column NAME, and its factor by quantity: for units that a name does not state."""
     columns, factors = dict(given), dict[str, float]()
     for name, column in given.items():
         if column not in names and (match := _FACTOR.fullmatch(column)):
@@ -142,17 +142,17 @@ def unread(row: Mapping[str, Any], columns: Mapping[str, str]) -> list[str]:
 
 
 def is_median(column: str) -> bool:
-    """Whether the column's name says that it is a median."""
+    """Whether the column's name states that it is a median."""
     return bool(_words(column) & _MEDIAN)
 
 
 def is_mean(column: str) -> bool:
-    """Whether the column's name says that it is a mean."""
+    """Whether the column's name states that it is a mean."""
     return bool(_words(column) & _MEAN)
 
 
 def unit(column: str) -> float | None:
-    """Seconds of the unit that the name of a time says; None if it says none."""
+    """Seconds of the unit that the name of a time states; None if it states none."""
     words = _words(column)
     return 1e-3 if words & _MILLI else 1e-6 if words & _MICRO else 1.0 if words & _SECONDS else None
 

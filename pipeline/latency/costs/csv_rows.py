@@ -1,6 +1,6 @@
 """Rows of a CSV table as spreadsheets and benchmarks write them: comments above it, empty rows, decimal commas. Pure.
 
-It knows no quantity. A number is written back with a decimal point and without separators; other cells stay as they are.
+It uses no quantity. A number is written back with a decimal point and without separators; other cells stay as they are.
 """
 
 import csv
@@ -118,7 +118,7 @@ def _filled(cell: str) -> bool:
 
 
 def _decimal(column: Sequence[tuple[int, str]], where: str, name: str) -> _Decimal | None:
-    """The decimal separator of a column's numbers; None if they do not tell."""
+    """The decimal separator of a column's numbers; None if they do not show."""
     examples: dict[_Decimal, tuple[int, str]] = {}
     for line, cell in column:
         for style, pattern in ((_Decimal.COMMA, _COMMA), (_Decimal.POINT, _POINT)):
@@ -136,7 +136,7 @@ def _decimal(column: Sequence[tuple[int, str]], where: str, name: str) -> _Decim
 def _check_clear(
     styles: Sequence[_Decimal | None], columns: Sequence[Sequence[tuple[int, str]]], delimiter: str, where: str
 ) -> None:
-    """UsageError if 6,123 can be 6.123, because no other number of the table tells. Between commas a quoted 6,123 is 6123."""
+    """UsageError if 6,123 can be 6.123, because no other number of the table shows. Between commas a quoted 6,123 is 6123."""
     if delimiter == "," or any(styles):
         return
     for line, cell in (item for column in columns for item in column):

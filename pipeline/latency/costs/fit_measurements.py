@@ -106,7 +106,7 @@ def _tokens_by_gamma(measured: Sequence[Measurement]) -> dict[int, float]:
 
 def _tokens_error(measured: Sequence[Measurement]) -> float:
     """Mean absolute relative error of the tokens per step of each measurement with a draft, predicted by the mean of the others
-    at its draft length. 0 where a draft length has one measurement: nothing tells."""
+    at its draft length. 0 where a draft length has one measurement: nothing shows."""
     errors = []
     for gamma in {measurement.gamma for measurement in measured} - {0}:
         lengths_R = np.array([measurement.tokens_per_step for measurement in measured if measurement.gamma == gamma])

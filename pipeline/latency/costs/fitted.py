@@ -58,8 +58,9 @@ class FittedCosts(ServerFacts):
         return above_share((self.piecewise or self.costs).step_seconds, requests, gamma, float(self.min_requests))
 
     def steps(self, cap: int, context: int, gammas: int | None = None) -> Floats:
-        """As `Profile.steps`; `context` is ignored, the measurements have one. n requests are in the batch of a closed loop whose
-        concurrency is higher, by the share that waits or has not begun. Of one load they are what was measured there."""
+        """The steps as `Profile.steps` gives them; `context` is ignored, the measurements have one. n requests are in
+        the batch of a closed loop whose concurrency is higher, by the share that waits or has not begun. Of one load they are
+        what was measured there."""
         gamma_G, count_N = np.arange((self.max_gamma if gammas is None else gammas) + 1)[:, None], np.arange(1, cap + 1)
         if self.load is not None:
             measured = sorted((cell.gamma, cell.step_seconds) for cell in self.cells)

@@ -182,7 +182,7 @@ def _forms(steps: _Steps, left_out: Callable[[Terms | None], Floats]) -> tuple[T
 
 
 def _bends(steps: _Steps) -> tuple[list[Terms], list[Terms]]:
-    """Those with one breakpoint, from the lowest on, and those with all of them. Small and noisy sweeps are predicted better
+    """The forms with one breakpoint, from the lowest on, and those with all of them. Small and noisy sweeps are predicted better
     with one: all together have a dozen terms."""
     tokens_R = steps.tokens_R
     every = replace(
@@ -259,5 +259,5 @@ def _enough_beside(tokens_R: Floats, k: float) -> bool:
 
 
 def _breakpoints(values_R: Floats) -> tuple[float, ...]:
-    """Inside the measured range: beyond it nothing tells what is on the other side."""
+    """Inside the measured range: beyond it nothing shows what is on the other side."""
     return tuple(_SPACING**power for power in range(1, 32) if values_R.min() < _SPACING**power < values_R.max())

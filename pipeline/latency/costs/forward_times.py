@@ -23,7 +23,7 @@ def measure_times(
     context: int = 128,
     repeats: int = 15,
 ) -> ForwardTimes:
-    """As `measure_forwards`, for two models."""
+    """The forward times of `measure_forwards`, for two models."""
     forwards = choose_forward(target, vocabulary), choose_forward(draft, vocabulary)
     return measure_forwards(*forwards, vocabulary, tokens, batch=batch, context=context, repeats=repeats)
 

@@ -17,14 +17,14 @@ from pipeline.latency.costs.arrivals import BURST, left_at_end, mean_batch
 from pipeline.latency.costs.columns import is_median, listed
 from pipeline.latency.costs.row import AGREES, MeasuredRow, derived_token_seconds, ratio
 
-_SEVERAL, _ONE = 4.0, 1.3  # concurrency with which a throughput of all requests tells of more than one decoding request
+_SEVERAL, _ONE = 4.0, 1.3  # concurrency with which a throughput of all requests means more than one decoding request
 _LIGHT = 2.0  # concurrency at which no request waits for a place
 _FULL = 0.7  # decoding requests / concurrency below which some requests of the concurrency did not run
 _FALLEN = 0.25  # decoding requests / those of the lightest load that is possible, below which a unit is wrong
 _NEARLY_FULL, _EXACT = 0.85, 0.05  # the same where TTFT / latency is the share of the others, to this difference
 _MOSTLY = 0.8  # mean requests / concurrency: below it a rate is in another unit, or the batch was rarely full
 _SKEWED = 1.5  # mean / median time per token up to which both can be of the same steps
-_VERY_SKEWED = 2.0  # the same where TTFT tells that no request waited
+_VERY_SKEWED = 2.0  # the same where TTFT shows that no request waited
 _EXPLAINED = 0.5  # TTFT / latency, as a share of the requests that do not decode, from which they waited for a place
 USUAL_TOKENS = 128.0  # output length for that comparison where it is unknown
 _SOME_WAITED = (
@@ -63,14 +63,14 @@ def decoding_share(rows: Sequence[MeasuredRow]) -> float:
     if not known:
         return float(bool(rows))
     if min(concurrency for concurrency, _ in known) > _LIGHT:
-        return 1.0  # no load tells which share prefills take
+        return 1.0  # no load shows which share prefills take
     if max(concurrency for concurrency, _ in known) >= _SEVERAL and all(decoding < _ONE for _, decoding in known):
         return 0.0
     return min(1.0, max(decoding / concurrency for concurrency, decoding in known))
 
 
 def _known(rows: Sequence[MeasuredRow]) -> list[tuple[float, float]]:
-    """Concurrency and decoding requests of the rows that tell both."""
+    """Concurrency and decoding requests of the rows that show both."""
     return [
         (row.values["concurrency"], row.values["throughput"] * seconds)
         for row in rows
@@ -130,7 +130,7 @@ def waited(row: MeasuredRow, token_seconds: float) -> bool | None:
 
 
 def _all_explained(row: MeasuredRow, token_seconds: float) -> bool:
-    """Whether TTFT / latency is the share of the requests that do not decode. Only means with known output lengths tell that."""
+    """Whether TTFT / latency is the share of the requests that do not decode. Only means with known output lengths show that."""
     values = row.values
     means = not any(is_median(row.columns.get(name, "")) for name in ("ttft", "tpot", "latency"))
     if not means or not {"ttft", "tokens"} <= values.keys():
@@ -193,7 +193,7 @@ def batch(row: MeasuredRow, token_seconds: float, length: float, share: float) -
 
 
 def _few(waited: bool | None) -> str:
-    """Why the batch is smaller than the concurrency, as far as TTFT tells."""
+    """Why the batch is smaller than the concurrency, as far as TTFT shows."""
     said = "throughput times time per token is far below the concurrency"
     if waited is None:
         return (

@@ -147,7 +147,7 @@ def _processor_share(model: Any, seconds: float, worked: float) -> dict[str, flo
 
 
 def _environment(model: Any, passes: str) -> dict[str, Any]:
-    """Device, threads, dtype and versions for which the times are valid. `passes`: as `choice.passes_of` says."""
+    """Device, threads, dtype and versions for which the times are valid. `passes`: as `choice.passes_of` states."""
     device = model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {

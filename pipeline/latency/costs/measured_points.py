@@ -1,7 +1,7 @@
 """What `understudy profile` has measured so far, in a file beside its output, so that a killed measurement can go on. Torch-free.
 
 A point is measured in one go and written at once. Another pair, machine, dtype or number of threads has other points: `about`
-says of which the file is.
+names those of the file.
 """
 
 from dataclasses import asdict, field

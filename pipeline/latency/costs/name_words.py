@@ -1,4 +1,4 @@
-"""Words of column names that say which columns are looked at when a table lacks a quantity. Pure.
+"""Words of column names that state which columns are looked at when a table lacks a quantity. Pure.
 
 Nothing is read by them: `offers.py` offers what the values (`by_value.py`) confirm.
 """
@@ -54,12 +54,12 @@ def is_rate(plain: str) -> bool:
 
 
 def tells_of_drafts(text: str) -> bool:
-    """Whether a name or a cell says that there was a draft."""
+    """Whether a name or a cell states that there was a draft."""
     return bool(_DRAFTS.search(text)) and not _NO_DRAFTS.search(text)
 
 
 def tells_by_name(name: str, cell: str) -> bool:
-    """The same of a cell that says yes, or names a draft, in a column whose name does."""
+    """The same of a cell that is yes, or names a draft, in a column whose name does."""
     yes = _YES.fullmatch(cell.strip()) or (
         "draft" in name.lower() and re.search("[A-Za-z]", cell) and not _NO_DRAFTS.search(cell)
     )
@@ -67,7 +67,7 @@ def tells_by_name(name: str, cell: str) -> bool:
 
 
 def per_second(plain: str) -> float:
-    """The factor of a rate whose name says minutes or thousands of tokens."""
+    """The factor of a rate whose name states minutes or thousands of tokens."""
     return (1 / 60 if _PER_MINUTE.search(plain) else 1.0) * (1000.0 if _THOUSANDS.search(plain) else 1.0)
 
 
@@ -85,7 +85,7 @@ def is_latency(plain: str) -> bool:
 
 
 def of_drafts(name: str) -> bool:
-    """Whether a name tells of drafts by itself; `steps` does not."""
+    """Whether a name indicates drafts by itself; `steps` does not."""
     return bool(re.search("spec|draft|mtp|nextn|gamma", plain_name(name)))
 
 

@@ -47,7 +47,7 @@ def offered(rows: Sequence[MeasuredRow], where: object) -> list[str]:
 
 
 def _several(name: str, columns: Sequence[str], lacks: str, line: str) -> str:
-    """What to say of columns of which values do not tell whether they are this quantity."""
+    """What to print about columns of which values do not show whether they are this quantity."""
     if len({tells_of_drafts(column) for column in columns}) > 1:
         return (
             f"{_or(columns)}: with and without a draft in one row; write a row for each load and draft length, with a column `k` "

@@ -71,7 +71,7 @@ class Piecewise:
     experts: Experts | None
 
     def step_seconds(self, batch: ArrayLike, gamma: ArrayLike) -> Floats:
-        """As `LinearCosts.step_seconds`. Below the least that was measured the straight line may go below 0."""
+        """The step time, as `LinearCosts.step_seconds`. Below the least that was measured the straight line may go below 0."""
         seconds: Floats = self.terms.columns(batch, gamma, self.experts) @ np.array(self.values_K)
         return seconds
 

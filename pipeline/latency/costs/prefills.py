@@ -1,9 +1,9 @@
 """How measured steps are freed of the prefills of other requests. Pure.
 
-An engine that runs a whole prefill between two steps delays the batch by the time of a prefill; one that puts prompt tokens
-into a step (chunked prefill) makes that step longer, by less, because the step reads the weights without them too; one that
-slices prefills into many steps spreads them. The measurements do not say which, so each treatment is tried, and the steps that
-the others predict decide (`fitted.py`).
+An engine that runs a whole prefill between two steps delays the batch by the time of a prefill; one that puts prompt tokens into
+a step (chunked prefill) makes that step longer, by less, because the step reads the weights without them too; one that slices
+prefills into many steps spreads them. The measurements do not state which, so each treatment is tried, and the steps that the
+others predict decide (`fitted.py`).
 """
 
 from collections.abc import Iterator, Sequence

@@ -44,7 +44,7 @@ class Profile(ServerFacts):
 
     @property
     def load(self) -> None:
-        """As in `FittedCosts`; forward times are read at any batch size."""
+        """The same as in `FittedCosts`; forward times are read at any batch size."""
         return None
 
     @property
@@ -53,12 +53,12 @@ class Profile(ServerFacts):
         return MEASURED
 
     def accuracy_at(self, gamma: int, batch: float) -> StepAccuracy:
-        """The same everywhere: `covers` says where nothing was measured."""
+        """The same everywhere: `covers` states where nothing was measured."""
         return MEASURED
 
     @property
     def first_steps(self) -> int:
-        """As in `FittedCosts`; 0: the measured prefills were run alone."""
+        """The same as in `FittedCosts`; 0: the measured prefills were run alone."""
         return 0
 
     @property
@@ -69,7 +69,7 @@ class Profile(ServerFacts):
 
     @property
     def draft_shape(self) -> str | None:
-        """As `models/step_shape.py` has it; None where it is not known."""
+        """The shape of the draft, as `models/step_shape.py` has it; None where it is not known."""
         shape = self.about.get("draft_shape")
         return shape if isinstance(shape, str) else None
 

@@ -26,7 +26,7 @@ _LABEL = 0.5  # distinct values / measurements up to which a column is a label, 
 
 def point_numbers(requests_R: Floats, gamma_R: Floats) -> NDArray[np.int64]:
     """The number of each measurement's point. Measurements of one draft length at nearly the same number of requests are repeats
-    of one point: each would otherwise tell the others when it is left out."""
+    of one point: each would otherwise predict the others when it is left out."""
     order_R = np.lexsort((requests_R, gamma_R))
     point_R, first, number = np.zeros(len(order_R), dtype=np.int64), order_R[0], 0
     for place in order_R:
@@ -96,7 +96,7 @@ def doubts(measured: Sequence[Measurement]) -> list[str]:
 
 def falls(measured: Sequence[Measurement]) -> list[str]:
     """A throughput that falls as the batch grows, by more than 10%: the worst such pair of each draft length, as a sentence.
-    Fewer requests ran than the row says, or one of the times is wrong."""
+    Fewer requests ran than the row states, or one of the times is wrong."""
     said = []
     for gamma in sorted({measurement.gamma for measurement in measured}):
         rows = sorted(
@@ -122,8 +122,8 @@ def falls(measured: Sequence[Measurement]) -> list[str]:
 
 
 def other_servers(measured: Sequence[Measurement], known: Collection[str] = ()) -> list[str]:
-    """Columns that say which model or machine it was, and have no value that rows with drafts and rows without share; and columns
-    with several models, but for the `known` ones."""
+    """Columns that state which model or machine it was, and have no value that rows with drafts and rows without share; and
+    columns with several models, but for the `known` ones."""
     said = []
     for column in dict.fromkeys(column for measurement in measured for column in measurement.unread):
         drafted, plain = (

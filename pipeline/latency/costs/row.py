@@ -1,6 +1,6 @@
 """One row of a table of measurements: how many tokens a step gave, and the time per token. Pure.
 
-Tables say these in many ways. Which columns are believed, and what their user is told about it, is decided here, in
+Tables state these in many ways. Which columns are believed, and what their user is told about it, is decided here, in
 `step_time.py` (how long a step took) and in `in_batch.py` (how many requests were in the batch).
 """
 
@@ -16,7 +16,7 @@ from pipeline.latency.costs.columns import is_median, listed, unit
 from pipeline.latency.costs.output_rounds import tokens_per_step as tokens_per_step_of
 
 _MAX_PLAIN_TOKENS = 1.05  # tokens per step that still count as plain decoding (rounding)
-AGREES = 1.5  # ratio up to which two columns tell of the same time, one as a median and one as a mean
+AGREES = 1.5  # ratio up to which two columns are about the same time, one as a median and one as a mean
 _LEAST_LENGTH = 0.97  # tokens per step below which a length does not count the target's own token
 _OWN_ADDED = "the acceptance length counts accepted draft tokens only, so 1 was added for the target's own"
 _ACCEPTANCE = {"acceptance_length", "acceptance_rate", "draft_acceptance_rate"}
@@ -72,8 +72,8 @@ def counts_own_token(rows: Sequence[MeasuredRow]) -> bool:
 
 def tokens_per_step(row: MeasuredRow, gamma: int, own: bool, known: bool) -> tuple[float, list[str]]:
     """Tokens per step of each request, the target's own included; `own`: whether the table's lengths count it; `known`: whether
-    the table says the acceptance of any row. If it does not, a step is one in which all were accepted: only its time per token is
-    used. UsageError if the acceptance of a row of another table is unknown, or impossible."""
+    the table states the acceptance of any row. If it does not, a step is one in which all were accepted: only its time per token
+    is used. UsageError if the acceptance of a row of another table is unknown, or impossible."""
     values, where, notes = row.values, row.where, list[str]()
     length = values.get("acceptance_length")
     stated = length is not None
@@ -124,7 +124,7 @@ def tokens_per_step(row: MeasuredRow, gamma: int, own: bool, known: bool) -> tup
 
 
 def _beside_rate(length: float, rate: float, gamma: int, column: str | None) -> tuple[float, list[str]]:
-    """The acceptance length beside a rate, read as accepted / drafted, that says something else; and what it seems to be."""
+    """The acceptance length beside a rate, read as accepted / drafted, that states something else; and what it seems to be."""
     per_token = _apart(length, iid_tokens_per_call(rate, gamma)) <= _LENGTH_AGREES
     without_own = _apart(length + 1, 1 + gamma * rate) <= _LENGTH_AGREES
     if without_own and not per_token:
@@ -141,7 +141,7 @@ def _beside_rate(length: float, rate: float, gamma: int, column: str | None) -> 
 
 
 def _check_plain(row: MeasuredRow, length: float | None) -> None:
-    """UsageError if a row without a draft length tells of drafts."""
+    """UsageError if a row without a draft length indicates drafts."""
     values, where = row.values, row.where
     stated = "gamma" in values
     if length is not None and length > _MAX_PLAIN_TOKENS:

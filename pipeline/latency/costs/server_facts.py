@@ -1,4 +1,4 @@
-"""What measurements of a server say beside the times of its steps. Pure."""
+"""What measurements of a server state beside the times of its steps. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

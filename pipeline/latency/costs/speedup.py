@@ -44,7 +44,8 @@ def break_even_acceptance(times: ForwardTimes, gammas: Collection[int]) -> float
 
 
 def break_even(costs: Mapping[int, float]) -> float | None:
-    """As `break_even_acceptance`, from the time of a step at each draft length relative to a step of plain decoding."""
+    """The figure of `break_even_acceptance`, from the time of a step at each draft length relative to a step of plain
+    decoding."""
 
     def pays(alpha: float) -> bool:
         return any(iid_tokens_per_call(alpha, gamma) >= cost for gamma, cost in costs.items())

@@ -24,7 +24,7 @@ class Tool:
     else_: str  # what to do without
     requests: tuple[str, str] = ("", "")  # how many succeeded and failed
     gamma: Callable[[Get], float] | None = None  # the draft length, where it can be computed
-    drafts: str = ""  # a path that tells of drafts, whose acceptance is then needed
+    drafts: str = ""  # a path that indicates drafts, whose acceptance is then needed
 
 
 TOOLS = {

@@ -1,4 +1,4 @@
-"""What the counts of a load test say: whether it is void, and what follows from the totals of `vllm bench serve`. Pure."""
+"""What the counts of a load test state: whether it is void, and what follows from the totals of `vllm bench serve`. Pure."""
 
 import math
 import re
@@ -24,7 +24,7 @@ FROM_TOTALS = (*TOTALS, "max_concurrent_requests", "burstiness", "spec_decode_nu
 
 
 def check_result(where: str, result: Mapping[str, Any], table: bool = False) -> None:
-    """UsageError for a result that says itself that it is none: most of its requests failed, its answers were not streamed, or
+    """UsageError for a result that states itself that it is none: most of its requests failed, its answers were not streamed, or
     its output tokens are not the tokens of its answers. A table may have its times under other names."""
     completed, failed = count(result, "completed"), count(result, "failed")
     check_failed(where, completed, failed or max(0.0, count(result, "num_prompts") - completed))
@@ -43,7 +43,7 @@ def check_result(where: str, result: Mapping[str, Any], table: bool = False) -> 
 
 
 def check_counted(where: str, cells: Mapping[str, Any]) -> None:
-    """As `check_failed`, by columns of a table that count failed requests and others."""
+    """The check of `check_failed`, by columns of a table that count failed requests and others."""
     counts = {plain_name(name): count(cells, name) for name in cells if not _SHARE.search(name.lower())}
     whole = {name: count for name, count in counts.items() if count == int(count)}
     failed = [(count, name) for name, count in whole.items() if _FAILED.fullmatch(name)]

@@ -44,7 +44,8 @@ def closed_loop(workload: Workload, step_costs: StepCosts, lengths_N: Ints, conc
 
 
 def curves(workload: Workload, step_costs: StepCosts, cap: int, lengths: Iterable[int]) -> dict[int, list[ClosedLoop]]:
-    """By draft length, at loads from one request to the batch cap: what one user gets of what the replica gives."""
+    """The curve of each draft length, at loads from one request to the batch cap: what one user gets of what the replica
+    gives."""
     loads = np.unique(np.geomspace(1, cap, 16).round().astype(int)).tolist()
     loops: dict[int, list[ClosedLoop]] = {}
     for gamma in lengths:

@@ -45,7 +45,7 @@ class LatencyDistribution:
     classes: tuple[_Requests, ...]
 
     def quantile(self, quantile: float) -> float:
-        """In seconds. ValueError unless 0 < quantile < 1."""
+        """The quantile in seconds. ValueError unless 0 < quantile < 1."""
         if not 0 < quantile < 1:
             raise ValueError(f"quantile {quantile}: not between 0 and 1")
 

@@ -1,7 +1,7 @@
 """Draft lengths that lost in the measurements themselves, so that no schedule recommends them there. Pure.
 
-Fitted costs smooth over what was measured. Where they say that a length is the fastest, and the user has measured another one to
-be faster by more than repeats differ, the measurement is right.
+Fitted costs smooth over what was measured. Where they state that a length is the fastest, and the user has measured another one
+to be faster by more than repeats differ, the measurement is right.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,8 @@ class _Verdict:
 
 @dataclass(frozen=True)
 class MeasuredLosses:
-    """Where draft lengths lost: to plain decoding, and to the fastest measured length at batch size n, [gamma, n - 1]."""
+    """The loads at which draft lengths lost: to plain decoding, and to the fastest measured length at batch size n, [gamma, n -
+    1]."""
 
     to_plain: tuple[Loss, ...]
     lost_GN: Bools
@@ -72,7 +73,7 @@ def measured_losses(
     lost_GN = np.zeros((gammas + 1, cap), dtype=np.bool_)
     for gamma, of_gamma in verdicts.items():
         lost_GN[gamma] = [_lost_at(batch, of_gamma) for batch in range(1, cap + 1)]
-        if gamma and len(of_gamma) == 1:  # no second load tells that it would win elsewhere
+        if gamma and len(of_gamma) == 1:  # no second load shows that it would win elsewhere
             lost_GN[gamma] |= of_gamma[0].lost
     known = sorted(verdicts)
     for gamma in set(range(gammas + 1)) - set(known):  # not measured: it does not go before what was

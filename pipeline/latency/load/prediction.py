@@ -140,7 +140,7 @@ def _losses(workload: Workload, step_costs: StepCosts, cap: int) -> MeasuredLoss
 
 def _uncertain(workload: Workload, step_costs: StepCosts, cap: int) -> Bools:
     """Draft lengths that were not measured, unless they are faster than each measured one by more than the errors explain:
-    [gamma, n - 1]. Nothing tells below the shortest measured one, where the acceptance is unknown, and of one load."""
+    [gamma, n - 1]. Nothing is known below the shortest measured one, where the acceptance is unknown, and of one load."""
     measured_G = np.array([step_costs.measured(gamma) for gamma in range(workload.max_gamma + 1)])
     seconds_GN = request_seconds(workload.rounds_G, step_costs.steps(cap, round(workload.context), workload.max_gamma))
     certain_GN = np.zeros_like(seconds_GN, dtype=np.bool_)
