@@ -7,6 +7,7 @@ run inside the test's own process (`in_process.py`); a process of its own is sta
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store import worker_processes
 from tests import shared_cache
 from tests.integration import in_process
@@ -276,7 +278,8 @@ def smoke() -> Iterator[Smoke]:
 
 
 def _run_smoke(root: Path) -> None:
-    # Imported here: the process is forked, so what it imported would have to be imported again.
+    for name in STAGE_NAMES:  # here, because the process is forked: what it imported would have to be imported again
+        importlib.import_module(f"stages.{name}")
     import mlflow.tracking  # noqa: F401
 
     import pipeline.distillation.trainer

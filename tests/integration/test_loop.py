@@ -387,9 +387,9 @@ def test_on_policy_rounds_follow_the_offline_phase(loop: Place) -> None:
     offline = json.loads((loop.artifact("distill") / "training.json").read_text())
 
     assert offline == log[: len(offline)]
-    assert [(60, 70), (70, 80)] == [(first[0], last[0]) for first, last in zip(omega[4::2], omega[5::2], strict=True)]
-    assert max(value for _, value in omega[:4]) == omega[4][1]
-    assert max(value for _, value in omega[:6]) == omega[6][1]
+    assert [(40, 50), (50, 60)] == [(first[0], last[0]) for first, last in zip(omega[3::2], omega[4::2], strict=True)]
+    assert max(value for _, value in omega[:3]) == omega[3][1]
+    assert max(value for _, value in omega[:5]) == omega[5][1]
     assert loop.keys("rounds")["distill"] != loop.keys(RUN)["distill"]
 
     shown = loop.understudy("show").out

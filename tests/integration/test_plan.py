@@ -94,7 +94,7 @@ def test_a_second_run_is_planned_from_the_first(loop: Place) -> None:
         assert expected == pytest.approx(jobs[job]["seconds"], rel=0.05)
     assert first["pair"]["seconds"] == pytest.approx(jobs["pair"]["seconds"])
     ratio = jobs["distill"]["seconds"] / first["distill"]["seconds"]
-    assert 0.5 * (16 + 30) / (16 + 24) == pytest.approx(ratio, rel=0.1)  # steps, and length of a row
+    assert 30 / 40 * (16 + 30) / (16 + 24) == pytest.approx(ratio, rel=0.1)  # steps, and length of a row
 
 
 def test_the_plan_of_a_shipped_config_needs_no_prompts(place: Place) -> None:
@@ -113,23 +113,23 @@ def test_the_plan_of_a_shipped_config_needs_no_prompts(place: Place) -> None:
 
 
 def test_the_plan_in_words(smoke: Smoke) -> None:
-    """480 prompts of 24 tokens, at temperatures 1 and 0 and with 16 tokens past the end where drafts are examined."""
+    """300 prompts of 24 tokens, at temperatures 1 and 0 and with 16 tokens past the end where drafts are examined."""
     ended = smoke.place.understudy("plan", SMOKE, "--set", "distill.learning_curve=[0.5]")
     rounds = smoke.place.understudy("plan", SMOKE, "--set", "distill.on_policy={rounds: 2, prompts: 50, max_steps: 5}")
-    # Examined: 120 at two temperatures, 24 + 16 tokens each. Learnt from: 312 train and 48 dev.
-    tokens = 240 * 40 + 360 * 24
+    # Examined: 75 at two temperatures, 24 + 16 tokens each. Learnt from: 195 train and 30 dev.
+    tokens = 150 * 40 + 225 * 24
 
     assert (0, "") == (ended.code, ended.err)
-    assert "corpus: 480 rows: about 312 train, 48 dev, 120 examination prompts, before" in ended.out
-    assert f"generate: up to 600 completions, {tokens:,} target tokens of 203 bytes on disk" in ended.out
+    assert "corpus: 300 rows: about 195 train, 30 dev, 75 examination prompts, before" in ended.out
+    assert f"generate: up to 375 completions, {tokens:,} target tokens of 203 bytes on disk" in ended.out
     assert (
         "target tokens: 24 for each completion (generate.max_new_tokens), and 16 more for those of examination"
         in ended.out
     )
-    assert "generate/before: up to 240 completions, 9,600 target tokens" in ended.out
+    assert "generate/before: up to 150 completions, 6,000 target tokens" in ended.out
     assert "completions: one for each train or dev prompt; for each examination prompt one sampled" in ended.out
     assert "on-policy rounds: up to 100 completions, 2,400 target tokens of 203 bytes on disk" in rounds.out
-    assert "distill: 120 steps x batch 32 = 3,840 sequences\n" in ended.out  # 60 steps, twice
+    assert "distill: 80 steps x batch 32 = 2,560 sequences\n" in ended.out  # 40 steps, twice
 
 
 def test_a_plan_says_what_each_source_is_read_as(smoke: Smoke, tmp_path: Path) -> None:

@@ -37,17 +37,17 @@ def test_prompts_are_scored_once_and_trained_on(loop: Place) -> None:
 
 
 def test_the_plan_counts_them(place: Place) -> None:
-    """312 train prompts of at most 24 positions, as a completion's tokens are stored."""
+    """195 train prompts of at most 24 positions, as a completion's tokens are stored."""
     ended = place.understudy("plan", SMOKE, "--set", "distill.prompt_weight=0.5")
     planned = json.loads(place.understudy("plan", SMOKE, "--set", "distill.prompt_weight=0.5", "--json").out)
     assert 0 == ended.code, ended.err
     assert (
-        "generate/prompts: the target scores the train prompts too, in a prefill of each, up to 7,488 positions"
+        "generate/prompts: the target scores the train prompts too, in a prefill of each, up to 4,680 positions"
         in ended.out
     )
-    assert 312 * 24 == planned["prompt_positions"]
+    assert 195 * 24 == planned["prompt_positions"]
     (job,) = (job for job in planned["estimate"]["jobs"] if job["job"] == "generate/prompts")
-    assert 0 < job["stored_bytes"] <= 7488 * (planned["bytes_per_token"] + 1) + 312 * 270
+    assert 0 < job["stored_bytes"] <= 4680 * (planned["bytes_per_token"] + 1) + 195 * 270
     assert 0 == job["tokens_out"]
 
 

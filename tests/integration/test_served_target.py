@@ -40,7 +40,7 @@ def _write(place: Place, smoke: Smoke, servers: list[StandIn], **server: Any) ->
             "target": {"source": "server", "tokenizer": str(pair / "tokenizer"), "revision": "v1"},
             "draft": {"source": str(pair / "draft")},
         },
-        "corpus": {"sources": [{"path": str(pair / "prompts.jsonl"), "limit": 40}], "chat_template": False},
+        "corpus": {"sources": [{"path": str(pair / "prompts.jsonl"), "limit": 24}], "chat_template": False},
         "generate": {
             "engine": "server",
             "server": {"endpoints": endpoints, "logprobs": 20, "patience_seconds": 20.0, **server},
@@ -68,7 +68,7 @@ def test_generation_by_a_server(smoke: Smoke, place: Place, server: StandIn, mon
     ended = place.understudy("run", config, "--until", "generate", "--run", "last", GATEWAY=CANARY)
     assert 0 == ended.code, ended.err
     found = list(read_completions(place.artifact("generate", "last")))
-    assert len({item.id for item in found}) > 30
+    assert len({item.id for item in found}) > 15
     asked = len(server.requests)
     again = place.understudy("run", config, "--until", "generate", GATEWAY=CANARY)
     assert "skipped" == again.states["generate"]
@@ -181,12 +181,12 @@ def test_servers_that_fail_in_mid_run(smoke: Smoke, place: Place, server: StandI
     """Exit 1 in one line that says what is kept; when a server answers again, only the rest is asked for."""
     completions: list[int] = []
 
-    def fail_after_20(number: int) -> Fault | None:
+    def fail_after_12(number: int) -> Fault | None:
         if server.requests[number]["max_tokens"] == 8:  # not those that ask for the weights and abilities
             completions.append(number)
-        return FAULTS["500"] if len(completions) > 20 else None
+        return FAULTS["500"] if len(completions) > 12 else None
 
-    server.faults = fail_after_20
+    server.faults = fail_after_12
     config = _write(place, smoke, [server], patience_seconds=2.0)  # counted from the first failure
     ended = _run(place, config, "--until", "generate")
     assert (1, True) == (ended.code, ended.complaint.startswith("generate.server: the endpoint is down for 2 s"))
@@ -206,7 +206,7 @@ def test_faults_change_nothing(smoke: Smoke, place: Place, server: StandIn) -> N
     for faulty in (False, True):
         with running(StandIn(eos=server.eos, model="big-model")) as bad:
             config = _write(place, smoke, [server, bad] if faulty else [server])
-            bad.faults = lambda number: FAULTS[kinds[number // 2 % len(kinds)]] if number > 40 and number % 2 else None
+            bad.faults = lambda number: FAULTS[kinds[number // 2 % len(kinds)]] if number > 24 and number % 2 else None
             arguments = ("--set", "sampling.temperature=0", "--set", "pair.generation_config=ignore")
             ended = _run(place, config, "--until", "generate", "--run", f"run-{faulty}", *arguments)
             assert 0 == ended.code, ended.err
@@ -309,7 +309,7 @@ def test_a_target_on_sglang(smoke: Smoke, place: Place) -> None:
     described = json.loads((place.artifact("pair", "first") / "pair.json").read_text())
     assert "scaled" == described["target"]["log_probabilities"]["mode"]
     found = [item for item in read_completions(place.artifact("generate", "first")) if not item.greedy]
-    assert len(found) > 30
+    assert len(found) > 15
     for item in found[:8]:
         for at, token in enumerate(item.tokens.tolist()):
             plain = log_p_of([*item.prompt.tolist(), *item.tokens[:at].tolist()])

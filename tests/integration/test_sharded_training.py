@@ -85,7 +85,7 @@ def _until_killed(settings: Any, work: Path, shard: bool) -> None:
     [
         ((2, True), (1, False)),
         ((1, False), (2, True)),
-        ((2, True), (3, True)),
+        pytest.param((2, True), (3, True), marks=pytest.mark.long),
         pytest.param((2, True), (4, True), marks=pytest.mark.long),
         pytest.param((2, False), (2, True), marks=pytest.mark.long),
     ],
