@@ -117,7 +117,9 @@ MEDUSA = {"kind": "medusa"}
     [
         pytest.param(EAGLE3, "sglang", "TGI", "", id="eagle3"),
         pytest.param(MEDUSA, "tgi", "SGLang", "trained further", id="medusa"),
-        pytest.param(EAGLE3, "sglang", "TGI", "served and trained further", id="eagle3, served", marks=pytest.mark.long),
+        pytest.param(
+            EAGLE3, "sglang", "TGI", "served and trained further", id="eagle3, served", marks=pytest.mark.long
+        ),
         pytest.param(MEDUSA, "tgi", "SGLang", "served", id="medusa, served", marks=pytest.mark.long),
     ],
 )

@@ -32,9 +32,8 @@ def _run(loop: Place, profiles: str, *further: str) -> Any:
 def test_the_form_that_serves_the_load_best_is_promoted(
     loop: Place, profiles: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is chosen on dev, passes every rule on the examination and is registered; a second run finds it is the champion. A load
-    that exceeds the capacity is refused."""
-    rules = ("gate.min_speedup=1.2", "gate.max_latency_seconds={p95: 2, p97.5: 4}", "gate.max_memory_megabytes=10")
+    """It is chosen on dev, passes every rule on the examination and is registered; a second run finds it is the champion."""
+    rules = ("gate.min_speedup=1.2", "gate.max_latency_seconds={p97.5: 4}", "gate.max_memory_megabytes=10")
     ended = _run(loop, profiles, *rules)
     assert 0 == ended.code, ended.err
     decision = loop.record("variants")["decision"]
@@ -43,7 +42,7 @@ def test_the_form_that_serves_the_load_best_is_promoted(
 
     assert {"unquantized": "slower", "int8": "slower", "int4": "chosen"} == verdicts
     assert ("int4", manifest["provides"]["draft"]) == (decision["variant"], decision["candidate"])
-    assert {"min_speedup", "max_latency_seconds:p95", "max_latency_seconds:p97.5", "max_memory_megabytes"} <= {
+    assert {"min_speedup", "max_latency_seconds:p97.5", "max_memory_megabytes"} <= {
         one["name"] for one in decision["rules"]
     }
     plots = [loop.artifact("gate", "variants") / name for name in ("latency.png", "draft_lengths.png")]
@@ -59,21 +58,6 @@ def test_the_form_that_serves_the_load_best_is_promoted(
     )
     assert 0 == again.code, again.err
     assert "decision: already champion" in again.out
-
-    beyond = loop.understudy(
-        *(
-            "run",
-            SMOKE,
-            "--set",
-            "gate.load={requests_per_second: 1000, max_batch: 4}",
-            "--set",
-            f"gate.profile={profiles}",
-        ),
-        *("--set", "gate.min_speedup=1.2", "--set", "promote.target_name=third"),
-    )
-    assert 3 == beyond.code, beyond.err
-    assert "min_speedup (fail)" in beyond.complaint
-    assert "offered load exceeds capacity with speculation" in beyond.complaint
 
 
 def test_a_profile_must_reach_the_draft_length(loop: Place, profiles: str) -> None:
