@@ -81,6 +81,8 @@ def checked_replicas() -> tuple[list[dict[str, Any]], float]:
     try:
         found = json.loads(REPLICAS.read_text())
         replicas, seconds = found["replicas"], float(found.get("seconds", 900))
+        if not 0 < seconds < float("inf"):
+            raise ValueError(f"seconds is {seconds}, and not a positive number")
         wrong = [one for one in replicas if not is_replica(one)] if isinstance(replicas, list) else [replicas]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         sys.exit(f"{REPLICAS}: {type(error).__name__}: {error}; nothing was restarted")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, StorePath
+from pipeline.commands.options import DEFAULT_STORE, StorePath, path_option
 from pipeline.progress import say
 from pipeline.registry.draft_names import CONFIG_FORMS
 
@@ -22,7 +22,7 @@ def export(
         Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers", "openvino", "tgi", "specinfer"],
         typer.Option(help="The engine that will serve the pair."),
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The directory to write. It must not exist, or be empty.")],
+    out: Annotated[Path, path_option(metavar="DIR", help="The directory to write. It must not exist, or be empty.")],
     draft: Annotated[
         str | None,
         typer.Argument(

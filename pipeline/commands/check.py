@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, DraftName, RunId, StorePath, TargetOfHead, TrustOption
+from pipeline.commands.options import DEFAULT_STORE, DraftName, RunId, StorePath, TargetOfHead, TrustOption, path_option
 from pipeline.progress import say
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 def check(
     draft: DraftName,
     baseline: Annotated[
-        Path, typer.Option("--baseline", metavar="FILE", help="The JSON file of the figures to compare with.")
+        Path, path_option("--baseline", metavar="FILE", help="The JSON file of the figures to compare with.")
     ],
     run: RunId = None,
     completions: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A generate artifact, in place of the one of RUN. No store is needed then."),
+        path_option(metavar="DIR", help="A generate artifact, in place of the one of RUN. No store is needed then."),
     ] = None,
     target: TargetOfHead = None,
     store: StorePath = DEFAULT_STORE,
@@ -48,15 +48,15 @@ def check(
     update_baseline: Annotated[
         bool, typer.Option("--update-baseline", help="Write the draft's figures to --baseline and compare nothing.")
     ] = False,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result as JUnit XML.")] = None,
+    junit: Annotated[Path | None, path_option(metavar="FILE", help="Write the result as JUnit XML.")] = None,
     summary: Annotated[
         Path | None,
-        typer.Option(
+        path_option(
             metavar="FILE",
             help="Write the result as Markdown. By default it is appended to $GITHUB_STEP_SUMMARY, if set.",
         ),
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
+    json_file: Annotated[Path | None, path_option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
     trust_remote_code: TrustOption = False,
 ) -> None:
     """Compare a draft with a baseline file, prompt by prompt. Exit 3 on a regression."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, JsonOption, StorePath, TargetOfHead, TrustOption
+from pipeline.commands.options import DEFAULT_STORE, JsonOption, StorePath, TargetOfHead, TrustOption, path_option
 from pipeline.progress import say_json
 from pipeline.registry.draft_names import COMPARED_FORMS
 
@@ -19,7 +19,7 @@ def compare(
     domain: Annotated[str | None, typer.Option(metavar="D", help="Compare on the prompts of one domain.")] = None,
     completions: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A generate artifact to compare on, in place of the one of A or B."),
+        path_option(metavar="DIR", help="A generate artifact to compare on, in place of the one of A or B."),
     ] = None,
     target: TargetOfHead = None,
     store: StorePath = DEFAULT_STORE,

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
+from pipeline.commands.options import path_option
 from pipeline.progress import say
 
 
 def dags(
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="The directory to write: Airflow's DAG folder, or a folder in it.")
+        Path, path_option(metavar="DIR", help="The directory to write: Airflow's DAG folder, or a folder in it.")
     ],
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files that were changed since they were written.")

@@ -13,6 +13,7 @@ from pipeline.commands.options import (
     PromptFormatOption,
     TrustOption,
     columns_of,
+    path_option,
 )
 from pipeline.progress import say_block
 
@@ -61,7 +62,7 @@ def init(
     domain_field: DomainFieldOption = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Write the config to this new file. Default: standard output."),
+        path_option("--out", metavar="FILE", help="Write the config to this new file. Default: standard output."),
     ] = None,
     trust_remote_code: TrustOption = False,
 ) -> None:

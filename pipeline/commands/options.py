@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -10,6 +10,19 @@ from pipeline.errors import UsageError
 from pipeline.escaping.nearest import did_you_mean
 from pipeline.registry.draft_names import CONFIG_FORMS, FORMS
 from pipeline.running.stage_list import STAGE_NAMES
+
+
+def _given_path(given: str | Path) -> Path:
+    """A shell leaves `~` in `--store=~/x`, and an unset variable leaves nothing, which would be the current directory."""
+    if not str(given).strip():
+        raise typer.BadParameter("an empty path; is a variable of the shell not set?")
+    return Path(os.path.expanduser(given))
+
+
+def path_option(*names: str, metavar: str, help: str) -> Any:
+    """The option of a file or directory."""
+    return typer.Option(*names, metavar=metavar, help=help, parser=_given_path)
+
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.")]
 TargetOfHead = Annotated[
@@ -40,16 +53,7 @@ OverridesOfFile = Annotated[
 ]
 
 
-def _store(given: str | Path) -> Path:
-    """A shell leaves `~` in `--store=~/x`, and an unset variable leaves nothing, which would be the current directory."""
-    if not str(given).strip():
-        raise typer.BadParameter("--store is empty: name a directory; is a variable of the shell not set?")
-    return Path(os.path.expanduser(given))
-
-
-StorePath = Annotated[
-    Path, typer.Option("--store", metavar="DIR", help="The directory of artifacts and runs.", parser=_store)
-]
+StorePath = Annotated[Path, path_option("--store", metavar="DIR", help="The directory of artifacts and runs.")]
 DEFAULT_STORE = Path(".understudy")
 ForcePromote = Annotated[
     bool,

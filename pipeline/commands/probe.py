@@ -26,6 +26,7 @@ from pipeline.commands.options import (
     TopPOption,
     TrustOption,
     columns_of,
+    path_option,
 )
 from pipeline.commands.sampling import length_of, of_options, of_runs
 from pipeline.progress import say_json
@@ -51,7 +52,7 @@ _Prompts = Annotated[
     typer.Option(metavar="F", help=f"The prompts to complete: {PROMPTS_HELP}"),
 ]
 _Completions = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Instead of --prompts: stored completions (a generate artifact).")
+    Path | None, path_option(metavar="DIR", help="Instead of --prompts: stored completions (a generate artifact).")
 ]
 _Count = Annotated[int, typer.Option(min=1, help="The maximum number of prompts.")]
 _MaxNewTokens = Annotated[int, typer.Option(min=2, help="The maximum length of a completion, in tokens.")]

@@ -13,6 +13,7 @@ from pipeline.commands.options import (
     StorePath,
     TargetName,
     TrustOption,
+    path_option,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _CONTEXTS, _PROMPTS = (128, 512), (32, 128, 512)  # defaults, in tokens
 def profile(
     target: TargetName,
     draft: DraftName,
-    out: Annotated[Path, typer.Option(metavar="F", help="The JSON file to write.")] = Path("profile.json"),
+    out: Annotated[Path, path_option(metavar="F", help="The JSON file to write.")] = Path("profile.json"),
     batch_sizes: Annotated[str, typer.Option(help="Batch sizes to measure, separated by commas.")] = "1,2,4,8,16,32",
     max_gamma: Annotated[int, typer.Option(min=1, max=16, help="The longest draft length to measure.")] = 8,
     context_lengths: Annotated[

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, JsonOption, StorePath
+from pipeline.commands.options import DEFAULT_STORE, JsonOption, StorePath, path_option
 from pipeline.progress import say, say_block, say_json
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def show(
         bool, typer.Option("--markdown", help="Print the summary as Markdown, such as for the summary of a CI job.")
     ] = False,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the review page here, in place of the summary.")
+        Path | None, path_option(metavar="FILE", help="Write the review page here, in place of the summary.")
     ] = None,
 ) -> None:
     """Show the results of a run.

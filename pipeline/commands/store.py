@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, StorePath
+from pipeline.commands.options import DEFAULT_STORE, StorePath, path_option
 from pipeline.progress import Progress, say
 from pipeline.running.stage_list import STAGE_NAMES
 
@@ -27,7 +27,7 @@ def gc(
     ] = 0,
     baseline: Annotated[
         list[Path] | None,
-        typer.Option(
+        path_option(
             "--baseline", metavar="FILE", help="Keep what this baseline file needs. May be given several times."
         ),
     ] = None,

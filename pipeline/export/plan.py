@@ -66,7 +66,9 @@ def require_free(out: Path) -> None:
             f"--out {out}: {' '.join(map(repr, impossible))} is not possible in the path (vLLM searches it as a pattern, and a "
             "shell starts from it); choose another directory"
         )
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out}: not a directory; name a new directory")
+    if out.is_dir() and any(out.iterdir()):
         raise UsageError(f"--out {out}: it is not empty; name a new directory")
 
 

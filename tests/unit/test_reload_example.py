@@ -232,3 +232,14 @@ def test_a_notice_of_a_drift_restarts_nothing(service: Service) -> None:
     drift = drift_notice(new_state(0.0), "t-draft", 0.0)
     assert (0, "not a change of the champion: nothing to reload") == service.send(drift.text, [service.replica("a")])
     assert [] == service.done
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 0.0, -1.0])
+def test_a_time_that_never_ends_is_found_before_anything_is_drained(service: Service, seconds: float) -> None:
+    service.seconds = seconds
+    code, said = service.notify(3, [service.replica("a")])
+    assert (1, [], True) == (
+        code,
+        service.done,
+        said.endswith(f"seconds is {seconds}, and not a positive number; nothing was restarted"),
+    )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.commands.latency.options import JsonOption
+from pipeline.commands.options import path_option
 from pipeline.progress import say_json
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def fit(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="F", help="Write the costs to this file, for `latency predict` and `latency schedule`."),
+        path_option(metavar="F", help="Write the costs to this file, for `latency predict` and `latency schedule`."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

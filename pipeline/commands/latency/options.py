@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.commands.options import path_option
 from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ CapOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")]
-PlotOption = Annotated[Path | None, typer.Option(metavar="F", help="Write a plot to this PNG file.")]
+PlotOption = Annotated[Path | None, path_option(metavar="F", help="Write a plot to this PNG file.")]
 
 
 def default_max_num_seqs(given: int | None, *costs: "StepCosts") -> int:

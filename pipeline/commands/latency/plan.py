@@ -13,6 +13,7 @@ from pipeline.commands.latency.options import (
     PromptTokensOption,
     TokensOption,
 )
+from pipeline.commands.options import path_option
 from pipeline.progress import say_json
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0}
 
 def plan(
     costs: Annotated[
-        Path, typer.Option(metavar="F", help="Step costs: a file of `understudy profile` or of `latency fit`.")
+        Path, path_option(metavar="F", help="Step costs: a file of `understudy profile` or of `latency fit`.")
     ],
     request_rate: Annotated[float, typer.Option(help="Requests per second over all replicas.")],
     p95: Annotated[
@@ -35,7 +36,7 @@ def plan(
     ] = None,
     acceptance: Annotated[
         Path | None,
-        typer.Option(metavar="F", help="An evaluate artifact, its acceptance.json, or a baseline file of `check`."),
+        path_option(metavar="F", help="An evaluate artifact, its acceptance.json, or a baseline file of `check`."),
     ] = None,
     acceptance_rate: AlphaOption = None,
     output_tokens: TokensOption = None,

@@ -14,6 +14,7 @@ from pipeline.commands.latency.options import (
     PromptTokensOption,
     TokensOption,
 )
+from pipeline.commands.options import path_option
 from pipeline.config.quantiles import DEFAULT_QUANTILE, LEAST_QUANTILE, MOST_QUANTILE
 from pipeline.progress import say_json
 
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 def predict(
     costs: Annotated[
-        Path, typer.Option(metavar="F", help="Step costs: a file of `understudy profile` or of `latency fit`.")
+        Path, path_option(metavar="F", help="Step costs: a file of `understudy profile` or of `latency fit`.")
     ],
     acceptance: Annotated[
         Path | None,
-        typer.Option(metavar="F", help="An evaluate artifact, its acceptance.json, or a baseline file of `check`."),
+        path_option(metavar="F", help="An evaluate artifact, its acceptance.json, or a baseline file of `check`."),
     ] = None,
     acceptance_rate: AlphaOption = None,
     output_tokens: TokensOption = None,

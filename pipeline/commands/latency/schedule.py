@@ -13,6 +13,7 @@ from pipeline.commands.latency.options import (
     PromptTokensOption,
     TokensOption,
 )
+from pipeline.commands.options import path_option
 from pipeline.progress import say_json
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _NO_PLAIN = (
 def schedule(
     costs: Annotated[
         list[Path],
-        typer.Option(
+        path_option(
             metavar="F",
             help="Step costs: a file of `understudy profile` or of `latency fit`. "
             "May be given several times, once for each draft.",
@@ -41,7 +42,7 @@ def schedule(
     ],
     acceptance: Annotated[
         list[Path] | None,
-        typer.Option(
+        path_option(
             metavar="F",
             help="An evaluate artifact, its acceptance.json, or a baseline file of `check`. Give one for each --costs.",
         ),

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer.main
+from typer.models import OptionInfo
 
 from pipeline import cli
+from pipeline.commands import options
 from pipeline.errors import Refused, UnderstudyError, UsageError
 
 
@@ -112,7 +115,7 @@ def test_the_usage_has_no_braces(capsys: pytest.CaptureFixture[str], monkeypatch
 @pytest.mark.parametrize(
     ("given", "code", "said"),
     [
-        ("--store=", 2, "--store is empty: name a directory"),
+        ("--store=", 2, "--store': an empty path; is a variable of the shell not set?"),
         ("--store=~/x", 0, "/home/x: no runs here yet"),
         ("--store=y", 0, "y: no runs here yet"),
     ],
@@ -134,3 +137,14 @@ def test_a_store_is_where_the_shell_would_have_it(
     captured = capsys.readouterr()
     assert said in " ".join((captured.out + captured.err).split())
     assert [] == list(tmp_path.iterdir())
+
+
+def test_every_option_of_a_path_is_read_as_a_shell_would() -> None:
+    """By one parser: none takes `~` for the name of a directory, or nothing for the current one."""
+    commands = [typer.main.get_command(cli.app)]
+    for command in commands:
+        commands += getattr(command, "commands", {}).values()
+    given = [one.type_descriptor for command in commands for one in command.params]  # type: ignore[attr-defined]
+    paths = [one.parameter_info for one in given if "Path" in repr(one.annotation)]
+    parsers = {one.parser for one in paths if isinstance(one, OptionInfo)}
+    assert {options._given_path} == parsers

@@ -577,6 +577,8 @@ def test_an_export_does_not_touch_a_directory_with_files(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="not empty"):
         require_free(tmp_path)
+    with pytest.raises(UsageError, match="not a directory"):
+        require_free(next(path for path in tmp_path.iterdir() if path.is_file()))
     for name in ('a"b', "a[1]"):
         with pytest.raises(UsageError, match="is not possible in the path"):
             require_free(tmp_path / name)
