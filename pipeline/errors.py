@@ -54,6 +54,10 @@ class RegistryUnavailable(UnderstudyError):
     """The model registry cannot be reached (exit code 1). Tracking continues without it; gate and promotion do not."""
 
 
+class RegistryDown(RegistryUnavailable):
+    """The server of the registry does not answer; otherwise it answers, and with an error."""
+
+
 class BrokenDraft(UnderstudyError):
     """A draft cannot be examined: its logits are not finite, or it does not fit the pair. The examination records it, and
     the gate refuses the draft."""

@@ -59,17 +59,17 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
     """
     task, settings = context.settings.task, context.settings
     sets = completion_sets(context.inputs["completions"], task.split, settings.deployed)
-    source, draft = _source(context, task)
+    origin, draft = _origin(context, task)
     parts, kept = shards_to_examine(sets), kept_parts(context.store, context.out.name)
-    missing = _examine(context, parts, sets, source, kept)
+    missing = _examine(context, parts, sets, origin, kept)
     if context.share is not None:
         return Outcome(notes={"missing": missing})
     with RowFile(context.out / FILE, list(parts)) as rows:
         try:
-            figures = _added_up(context, KINDS[source.kind], parts, sets, kept, rows)
-            if source.files is not None:
+            figures = _added_up(context, KINDS[origin.kind], parts, sets, kept, rows)
+            if origin.files is not None:
                 with remedy_named("cross-check", "set evaluate.crosscheck_prompts to 0 for none"):
-                    figures |= _with_target(context, task, sets, *source.files)
+                    figures |= _with_target(context, task, sets, *origin.files)
         except BrokenDraft as error:
             # A variant that cannot be computed does not end the run: it has no figures, and the gate promotes no draft without
             # figures.
@@ -83,7 +83,7 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
     return Outcome(headline_figures(profile), notes={"crosscheck": asdict(profile)["crosscheck"]})
 
 
-def _source(context: StageContext[EvaluateSettings], task: Examination) -> tuple[DraftOrigin, ExaminedDraft]:
+def _origin(context: StageContext[EvaluateSettings], task: Examination) -> tuple[DraftOrigin, ExaminedDraft]:
     """What the draft is loaded from, and what its profile states of it."""
     settings, resources = context.settings, context.resources
     files, kind, draft = None, task.kind, ExaminedDraft(task.kind, 0, 0)
@@ -93,7 +93,7 @@ def _source(context: StageContext[EvaluateSettings], task: Examination) -> tuple
         weights = measure_draft(path, resources.trust_remote_code)
         draft = ExaminedDraft(kind, weights.bytes, weights.parameters, context.digests["draft"])
         files = (read_pair(context.inputs["target"], resources.models), path)
-    source = DraftOrigin(
+    origin = DraftOrigin(
         kind=kind,
         files=files,
         dtype=settings.dtype,
@@ -102,7 +102,7 @@ def _source(context: StageContext[EvaluateSettings], task: Examination) -> tuple
         trust_remote_code=resources.trust_remote_code,
         lookup_ngram=settings.evaluate.lookup_ngram,
     )
-    return source, draft
+    return origin, draft
 
 
 def _examine(

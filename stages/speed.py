@@ -12,7 +12,7 @@ from pipeline.drafts.directory import find_draft
 from pipeline.drafts.loading import load_draft
 from pipeline.examination.completion_sets import completion_sets
 from pipeline.examination.speed_check import check_speed
-from pipeline.examination.step_times import measure_step_times, timed_decoder, turns_of, within_seconds
+from pipeline.examination.step_timing import measure_step_times, timed_decoder, turns_of, within_seconds
 from pipeline.models.devices import choose_device, timed_on
 from pipeline.models.loading import load_model
 from pipeline.models.out_of_memory import remedy_named

@@ -68,6 +68,24 @@ class StepTimes:
     def turns(self) -> int:
         return len(self.plain)
 
+    def decoding_speed(
+        self, candidate: DraftSpeed, baseline: DraftSpeed | None, examined: tuple[int, int], confidence: float
+    ) -> DecodingSpeed:
+        """What people see, of the times with the candidate. `examined`: prompts and tokens."""
+        prompts, tokens = examined
+        return DecodingSpeed(
+            device=self.device,
+            prompts=self.prompts,
+            tokens=self.tokens,
+            turns=self.turns,
+            confidence=confidence,
+            plain=of_turns([1 / pace for pace in self.plain], confidence),
+            baseline=baseline,
+            candidate=candidate,
+            examined_prompts=prompts,
+            examined_tokens=tokens,
+        )
+
 
 def _check(times: StepTimes) -> None:
     """ValueError for times without a turn or a length, or of unequal turns."""
@@ -165,23 +183,4 @@ def _contradiction(check: SpeedCheck | None) -> str | None:
     return (
         f"decoding {extent(check.prompts, check.tokens)} gave x{check.decoded.median:.2f}, and step times "
         f"x{check.computed.median:.2f}; is something else running?{_MEASURE_AGAIN}"
-    )
-
-
-def decoding_speed(
-    times: StepTimes, candidate: DraftSpeed, baseline: DraftSpeed | None, examined: tuple[int, int], confidence: float
-) -> DecodingSpeed:
-    """What people see. `times`: those with the candidate; `examined`: prompts and tokens."""
-    prompts, tokens = examined
-    return DecodingSpeed(
-        device=times.device,
-        prompts=times.prompts,
-        tokens=times.tokens,
-        turns=times.turns,
-        confidence=confidence,
-        plain=of_turns([1 / pace for pace in times.plain], confidence),
-        baseline=baseline,
-        candidate=candidate,
-        examined_prompts=prompts,
-        examined_tokens=tokens,
     )

@@ -12,7 +12,7 @@ from pipeline.store.state_files import StateFile
     schema=1,
     remedy="delete it and run `understudy champion verify CONFIG` again",
 )
-class Verification:
+class EngineCheck:
     """The result of a verification. `action`: the last one. `fits`: the version whose counts the engines show, where that is not
     the champion's."""
 
@@ -27,4 +27,4 @@ class Verification:
     production: Production
 
 
-VERIFICATION = StateFile(format_of(Verification), "verified/{}")
+VERIFICATION = StateFile(format_of(EngineCheck), "verified/{}")

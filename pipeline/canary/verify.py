@@ -9,7 +9,7 @@ from pipeline.canary.diagnosis import CountersVerdict, about_draft
 from pipeline.canary.production import Production, compare
 from pipeline.canary.run import EngineAnswers, Question, ask_engines, drafts_on, judge, question
 from pipeline.canary.schema import CANARY, CanaryResult
-from pipeline.canary.verified import VERIFICATION, Verification
+from pipeline.canary.verified import VERIFICATION, EngineCheck
 from pipeline.config.root import Config
 from pipeline.engines.counts import Counts
 from pipeline.errors import UnderstudyError, UsageError
@@ -61,7 +61,7 @@ class _Verifying:
         return self.canary is not None and not self.canary.unasked and self.canary.draft.verdict != "not_as_examined"
 
 
-def verify(config: Config, store: Store, progress: Progress, seconds: float) -> Verification:
+def verify(config: Config, store: Store, progress: Progress, seconds: float) -> EngineCheck:
     """Look, and do what is due, for at most `seconds`, and as long again after a reload; the result is written to the store.
 
     UsageError where the config names no engine that can be asked, or where there is no champion. UnderstudyError where another
@@ -91,7 +91,7 @@ def verify(config: Config, store: Store, progress: Progress, seconds: float) -> 
             _require_champion(scope, asked.draft)
             decision = _rolled_back(scope, decision, production) if decision.action == "roll_back" else decision
     fits = _fits(state, progress) if state.canary.draft.verdict == "not_as_examined" else ""
-    verification = Verification(
+    verification = EngineCheck(
         time=utc_now(),
         name=asked.draft.name,
         version=asked.draft.version,

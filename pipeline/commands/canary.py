@@ -8,7 +8,7 @@ from pipeline.progress import say_json
 if TYPE_CHECKING:
     from pipeline.canary.decision import Action
     from pipeline.canary.schema import Answer, CanaryResult
-    from pipeline.canary.verified import Verification
+    from pipeline.canary.verified import EngineCheck
 
 _WORDS = {
     "as_examined": "as examined",
@@ -75,7 +75,7 @@ def print_canary(result: "CanaryResult") -> None:
         out.line(f"not asked: {why if why.startswith(url) else f'{url}: {why}'}")
 
 
-def print_verification(verification: "Verification") -> None:
+def print_verification(verification: "EngineCheck") -> None:
     """Print the canary, what production shows, and what was done to stdout."""
     from pipeline.commands.tables.console import Report
 

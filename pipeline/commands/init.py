@@ -1,7 +1,7 @@
 """`understudy init`: a commented config to start from."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from pipeline.commands.options import (
     columns_of,
     path_option,
 )
+from pipeline.drafts.kinds import HeadKindName
 from pipeline.progress import say_block
 
 
@@ -50,7 +51,7 @@ def init(
         ),
     ] = None,
     draft_kind: Annotated[
-        Literal["eagle3", "medusa"] | None,
+        HeadKindName | None,
         typer.Option(
             "--draft-kind",
             help="With `--draft target`: an untrained head on its hidden states, instead of some of its layers.",

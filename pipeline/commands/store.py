@@ -63,12 +63,12 @@ def gc(
         runs=keep_runs, days=keep_days, baselines=tuple(baseline or ()), aliased_only=aliased_only
     )
     if not delete:
-        entries = retention.review(where, policy)
+        entries = retention.why_kept(where, policy)
         print_review(entries, [entry for entry in entries if not entry.why], deleted=False)
         return
     with where.lock(GC_LOCK, lambda _: Progress().line("a run is starting; waiting")):
         close_abandoned(where, Progress())
-        entries = retention.review(where, policy)
+        entries = retention.why_kept(where, policy)
         gone = retention.delete(where, entries)
     retention.empty_trash(where)
     print_review(entries, gone, deleted=True)

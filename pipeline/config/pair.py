@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipeline.config.base import Section
-from pipeline.drafts.kinds import Trait
+from pipeline.drafts.kinds import HeadKindName, Trait
 
 REFERENCE, TARGET, SERVER = "reference", "target", "server"
 
@@ -109,13 +109,13 @@ class TargetSource(_Source):
         return self
 
 
-_OF_ONE_KIND = {"layer_ids": "eagle3", "layer": "eagle3", "places": "medusa"}
+_OF_ONE_KIND: Mapping[str, HeadKindName] = {"layer_ids": "eagle3", "layer": "eagle3", "places": "medusa"}
 
 
 class HeadShape(Section):
     """An untrained head for the target (docs/drafts.md)."""
 
-    kind: Literal["eagle3", "medusa"] = Field(
+    kind: HeadKindName = Field(
         description="eagle3: a decoder layer; medusa: a small network for each place of the block."
     )
     layer_ids: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(

@@ -229,8 +229,10 @@ class SourceReader:
                 return text_files.read_table(file, "\t")
             case "text":
                 rows = text_files.read_text(file)
-            case _:
+            case "jsonl":
                 rows = text_files.read_jsonl(file)
+            case unknown:
+                raise AssertionError(f"no reader of {unknown}")
         return rows if self._whole is None else self._as_objects(rows, self._whole)
 
     def _as_objects(self, rows: Iterator[tuple[int, Any]], column: str) -> Iterator[tuple[int, Any]]:

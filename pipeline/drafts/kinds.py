@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 KindName = Literal["plain", "tli", "eagle3", "medusa", "prompt-lookup", "suffix-matching"]
+HeadKindName = Literal["eagle3", "medusa"]  # of those that are trained from nothing
 # What a head on hidden states may have that not every engine computes: the normed states in the residual stream, norms of queries
 # and keys, attention windows, biases in its layers, another activation than SiLU, the target's embedding or the output of its
 # last layer among the states that it reads, one state in the place of several, another embedding than the target's of the same

@@ -133,21 +133,21 @@ def lacking_tokens(pair: Pair, path: Path, trusted: bool) -> list[int]:
     return gained
 
 
-def _with_weights(source: DraftOrigin, device: torch.device) -> LoadedDraft:
-    assert source.files is not None
-    pair, path = source.files
+def _with_weights(origin: DraftOrigin, device: torch.device) -> LoadedDraft:
+    assert origin.files is not None
+    pair, path = origin.files
 
     def target() -> Any:
-        role = source.target
-        return load_model(pair.path(role), pair.dtype(role), device, source.trust_remote_code, source.target_device_map)
+        role = origin.target
+        return load_model(pair.path(role), pair.dtype(role), device, origin.trust_remote_code, origin.target_device_map)
 
-    return load_draft(pair, path, source.dtype, device, source.trust_remote_code, target)
+    return load_draft(pair, path, origin.dtype, device, origin.trust_remote_code, target)
 
 
 _LOADERS: dict[KindName, Callable[[DraftOrigin, torch.device], LoadedDraft]] = {
     **dict.fromkeys((PLAIN.name, TLI.name, EAGLE3.name, MEDUSA.name), _with_weights),
-    LOOKUP.name: lambda source, device: PromptLookup(source.lookup_ngram),
-    SUFFIX.name: lambda source, device: SuffixMatching(SuffixSettings()),
+    LOOKUP.name: lambda origin, device: PromptLookup(origin.lookup_ngram),
+    SUFFIX.name: lambda origin, device: SuffixMatching(SuffixSettings()),
 }
 _HEAD_LOADERS: dict[KindName, Callable[..., Eagle3Model | MedusaModel]] = {
     EAGLE3.name: lambda path, *given: load_eagle3(path, read_eagle3(path), *given),

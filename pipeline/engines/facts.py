@@ -27,7 +27,8 @@ BITSANDBYTES = "bitsandbytes"
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """Names of the counters, as a scrape of `path` shows them; empty where the engine has none."""
+    """Names of the counters, as a scrape of `path` shows them; empty where the engine has none. Every watched engine has
+    `tokens`, and `accepted` or what it is computed from."""
 
     drafts: str = ""  # target calls that verify
     draft_tokens: str = ""

@@ -34,7 +34,7 @@ from pipeline.generation.completion_store import StoredCompletion, read_completi
 from pipeline.generation.generate import GenerationSettings, generate
 from pipeline.latency.costs.flops import macs_per_token, operations_factor
 from pipeline.latency.costs.forward_times import measure_times
-from pipeline.latency.costs.speedup import ForwardTimes, break_even, from_cost_ratio
+from pipeline.latency.costs.ideal_speedup import ForwardTimes, break_even, from_cost_ratio
 from pipeline.models.devices import timed_on
 from pipeline.models.files import model_digest
 from pipeline.models.out_of_memory import SmallerBatches

@@ -14,7 +14,7 @@ from time import perf_counter
 from scipy.special import stdtrit
 
 from pipeline.acceptance.decoding_speed import LEAST_PROMPTS, LEAST_TOKENS, DraftSpeed, Measured, SpeedCheck
-from pipeline.examination.step_times import Turns
+from pipeline.examination.step_timing import Turns
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder, Decoding
 from pipeline.speculation.draft_length import Fixed

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, TimedDraft
 from pipeline.acceptance.profile_file import NotExamined, ProfileWithCounts
-from pipeline.acceptance.step_times import StepTimes, decoding_speed
+from pipeline.acceptance.step_times import StepTimes
 from pipeline.acceptance.tokens_per_round import examined_speed
 from pipeline.judgement.decision import unseen
 from pipeline.judgement.schema import BASELINE, CANDIDATE, Side
@@ -33,7 +33,7 @@ def measured_speed(
             examined = len(counts), int(counts.columns["tokens"].sum())
     if CANDIDATE not in speeds:
         return None
-    return decoding_speed(times[CANDIDATE], speeds[CANDIDATE], speeds.get(BASELINE), examined, confidence)
+    return times[CANDIDATE].decoding_speed(speeds[CANDIDATE], speeds.get(BASELINE), examined, confidence)
 
 
 def timed_draft(digest: str | None, of: Side, digests: Mapping[Side, str | None]) -> TimedDraft:

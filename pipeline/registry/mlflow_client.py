@@ -21,7 +21,7 @@ from typing import Any
 from pipeline.config.credentials import LOGIN, credentials_in, masked
 from pipeline.config.root import Config
 from pipeline.config.urls import wrong_with
-from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
+from pipeline.errors import RegistryDown, RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.escaping.names import metric_name
 from pipeline.registry import sqlite_file
 from pipeline.registry.bounded_http import bound_mlflow
@@ -177,9 +177,9 @@ def _probe(location: Location) -> None:
     except Exception as error:
         if not is_mlflow_error(error):
             raise
-        raise RegistryUnavailable(f"MLflow at {location.uri} does not answer ({_first_line(_root(error))})") from None
+        raise RegistryDown(f"MLflow at {location.uri} does not answer ({_first_line(_root(error))})") from None
     if answer.status_code in (502, 503, 504):
-        raise RegistryUnavailable(f"MLflow at {location.uri} does not answer (HTTP {answer.status_code})")
+        raise RegistryDown(f"MLflow at {location.uri} does not answer (HTTP {answer.status_code})")
     if answer.status_code in _UNAUTHORIZED:
         raise _unauthorized(location, answer.status_code, answer.text)
     _answered[location.uri] = time.monotonic()
@@ -228,7 +228,7 @@ def answering(location: Location) -> Iterator[None]:
             ) from error
         cause = error.__cause__ or error.__context__
         if location.is_server and isinstance(cause, OSError):  # an error of the connection, not a reply of the server
-            raise RegistryUnavailable(
+            raise RegistryDown(
                 f"MLflow at {location.uri} does not answer any more ({_first_line(_root(cause))})"
             ) from error
         is_page = any(mark in str(error).lower() for mark in ("<html", "<!doctype"))

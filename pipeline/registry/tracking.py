@@ -16,7 +16,7 @@ from typing import Any
 from pipeline.acceptance.schema import FILE as ACCEPTANCE
 from pipeline.acceptance.schema import read_profile
 from pipeline.config.root import Config
-from pipeline.errors import UnderstudyError
+from pipeline.errors import RegistryDown, UnderstudyError
 from pipeline.escaping.markup import yaml_text
 from pipeline.judgement.decision_file import find_decision, read_training
 from pipeline.judgement.headline import baseline_name
@@ -100,7 +100,7 @@ class Tracker:
 
     def _give_up(self, record: RunRecord, error: UnderstudyError) -> None:
         self._down = True
-        down = "does not answer" in str(error)
+        down = isinstance(error, RegistryDown)
         self.progress.warn(
             f"tracking at {self.location.uri} {'does not answer' if down else f'failed: {error}'}; figures are in "
             f"{run_directory(self.store, record.id)}; `understudy store sync` uploads them later"

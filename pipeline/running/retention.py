@@ -30,6 +30,7 @@ from pipeline.store.runs import RunRecord, is_worked_on, read_runs, run_director
 
 DAY = 86400.0
 _ENDED = ("finished", "refused")
+_KEY_TAG = "understudy.key."  # before the name of a stage: a tag of a registered draft
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,80 +77,11 @@ def needs_of(store: Store, record: RunRecord) -> Needs:
     return Needs(known, frozenset(step.job.stage for step in steps if not step.is_known))
 
 
-def review(store: Store, policy: Policy) -> list[Entry]:
-    """All artifacts, unfinished work and parts, and downloaded champions, with why they are kept. RegistryUnavailable where
-    MLflow does not answer: then nobody knows what registered drafts need."""
-    for run in unreadable_runs(store):
-        if is_worked_on(store, run):
-            raise UnderstudyError(
-                f"run {run}: a process works on it, and its record cannot be read, so its artifacts are unknown; wait for it"
-            )
-    keeper = _Keeper(store)
-    records = read_runs(store)
-    by_id = {record.id: record for record in records}
-    champions = set()
-    for registry in _registries(store, records):
-        for version in registry.versions():
-            aliases = [alias for alias in ALIASES if alias in version.aliases]
-            if not aliases and policy.aliased_only:
-                continue
-            why = aliases[0] if aliases else "registered"
-            prefix = "understudy.key."
-            keeper.keep(
-                (
-                    f"{key.removeprefix(prefix)}-{value}"
-                    for key, value in version.tags.items()
-                    if key.startswith(prefix)
-                ),
-                why,
-            )
-            if (record := by_id.get(version.tags.get("understudy.run", ""))) is not None:
-                keeper.keep(needs_of(store, record).artifacts, why)
-            champions |= {version.tags.get("understudy.digest", "")} if aliases else set()
-    for record in records:
-        if _is_running(store, record):
-            needs = needs_of(store, record)
-            keeper.keep(needs.artifacts, "running run")
-            keeper.keep_stages(needs.unknown, "running run")
-            champions |= {record.outside["champion"].digest} if "champion" in record.outside else set()
-    for record in _kept(records, policy):
-        keeper.keep(needs_of(store, record).artifacts, "kept run")
-    for path in policy.baselines:
-        raw = read_user_json(path, "name a baseline that `understudy check --update-baseline` wrote")
-        keeper.keep([f"generate-{read_baseline(raw, str(path)).conditions.completions}"], "baseline")
-    return [*keeper.entries(), *_unfinished(store), *_parts(store), *_champions(store, champions)]
-
-
-def delete(store: Store, entries: Iterable[Entry]) -> list[Entry]:
-    """Delete what is kept for nothing; call it within the lock in which `review` decided. Returns what was deleted.
-
-    An artifact that a run is building at this moment is left alone.
-    """
-    gone = []
-    for entry in entries:
-        if entry.why:
-            continue
-        with store.try_lock(entry.path.name) as free:
-            if free:
-                store.trash.mkdir(exist_ok=True)
-                entry.path.rename(store.trash / f"{entry.path.name}.{secrets.token_hex(4)}")
-                gone.append(entry)
-    return gone
-
-
-def empty_trash(store: Store) -> None:
-    """What `delete` renamed, also before it was killed. Nothing reads it, so no lock is needed."""
-    for path in store.trash.glob("*"):
-        if path.is_symlink() or path.is_file():
-            path.unlink()
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-
-
 class _Keeper:
     """The artifacts of a store, and why each is kept: the first reason that is given."""
 
     def __init__(self, store: Store) -> None:
+        self.store = store
         self._why: dict[str, str] = {}
         self._paths = {path.name: path for path in sorted(store.artifacts.glob("*")) if path.is_dir()}
         self._manifests = {
@@ -183,6 +115,83 @@ class _Keeper:
                 stage, why = name.partition("-")[0], f"no {MANIFEST}"
             problems.append(Entry(path, stage, _size(path), why))
         return problems
+
+
+def why_kept(store: Store, policy: Policy) -> list[Entry]:
+    """All artifacts, unfinished work and parts, and downloaded champions, with why they are kept: one function for each reason.
+    RegistryUnavailable where MLflow does not answer: then nobody knows what registered drafts need."""
+    for run in unreadable_runs(store):
+        if is_worked_on(store, run):
+            raise UnderstudyError(
+                f"run {run}: a process works on it, and its record cannot be read, so its artifacts are unknown; wait for it"
+            )
+    keeper, records = _Keeper(store), read_runs(store)
+    champions = _keep_registered(keeper, records, policy) | _keep_running(keeper, records)
+    for record in _kept(records, policy):
+        keeper.keep(needs_of(store, record).artifacts, "kept run")
+    _keep_for_baselines(keeper, policy)
+    return [*keeper.entries(), *_unfinished(store), *_parts(store), *_champions(store, champions)]
+
+
+def _keep_registered(keeper: _Keeper, records: list[RunRecord], policy: Policy) -> set[str]:
+    """What registered drafts need, by their tags and their runs. Returns the digests of those with an alias."""
+    by_id, champions = {record.id: record for record in records}, set[str]()
+    for registry in _registries(keeper.store, records):
+        for version in registry.versions():
+            aliases = [alias for alias in ALIASES if alias in version.aliases]
+            if not aliases and policy.aliased_only:
+                continue
+            why = aliases[0] if aliases else "registered"
+            keys = {tag.removeprefix(_KEY_TAG): key for tag, key in version.tags.items() if tag.startswith(_KEY_TAG)}
+            keeper.keep((f"{stage}-{key}" for stage, key in keys.items()), why)
+            if (record := by_id.get(version.tags.get("understudy.run", ""))) is not None:
+                keeper.keep(needs_of(keeper.store, record).artifacts, why)
+            champions |= {version.tags.get("understudy.digest", "")} if aliases else set()
+    return champions
+
+
+def _keep_running(keeper: _Keeper, records: list[RunRecord]) -> set[str]:
+    """What runs that go on at this moment need. Returns the digests of the champions that they are compared with."""
+    champions = set[str]()
+    for record in records:
+        if _is_running(keeper.store, record):
+            needs = needs_of(keeper.store, record)
+            keeper.keep(needs.artifacts, "running run")
+            keeper.keep_stages(needs.unknown, "running run")
+            champions |= {record.outside["champion"].digest} if "champion" in record.outside else set()
+    return champions
+
+
+def _keep_for_baselines(keeper: _Keeper, policy: Policy) -> None:
+    for path in policy.baselines:
+        raw = read_user_json(path, "name a baseline that `understudy check --update-baseline` wrote")
+        keeper.keep([f"generate-{read_baseline(raw, str(path)).conditions.completions}"], "baseline")
+
+
+def delete(store: Store, entries: Iterable[Entry]) -> list[Entry]:
+    """Delete what is kept for nothing; call it within the lock in which `why_kept` decided. Returns what was deleted.
+
+    An artifact that a run is building at this moment is left alone.
+    """
+    gone = []
+    for entry in entries:
+        if entry.why:
+            continue
+        with store.try_lock(entry.path.name) as free:
+            if free:
+                store.trash.mkdir(exist_ok=True)
+                entry.path.rename(store.trash / f"{entry.path.name}.{secrets.token_hex(4)}")
+                gone.append(entry)
+    return gone
+
+
+def empty_trash(store: Store) -> None:
+    """What `delete` renamed, also before it was killed. Nothing reads it, so no lock is needed."""
+    for path in store.trash.glob("*"):
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        else:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _registries(store: Store, records: Sequence[RunRecord]) -> list[Registry]:

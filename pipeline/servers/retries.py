@@ -1,4 +1,5 @@
-"""How long to wait before a server is asked again: backoff with jitter, or what the server asks for. Torch-free."""
+"""Attempts and pauses of requests to one server: backoff with jitter, or what the server asks for. Torch-free. The requests of a
+generation, which any endpoint may answer, are retried by `Pool.ask` (`pool.py`), by the same `Timing`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -63,6 +63,9 @@ class Rules(Protocol):
         and `next_B` are numbers in [0, 1) (fp64), for the acceptance tests and for the token after the accepted ones."""
 
 
+VERIFICATIONS: dict[Verification, _Verify] = {"token": verify_tokens, "block": verify_block}
+
+
 class TorchRules:
     """`Rules` in PyTorch, for all settings and devices."""
 
@@ -74,9 +77,10 @@ class TorchRules:
         device: torch.device | None = None,
     ) -> None:
         self.sampling, self.draft_sampling = sampling, draft_sampling
-        self._verify: _Verify = verify_tokens if verification == "token" else verify_block
         if isinstance(verification, ImposedAcceptance):
-            self._verify = partial(verify_imposed, torch.tensor(verification.rates, device=device))
+            self._verify: _Verify = partial(verify_imposed, torch.tensor(verification.rates, device=device))
+        else:
+            self._verify = VERIFICATIONS[verification]
 
     def draw(self, logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> Drawn:
         if self.draft_sampling.greedy:

@@ -56,7 +56,7 @@ def served(config: Config) -> ServedDraft:
     expected = None if directory is None else read_expected(directory)
     engine = named or (None if expected is None else _ENGINES.get(expected.engine))
     if engine is None:
-        raise UsageError("watch.engine: the engine is unknown; set it to vllm, sglang, tensorrt-llm or llama.cpp")
+        raise UsageError(f"watch.engine: the engine is unknown; set it to one of {', '.join(_ENGINES)}")
     if expected is not None and expected.engine != engine:
         raise UsageError(
             f"watch.engine is {engine}, and {directory} was exported for {expected.engine}: engines count differently; "

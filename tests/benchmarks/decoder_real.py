@@ -16,7 +16,7 @@ def main() -> None:
 
 def _measure() -> dict[str, Any]:
     from pipeline.latency.costs.forward_times import measure_times
-    from pipeline.latency.costs.speedup import ideal_speedup
+    from pipeline.latency.costs.ideal_speedup import ideal_speedup
     from tests.benchmarks.realpair import VOCABULARY, decoders_by_gamma, real_pair
     from tests.benchmarks.timing import plain_transformers, seconds_per_token
 

@@ -34,7 +34,7 @@ def _measure(dtype: str, sample: bool) -> dict[str, Any]:
     """Tokens per second of every way, taking turns; the median of the ratios of each turn."""
     from pipeline.drafts.plain import PlainDraft
     from pipeline.latency.costs.forward_times import measure_times
-    from pipeline.latency.costs.speedup import ideal_speedup
+    from pipeline.latency.costs.ideal_speedup import ideal_speedup
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.settings import GREEDY, Sampling

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.commands.tables.console import Report
-from pipeline.latency.costs.speedup import (
+from pipeline.latency.costs.ideal_speedup import (
     ForwardTimes,
     acceptance_from_counted,
     break_even_acceptance,

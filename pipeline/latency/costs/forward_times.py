@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pipeline.latency.costs.speedup import ForwardTimes
+from pipeline.latency.costs.ideal_speedup import ForwardTimes
 from pipeline.models.devices import synchronize
 from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.forward import CachedModel, Forward

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.latency.costs.accuracy import StepAccuracy
-from pipeline.latency.costs.speedup import break_even
+from pipeline.latency.costs.ideal_speedup import break_even
 from pipeline.latency.load.measured_losses import MeasuredLosses
 
 Floats = NDArray[np.float64]

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.drafts.plain import PlainDraft
 from pipeline.latency.costs.forward_times import measure_times
-from pipeline.latency.costs.speedup import ForwardTimes, ideal_speedup
+from pipeline.latency.costs.ideal_speedup import ForwardTimes, ideal_speedup
 from pipeline.models.devices import synchronize
 from pipeline.speculation.batch import Completion, Request
 from pipeline.speculation.choice import proved_way

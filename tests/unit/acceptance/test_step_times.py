@@ -11,7 +11,6 @@ from pipeline.acceptance.decoding_speed import Measured, SpeedCheck
 from pipeline.acceptance.schema import Figure
 from pipeline.acceptance.step_times import (
     StepTimes,
-    decoding_speed,
     draft_speed,
     find_step_times,
     with_error,
@@ -177,7 +176,7 @@ def test_the_conditions_are_those_of_the_turns() -> None:
     """As in the file; tokens per second of plain decoding too."""
     times = _times(0.1)
     candidate = draft_speed(times, EXACT, 4000, 0.95)
-    found = decoding_speed(times, candidate, None, (40, 4000), 0.95)
+    found = times.decoding_speed(candidate, None, (40, 4000), 0.95)
     assert ("cpu", 8, 512, 6) == (found.device, found.prompts, found.tokens, found.turns)
     assert (40, 4000) == (found.examined_prompts, found.examined_tokens)
     assert Measured((1 + 1 / 1.3) / 2, 1 / 1.3, 1.0) == found.plain

@@ -14,7 +14,7 @@ from pipeline.canary.schema import (
     RequestEvidence,
     TargetEvidence,
 )
-from pipeline.canary.verified import Verification
+from pipeline.canary.verified import EngineCheck
 from pipeline.engines.counts import Counts
 
 FINE = Answer("as_examined", "as it was")
@@ -95,8 +95,8 @@ def result(**changes: Any) -> CanaryResult:
     return CanaryResult(**(known | changes))
 
 
-def verification() -> Verification:
-    return Verification(
+def verification() -> EngineCheck:
+    return EngineCheck(
         time="2026-11-25T10:00:00Z",
         name="big-draft",
         version="3",

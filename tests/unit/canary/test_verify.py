@@ -60,7 +60,7 @@ def test_a_wait_is_told_once(monkeypatch: pytest.MonkeyPatch, looks: int) -> Non
         "CanaryDraft": lambda *_: None,
         "_look": look,
         "_decide": lambda *_: next(decisions),
-        "Verification": lambda **facts: SimpleNamespace(**facts),
+        "EngineCheck": lambda **facts: SimpleNamespace(**facts),
         "VERIFICATION": SimpleNamespace(write=lambda *_: None),
     }.items():
         monkeypatch.setattr(module, name, stand_in)

@@ -15,7 +15,7 @@ from pipeline.config.evaluate import EvaluateConfig
 from pipeline.drafts.directory import NOTHING
 from pipeline.examination import probe
 from pipeline.examination.probe import _pays
-from pipeline.latency.costs.speedup import ForwardTimes, from_cost_ratio
+from pipeline.latency.costs.ideal_speedup import ForwardTimes, from_cost_ratio
 from tests.fakes import tiny_tokenizer
 
 

@@ -9,7 +9,7 @@ import torch
 from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
 from pipeline.drafts.plain import PlainDraft
 from pipeline.examination.speed_check import Decode, check_speed, decode_both, decoded_speedup, overlap
-from pipeline.examination.step_times import RoundsInTurn, Turns, timed_decoder
+from pipeline.examination.step_timing import RoundsInTurn, Turns, timed_decoder
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.settings import GREEDY

@@ -349,7 +349,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="baseline", file="baseline.json", valid=_json(baseline_json(BASELINE)), read=_read_baseline,
         covers=(
-            "pipeline/commands/check:_read", "pipeline/commands/compare:_read", "pipeline/running/retention:review",
+            "pipeline/commands/check:_read", "pipeline/commands/compare:_read", "pipeline/running/retention:_keep_for_baselines",
         ),
     ),
     Kind(
@@ -394,7 +394,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="result of a verification", file="store/verified/x.json", valid=_json(asdict(verification())),
-        read=lambda place: VERIFICATION.find(_store(place), "x"), covers=("pipeline/canary/verified:Verification",),
+        read=lambda place: VERIFICATION.find(_store(place), "x"), covers=("pipeline/canary/verified:EngineCheck",),
     ),
     Kind(
         name="training prompts", file=TRAINED_ON, valid={"prompts": ["a", "b"]},

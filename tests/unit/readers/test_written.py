@@ -12,7 +12,7 @@ import pytest
 from pipeline.acceptance.step_times import StepTimes
 from pipeline.canary.choices import KeptChoices
 from pipeline.canary.schema import CanaryResult
-from pipeline.canary.verified import Verification
+from pipeline.canary.verified import EngineCheck
 from pipeline.distillation.learning_curve import LearningCurve
 from pipeline.export.schema import Expected
 from pipeline.handover.settled import Settled
@@ -34,7 +34,7 @@ KINDS: dict[str, type[Any]] = {
     "measured_points": MeasuredPoints,
     "notices": Settled,
     "result_of_a_canary": CanaryResult,
-    "result_of_a_verification": Verification,
+    "result_of_a_verification": EngineCheck,
     "run_record": RunRecord,
     "step_times": StepTimes,
     "state_of_the_watch": WatchState,

@@ -13,7 +13,7 @@ from pipeline.commands.store import print_review
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError
-from pipeline.running.retention import Entry, Policy, delete, empty_trash, review
+from pipeline.running.retention import Entry, Policy, delete, empty_trash, why_kept
 from pipeline.store.artifacts import Store
 from pipeline.store.files import write_json
 from pipeline.store.processes import sign_life
@@ -50,7 +50,7 @@ def run(store: Store, number: int, *names: str, state: str = "finished", config:
 
 def kept(store: Store, **policy: Any) -> dict[str, str]:
     """Why each artifact is kept, of those that are."""
-    entries = review(store, Policy(**{"runs": 0, **policy}))
+    entries = why_kept(store, Policy(**{"runs": 0, **policy}))
     return {entry.path.name: entry.why for entry in entries if entry.why}
 
 
@@ -118,7 +118,7 @@ def test_deleted_is_what_nobody_builds(store: Store) -> None:
         (store.root / "parts" / name).touch()
     os.utime(store.root / "parts" / "generate-a.old.claim", (OLD, OLD))
     with store.lock("corpus-b"), store.lock("distill-locked"):
-        gone = delete(store, review(store, Policy(runs=0)))
+        gone = delete(store, why_kept(store, Policy(runs=0)))
     empty_trash(store)
 
     assert ["corpus-a", "distill-old", "generate-a.old.claim"] == sorted(entry.path.name for entry in gone)
@@ -180,6 +180,6 @@ def test_nothing_is_deleted_while_a_run_of_another_version_works(store: Store) -
     write_json(path, {**json.loads(path.read_text()), "schema": 99})
     sign = sign_life(path.parent)
     with pytest.raises(UnderstudyError, match="its record cannot be read, so its artifacts are unknown"):
-        review(store, Policy(runs=0))
+        why_kept(store, Policy(runs=0))
     sign.unlink()
     assert {} == kept(store)

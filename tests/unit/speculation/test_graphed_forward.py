@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.drafts.plain import PlainDraft
-from pipeline.examination.step_times import RoundsInTurn
+from pipeline.examination.step_timing import RoundsInTurn
 from pipeline.speculation.batch import Request
 from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.decoder import Decoder, Decoding

@@ -11,8 +11,8 @@ import pytest
 from pipeline.config.evaluate import SpeedConfig
 from pipeline.drafts.plain import PlainDraft
 from pipeline.errors import UnderstudyError
-from pipeline.examination import step_times
-from pipeline.examination.step_times import (
+from pipeline.examination import step_timing
+from pipeline.examination.step_timing import (
     RoundsInTurn,
     Turns,
     measure_step_times,
@@ -40,8 +40,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             state["clock"] += spent
             return spent, most
 
-    monkeypatch.setattr(step_times, "RoundsInTurn", Rounds)
-    monkeypatch.setattr(step_times, "perf_counter", lambda: state["clock"])
+    monkeypatch.setattr(step_timing, "RoundsInTurn", Rounds)
+    monkeypatch.setattr(step_timing, "perf_counter", lambda: state["clock"])
     return state
 
 
@@ -102,9 +102,9 @@ def test_the_seconds_that_are_asked_for_are_enough(
     turns = replace(_turns(9), requests=given, steps=steps)
     needed = within_seconds(None, turns, 1, 0.95)[1]  # type: ignore[arg-type]
     assert needed is not None
-    fast = step_times._cost
+    fast = step_timing._cost
     for slower in (1.0, 1.2):
-        monkeypatch.setattr(step_times, "_cost", lambda *of, by=slower: _scaled(fast(*of), by))
+        monkeypatch.setattr(step_timing, "_cost", lambda *of, by=slower: _scaled(fast(*of), by))
         found, lacking = within_seconds(None, turns, needed, 0.95)  # type: ignore[arg-type]
         assert lacking is None
         assert found.tokens >= 512
@@ -181,7 +181,7 @@ def test_rounds_of_all_lengths_are_of_one_decoding(monkeypatch: pytest.MonkeyPat
     long that one would show."""
     clock = _Clock({0: (1.0, 8), 2: (1.5, 2), 4: (2.0, 2)})
     begun: list[int] = []
-    monkeypatch.setattr(step_times, "Decoding", lambda decoder, requests: begun.append(1) or clock.decoding(decoder))
+    monkeypatch.setattr(step_timing, "Decoding", lambda decoder, requests: begun.append(1) or clock.decoding(decoder))
     turns = Turns(requests=[Request([1], 400, 0)], lengths=(2, 4), steps=64, count=3)
     found = measure_step_times(SimpleNamespace(), turns)  # type: ignore[arg-type]
     assert {0: pytest.approx([1.0] * 3), 2: pytest.approx([1.5] * 3), 4: pytest.approx([2.0] * 3)} == found

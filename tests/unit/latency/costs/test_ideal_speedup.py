@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
-from pipeline.latency.costs.speedup import (
+from pipeline.latency.costs.ideal_speedup import (
     ForwardTimes,
     acceptance_from_counted,
     break_even_acceptance,
