@@ -5,8 +5,9 @@ An uncompressed Arrow IPC file, so that it can be memory-mapped.
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, overload
@@ -21,6 +22,7 @@ from pipeline.corpus.near_duplicates import Clusters
 from pipeline.corpus.row_facts import NO_FACTS, RowFacts
 from pipeline.corpus.splits import SPLITS
 from pipeline.errors import UnderstudyError
+from pipeline.store.atomic import temporary_name
 from pipeline.store.files import canonical_json
 from pipeline.store.json_text import parse_json
 from pipeline.store.own_files import reads_own_files
@@ -277,3 +279,23 @@ def _chat(raw: Mapping[str, Any]) -> Chat:
     follow_ups = tuple(tuple(map(with_joined_parts, part)) for part in raw["follow_ups"])
     facts = RowFacts(tuple(raw["tools"]), raw["arguments"], raw["time"], tuple(raw["roles"]), raw["longest"])
     return Chat(messages, follow_ups, facts)
+
+
+_BLOCK = 256  # prompts of a batch
+
+
+def spooled(prompts: Iterable[Prompt], directory: Path) -> StoredPrompts:
+    """The prompts, read from a file when they are asked for. It loses its name in `directory` before this returns, so
+    nothing is left behind: what is mapped is kept."""
+    path, source = temporary_name(directory / PROMPTS), iter(prompts)
+    try:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as out:
+            while block := [_row(prompt) for prompt in islice(source, _BLOCK)]:
+                out.write_batch(pa.RecordBatch.from_pylist(block, schema=SCHEMA))
+        return StoredPrompts(path, None)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _row(prompt: Prompt) -> dict[str, Any]:
+    return {**vars(prompt), "chat": None if prompt.chat is None else chat_json(prompt.chat)}

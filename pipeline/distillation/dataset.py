@@ -8,8 +8,8 @@ import torch
 
 from pipeline.distillation.losses import SparseTargets
 from pipeline.distillation.packing import pack_rows, single_rows
-from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.distillation.segments import segment_tokens, token_labels
+from pipeline.distillation.weighted_completions import ScoredPrompts
 from pipeline.engines.chat_markers import PROMPT
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack

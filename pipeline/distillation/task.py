@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from pipeline.config.pair import DeviceMap
 from pipeline.distillation.mixing import mix
 from pipeline.distillation.processes import is_first, join, leave
-from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.distillation.segments import segment_weights
 from pipeline.distillation.settings import TrainingSettings, TrainingTask
 from pipeline.distillation.training import Training
+from pipeline.distillation.weighted_completions import ScoredPrompts
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.stored_completions import StoredCompletions, chosen, column
 from pipeline.models.stored_pair import Pair, read_pair

@@ -16,13 +16,12 @@ from pipeline.distillation.adapters import add_adapters, merge_adapters
 from pipeline.distillation.on_policy import RoundSampler, SampleFunction, run_rounds
 from pipeline.distillation.processes import count, spread
 from pipeline.distillation.rate_trials import find_rate
-from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.distillation.sharding import complete, divided
 from pipeline.distillation.trained_head import TrainedHead
 from pipeline.distillation.trainer import distill
 from pipeline.distillation.training_log import Log
-from pipeline.distillation.weighted_completions import WeightedCompletions
+from pipeline.distillation.weighted_completions import ScoredPrompts, WeightedCompletions
 from pipeline.drafts.head_config import kind_of, trainable_head
 from pipeline.drafts.head_tensors import measure_draft
 from pipeline.drafts.kinds import Kind

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.corpus.prompt_spool import spooled
-from pipeline.corpus.prompt_store import Chat, Prompt
+from pipeline.corpus.prompt_store import Chat, Prompt, spooled
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import token_hash
 from pipeline.corpus.rows import BadRow, ParsedPrompt

@@ -15,8 +15,8 @@ import torch
 
 from pipeline.config.distill import DistillConfig, LoraConfig
 from pipeline.distillation.adapters import add_adapters, merge_adapters
-from pipeline.distillation.scored_prompts import ScoredPrompts
 from pipeline.distillation.trained_head import TrainedHead
+from pipeline.distillation.weighted_completions import ScoredPrompts
 from pipeline.drafts.made_heads import new_eagle3, new_medusa
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.examination.examiner import AcceptanceSummary

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.accuracy import EdgeError
-from pipeline.latency.costs.cells import measured_cells
 from pipeline.latency.costs.fit import Experts, columns, is_one_load
 from pipeline.latency.costs.fitted import FittedCosts, Floats, LeaveOneOut
 from pipeline.latency.costs.forms import MIN_POINTS, choose_form, edge_error, left_out
@@ -20,6 +19,7 @@ from pipeline.latency.costs.measurements import MOST_GAMMA, Measurement
 from pipeline.latency.costs.piecewise import Piecewise
 from pipeline.latency.costs.prefills import Treatment, prefills_of_others, treatments, unloaded_ttft
 from pipeline.latency.costs.repeats import point_numbers
+from pipeline.latency.costs.server_facts import measured_cells
 
 # Left-out error up to which a preferred treatment of prefills is kept: ratio to the least, and difference.
 _AS_GOOD, _AS_GOOD_POINTS = 1.1, 0.001

@@ -10,11 +10,10 @@ from pydantic import TypeAdapter
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.accuracy import MEASURED, EdgeError, StepAccuracy
-from pipeline.latency.costs.cells import Cell
 from pipeline.latency.costs.fit import Coefficient, Experts, LinearCosts, is_one_load
 from pipeline.latency.costs.measurements import MOST_GAMMA, MOST_REQUESTS
 from pipeline.latency.costs.piecewise import Piecewise, Terms, above_share
-from pipeline.latency.costs.server_facts import ServerFacts
+from pipeline.latency.costs.server_facts import Cell, ServerFacts
 from pipeline.store.parsing import CountKey, Flag, Number, SmallWhole, Text, parse, stored
 
 Floats = NDArray[np.float64]

@@ -21,24 +21,34 @@ from pipeline.latency.costs.columns import (
     TIMES,
     check_names,
     columns_read,
+    is_median,
     listed,
     parse_row,
     told,
     unread,
     without_factors,
 )
-from pipeline.latency.costs.in_batch import USUAL_TOKENS, batch, decoding_shares, more_than_possible, requests_per_place
+from pipeline.latency.costs.in_batch import (
+    USUAL_TOKENS,
+    batch,
+    decoding_shares,
+    mean_step,
+    more_than_possible,
+    requests_per_place,
+)
 from pipeline.latency.costs.kind_of_throughput import check_throughput
 from pipeline.latency.costs.offers import offered
 from pipeline.latency.costs.output_rounds import tokens_per_round
 from pipeline.latency.costs.row import (
+    AGREES,
     MeasuredRow,
     acceptance_known,
     check_token_seconds,
     counts_own_token,
+    ratio,
+    token_seconds,
     tokens_per_step,
 )
-from pipeline.latency.costs.step_time import step_seconds
 from pipeline.latency.costs.tables import is_table, read_rows
 from pipeline.latency.costs.totals import FROM_TOTALS
 
@@ -252,3 +262,29 @@ def _check_times(values: Mapping[str, float], where: str) -> None:
 def _check_requests(where: str, requests: float) -> None:
     if not 0 < requests <= MOST_REQUESTS:
         raise UsageError(f"{where}: {requests:g} concurrent requests; give more than 0 and at most {MOST_REQUESTS:,}")
+
+
+def step_seconds(row: MeasuredRow, length: float, share: float) -> tuple[float, list[str]]:
+    """Seconds of a step with `length` tokens for each request; `share`: the `decoding_share` of the table. The mean
+    time between two chunks of a stream is a step where an engine sends each step's tokens together, as vLLM does; some tables
+    have the time per token under the same name."""
+    values, notes = row.values, list[str]()
+    if "step" in values:
+        other = values.get("tpot", values["step"] / length) * length
+        if ratio(values["step"], other) <= AGREES:
+            return values["step"], []
+        notes.append(
+            f"{row.columns.get('step', 'step')} is not the time per token times tokens per step, so it was not used"
+        )
+    itl = values.get("itl")
+    if itl is not None and not values.keys() & {"tpot", "latency", "throughput"}:
+        return itl, [*notes, "the time between chunks was used as the time of a step, which it is in vLLM"]
+    step = token_seconds(row) * length
+    if itl is not None and ratio(itl, step) <= min(AGREES, ratio(itl, step / length)):
+        return itl, notes
+    if itl is not None and ratio(itl, step / length) > AGREES:
+        notes.append(f"{row.columns.get('itl', 'itl')} is neither a step nor the time per token, so it was not used")
+    if is_median(row.columns.get("tpot", "")):
+        step, of_median = mean_step(row, step, length, share)
+        notes += of_median
+    return step, notes

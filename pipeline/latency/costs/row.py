@@ -1,7 +1,7 @@
 """One row of a table of measurements: how many tokens a step gave, and the time per token. Pure.
 
 Tables state these in many ways. Which columns are believed, and what their user is told about it, is decided here, in
-`step_time.py` (how long a step took) and in `in_batch.py` (how many requests were in the batch).
+`measurements.py` (how long a step took) and in `in_batch.py` (how many requests were in the batch).
 """
 
 import math

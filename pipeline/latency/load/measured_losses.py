@@ -11,7 +11,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.latency.costs.cells import Cell
+from pipeline.latency.costs.server_facts import Cell
 
 Bools = NDArray[np.bool_]
 

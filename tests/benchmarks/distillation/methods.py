@@ -115,9 +115,8 @@ def shipped(optimizer: str, prompts: bool = True, **changes: Any) -> Method:
         from pipeline.distillation.adapters import add_adapters, merge_adapters
         from pipeline.distillation.dataset import PackedCompletions
         from pipeline.distillation.rate_trials import find_rate
-        from pipeline.distillation.scored_prompts import ScoredPrompts
         from pipeline.distillation.trainer import distill
-        from pipeline.distillation.weighted_completions import WeightedCompletions
+        from pipeline.distillation.weighted_completions import ScoredPrompts, WeightedCompletions
         from pipeline.examination.examiner import Examiner
         from pipeline.progress import Progress
         from pipeline.speculation.settings import Sampling

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.distillation.dataset import PackedCompletions, stored_targets
-from pipeline.distillation.scored_prompts import ScoredPrompts
+from pipeline.distillation.weighted_completions import ScoredPrompts
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack
 from pipeline.speculation.teacher_forced import at_positions

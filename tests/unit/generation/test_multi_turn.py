@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.prompt_spool import spooled
-from pipeline.corpus.prompt_store import Chat, Prompt
+from pipeline.corpus.prompt_store import Chat, Prompt, spooled
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import token_hash
 from pipeline.corpus.row_facts import RowFacts

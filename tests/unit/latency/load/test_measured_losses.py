@@ -13,10 +13,10 @@ import pytest
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.accuracy import StepAccuracy
-from pipeline.latency.costs.cells import Cell
 from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.fitted import FittedCosts, fitted_costs_from_json
 from pipeline.latency.costs.measurements import Measurement
+from pipeline.latency.costs.server_facts import Cell
 from pipeline.latency.load.measured_losses import Loss, measured_losses, said_of_losses
 from pipeline.latency.load.prediction import chosen_lengths, draft_option
 from pipeline.latency.load.schedule import batch_ranges, draft_lengths, make_schedule

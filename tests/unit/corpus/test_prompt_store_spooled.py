@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.corpus.as_served import JoinedText
-from pipeline.corpus.prompt_spool import spooled
-from pipeline.corpus.prompt_store import Chat, Prompt
+from pipeline.corpus.prompt_store import Chat, Prompt, spooled
 from pipeline.corpus.row_facts import NO_FACTS, RowFacts
 
 
