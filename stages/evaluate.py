@@ -11,9 +11,9 @@ from typing import Any
 from pipeline.acceptance.profile_file import write_profile
 from pipeline.acceptance.schema import (
     FILE,
+    AcceptanceProfile,
     CrossCheck,
     ExaminedDraft,
-    Profile,
     ProfileConditions,
     SamplingSettings,
 )
@@ -76,7 +76,7 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
             rows.clear()
             (context.out / BY_TOKEN).unlink(missing_ok=True)
             figures = {"broken": str(error)}
-        profile = Profile(draft=draft, conditions=_conditions(context, sets), **figures)
+        profile = AcceptanceProfile(draft=draft, conditions=_conditions(context, sets), **figures)
         write_profile(rows, profile)
     if profile.broken is not None:
         return Outcome({}, notes={"broken": profile.broken})

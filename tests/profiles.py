@@ -9,8 +9,8 @@ from pipeline.acceptance.profile import PromptCounts, counts_json
 from pipeline.acceptance.schema import (
     DEPLOYED,
     ROWS,
+    AcceptanceProfile,
     ExaminedDraft,
-    Profile,
     ProfileConditions,
     SamplingSettings,
 )
@@ -29,13 +29,13 @@ CONDITIONS = ProfileConditions(
 )
 
 
-def make_profile(counts: Sequence[PromptCounts], **changes: Any) -> Profile:
+def make_profile(counts: Sequence[PromptCounts], **changes: Any) -> AcceptanceProfile:
     """Its figures follow from `counts`."""
     tally = AcceptanceTally(len(counts[0].rounds), ())
     tally.add(counts)
     figures = tally.figures(0.95)
     found: dict[str, Any] = {"draft": DRAFT, "conditions": CONDITIONS, "headline": figures, "greedy": figures}
-    return Profile(**{**found, "domains": tally.domains(2, 0.95), **changes})
+    return AcceptanceProfile(**{**found, "domains": tally.domains(2, 0.95), **changes})
 
 
 def profile_json(counts: Sequence[PromptCounts], **changes: Any) -> dict[str, Any]:

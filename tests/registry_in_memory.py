@@ -22,7 +22,7 @@ from pipeline.registry.aliases import Alias, Entry, VersionTag, Write, applied
 from pipeline.registry.mlflow_client import Location
 from pipeline.registry.mlflow_runs import RUN_TAG
 from pipeline.registry.packaging import CARD, Package
-from pipeline.registry.port import Port, Prompt, VersionRecord
+from pipeline.registry.port import Port, RegistryPrompt, VersionRecord
 from pipeline.registry.tracking import Tracker
 from pipeline.store.artifacts import Store
 
@@ -42,7 +42,7 @@ class Server:
     """What one address has. A write and a claim are made under its lock, as in a database."""
 
     models: dict[str, Model] = field(default_factory=dict)
-    prompts: dict[str, Prompt] = field(default_factory=dict)
+    prompts: dict[str, RegistryPrompt] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
 
@@ -94,13 +94,13 @@ class PortInMemory:
         with self._server.lock:
             if name in self._server.prompts or name in self._server.models:
                 return False
-            self._server.prompts[name] = Prompt(name, dict(tags), time.time())
+            self._server.prompts[name] = RegistryPrompt(name, dict(tags), time.time())
             return True
 
-    def prompt(self, name: str) -> Prompt | None:
+    def prompt(self, name: str) -> RegistryPrompt | None:
         return self._server.prompts.get(name)
 
-    def prompts(self, prefix: str) -> list[Prompt]:
+    def prompts(self, prefix: str) -> list[RegistryPrompt]:
         return [one for name, one in sorted(self._server.prompts.items()) if name.startswith(prefix)]
 
     def delete_prompt(self, name: str) -> None:

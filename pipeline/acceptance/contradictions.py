@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.acceptance.schema import Figure, Profile
+from pipeline.acceptance.schema import AcceptanceProfile, Figure
 
 if TYPE_CHECKING:  # reports import this module without numpy
     from pipeline.acceptance.count_table import CountTable
@@ -14,7 +14,7 @@ _ROUNDING = 1e-6
 _SHARES = ("acceptance_rate", "acceptance_rate_without_loops", "loop_share", "per_position_acceptance")
 
 
-def check_examination(profile: Profile, counts: "CountTable") -> None:
+def check_examination(profile: AcceptanceProfile, counts: "CountTable") -> None:
     """ValueError naming the first contradiction between figures, or between figures and rows."""
     if (profile.broken is None) == (profile.headline is None):
         raise ValueError("either `broken` says why there are no figures, or `headline` has them")

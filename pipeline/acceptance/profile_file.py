@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.acceptance.contradictions import check_examination
 from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.profile import counts_from_json
-from pipeline.acceptance.schema import DEPLOYED, FILE, ROWS, Profile, parse_profile, read_profile
+from pipeline.acceptance.schema import DEPLOYED, FILE, ROWS, AcceptanceProfile, parse_profile, read_profile
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.store.parsing import format_of
 from pipeline.store.row_files import RowFile, read_listed_rows
@@ -18,7 +18,7 @@ from pipeline.store.row_files import RowFile, read_listed_rows
 class ProfileWithCounts:
     """The profile of a draft, and the counts of its prompts at the deployment's sampling."""
 
-    profile: Profile
+    profile: AcceptanceProfile
     counts: CountTable
 
 
@@ -26,7 +26,7 @@ class ProfileWithCounts:
 class NotExamined:
     """A draft that cannot be examined: it has no counts and no tokens, and `why` states the reason."""
 
-    profile: Profile
+    profile: AcceptanceProfile
     why: str
 
 
@@ -40,7 +40,9 @@ def examined(examination: ProfileWithCounts | NotExamined) -> ProfileWithCounts:
 def read_examination(directory: Path) -> ProfileWithCounts | NotExamined:
     """The examination in an `evaluate` artifact, row by row. UnderstudyError naming the file if it is damaged."""
     path = directory / FILE
-    return _examination(read_profile(directory), read_listed_rows(path, ROWS, DEPLOYED, format_of(Profile)), str(path))
+    return _examination(
+        read_profile(directory), read_listed_rows(path, ROWS, DEPLOYED, format_of(AcceptanceProfile)), str(path)
+    )
 
 
 def parse_examination(raw: Any, where: str) -> ProfileWithCounts | NotExamined:
@@ -53,7 +55,7 @@ def parse_examination(raw: Any, where: str) -> ProfileWithCounts | NotExamined:
     return _examination(profile, rows(), where)
 
 
-def _examination(profile: Profile, rows: Iterable[Any], where: str) -> ProfileWithCounts | NotExamined:
+def _examination(profile: AcceptanceProfile, rows: Iterable[Any], where: str) -> ProfileWithCounts | NotExamined:
     try:
         counts = CountTable.of(counts_from_json(rows))
         check_examination(profile, counts)
@@ -68,6 +70,6 @@ def _examination(profile: Profile, rows: Iterable[Any], where: str) -> ProfileWi
         ) from None
 
 
-def write_profile(rows: RowFile, profile: Profile) -> None:
+def write_profile(rows: RowFile, profile: AcceptanceProfile) -> None:
     """Write the file: `profile`, and the rows that were added to `rows`."""
     rows.write(asdict(profile), ROWS)

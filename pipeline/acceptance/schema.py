@@ -225,7 +225,7 @@ class CrossCheck:
     schema=SCHEMA,
     remedy="examine the draft again (`understudy run` with the same config)",
 )
-class Profile:
+class AcceptanceProfile:
     """The examination of one draft. One that cannot be examined has `broken`, the reason, and no figures."""
 
     draft: ExaminedDraft
@@ -245,16 +245,16 @@ class Profile:
         return self.headline, self.greedy
 
 
-def parse_profile(raw: Any, where: str) -> Profile:
+def parse_profile(raw: Any, where: str) -> AcceptanceProfile:
     """The content of an `acceptance.json`, whose rows are not looked at. UnderstudyError naming `where` if it is not one."""
     head = {name: value for name, value in raw.items() if name != ROWS} if isinstance(raw, dict) else raw
-    return format_of(Profile).parse(head, where)
+    return format_of(AcceptanceProfile).parse(head, where)
 
 
-def read_profile(examination: Path) -> Profile:
+def read_profile(examination: Path) -> AcceptanceProfile:
     """The figures in an `evaluate` artifact; its rows are not read. UnderstudyError naming the file if it is damaged."""
     path = examination / FILE
-    return parse_profile(read_head(path, ROWS, format_of(Profile)), str(path))
+    return parse_profile(read_head(path, ROWS, format_of(AcceptanceProfile)), str(path))
 
 
 def figures_of(figures: Figures) -> dict[str, Any]:

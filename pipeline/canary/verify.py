@@ -22,7 +22,7 @@ from pipeline.registry.registry import registry_for
 from pipeline.store.artifacts import Store
 from pipeline.store.times import utc_now
 from pipeline.watch.own_requests import OwnRequests
-from pipeline.watch.reading import Reader
+from pipeline.watch.reading import EngineReader
 
 _LOOKS = 20  # at production, and at engines that are starting, within the time to wait
 _NOT_THE_WATCH = CountersVerdict(None, "the watch is not read: its counts may be of the previous draft")
@@ -38,7 +38,7 @@ class _Verifying:
     seconds: float
     began: float = field(default_factory=time.monotonic)
     reloaded: bool = False
-    reader: Reader | None = None
+    reader: EngineReader | None = None
     counts: Counts | None = None
     canary: CanaryResult | None = None
     answers: EngineAnswers | None = None
@@ -117,7 +117,7 @@ def _look(state: _Verifying, progress: Progress) -> Production:
         state.canary = judge(asked, state.answers, drafts_on(asked, state.answers, state.draft), _NOT_THE_WATCH)
         CANARY.write(asked.store, state.canary, state.canary.name)
         own = OwnRequests(asked.store, asked.draft.name)
-        state.reader, state.counts = Reader(watch.model_copy(update={"log": None}), asked.api, own), None
+        state.reader, state.counts = EngineReader(watch.model_copy(update={"log": None}), asked.api, own), None
         state.reader.read(time.time())  # the canary's own requests are before it
     elif state.reader is not None:
         seen, _ = state.reader.read(time.time())

@@ -10,7 +10,7 @@ from pipeline.progress import say, say_json
 if TYPE_CHECKING:
     from pipeline.config.root import Config
     from pipeline.planning.earlier_runs import Measurements
-    from pipeline.planning.trial_runs import Measured
+    from pipeline.planning.trial_runs import TrialCosts
     from pipeline.store.artifacts import Store
 
 
@@ -77,7 +77,7 @@ def plan(
         say("to measure the throughput of each job in two small runs, add --measure")
 
 
-def _known(config: "Config", store: "Store", measured: "Measured | None") -> "Measurements":
+def _known(config: "Config", store: "Store", measured: "TrialCosts | None") -> "Measurements":
     """What earlier runs, the models on this machine and the small runs have measured."""
     from pipeline.planning.earlier_runs import measurements, with_small_runs
     from pipeline.planning.local_sizes import with_local_sizes

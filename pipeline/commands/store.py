@@ -13,7 +13,7 @@ from pipeline.progress import Progress, say
 from pipeline.running.stage_list import STAGE_NAMES
 
 if TYPE_CHECKING:
-    from pipeline.running.retention import Entry
+    from pipeline.running.retention import StoreEntry
 
 COLUMNS = ("stage", "artifacts", "kept", "freed MB", "why kept")  # of `gc`
 
@@ -74,7 +74,7 @@ def gc(
     print_review(entries, gone, deleted=True)
 
 
-def print_review(entries: Sequence["Entry"], gone: Collection["Entry"], deleted: bool) -> None:
+def print_review(entries: Sequence["StoreEntry"], gone: Collection["StoreEntry"], deleted: bool) -> None:
     """Print one row for each stage to stdout. `gone` is what was deleted, or would be."""
     from pipeline.commands.tables.console import Report
 
@@ -91,7 +91,7 @@ def print_review(entries: Sequence["Entry"], gone: Collection["Entry"], deleted:
         out.text("nothing to delete")
 
 
-def _row(kind: str, entries: Sequence["Entry"], gone: Collection["Entry"]) -> list[str]:
+def _row(kind: str, entries: Sequence["StoreEntry"], gone: Collection["StoreEntry"]) -> list[str]:
     mine = [entry for entry in entries if entry.kind == kind]
     freed = [entry for entry in mine if entry in gone]
     reasons = Counter(entry.why for entry in mine if entry.why)
@@ -99,7 +99,7 @@ def _row(kind: str, entries: Sequence["Entry"], gone: Collection["Entry"]) -> li
     return [kind, str(len(mine)), str(len(mine) - len(freed)), _megabytes(freed), why or "-"]
 
 
-def _megabytes(entries: Collection["Entry"]) -> str:
+def _megabytes(entries: Collection["StoreEntry"]) -> str:
     return f"{sum(entry.bytes for entry in entries) / 1e6:,.1f}"
 
 

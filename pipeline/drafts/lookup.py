@@ -59,7 +59,7 @@ class PromptLookup:
 
 
 class _Index:
-    """`text_drafter.Reader`. Where the n-grams of a text end that have a token after them, the latest occurrence of each."""
+    """`text_drafter.TextReader`. Where the n-grams of a text end that have a token after them, the latest occurrence of each."""
 
     def __init__(self, longest: int) -> None:
         self._longest, self.end = longest, 0

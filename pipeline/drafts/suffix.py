@@ -70,7 +70,7 @@ class SuffixMatching:
 
 
 class _Matches:
-    """`text_drafter.Reader`. Keeps for each place of the text how many tokens before it are those at the end of the text."""
+    """`text_drafter.TextReader`. Keeps for each place of the text how many tokens before it are those at the end of the text."""
 
     def __init__(self, settings: SuffixSettings) -> None:
         self._settings = settings

@@ -14,7 +14,7 @@ from pipeline.speculation.drafter import GoOn, Proposal
 from pipeline.speculation.hidden_states import Features
 
 
-class Reader(Protocol):
+class TextReader(Protocol):
     """Follows one text."""
 
     def block(self, text: Sequence[int], most: int) -> list[int]:
@@ -24,7 +24,7 @@ class Reader(Protocol):
 class TextDrafter:
     """`drafter.Drafter` with a reader for each row."""
 
-    def __init__(self, batch: Batch, reader: Callable[[], Reader]) -> None:
+    def __init__(self, batch: Batch, reader: Callable[[], TextReader]) -> None:
         self._batch = batch
         self._texts = [list(request.prompt) for request in batch.requests]
         self._readers = [reader() for _ in self._texts]

@@ -7,7 +7,7 @@ import numpy as np
 
 from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.acceptance.schema import (
-    Profile,
+    AcceptanceProfile,
     SamplingFigures,
     SamplingSettings,
     figures_of,
@@ -33,7 +33,7 @@ def profile_figures(
     }
 
 
-def headline_figures(profile: Profile) -> dict[str, float]:
+def headline_figures(profile: AcceptanceProfile) -> dict[str, float]:
     """The finite figures of an examined draft that a run's record shows."""
     gamma, (headline, greedy) = profile.conditions.gamma, profile.examined
     figures = {

@@ -7,7 +7,7 @@ acceptance rate has collapsed is refused here, however fast it is: it is broken.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.acceptance.schema import Profile
+from pipeline.acceptance.schema import AcceptanceProfile
 from pipeline.config.quantize import Variant
 from pipeline.judgement.at_load import StatedLoad, mean_seconds
 from pipeline.judgement.schema import Standing, StandingVerdict, VariantFigures
@@ -34,7 +34,7 @@ class Contender:
 
 
 def contender(
-    name: Variant, profile: Profile, load: StatedLoad | None, on_dev: Workload | None, gamma: int
+    name: Variant, profile: AcceptanceProfile, load: StatedLoad | None, on_dev: Workload | None, gamma: int
 ) -> Contender:
     """A variant by its examination. `load`: that is stated, with its step costs. `on_dev`: its workload on dev prompts; None for
     a single contender, of which nothing is examined there."""

@@ -6,7 +6,7 @@ from pipeline.acceptance.count_table import BLOCK, CountTable
 from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.acceptance.gains import acceptance_gain, omega_gain, segment_gain
 from pipeline.acceptance.profile import PromptCounts, shared_conversations
-from pipeline.acceptance.schema import Profile, figures_of
+from pipeline.acceptance.schema import AcceptanceProfile, figures_of
 from pipeline.judgement.schema import ComparedFigures, DraftFigures, Gains, GreedyFigures
 
 
@@ -19,7 +19,9 @@ def compared_figures(counts: Sequence[PromptCounts], gamma: int, confidence: flo
     return ComparedFigures(**figures_of(tally.figures(confidence)), domains=tally.domains(gamma, confidence))
 
 
-def draft_figures(profile: Profile, counts: Sequence[PromptCounts], gamma: int, confidence: float) -> DraftFigures:
+def draft_figures(
+    profile: AcceptanceProfile, counts: Sequence[PromptCounts], gamma: int, confidence: float
+) -> DraftFigures:
     """The figures of an examined draft. `counts`: those of its prompts that are compared."""
     greedy = profile.greedy
     return DraftFigures(

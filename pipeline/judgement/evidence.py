@@ -9,7 +9,7 @@ from pipeline.acceptance.count_table import CountTable
 from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.profile_file import NotExamined, ProfileWithCounts
 from pipeline.acceptance.rounds import CONVENTIONS
-from pipeline.acceptance.schema import Figures, Profile, SamplingSettings
+from pipeline.acceptance.schema import AcceptanceProfile, Figures, SamplingSettings
 from pipeline.acceptance.step_times import StepTimes
 from pipeline.config.evaluate import ConventionName
 from pipeline.config.gate import GateConfig
@@ -76,7 +76,7 @@ class Compared:
     """The results of the rules, over the prompts of `counts`. `dropped`: prompts of the candidate that were seen in training."""
 
     judgement: Judgement
-    profiles: Mapping[Side, Profile]
+    profiles: Mapping[Side, AcceptanceProfile]
     counts: Mapping[Side, CountTable]
     dropped: int
     benefit: Benefit | None

@@ -11,7 +11,7 @@ from pipeline.planning.earlier_runs import Measurements
 from pipeline.planning.forecast import Forecast
 from pipeline.planning.savings import Saving, savings_of
 from pipeline.planning.throughput import Origin, sizes_of, throughput
-from pipeline.planning.trial_runs import Measured
+from pipeline.planning.trial_runs import TrialCosts
 from pipeline.planning.work import Amounts, Work, generated_by_split, work_of
 from pipeline.running.jobs import PROMPTS_JOB, Job, jobs_of
 
@@ -58,7 +58,7 @@ class Estimate:
     sharded_bytes: float | None  # the same with distill.shard, where that is off and there are several processes
 
 
-def estimate(config: Config, counted: Forecast, known: Measurements, measured: Measured | None) -> Estimate:
+def estimate(config: Config, counted: Forecast, known: Measurements, measured: TrialCosts | None) -> Estimate:
     """`known`: of earlier runs; `measured`: of small runs of this config, if they were made."""
     amounts, sizes = amounts_of(config, counted, known), sizes_of(config, known)
     works, jobs = work_of(config, amounts), list[JobEstimate]()
@@ -131,7 +131,7 @@ def _whole(
     amounts: Amounts,
     assumptions: list[Assumption],
     differences: dict[str, list[str]],
-    measured: Measured | None,
+    measured: TrialCosts | None,
     parameters: float | None,
 ) -> Estimate:
     timed = [job for job in jobs if job.seconds is not None]
@@ -191,7 +191,7 @@ def _peak(jobs: Sequence[JobEstimate]) -> float:
     return peak
 
 
-def _is_on_cpu(config: Config, jobs: Sequence[JobEstimate], measured: Measured | None) -> bool:
+def _is_on_cpu(config: Config, jobs: Sequence[JobEstimate], measured: TrialCosts | None) -> bool:
     """Whether processes of this machine share its cores, as far as is known."""
     on_cpu = config.device == "cpu" or any(" on cpu" in job.why for job in jobs)
     return on_cpu or (measured is not None and not measured.total.gpu_bytes)

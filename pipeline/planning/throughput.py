@@ -7,7 +7,7 @@ from pipeline.config.root import Config
 from pipeline.drafts.kinds import PLAIN, Kind
 from pipeline.planning.earlier_runs import Measurements
 from pipeline.planning.same_inputs import draft_kind
-from pipeline.planning.trial_runs import Measured
+from pipeline.planning.trial_runs import TrialCosts
 from pipeline.planning.work import FORWARD, Work, training_flops
 
 Origin = Literal["stated", "measured", "earlier", "FLOPs", "shared", "unknown"]
@@ -41,7 +41,7 @@ def sizes_of(config: Config, known: Measurements) -> Sizes:
 
 
 def throughput(
-    job: str, work: Work, config: Config, known: Measurements, measured: Measured | None, sizes: Sizes
+    job: str, work: Work, config: Config, known: Measurements, measured: TrialCosts | None, sizes: Sizes
 ) -> Throughput:
     """What is stated goes before what was measured, and that before an estimate by FLOPs."""
     stated, key = _stated(work, config)

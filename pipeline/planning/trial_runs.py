@@ -59,7 +59,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class TrialCosts:
     """Estimated cost of the whole run, and the memory for serving its drafts."""
 
     jobs: dict[str, Cost]
@@ -72,7 +72,7 @@ class Measured:
     target_parameters: float | None = None
 
 
-def measure(config: Config, counted: Forecast, store: Store, progress: Progress) -> Measured:
+def measure(config: Config, counted: Forecast, store: Store, progress: Progress) -> TrialCosts:
     """The small runs have a temporary store inside `store`. They log nowhere else, register nothing and have no champion.
     UnderstudyError where one fails, UsageError where there are too few rows, or none that can be read."""
     if config.plan.rows is not None:
@@ -86,7 +86,7 @@ def measure(config: Config, counted: Forecast, store: Store, progress: Progress)
         served = _served(config, Store(last / _STORE))
         serving = _serving(config, Store(last / _STORE), served)
     jobs, total = extrapolate(trials[0], trials[1])
-    return Measured(
+    return TrialCosts(
         jobs=jobs,
         total=total,
         serving_bytes=serving,

@@ -37,7 +37,7 @@ _PERPLEXITY_WINDOWS = 48
 
 
 @dataclass(frozen=True)
-class Training:
+class ModelTraining:
     """Text, steps and learning rate of one training."""
 
     label: str
@@ -62,7 +62,7 @@ def make_reference_pair(
     tokens = {name: _tokens(tokenizer, documents) for name, documents in train.items()}
     unseen = {name: _tokens(tokenizer, documents) for name, documents in held_out.items()}
 
-    def part(name: str, model: Callable[[], LlamaForCausalLM], training: Training) -> LlamaForCausalLM:
+    def part(name: str, model: Callable[[], LlamaForCausalLM], training: ModelTraining) -> LlamaForCausalLM:
         def train() -> LlamaForCausalLM:
             progress.line(f"pair: training the reference pair: {training.label} ({training.steps} steps)")
             return train_model(model(), training, recipe, device, progress)
@@ -76,15 +76,15 @@ def make_reference_pair(
     before = part(
         "target_before",
         lambda: new_model(first, recipe, tokenizer, seed),
-        Training("target", tokens["modules"], first.steps, first.learning_rate, seed),
+        ModelTraining("target", tokens["modules"], first.steps, first.learning_rate, seed),
     )
     part(
         "draft",
         lambda: new_model(base, recipe, tokenizer, seed + 1),
-        Training("base draft", tokens["modules"], base.steps, base.learning_rate, seed + 1),
+        ModelTraining("base draft", tokens["modules"], base.steps, base.learning_rate, seed + 1),
     )
     figures = perplexities(before, "before")  # before fine-tuning, which changes this model in place
-    fine_tuning = Training(
+    fine_tuning = ModelTraining(
         "fine-tuned target", tokens["tests"], recipe.fine_tune_steps, recipe.fine_tune_learning_rate, seed + 2
     )
     figures |= perplexities(part("target", lambda: before, fine_tuning), "after")
@@ -143,7 +143,7 @@ def new_model(
 
 
 def train_model(
-    model: LlamaForCausalLM, training: Training, recipe: ReferenceRecipe, device: torch.device, progress: Progress
+    model: LlamaForCausalLM, training: ModelTraining, recipe: ReferenceRecipe, device: torch.device, progress: Progress
 ) -> LlamaForCausalLM:
     """Next-token training on random windows: a short warm-up, then a cosine to a tenth of the peak learning rate.
 

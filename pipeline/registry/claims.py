@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.registry.port import Port, Prompt
+from pipeline.registry.port import Port, RegistryPrompt
 from pipeline.store.processes import has_ended, machine, running_process
 
 STALE_SECONDS = 600.0
@@ -58,7 +58,7 @@ class Held:
 def take(port: Port, change: int, facts: Mapping[str, str]) -> Claim | Held:
     """Claim change number `change` of the port's model, or return the claim of its holder. `facts` become tags, for people to
     read."""
-    earlier: list[Prompt] = []  # generations
+    earlier: list[RegistryPrompt] = []  # generations
     for generation in range(1, _MOST_GENERATIONS):
         name = _model_name(port.name, change, generation)
         if _create(port, name, facts):
@@ -128,20 +128,20 @@ def _ticks() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def _held(claim: Prompt) -> Held:
+def _held(claim: RegistryPrompt) -> Held:
     holder, at = (claim.tags.get(_TAG + key, "unknown") for key in ("holder", "at"))
     return Held(claim.name, f"{holder} since {at}")
 
 
-def _is_stale(held: Prompt) -> bool:
+def _is_stale(held: RegistryPrompt) -> bool:
     return time.time() - held.created > STALE_SECONDS or _has_died(held)
 
 
-def _may_take_over(held: Prompt, own: Prompt | None) -> bool:
+def _may_take_over(held: RegistryPrompt, own: RegistryPrompt | None) -> bool:
     """Whether a claim was stale when `own`, of the next generation, was created."""
     return _has_died(held) or (own is not None and own.created - held.created > STALE_SECONDS)
 
 
-def _has_died(held: Prompt) -> bool:
+def _has_died(held: RegistryPrompt) -> bool:
     is_here = held.tags.get(_TAG + "machine") == machine()
     return is_here and has_ended(held.tags.get(_TAG + "process", "")) is True

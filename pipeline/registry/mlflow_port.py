@@ -9,7 +9,7 @@ from pipeline.errors import RegistryUnavailable, UnderstudyError
 from pipeline.registry.aliases import Alias, Entry, ModelTag, VersionTag, Write
 from pipeline.registry.mlflow_client import EXISTS, MISSING, Location, answering, client_for, error_code
 from pipeline.registry.packaging import Package, register
-from pipeline.registry.port import Port, Prompt, VersionRecord
+from pipeline.registry.port import Port, RegistryPrompt, VersionRecord
 
 _IS_PROMPT = "tags.`mlflow.prompt.is_prompt` = 'true'"
 _PAGE = 1000
@@ -88,13 +88,13 @@ class MlflowPort:
             raise
         return True
 
-    def prompt(self, name: str) -> Prompt | None:
+    def prompt(self, name: str) -> RegistryPrompt | None:
         prompt = _or_none(lambda: self._client.get_prompt(name))
         if prompt is not None and prompt.name != name:
             raise self._foreign(f"{prompt.name!r}", name)
         return None if prompt is None else self._prompt(prompt)
 
-    def prompts(self, prefix: str) -> list[Prompt]:
+    def prompts(self, prefix: str) -> list[RegistryPrompt]:
         listed = f"name LIKE '{prefix}%' AND {_IS_PROMPT}"
         return [self._prompt(model) for model in self._pages(self._client.search_registered_models, listed)]
 
@@ -117,10 +117,10 @@ class MlflowPort:
                 raise self._foreign(f"version {number[:_MOST_DIGITS]!r} of {self.name}", "a number")
         return dict(sorted(tags.items(), key=lambda item: int(item[0])))
 
-    def _prompt(self, model: Any) -> Prompt:
+    def _prompt(self, model: Any) -> RegistryPrompt:
         if not model.creation_timestamp:  # a claim without one would be taken for an abandoned one
             raise RegistryUnavailable(f"MLflow at {self._location.uri} does not state when {model.name} was made")
-        return Prompt(str(model.name), dict(model.tags), int(model.creation_timestamp) / 1000)
+        return RegistryPrompt(str(model.name), dict(model.tags), int(model.creation_timestamp) / 1000)
 
     def _pages(self, search: Callable[..., Any], wanted: str) -> Iterator[Any]:
         """Everything that a search of MLflow finds, page by page. RegistryUnavailable where it has no end."""

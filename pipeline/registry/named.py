@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pipeline.acceptance.schema import Profile, read_profile
+from pipeline.acceptance.schema import AcceptanceProfile, read_profile
 from pipeline.config.quantize import UNQUANTIZED, Variant
 from pipeline.config.root import Config
 from pipeline.config.stored import run_config
@@ -120,7 +120,7 @@ class Draft:
         return self.given or KINDS[self.profile.draft.kind]
 
     @property
-    def profile(self) -> Profile:
+    def profile(self) -> AcceptanceProfile:
         """The figures of the stored examination."""
         return read_profile(self.examination.path)
 

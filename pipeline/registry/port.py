@@ -22,7 +22,7 @@ class VersionRecord:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class RegistryPrompt:
     """A claim as the registry has it. `created`: seconds since 1970, by the clock of the server."""
 
     name: str
@@ -60,10 +60,10 @@ class Port(Protocol):
     def create_prompt(self, name: str, tags: Mapping[str, str], description: str) -> bool:
         """False if there is a prompt or a model of that name."""
 
-    def prompt(self, name: str) -> Prompt | None:
+    def prompt(self, name: str) -> RegistryPrompt | None:
         """None if there is none of that name."""
 
-    def prompts(self, prefix: str) -> list[Prompt]:
+    def prompts(self, prefix: str) -> list[RegistryPrompt]:
         """Those whose names begin with `prefix`."""
 
     def delete_prompt(self, name: str) -> None:

@@ -44,7 +44,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoreEntry:
     """Something in the store that could be deleted. `why`: what it is kept for; empty if for nothing."""
 
     path: Path
@@ -106,18 +106,18 @@ class _Keeper:
         wanted = set(stages)
         self.keep([name for name, manifest in self._manifests.items() if manifest.stage in wanted], why)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StoreEntry]:
         problems = []
         for name, path in self._paths.items():
             if name in self._manifests:
                 stage, why = self._manifests[name].stage, self._why.get(name, "")
             else:
                 stage, why = name.partition("-")[0], f"no {MANIFEST}"
-            problems.append(Entry(path, stage, _size(path), why))
+            problems.append(StoreEntry(path, stage, _size(path), why))
         return problems
 
 
-def why_kept(store: Store, policy: Policy) -> list[Entry]:
+def why_kept(store: Store, policy: Policy) -> list[StoreEntry]:
     """All artifacts, unfinished work and parts, and downloaded champions, with why they are kept: one function for each reason.
     RegistryUnavailable where MLflow does not answer: then nobody knows what registered drafts need."""
     for run in unreadable_runs(store):
@@ -168,7 +168,7 @@ def _keep_for_baselines(keeper: _Keeper, policy: Policy) -> None:
         keeper.keep([f"generate-{read_baseline(raw, str(path)).conditions.completions}"], "baseline")
 
 
-def delete(store: Store, entries: Iterable[Entry]) -> list[Entry]:
+def delete(store: Store, entries: Iterable[StoreEntry]) -> list[StoreEntry]:
     """Delete what is kept for nothing; call it within the lock in which `why_kept` decided. Returns what was deleted.
 
     An artifact that a run is building at this moment is left alone.
@@ -247,31 +247,31 @@ def _kept(records: Sequence[RunRecord], policy: Policy) -> list[RunRecord]:
     return [*ended[max(0, len(ended) - policy.runs) :], *young]
 
 
-def _unfinished(store: Store) -> list[Entry]:
+def _unfinished(store: Store) -> list[StoreEntry]:
     """Directories of killed runs. One that was written to within a day may be continued."""
     unused = []
     for path in sorted(store.work.glob("*")):
         young = time.time() - _last_change(path) < DAY
         why = "changed within a day" if young else "running run" if store.is_locked(path.name) else ""
-        unused.append(Entry(path, "work", _size(path), why))
+        unused.append(StoreEntry(path, "work", _size(path), why))
     return unused
 
 
-def _parts(store: Store) -> list[Entry]:
+def _parts(store: Store) -> list[StoreEntry]:
     """Claims, unfinished parts and kept ones of tasks that were killed: the next one on the same artifact removes them too."""
     return [
-        Entry(path, "parts", _size(path), "changed within a day" if time.time() - _last_change(path) < DAY else "")
+        StoreEntry(path, "parts", _size(path), "changed within a day" if time.time() - _last_change(path) < DAY else "")
         for path in sorted(store.parts.glob("*"))
     ]
 
 
-def _champions(store: Store, needed: set[str]) -> list[Entry]:
+def _champions(store: Store, needed: set[str]) -> list[StoreEntry]:
     """Champions that were downloaded; they can be downloaded again."""
     left = []
     for path in sorted(store.champions.glob("*")):
         partial = re.match(r"\.", path.name) and time.time() - _last_change(path) < DAY
         why = "champion" if path.name in needed else "changed within a day" if partial else ""
-        left.append(Entry(path, "champions", _size(path), why))
+        left.append(StoreEntry(path, "champions", _size(path), why))
     return left
 
 

@@ -18,7 +18,7 @@ from pipeline.registry.mlflow_runs import log_watch
 from pipeline.registry.registry import champion_lock, registry_for
 from pipeline.store.artifacts import Store
 from pipeline.store.files import content_key
-from pipeline.watch.compared import Compared, compared
+from pipeline.watch.compared import ComparedCount, compared
 from pipeline.watch.drift_notice import drift_notice
 from pipeline.watch.findings import Findings
 from pipeline.watch.lines import clock, compared_text, paying_line, reference_line, state_line, status_line
@@ -26,7 +26,7 @@ from pipeline.watch.log_counts import source_of
 from pipeline.watch.metrics import WatchMetrics
 from pipeline.watch.own_requests import OwnRequests
 from pipeline.watch.prediction import ServedDraft, check_countable, served
-from pipeline.watch.reading import Look, Reader
+from pipeline.watch.reading import EngineReader, Look
 from pipeline.watch.share import short
 from pipeline.watch.state import STATE, WatchState, all_states, new_state
 from pipeline.watch.watcher import Costs, changes, learned, with_look
@@ -45,7 +45,7 @@ class Watch:
     name: str
     progress: Progress
     findings: Findings
-    _reader: Reader | None = None
+    _reader: EngineReader | None = None
     _reported: Sequence[str] = ()
     _unsent: str = ""  # why the last notice was not accepted
 
@@ -60,7 +60,7 @@ class Watch:
             log, sources = self.config.watch.log, self.config.corpus.sources
             logged = None if log is None else source_of(Path(log), sources)
             canaries = OwnRequests(self.store, self.name)
-            self._reader = Reader(self.config.watch, served_draft.engine, canaries, before.own.reader, logged)
+            self._reader = EngineReader(self.config.watch, served_draft.engine, canaries, before.own.reader, logged)
         look, reader = self._reader.read(now)
         if self.store.is_locked(lock := champion_lock(self.name)):  # replicas load another draft, one after another
             dropped = f"{self.name}: the champion is being changed ({self.store.holder(lock)}): this look is not tested"
@@ -139,13 +139,13 @@ class Watch:
                 f"that of this one is in {STATE.path(self.store, key)}"
             )
 
-    def _goes_on_from(self, states: Mapping[str, WatchState], wanted: Compared, served_draft: ServedDraft) -> str:
+    def _goes_on_from(self, states: Mapping[str, WatchState], wanted: ComparedCount, served_draft: ServedDraft) -> str:
         """The key of the state that the looks of now go on from; empty where there is none."""
         return next(
             (key for key, state in states.items() if state.looks and self._goes_on(state, wanted, served_draft)), ""
         )
 
-    def _goes_on(self, state: WatchState, wanted: Compared, served_draft: ServedDraft) -> bool:
+    def _goes_on(self, state: WatchState, wanted: ComparedCount, served_draft: ServedDraft) -> bool:
         known = state.known_compared
         if known is not None and not known.is_of(wanted):
             return False

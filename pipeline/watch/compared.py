@@ -12,7 +12,7 @@ from pipeline.watch.prediction import ServedDraft
 
 
 @stored
-class Compared:
+class ComparedCount:
     """What looks compare with what. `places`: the URLs of the endpoints, or the path of the log where there are none. `engine`:
     the engine, and the model that is watched there. `is_predicted`: whether the counts have a prediction."""
 
@@ -22,7 +22,7 @@ class Compared:
     rule: Rule
     is_predicted: Flag
 
-    def is_of(self, other: "Compared") -> bool:
+    def is_of(self, other: "ComparedCount") -> bool:
         """Whether looks at the one go on from those at the other."""
         same = (self.reads, self.engine, self.rule, self.is_predicted)
         if same != (other.reads, other.engine, other.rule, other.is_predicted):
@@ -41,10 +41,10 @@ def watched(engine: str, settings: WatchConfig) -> str:
     return f"{engine} {settings.model or ''}".strip()
 
 
-def compared(settings: WatchConfig, served_draft: ServedDraft) -> Compared:
+def compared(settings: WatchConfig, served_draft: ServedDraft) -> ComparedCount:
     """What the config as it is now compares."""
     urls = tuple(endpoint.url for endpoint in settings.endpoints)
-    return Compared(
+    return ComparedCount(
         reads="endpoints" if urls else "log",
         places=urls or (str(settings.log),),
         engine=watched(served_draft.engine, settings),

@@ -31,7 +31,7 @@ class Left:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replica:
+class WatchedReplica:
     """What the looks before have found at an endpoint. `seen`: when it last had counters, in Unix seconds. `engines`, `left`: by
     rank. `asked`: the number of the last canary that is left out (`own_requests.py`); None in a state of an earlier version."""
 
@@ -48,7 +48,7 @@ class Increment:
     canaries since then."""
 
     counts: Counts | None
-    after: Replica
+    after: WatchedReplica
     problems: tuple[str, ...] = ()
     came: tuple[str, ...] = ()
     left_out: int = 0
@@ -58,7 +58,7 @@ class _Contradiction(Exception):
     """The counters of two looks do not fit each other. The text names how."""
 
 
-def increment(page: Page, before: Replica | None, engine: WatchedEngine, now: float) -> Increment:
+def increment(page: Page, before: WatchedReplica | None, engine: WatchedEngine, now: float) -> Increment:
     """The sum over the engines of a page. An engine whose counters contradict each other is left out, and named in `problems`."""
     names = FACTS[engine].counters
     counted_engines, problems, after = list[Counts](), list[str](), dict[str, Totals]()
@@ -93,7 +93,7 @@ def increment(page: Page, before: Replica | None, engine: WatchedEngine, now: fl
     total = sum(counted_engines[1:], counted_engines[0]) if counted_engines else None
     known = {} if before is None else before.engines
     came = tuple(rank for rank in page.engines if rank not in known)
-    replica = Replica(
+    replica = WatchedReplica(
         seen=now, engines=after, left={rank: kept_totals for rank, kept_totals in left.items() if kept_totals}
     )
     return Increment(counts=total, after=replica, problems=tuple(problems), came=came)
@@ -131,7 +131,7 @@ def _came_back(past: Totals, left: Sequence[Left], totals: Totals) -> Left | Non
     return nearest if not _follows(past, totals) or grown(nearest.totals) < grown(past) else None
 
 
-def forget(replicas: Mapping[str, Replica], now: float, seconds: float, most: int) -> dict[str, Replica]:
+def forget(replicas: Mapping[str, WatchedReplica], now: float, seconds: float, most: int) -> dict[str, WatchedReplica]:
     """The replicas that were seen in the last `seconds`, and of these the `most` that were seen last."""
     kept = [(url, replica) for url, replica in replicas.items() if now - replica.seen <= seconds]
     return dict(sorted(kept, key=lambda item: item[1].seen)[-most:])

@@ -17,7 +17,7 @@ from pipeline.store.artifacts import Store
 from pipeline.store.parsing import Count, Text, format_of, stored
 from pipeline.store.state_files import StateFile
 from pipeline.watch.exposition import Page, Total
-from pipeline.watch.increments import Increment, Replica, increment
+from pipeline.watch.increments import Increment, WatchedReplica, increment
 from pipeline.watch.scraping import Scrape, Scraper
 
 # Of the latest canaries, and of the engines whose counters they read; a look that has missed more leaves out what was counted
@@ -103,7 +103,12 @@ class OwnRequests:
 
 
 def of_traffic(
-    page: Page, past: Replica | None, url: str, askings: Sequence[CanaryCounters], engine: WatchedEngine, now: float
+    page: Page,
+    past: WatchedReplica | None,
+    url: str,
+    askings: Sequence[CanaryCounters],
+    engine: WatchedEngine,
+    now: float,
 ) -> Increment:
     """What `increment` gives, without what was counted while canaries asked. What lies between counters that are not known is
     left out, and reported."""

@@ -12,7 +12,7 @@ from pipeline.store.locks import NotFree
 from pipeline.store.parsing import Number, Text
 from pipeline.watch.compared import watched
 from pipeline.watch.followed_files import LogPositions, follow
-from pipeline.watch.increments import Replica, forget
+from pipeline.watch.increments import WatchedReplica, forget
 from pipeline.watch.log_counts import LogCounts
 from pipeline.watch.own_requests import OwnRequests, of_traffic
 from pipeline.watch.scraping import Scraper
@@ -47,11 +47,11 @@ class ReaderState:
 
     time: Number | None = None
     watched: Text = ""
-    replicas: Mapping[Text, Replica] = field(default_factory=dict)  # by URL
+    replicas: Mapping[Text, WatchedReplica] = field(default_factory=dict)  # by URL
     log: LogPositions | None = None
 
 
-class Reader:
+class EngineReader:
     """Reads production. What cannot be read is a problem in the look, and never an exception.
 
     Counts are those of the engines' counters; where no endpoints are configured, those of the log's rows, with the
@@ -108,7 +108,7 @@ class Reader:
 
     def _counters(
         self, now: float, problems: list[str], notes: list[str]
-    ) -> tuple[Counts | None, float | None, Mapping[str, Replica]]:
+    ) -> tuple[Counts | None, float | None, Mapping[str, WatchedReplica]]:
         """The counts and the requests in decode on an engine, over all replicas that answer. One that came after the first look
         is noted: its counts so far are of no known time."""
         replicas, counted, running, left_out = dict(self._state.replicas), list[Counts](), list[float](), 0

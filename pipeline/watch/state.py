@@ -10,7 +10,7 @@ from math import inf
 from pipeline.store.artifacts import Store
 from pipeline.store.parsing import Amount, Count, Moment, Text, format_of, stored
 from pipeline.store.state_files import StateFile
-from pipeline.watch.compared import Compared
+from pipeline.watch.compared import ComparedCount
 from pipeline.watch.drift import SIDES, Drift, Outside, started
 from pipeline.watch.moved import Recent
 from pipeline.watch.reading import ReaderState
@@ -48,11 +48,11 @@ class WatchState:
     last: Mapping[Text, Last] = field(default_factory=dict)
     told: Mapping[Text, Text] = field(default_factory=dict)
     looks: Count = 0
-    compared: Compared | None = None
+    compared: ComparedCount | None = None
     champion: Text = ""
 
     @property
-    def known_compared(self) -> Compared | None:
+    def known_compared(self) -> ComparedCount | None:
         """What the looks so far have compared; of an earlier version by the state of its reader. None where nothing states it."""
         if self.compared is not None or not self.looks:
             return self.compared
@@ -60,7 +60,7 @@ class WatchState:
         places = tuple(self.reader.replicas) or log
         if not places:  # all replicas were down for days
             return None
-        return Compared(
+        return ComparedCount(
             reads="endpoints" if self.reader.replicas else "log",
             places=places,
             engine=self.reader.watched,

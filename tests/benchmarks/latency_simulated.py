@@ -168,11 +168,11 @@ def _requests(tokens: int, load: float, traces: Any) -> int:
 
 
 def _simulated(step_costs: Any, traces: Any, lengths_N: Any, rate: float, requests: int, seed: int) -> Any:
-    from pipeline.latency.load.simulation import Replica, simulate
+    from pipeline.latency.load.simulation import SimulatedReplica, simulate
 
     context = round(float((traces.prompt_tokens_W + traces.tokens_W / 2).mean()))
     steps = step_costs.steps(len(lengths_N), context, step_costs.max_gamma)
-    replica = Replica(steps, step_costs.prefills, lambda count: int(lengths_N[count - 1]))
+    replica = SimulatedReplica(steps, step_costs.prefills, lambda count: int(lengths_N[count - 1]))
     return simulate(replica, traces, rate, requests, seed).steady_state()
 
 

@@ -22,7 +22,7 @@ from pipeline.latency.costs.measurements import Measurement
 from pipeline.latency.costs.server_facts import ServerFacts
 from pipeline.latency.load.plan import Goal, make_plan
 from pipeline.latency.load.prediction import SimulatedLatency
-from pipeline.latency.load.simulation import Replica, Traces, simulate
+from pipeline.latency.load.simulation import SimulatedReplica, Traces, simulate
 from pipeline.latency.load.workload import constant_acceptance_workload, make_traces, server_capacity
 from tests.benchmarks.figures import write
 
@@ -128,7 +128,7 @@ def _simulated(
 ) -> dict[str, Any]:
     """The least number of replicas whose p95 is met, searched from `near`, and whether a neighbour is within two standard errors
     of the target. Requests choose a replica at random, so one replica with its share of them is enough."""
-    replica = Replica(known.steps(known.max_requests, 0), known.prefills, lambda count: gamma)
+    replica = SimulatedReplica(known.steps(known.max_requests, 0), known.prefills, lambda count: gamma)
 
     @cache
     def late(replicas: int) -> tuple[float, float]:

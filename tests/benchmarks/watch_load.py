@@ -152,7 +152,7 @@ def _read(url: str, looks: int) -> dict[str, Any]:
     from pipeline.config.watch import WatchConfig
     from pipeline.store.artifacts import Store
     from pipeline.watch.own_requests import OwnRequests
-    from pipeline.watch.reading import Reader, ReaderState
+    from pipeline.watch.reading import EngineReader, ReaderState
 
     form = TypeAdapter(ReaderState)
     row = json.loads(next(line for line in _ROW.read_text().splitlines() if "num_spec_steps" in line))
@@ -168,7 +168,9 @@ def _read(url: str, looks: int) -> dict[str, Any]:
             urllib.request.urlopen(f"{url}/advance").read()
             _write_log(log, row, look)
             before = time.process_time()
-            observation, state = Reader(settings, "vllm", own, form.validate_json(stored)).read(_BEGAN + SECONDS * look)
+            observation, state = EngineReader(settings, "vllm", own, form.validate_json(stored)).read(
+                _BEGAN + SECONDS * look
+            )
             stored = form.dump_json(state)
             began += time.process_time() - before
             problems += len(observation.problems)

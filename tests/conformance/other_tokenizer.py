@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from pipeline.config.loading import load_config
 from pipeline.models.saving import save_model, save_tokenizer
 from pipeline.progress import Progress
-from pipeline.reference.recipe import Training, new_model, train_model
+from pipeline.reference.recipe import ModelTraining, new_model, train_model
 from pipeline.reference.text import read_text
 
 _TOKENS = 1500
@@ -32,7 +32,7 @@ def write_other_draft(out: Path, steps: int) -> None:
     ids = [[*one, tokenizer.eos_token_id] for one in tokenizer(texts, add_special_tokens=False)["input_ids"]]
     tokens = torch.tensor([token for row in ids for token in row])
     model = new_model(recipe.draft, recipe, tokenizer, 1)
-    training = Training("draft of another tokenizer", tokens, steps, recipe.draft.learning_rate, 1)
+    training = ModelTraining("draft of another tokenizer", tokens, steps, recipe.draft.learning_rate, 1)
     train_model(model, training, recipe, torch.device("cpu"), Progress())
     save_model(model, out)
     save_tokenizer(tokenizer, out)

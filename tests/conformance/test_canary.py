@@ -31,7 +31,7 @@ from pipeline.progress import Progress
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import find_built, read_runs
 from pipeline.watch.own_requests import OwnRequests
-from pipeline.watch.reading import Reader
+from pipeline.watch.reading import EngineReader
 from tests.conformance.engines import Engine
 from tests.conformance.exported import export_champion
 from tests.conformance.served_vllm import ServedVllm
@@ -210,7 +210,7 @@ def _falls(site: Site, url: str, seed: int) -> bool:
 def _rate(site: Site, url: str, prompts: Sequence[Sequence[int]], limit: int) -> float:
     """The examined acceptance rate that the engine counts for these prompts."""
     own = OwnRequests(site.store, "nobody")
-    reader = Reader(WatchConfig.model_validate({"endpoints": [url], "engine": "vllm"}), "vllm", own)
+    reader = EngineReader(WatchConfig.model_validate({"endpoints": [url], "engine": "vllm"}), "vllm", own)
     reader.read(time.time())
     ServedVllm(url, "target").complete(prompts, limit, at_once=4)
     time.sleep(0.1)

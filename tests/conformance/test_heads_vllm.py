@@ -38,7 +38,7 @@ from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.speculation.target_states import TargetStates
 from pipeline.store.artifacts import Store
 from pipeline.watch.own_requests import OwnRequests
-from pipeline.watch.reading import Reader
+from pipeline.watch.reading import EngineReader
 from tests.conformance.cases import stack
 from tests.conformance.engines import Engine, vllm_job
 from tests.conformance.exported import PROMPTS, Exported, export_draft, trained
@@ -368,7 +368,7 @@ def _canary(exported: Exported, url: str, place: Path, idle: bool) -> tuple[int,
 
 def _check_traffic(exported: Exported, url: str, place: Path) -> None:
     config, store = load_config(_watched(exported, url, place, idle=False)), Store(place / "store")
-    reader = Reader(config.watch, "vllm", OwnRequests(store, registered_name(config)))
+    reader = EngineReader(config.watch, "vllm", OwnRequests(store, registered_name(config)))
     reader.read(1.0)
     prompts, engine = [item.prompt.tolist() for item in exported.completions[:8]], ServedVllm(url, "target")
     names, counted = asdict(exported.expected.counters), 0

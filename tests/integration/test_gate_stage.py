@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.acceptance.profile_file import write_profile
-from pipeline.acceptance.schema import FILE, Profile, read_profile
+from pipeline.acceptance.schema import FILE, AcceptanceProfile, read_profile
 from pipeline.config.gate import LoadConfig
 from pipeline.config.loading import load_config
 from pipeline.drafts.directory import TrainedOn
@@ -129,7 +129,9 @@ def test_a_draft_that_cannot_be_examined_is_a_refusal_and_no_traceback(smoke: Sm
     TrainedOn(frozenset()).write(tmp_path / "champion")
     found = read_profile(inputs["examination_base"])
     with RowFile(tmp_path / "broken" / FILE, ["deployed"]) as rows:
-        write_profile(rows, Profile(draft=found.draft, conditions=found.conditions, broken="another tokenizer"))
+        write_profile(
+            rows, AcceptanceProfile(draft=found.draft, conditions=found.conditions, broken="another tokenizer")
+        )
     inputs |= {"champion": tmp_path / "champion", "examination_champion": inputs["examination_base"]}
     inputs[side] = tmp_path / "broken"
     context = stage_context(config, "gate", place.store, tmp_path / "out", inputs=inputs, digests=digests)

@@ -16,7 +16,7 @@ def explain(
 
     Compares the rule of thumb with the exact formula and shows where the rule of thumb is wrong.
     """
-    from pipeline.commands.tables.latency_explain import Example, print_explanation
+    from pipeline.commands.tables.latency_explain import WorkedExample, print_explanation
     from pipeline.errors import UsageError
 
     for option, value in (("--plain-ms", plain_ms), ("--verify-ms", verify_ms), ("--draft-ms", draft_ms)):
@@ -26,4 +26,4 @@ def explain(
         raise UsageError(
             f"--verify-ms {verify_ms:g}: must be at least --plain-ms ({plain_ms:g}); a pass over more tokens takes no less time"
         )
-    print_explanation(Example(plain_ms, verify_ms, draft_ms, gamma, acceptance_rate))
+    print_explanation(WorkedExample(plain_ms, verify_ms, draft_ms, gamma, acceptance_rate))

@@ -17,7 +17,7 @@ COLUMNS = ("figure", "prompts", "A", "B", "B - A")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class ComparedDrafts:
     """Figures of two drafts, `candidate` the other one, and the differences, other minus one."""
 
     gamma: int
@@ -29,7 +29,7 @@ class Compared:
     gains: Gains
 
 
-def compare_examined(one: ExaminedCounts, other: ExaminedCounts, *, gamma: int, domain: str | None) -> Compared:
+def compare_examined(one: ExaminedCounts, other: ExaminedCounts, *, gamma: int, domain: str | None) -> ComparedDrafts:
     """`other` is compared with `one`. UsageError for a domain without prompts; raises as `compare`."""
     theirs, ours = unseen_prompts(one, other)
     left_out = len(one.counts) - len(theirs)
@@ -39,7 +39,7 @@ def compare_examined(one: ExaminedCounts, other: ExaminedCounts, *, gamma: int, 
         if not ours:
             raise UsageError(f"--domain {domain}: no prompt of it; there are {', '.join(known)}; name one of them")
     gamma, confidence = min(gamma, len(ours[0].calls)), one.conditions.settings.confidence
-    return Compared(
+    return ComparedDrafts(
         gamma=gamma,
         confidence=confidence,
         left_out=left_out,
@@ -53,7 +53,7 @@ def compare_examined(one: ExaminedCounts, other: ExaminedCounts, *, gamma: int, 
     )
 
 
-def print_comparison(labels: Sequence[str], comparison: Compared) -> None:
+def print_comparison(labels: Sequence[str], comparison: ComparedDrafts) -> None:
     """Print the comparison to stdout."""
     out = Report()
     out.line(f"A: {labels[0]}")

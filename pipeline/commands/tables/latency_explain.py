@@ -24,7 +24,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Example:
+class WorkedExample:
     """Forward times at batch size 1, in ms."""
 
     plain: float  # the target over one token
@@ -39,7 +39,7 @@ class Example:
         return ForwardTimes({1 + gamma: self.plain + gamma * each for gamma in range(most + 1)}, self.draft)
 
 
-def print_explanation(example: Example) -> None:
+def print_explanation(example: WorkedExample) -> None:
     """Print the explanation to stdout."""
     out = Report()
     for line in _explanation(example):
@@ -56,7 +56,7 @@ def print_explanation(example: Example) -> None:
     out.text(_break_even(example, times, most))
 
 
-def _break_even(example: Example, times: ForwardTimes, most: int) -> str:
+def _break_even(example: WorkedExample, times: ForwardTimes, most: int) -> str:
     """The break-even acceptance rate at the given draft length, and at the best one."""
     own, best = (break_even_acceptance(times, gammas) for gammas in ([example.gamma], range(1, most + 1)))
     if best is None:
@@ -69,7 +69,7 @@ def _break_even(example: Example, times: ForwardTimes, most: int) -> str:
     )
 
 
-def _explanation(example: Example) -> list[str]:
+def _explanation(example: WorkedExample) -> list[str]:
     alpha, gamma = example.alpha, example.gamma
     round_ms = example.times(gamma).round(gamma)
     exact, rule = iid_tokens_per_call(alpha, gamma), rule_of_thumb_tokens(alpha, gamma)

@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.commands.tables.console import Report
 from pipeline.config.quantiles import quantile_name
 from pipeline.latency.load.closed_loop import ClosedLoop
-from pipeline.latency.load.plan import NextMeasurement, Option, Plan
+from pipeline.latency.load.plan import NextMeasurement, Option, ReplicaPlan
 
 _NONE, _MILLION = "-", 1_000_000
 
@@ -20,7 +20,7 @@ COLUMNS = _columns("p95", "cost/1M")
 
 
 def print_plan(
-    plan: Plan, measure: NextMeasurement | None, tokens: float, replica_cost: float | None, notes: Sequence[str]
+    plan: ReplicaPlan, measure: NextMeasurement | None, tokens: float, replica_cost: float | None, notes: Sequence[str]
 ) -> None:
     """Print the plan to stdout. `tokens`: mean output length; `replica_cost`: the cost of a replica in an hour."""
     out, goal, best = Report(), plan.goal, plan.best
@@ -54,7 +54,7 @@ def print_plan(
         out.text(note)
 
 
-def _answer(plan: Plan) -> str:
+def _answer(plan: ReplicaPlan) -> str:
     goal, best = plan.goal, plan.best
     asked = f"{goal.rate:g} requests/s within {goal.seconds:g} s ({quantile_name(goal.quantile)})"
     if best is None:
@@ -118,7 +118,9 @@ def _named(option: Option) -> str:
     return "a schedule" if option.name == "schedule" else f"draft length {option.name}"
 
 
-def plan_json(plan: Plan, measure: NextMeasurement | None, tokens: float, replica_cost: float | None) -> dict[str, Any]:
+def plan_json(
+    plan: ReplicaPlan, measure: NextMeasurement | None, tokens: float, replica_cost: float | None
+) -> dict[str, Any]:
     """All figures; null: no number of replicas is enough, or unknown. Costs are per million output tokens."""
     goal = plan.goal
     return {
@@ -154,7 +156,9 @@ def plan_json(plan: Plan, measure: NextMeasurement | None, tokens: float, replic
     }
 
 
-def plot_plan(plan: Plan, curves: Mapping[int, Sequence[ClosedLoop]], tokens: float, gpus: int, path: Path) -> None:
+def plot_plan(
+    plan: ReplicaPlan, curves: Mapping[int, Sequence[ClosedLoop]], tokens: float, gpus: int, path: Path
+) -> None:
     """Tokens per second of a GPU against those of one user, by draft length; a star: the plan's best option, with the load of its
     replicas. A dotted line: a request of the mean length that takes as long as the target."""
     import matplotlib as mpl

@@ -9,7 +9,7 @@ from pipeline.distillation.learning_curve import LearningCurve
 if TYPE_CHECKING:  # `show` imports this module and should not wait for the code that reads prompts
     from pipeline.planning.estimate import Estimate, JobEstimate
     from pipeline.planning.forecast import Forecast
-    from pipeline.planning.trial_runs import Cost, Measured
+    from pipeline.planning.trial_runs import Cost, TrialCosts
 
 COLUMNS = ("job", "tokens in", "tokens out", "disk", "time", "throughput", "from")
 _MOST_NAMED = 3  # jobs, where the others are all
@@ -86,7 +86,7 @@ def _endpoints(count: int) -> str:
     return "endpoint" if count == 1 else "endpoints"
 
 
-def print_estimate(estimate: "Estimate", measured: "Measured | None") -> None:
+def print_estimate(estimate: "Estimate", measured: "TrialCosts | None") -> None:
     """Print a table of the jobs, totals, what more machines save, and the assumptions to stdout."""
     out = Report()
     columns = (*COLUMNS, *(MEMORY if measured else ()))
@@ -102,7 +102,7 @@ def print_estimate(estimate: "Estimate", measured: "Measured | None") -> None:
         out.text(f"  {assumption.what}: {_figure(assumption.value)} ({assumption.source}; {assumption.key})", indent=4)
 
 
-def _row(job: "JobEstimate", measured: "Measured | None") -> list[str]:
+def _row(job: "JobEstimate", measured: "TrialCosts | None") -> list[str]:
     speed = "" if job.per_second is None else f"{_figure(job.per_second)} {job.unit}/s"
     cells = [
         job.job,
@@ -116,7 +116,7 @@ def _row(job: "JobEstimate", measured: "Measured | None") -> list[str]:
     return cells + _memory(measured, measured.jobs.get(job.job) if measured else None)
 
 
-def _total_row(estimate: "Estimate", measured: "Measured | None") -> list[str]:
+def _total_row(estimate: "Estimate", measured: "TrialCosts | None") -> list[str]:
     cells = [
         "all jobs",
         "",
@@ -129,7 +129,7 @@ def _total_row(estimate: "Estimate", measured: "Measured | None") -> list[str]:
     return cells + _memory(measured, measured.total if measured else None)
 
 
-def _memory(measured: "Measured | None", cost: "Cost | None") -> list[str]:
+def _memory(measured: "TrialCosts | None", cost: "Cost | None") -> list[str]:
     if measured is None:
         return []
     sizes = ["" if cost is None else _size(cost.memory_bytes)]
@@ -213,7 +213,7 @@ def _sources(estimate: "Estimate") -> Iterator[str]:
         yield f"the throughputs of run {run} may not hold here, because settings differ: {', '.join(differences)}"
 
 
-def _serving(measured: "Measured") -> str:
+def _serving(measured: "TrialCosts") -> str:
     variants = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in measured.serving_bytes.items())
     requests = "request" if measured.batch == 1 else "requests"
     return (

@@ -85,7 +85,7 @@ class NextMeasurement:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReplicaPlan:
     """Options, the cheapest first."""
 
     goal: Goal
@@ -105,7 +105,7 @@ class Plan:
         return enough if len(enough) > 1 else []
 
 
-def make_plan(workload: Workload, step_costs: StepCosts, cap: int, goal: Goal) -> Plan:
+def make_plan(workload: Workload, step_costs: StepCosts, cap: int, goal: Goal) -> ReplicaPlan:
     """Plain decoding, each measured draft length, and the schedule by batch size, where these were measured."""
     lengths = {
         "none" if gamma == 0 else str(gamma): np.full(cap, gamma) for gamma in measured_lengths(workload, step_costs)
@@ -114,7 +114,7 @@ def make_plan(workload: Workload, step_costs: StepCosts, cap: int, goal: Goal) -
     if len(set(schedule_N.tolist())) > 1:
         lengths[SCHEDULE] = schedule_N
     options = [_Server(workload, step_costs, lengths_N, goal).option(name) for name, lengths_N in lengths.items()]
-    return Plan(
+    return ReplicaPlan(
         goal,
         sorted(
             options, key=lambda option: (option.replicas or inf, option.least or inf, option.seconds or option.alone)
@@ -122,7 +122,7 @@ def make_plan(workload: Workload, step_costs: StepCosts, cap: int, goal: Goal) -
     )
 
 
-def next_measurement(workload: Workload, step_costs: StepCosts, plan: Plan) -> NextMeasurement | None:
+def next_measurement(workload: Workload, step_costs: StepCosts, plan: ReplicaPlan) -> NextMeasurement | None:
     """What would narrow the interval of the first option most; None if it is one number already, or no number with all errors in
     favour."""
     first = plan.options[0]

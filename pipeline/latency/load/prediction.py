@@ -15,7 +15,7 @@ from pipeline.latency.load.closed_loop import ClosedLoop, closed_loop
 from pipeline.latency.load.measured_losses import MeasuredLosses, measured_losses
 from pipeline.latency.load.queueing import Latency, latency
 from pipeline.latency.load.schedule import DraftOption, draft_lengths, request_seconds
-from pipeline.latency.load.simulation import COUNTED, Replica, simulate
+from pipeline.latency.load.simulation import COUNTED, SimulatedReplica, simulate
 from pipeline.latency.load.workload import Workload, make_traces, server_capacity
 
 Floats = NDArray[np.float64]
@@ -194,7 +194,9 @@ def predict(
     )
     speculative_limit = speculative.stability_limit * replicas
     step_GN = step_costs.steps(len(lengths_N), round(workload.context), workload.max_gamma)
-    replica = Replica(step_GN, step_costs.prefills, lambda count: int(lengths_N[count - 1]), step_costs.first_steps)
+    replica = SimulatedReplica(
+        step_GN, step_costs.prefills, lambda count: int(lengths_N[count - 1]), step_costs.first_steps
+    )
     points = []
     for rate in sorted(rates or [share * speculative_limit for share in DEFAULT_LOADS]):
         with_drafts = latency_at(rate / replicas, speculative, workload, lengths_N, step_costs.first_steps)

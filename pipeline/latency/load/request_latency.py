@@ -21,12 +21,12 @@ class RequestLatency:
 
     mean: float  # over all requests
     size_S: Floats
-    direct: "Moments"  # of those that found a free place
-    queued: "Moments"  # of those that waited: they start in a full batch
+    direct: "LatencyMoments"  # of those that found a free place
+    queued: "LatencyMoments"  # of those that waited: they start in a full batch
 
 
 @dataclass(frozen=True)
-class Moments:
+class LatencyMoments:
     """Moments of the sojourn time by size."""
 
     mean_S: Floats
@@ -120,14 +120,14 @@ def _normed(weight_M: Floats) -> Floats:
     return np.append(1.0, np.zeros(len(weight_M) - 1))  # nothing is in this class, so it does not matter
 
 
-def _central(raw_3S: Floats, scale: float) -> Moments:
+def _central(raw_3S: Floats, scale: float) -> LatencyMoments:
     """Mean, variance and skewness from the raw moments, in seconds."""
     one_S, two_S, three_S = raw_3S
     variance_S = np.maximum(two_S - one_S**2, 0.0)
     nonzero_S = variance_S > 1e-9 * one_S**2  # smaller values are rounding errors
     third_S = three_S - 3 * one_S * two_S + 2 * one_S**3
     skew_S = np.where(nonzero_S, third_S, 0.0) / np.where(nonzero_S, variance_S, 1.0) ** 1.5
-    return Moments(scale * one_S, scale**2 * variance_S, skew_S)
+    return LatencyMoments(scale * one_S, scale**2 * variance_S, skew_S)
 
 
 def _transitions(capacity: ServerCapacity, arrivals: BatchArrivals, seconds_M: Floats, unit: float) -> _Transitions:

@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Replica:
+class SimulatedReplica:
     """Times of one replica, in seconds."""
 
     step_GN: Floats  # step time by draft length and batch size: [gamma, n - 1]; the last n is the batch cap
@@ -55,7 +55,7 @@ class SimulatedRequests:
 
 
 def simulate(
-    replica: Replica, traces: Traces, rate: float, requests: int, seed: int, replicas: int = 1
+    replica: SimulatedReplica, traces: Traces, rate: float, requests: int, seed: int, replicas: int = 1
 ) -> SimulatedRequests:
     """Simulate `requests` requests, arriving at `rate` per second over all replicas."""
     random = np.random.default_rng(seed)
@@ -105,7 +105,7 @@ class _ReplicaState:
 
     def __init__(
         self,
-        replica: Replica,
+        replica: SimulatedReplica,
         prefill_W: Floats,
         traces: Traces,
         served: SimulatedRequests,

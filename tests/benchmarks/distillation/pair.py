@@ -16,7 +16,7 @@ from transformers import LlamaForCausalLM
 from pipeline.config.pair import DraftShape, ReferenceRecipe, TargetShape
 from pipeline.models.devices import choose_device
 from pipeline.progress import Progress
-from pipeline.reference.recipe import Training, new_model, train_model, train_tokenizer, write_prompts
+from pipeline.reference.recipe import ModelTraining, new_model, train_model, train_tokenizer, write_prompts
 from pipeline.reference.text import Document
 from tests.benchmarks.distillation.domains import DOMAINS, read_domain
 from tests.benchmarks.distillation.place import PLACE
@@ -58,7 +58,7 @@ def _part(name: str) -> Path:
     if not directory.exists():
         tokenizer = _tokenizer()
         begin, seed, steps, rate = _TRAININGS[name]
-        training = Training(name, _tokens(moved=begin is None), steps, rate, seed)
+        training = ModelTraining(name, _tokens(moved=begin is None), steps, rate, seed)
         if begin is None:
             model = LlamaForCausalLM.from_pretrained(PLACE / "target", dtype=torch.float32)
         else:

@@ -20,7 +20,7 @@ from pipeline.config.server import Api
 from pipeline.engines.counts import Counts
 from pipeline.errors import UnderstudyError
 from pipeline.servers.target import ServedModel
-from pipeline.watch.increments import Increment, Replica
+from pipeline.watch.increments import Increment, WatchedReplica
 
 GAMMA, TOKENS = 3, 9
 # The prefill emits the first of 9 tokens, so two rounds of 3 accepted and one of the target's own emit the others.
@@ -48,7 +48,7 @@ def _evidence(
         problem="",
         divergences=[],
         text_tokens=0,
-        counters=None if pooled is None else Increment(counts=pooled, after=Replica(seen=0.0, engines={})),
+        counters=None if pooled is None else Increment(counts=pooled, after=WatchedReplica(seen=0.0, engines={})),
     )
     draft: Any = AlwaysRight(dtype == "float32", margin)
     return draft_evidence(asked, examined, draft, api, ExpectedLengths(exported or (GAMMA,), bool(exported)))

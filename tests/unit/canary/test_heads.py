@@ -23,7 +23,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress
 from pipeline.servers.target import ServedModel
 from pipeline.store.artifacts import Store
-from pipeline.watch.increments import Increment, Replica
+from pipeline.watch.increments import Increment, WatchedReplica
 from tests.fakes import greedy_text, tiny_llama
 from tests.heads import eagle3_draft, medusa_draft
 from tests.standin_pair import HeadSpeculation
@@ -102,7 +102,9 @@ def evidence(draft: CanaryDraft, texts: Any, counts: list[Counts], pooled: bool 
         problem="",
         divergences=[],
         text_tokens=0,
-        counters=Increment(counts=sum(counts[1:], counts[0]), after=Replica(seen=0.0, engines={})) if pooled else None,
+        counters=Increment(counts=sum(counts[1:], counts[0]), after=WatchedReplica(seen=0.0, engines={}))
+        if pooled
+        else None,
     )
     return draft_evidence(asked, slice_, draft, "vllm", ExpectedLengths((GAMMA,), exported=True))
 

@@ -17,7 +17,7 @@ from pipeline.planning.earlier_runs import Lengths, MeasuredJob, Measurements, d
 from pipeline.planning.estimate import Estimate, JobEstimate, estimate
 from pipeline.planning.forecast import forecast
 from pipeline.planning.savings import Saving
-from pipeline.planning.trial_runs import Cost, Measured
+from pipeline.planning.trial_runs import Cost, TrialCosts
 from pipeline.planning.work import Amounts, Work, work_of
 from pipeline.running.jobs import jobs_of
 from pipeline.running.preview import BUILD, REUSE
@@ -43,7 +43,7 @@ def planned(*settings: str) -> Config:
     return load_config(CONFIGS / "llama3.1-70b.yaml", ["plan.rows=300000", RATE, *settings])
 
 
-def estimated(*settings: str, known: Measurements | None = None, measured: Measured | None = None) -> Estimate:
+def estimated(*settings: str, known: Measurements | None = None, measured: TrialCosts | None = None) -> Estimate:
     config = planned(*settings)
     return estimate(config, forecast(config), known or Measurements(), measured)
 
@@ -193,7 +193,7 @@ def test_a_machine_whose_runs_were_on_a_cpu_gains_nothing_by_more_processes() ->
 
     def changed(device: str, measured: Cost | None) -> list[str]:
         known = Measurements(jobs={"corpus": replace(job, device=device)}, differences={"r1": []})
-        found = measured and Measured(jobs={}, total=measured, serving_bytes={}, batch=1, context=1)
+        found = measured and TrialCosts(jobs={}, total=measured, serving_bytes={}, batch=1, context=1)
         return [saving.job for saving in estimate(config, forecast(config), known, found).savings]
 
     gpus = ["generate", "evaluate", "distill", "all jobs"]
@@ -263,7 +263,7 @@ def test_what_is_stated_goes_before_what_was_measured() -> None:
     work = Work(rate="generate", amount=50_000.0, unit="tokens", workers=2.0)
     known = Measurements(jobs={"generate": earlier(work, 100.0)}, differences={"r1": []}, lengths=LENGTHS)
     cost = Cost(seconds=70.0, stored_bytes=1, memory_bytes=1, gpu_bytes=0)
-    measured = Measured(jobs={"generate": cost}, total=cost, serving_bytes={}, batch=1, context=1)
+    measured = TrialCosts(jobs={"generate": cost}, total=cost, serving_bytes={}, batch=1, context=1)
 
     assert 70.0 == pytest.approx(job_of(estimated(known=known, measured=measured), "generate").seconds)
     assert "measured" == job_of(estimated(known=known, measured=measured), "generate").origin
@@ -464,7 +464,7 @@ def test_a_measured_plan_in_words(gpu: int, capsys: pytest.CaptureFixture[str]) 
     cost = Cost(seconds=3_725.0, stored_bytes=2_500_000, memory_bytes=1_200_000_000, gpu_bytes=gpu)
     jobs = {"generate": cost, "corpus": replace(cost, seconds=42.0)}
     serving = {"unquantized": 2.5e9, "int4": 2.1e9}
-    measured = Measured(jobs=jobs, total=cost, serving_bytes=serving, batch=32, context=4096)
+    measured = TrialCosts(jobs=jobs, total=cost, serving_bytes=serving, batch=32, context=4096)
     print_estimate(estimated(measured=measured), measured)
     said = capsys.readouterr().out
 
@@ -488,7 +488,7 @@ def test_a_plan_that_has_measured_does_not_advise_to_measure(capsys: pytest.Capt
     """What the small runs leave out is said to be that; parameters come from the small runs, not from a last run."""
     cost = Cost(seconds=3.0, stored_bytes=1, memory_bytes=1, gpu_bytes=0)
     names = [job.job for job in estimated().jobs if job.job != "promote"]
-    measured = Measured(jobs=dict.fromkeys(names, cost), total=cost, serving_bytes={}, batch=1, context=1)
+    measured = TrialCosts(jobs=dict.fromkeys(names, cost), total=cost, serving_bytes={}, batch=1, context=1)
     known = with_small_runs(Measurements(), None, 5e8, None)
     print_estimate(estimated(known=known, measured=measured), measured)
     said = capsys.readouterr().out

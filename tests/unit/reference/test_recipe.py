@@ -14,7 +14,7 @@ from pipeline.config.pair import DraftShape, ReferenceRecipe, TargetShape
 from pipeline.errors import UnderstudyError
 from pipeline.progress import Progress
 from pipeline.reference.recipe import (
-    Training,
+    ModelTraining,
     make_reference_pair,
     new_model,
     train_model,
@@ -67,7 +67,7 @@ def test_the_earlier_recipe_depends_on_no_default() -> None:
 def test_a_model_learns_its_text_and_the_seed_decides_it(tokenizer: Any) -> None:
     """The same seed gives the same weights, and the loss on the text falls below that of the untrained model."""
     ids = torch.tensor(tokenizer("".join(TEXTS))["input_ids"])
-    training = Training("target", ids, SMALL.target.steps, SMALL.target.learning_rate, seed=3)
+    training = ModelTraining("target", ids, SMALL.target.steps, SMALL.target.learning_rate, seed=3)
     models = [
         train_model(new_model(SMALL.target, SMALL, tokenizer, 3), training, SMALL, torch.device("cpu"), Progress())
         for _ in range(2)

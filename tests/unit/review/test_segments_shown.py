@@ -7,7 +7,7 @@ import pytest
 from pipeline.acceptance.baseline import ExaminedCounts
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.segments import SegmentCounts
-from pipeline.commands.tables.compare import Compared, compare_examined, print_comparison
+from pipeline.commands.tables.compare import ComparedDrafts, compare_examined, print_comparison
 from pipeline.examination.profile_figures import headline_figures
 from pipeline.judgement.comparison import compared_figures, paired_gains
 from pipeline.judgement.schema import BASELINE, CANDIDATE, Decision, TrainingStep
@@ -63,7 +63,7 @@ def test_compare_has_a_row_for_each(capsys: pytest.CaptureFixture[str]) -> None:
     drafts = {CANDIDATE: compared_figures(ours, 5, 0.95), BASELINE: compared_figures(theirs, 5, 0.95)}
     print_comparison(
         ("a", "b"),
-        Compared(gamma=5, confidence=0.95, left_out=0, drafts=drafts, gains=paired_gains(ours, theirs, 0.95)),
+        ComparedDrafts(gamma=5, confidence=0.95, left_out=0, drafts=drafts, gains=paired_gains(ours, theirs, 0.95)),
     )
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "segment tool_call" in line]
     assert "0.500" in row

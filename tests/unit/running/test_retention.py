@@ -13,7 +13,7 @@ from pipeline.commands.store import print_review
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError
-from pipeline.running.retention import Entry, Policy, delete, empty_trash, why_kept
+from pipeline.running.retention import Policy, StoreEntry, delete, empty_trash, why_kept
 from pipeline.store.artifacts import Store
 from pipeline.store.files import write_json
 from pipeline.store.processes import sign_life
@@ -155,10 +155,10 @@ def test_the_table_says_what_is_freed_and_why_the_rest_is_kept(
     """One row for each stage in the order of the loop, and what to do."""
     monkeypatch.setenv("COLUMNS", "100")
     entries = [
-        Entry(Path("distill-a"), "distill", 3_000_000, ""),
-        Entry(Path("corpus-a"), "corpus", 1_000_000, "champion"),
-        Entry(Path("corpus-b"), "corpus", 1_000_000, "kept run"),
-        Entry(Path("corpus-c"), "corpus", 1_000_000, "champion"),
+        StoreEntry(Path("distill-a"), "distill", 3_000_000, ""),
+        StoreEntry(Path("corpus-a"), "corpus", 1_000_000, "champion"),
+        StoreEntry(Path("corpus-b"), "corpus", 1_000_000, "kept run"),
+        StoreEntry(Path("corpus-c"), "corpus", 1_000_000, "champion"),
     ]
     print_review(entries, entries[:1], deleted=False)
     print_review(entries[1:], [], deleted=False)

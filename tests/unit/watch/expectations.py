@@ -13,7 +13,7 @@ from pipeline.engines.facts import FACTS
 from pipeline.export.schema import CounterFigures, Expected, ExportedDraft, ServedFigures
 from pipeline.judgement.schema import TargetSource
 from pipeline.latency.costs.step_costs import StepCosts
-from pipeline.watch.compared import Compared
+from pipeline.watch.compared import ComparedCount
 from pipeline.watch.drift import started
 from pipeline.watch.exposition import Total
 from pipeline.watch.findings import Findings
@@ -99,7 +99,7 @@ def watched_state() -> WatchState:
         last={FIRST: Last(time=1.7e9, share=0.8, predicted=0.7, trials=10.0)},
         told={"drift": "low 1"},
         draft="d",
-        compared=Compared(
+        compared=ComparedCount(
             reads="endpoints", places=("http://one:8000",), engine="vllm", rule="sequential", is_predicted=True
         ),
         champion="d",

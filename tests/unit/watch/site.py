@@ -94,7 +94,7 @@ class Site:
 
 def put_in_place(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what the watch reads and tells."""
-    monkeypatch.setattr(acting, "Reader", site.reader)
+    monkeypatch.setattr(acting, "EngineReader", site.reader)
     monkeypatch.setattr(acting, "served", lambda config: site.served)
     monkeypatch.setattr(acting, "send", site.send)
     monkeypatch.setattr(acting, "log_watch", site.log)

@@ -8,7 +8,7 @@ import pytest
 from pipeline.engines.counts import Counts
 from pipeline.engines.facts import WatchedEngine
 from pipeline.watch.exposition import NotCounters, Page, Total, read_page
-from pipeline.watch.increments import Increment, Replica, forget, increment
+from pipeline.watch.increments import Increment, WatchedReplica, forget, increment
 from tests.standin_metrics import LENGTH, CountingEngine
 from tests.unit.watch.test_exposition import METRICS, damaged
 
@@ -16,7 +16,7 @@ ENGINES = get_args(WatchedEngine)
 BEGAN = 1.7956e9
 
 
-def _look(engine: CountingEngine, before: Replica | None) -> Increment:
+def _look(engine: CountingEngine, before: WatchedReplica | None) -> Increment:
     return increment(read_page(engine.page(), engine.kind), before, engine.kind, BEGAN)
 
 
@@ -227,7 +227,7 @@ def test_a_gateway_that_shows_one_replica_after_another(kind: WatchedEngine, cou
 
 def test_what_is_remembered_is_bounded() -> None:
     """Replicas that were not seen for long are forgotten, and of the others the last are kept."""
-    replicas = {f"http://{number}": Replica(seen=float(number), engines={}) for number in range(10)}
+    replicas = {f"http://{number}": WatchedReplica(seen=float(number), engines={}) for number in range(10)}
     assert ["http://7", "http://8", "http://9"] == list(forget(replicas, 10.0, 3.0, 100))
     assert ["http://8", "http://9"] == list(forget(replicas, 10.0, 100.0, 2))
 
@@ -261,7 +261,7 @@ def test_damaged_pages_give_no_impossible_increments(count: int) -> None:
     """Between any two pages that can be read: nothing is negative, and no more is accepted than was proposed."""
     rng, found = random.Random(37), 0
     engines = [CountingEngine(kind) for kind in ENGINES]
-    before: dict[str, Replica | None] = dict.fromkeys(ENGINES)
+    before: dict[str, WatchedReplica | None] = dict.fromkeys(ENGINES)
     for _ in range(count):
         engine = rng.choice(engines)
         engine.decode(100, (70, 50, 20), requests=2)
@@ -280,6 +280,6 @@ def test_damaged_pages_give_no_impossible_increments(count: int) -> None:
     assert 0 < found < count
 
 
-def _look_of(engine: CountingEngine) -> Replica:
+def _look_of(engine: CountingEngine) -> WatchedReplica:
     engine.decode(1, (1, 1, 1))
     return _look(engine, None).after

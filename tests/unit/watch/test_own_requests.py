@@ -17,9 +17,9 @@ from pipeline.config.watch import WatchConfig
 from pipeline.store.artifacts import Store
 from pipeline.watch import own_requests as module
 from pipeline.watch.exposition import Page, Total, Totals
-from pipeline.watch.increments import Increment, Replica, increment
+from pipeline.watch.increments import Increment, WatchedReplica, increment
 from pipeline.watch.own_requests import ASKINGS, CanaryCounters, OwnRequests, of_traffic
-from pipeline.watch.reading import Reader
+from pipeline.watch.reading import EngineReader
 from pipeline.watch.scraping import Scraper
 from tests.standin_metrics import Answer, CountingEngine, showing
 
@@ -44,10 +44,10 @@ class Site:
             self.settings = WatchConfig.model_validate({"endpoints": [url], "timeout_seconds": 5.0})
             yield self
 
-    def reader(self) -> Reader:
-        return Reader(self.settings, "vllm", self.own)
+    def reader(self) -> EngineReader:
+        return EngineReader(self.settings, "vllm", self.own)
 
-    def read(self, reader: Reader) -> Any:
+    def read(self, reader: EngineReader) -> Any:
         self.looks += 1
         return reader.read(NOW + 300 * self.looks)[0]
 
@@ -216,7 +216,7 @@ def test_a_look_of_an_earlier_version_knows_no_canaries(site: Site) -> None:
     _, state = reader.read(now)
     state = replace(state, replicas={url: replace(one, asked=None) for url, one in state.replicas.items()})
     traffic = site.engine.decode(11, TRAFFIC)
-    seen, _ = Reader(site.settings, "vllm", site.own, state).read(now + 300)
+    seen, _ = EngineReader(site.settings, "vllm", site.own, state).read(now + 300)
     assert (traffic, ()) == (seen.counts, seen.notes)
 
 
@@ -269,5 +269,5 @@ def test_whatever_happens_between_two_looks(events: list[str]) -> None:
     assert expected + unread == counted
 
 
-def _of_traffic(now: Totals, past: Replica, askings: list[CanaryCounters]) -> Increment:
+def _of_traffic(now: Totals, past: WatchedReplica, askings: list[CanaryCounters]) -> Increment:
     return of_traffic(Page(engines={"0": now}), past, "u", askings, "vllm", 0.0)

@@ -14,7 +14,7 @@ from pipeline.engines.counts import Counts
 from pipeline.store.artifacts import Store
 from pipeline.store.json_text import parse_json
 from pipeline.watch.own_requests import OwnRequests
-from pipeline.watch.reading import Reader, ReaderState
+from pipeline.watch.reading import EngineReader, ReaderState
 from tests.standin_metrics import Answer, CountingEngine, showing
 
 NOW = 1.7956e9
@@ -41,9 +41,9 @@ class Fleet:
 
         return answer
 
-    def reader(self, state: ReaderState | None = None, **settings: Any) -> Reader:
+    def reader(self, state: ReaderState | None = None, **settings: Any) -> EngineReader:
         config = WatchConfig.model_validate({"endpoints": self.urls, "timeout_seconds": 5.0} | settings)
-        return Reader(config, "vllm", self.own, state)
+        return EngineReader(config, "vllm", self.own, state)
 
 
 def test_looks_add_up_over_replicas(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_log_alone_and_beside_counters(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
     log.write_text(_row())
     with Fleet(1, tmp_path).served() as fleet:
-        both, alone = fleet.reader(log=str(log)), Reader(WatchConfig(log=str(log)), "vllm", fleet.own)
+        both, alone = fleet.reader(log=str(log)), EngineReader(WatchConfig(log=str(log)), "vllm", fleet.own)
         first = [reader.read(NOW)[0] for reader in (both, alone)]
         assert [None, None] == [one.counts for one in first]
         assert all(() == one.problems for one in first)

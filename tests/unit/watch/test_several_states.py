@@ -19,7 +19,7 @@ from pipeline.watch import acting
 from pipeline.watch.acting import Watch
 from pipeline.watch.compared import compared
 from pipeline.watch.drift import started
-from pipeline.watch.increments import Replica
+from pipeline.watch.increments import WatchedReplica
 from pipeline.watch.lines import drift_lines, figures, status_line
 from pipeline.watch.metrics import WatchMetrics
 from pipeline.watch.prediction import ServedDraft
@@ -271,7 +271,7 @@ def test_a_lost_link_names_the_files_that_know_of_it(site: Site) -> None:
 def test_a_state_of_an_earlier_version_is_gone_on_from(site: Site) -> None:
     """What it compared is what its reader knows."""
     state = replace(watched_state(), looks=5, draft=site.served.digest, compared=None)
-    replicas = {"http://one:8000": Replica(seen=1.0, engines={})}
+    replicas = {"http://one:8000": WatchedReplica(seen=1.0, engines={})}
     of_reader = ReaderState(time=1.0, watched="vllm", replicas=replicas)
     for reader, key in ((of_reader, NAME), (ReaderState(), NAME), (replace(of_reader, watched="sglang"), f"{NAME}@")):
         STATE.write(Store(site.root), replace(state, reader=reader, window=Window()), NAME)

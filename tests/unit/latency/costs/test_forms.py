@@ -12,7 +12,7 @@ from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.fitted import FittedCosts
 from pipeline.latency.costs.forms import choose_form, edge_error, left_out
 from pipeline.latency.costs.measurements import Measurement, read_measurements
-from pipeline.latency.load.simulation import Replica, simulate
+from pipeline.latency.load.simulation import SimulatedReplica, simulate
 from pipeline.latency.load.workload import constant_acceptance_workload, make_traces
 
 LOADS, GAMMAS = (1, 2, 4, 8, 16, 32, 64), (0, 1, 3)
@@ -99,7 +99,9 @@ def test_a_simulated_sweep_gives_its_costs_back(tmp_path: Path) -> None:
     for gamma in GAMMAS:
         traces, length = make_traces(workload, max(gamma, 1)), iid_tokens_per_call(ACCEPTANCE, gamma) if gamma else ""
         for load in loads:
-            replica = Replica(step_GN[:, :load], lambda tokens: PREFILL * (tokens > 0), lambda _, gamma=gamma: gamma)
+            replica = SimulatedReplica(
+                step_GN[:, :load], lambda tokens: PREFILL * (tokens > 0), lambda _, gamma=gamma: gamma
+            )
             served = simulate(replica, traces, 1e9, count := max(100, 12 * load), seed=1)
             outputs_R = OUTPUTS[served.trace_R]
             tpot = (served.finished_R - served.first_token_R).sum() / (outputs_R - 1).sum()

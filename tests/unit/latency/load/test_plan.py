@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.commands.tables.latency_plan import cost_per_million, plan_json
 from pipeline.latency.costs.accuracy import StepAccuracy
-from pipeline.latency.load.plan import Goal, Plan, make_plan, next_measurement
+from pipeline.latency.load.plan import Goal, ReplicaPlan, make_plan, next_measurement
 from pipeline.latency.load.workload import constant_acceptance_workload
 from tests.benchmarks.replica_plans import Known, case, holds
 
@@ -30,7 +30,7 @@ class Uncertain(Known):
         return StepAccuracy(self.inside)
 
 
-def plan(costs: Known, seconds: float, rate: float = 6.0) -> Plan:
+def plan(costs: Known, seconds: float, rate: float = 6.0) -> ReplicaPlan:
     return make_plan(WORKLOAD, costs, 4, Goal(rate, 0.95, seconds))
 
 

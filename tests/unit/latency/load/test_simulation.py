@@ -9,11 +9,13 @@ from pipeline.acceptance.moments import rounds_variance
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
 from pipeline.latency.load.capacity import RequestSizes, ServerCapacity
 from pipeline.latency.load.queueing import latency
-from pipeline.latency.load.simulation import Replica, Traces, simulate
+from pipeline.latency.load.simulation import SimulatedReplica, Traces, simulate
 
 
-def _replica(step_N: list[float], gamma: int = 0, prefill: float = 0.0) -> Replica:
-    return Replica(np.tile(np.array(step_N), (gamma + 1, 1)), lambda tokens: prefill * tokens, lambda count: gamma)
+def _replica(step_N: list[float], gamma: int = 0, prefill: float = 0.0) -> SimulatedReplica:
+    return SimulatedReplica(
+        np.tile(np.array(step_N), (gamma + 1, 1)), lambda tokens: prefill * tokens, lambda count: gamma
+    )
 
 
 def _traces(tokens: list[int], acceptance: float = 0.0, prompt: int = 1) -> Traces:
@@ -111,7 +113,9 @@ def test_requests_go_to_the_replica_with_the_fewest() -> None:
 
 def test_the_draft_length_follows_the_batch() -> None:
     """gamma 1 at batch size 1, gamma 0 at 2: steps take the time of the chosen draft length."""
-    replica = Replica(np.array([[1.0, 1.0], [3.0, 30.0]]), lambda tokens: 0.0 * tokens, lambda count: 2 - count)
+    replica = SimulatedReplica(
+        np.array([[1.0, 1.0], [3.0, 30.0]]), lambda tokens: 0.0 * tokens, lambda count: 2 - count
+    )
     alone = simulate(replica, _traces([3], 1.0), rate=1e-6, requests=1, seed=0)
     both = simulate(replica, _traces([5], 1.0), rate=1e9, requests=3, seed=0)
 
@@ -151,7 +155,7 @@ def test_the_closed_form_predicts_it(load: float, cap: int, prefill: float, requ
     steps_W = expected_rounds(acceptance_WT, tokens_W, gamma, convention).calls_B - 1
     variance_W = rounds_variance(acceptance_WT, tokens_W, gamma, convention)
     capacity = ServerCapacity(steps_W.mean() * step_N, step_N, float(np.mean(prefill * traces.prompt_tokens_W)))
-    replica = Replica(np.tile(step_N, (gamma + 1, 1)), lambda prompt: prefill * prompt, lambda count: gamma)
+    replica = SimulatedReplica(np.tile(step_N, (gamma + 1, 1)), lambda prompt: prefill * prompt, lambda count: gamma)
     rate = load * capacity.stability_limit
 
     found = latency(rate, capacity, RequestSizes(steps_W / steps_W.mean(), variance_W / steps_W.mean() ** 2))
