@@ -1,4 +1,4 @@
-"""A task that makes squares, also as a process of its own: `python -m ... STORE PAUSE PROCESSES`."""
+"""A task that makes squares, also as a process of its own with two workers, which pause in each part: `python -m ... STORE`."""
 
 import sys
 from pathlib import Path
@@ -38,4 +38,4 @@ def make(context: Any, count: int, *accidents: tuple[int, str], pause: float = 0
 
 
 if __name__ == "__main__":
-    make(context_of(Path(sys.argv[1]), ExecutionConfig(local=int(sys.argv[3]))), 4, pause=float(sys.argv[2]))
+    make(context_of(Path(sys.argv[1]), ExecutionConfig(local=2)), 4, pause=60.0)

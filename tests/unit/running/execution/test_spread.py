@@ -1,5 +1,6 @@
 """One list of parts, in one process and in several: what is made, once, and what happens where a worker dies."""
 
+import multiprocessing
 import os
 import platform
 import signal
@@ -24,6 +25,7 @@ from pipeline.running.execution.spread import Spread
 from pipeline.running.parts import Part, Share, Work, drop_parts, kept_parts
 from pipeline.store import worker_processes
 from pipeline.store.processes import own_tag, running_process
+from pipeline.store.worker_processes import environment_of_each
 from tests.unit.running.execution.other_task import context_of, log_of, make
 from tests.unit.running.execution.work import (
     BeginsWithOthers,
@@ -73,45 +75,40 @@ def test_all_parts_are_made_once(context: Begin, execution: ExecutionConfig) -> 
     assert all(one.peak["process"] > 0 for one in here.workers)
 
 
-@pytest.mark.parametrize(("execution", "workers"), [(LOCAL["one process"], 1), (LOCAL["two"], 2)], ids=LOCAL)
-def test_a_worker_loads_once_for_all_lists_of_parts(context: Begin, execution: ExecutionConfig, workers: int) -> None:
-    """Such as the turns of chats: the workers stay, and what they have loaded."""
-    here = context(execution)
-    with Spread(here, work(BeginsWithOthers(log_of(here)))) as spread:
+def test_what_is_loaded_is_kept_for_all_lists_of_parts(context: Begin) -> None:
+    """Such as the turns of chats."""
+    here = context()
+    with Spread(here, work(Squares(log_of(here)))) as spread:
         for count in (4, 8):
             spread.make(squares(count), "squares", "numbers")
 
-    assert (workers, 8) == (times(log_of(here), "opened-cpu-*"), times(log_of(here), "made-*"))
+    assert (1, 8) == (times(log_of(here), "opened-cpu-*"), times(log_of(here), "made-*"))
 
 
 def test_each_process_has_its_gpu_until_the_stage_ends(context: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both GPUs are used, and free for the next stage."""
+    """Both GPUs are used, by workers that load once, and free for the next stage. They share the threads of the machine."""
     monkeypatch.setattr(local, "_gpus", lambda: 2)
+    monkeypatch.setattr(worker_processes, "processors", lambda: 6)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     here = context(LOCAL["two"])
     here.resources.device = "cuda"
     with Spread(here, work(BeginsWithOthers(log_of(here)))) as spread:
-        spread.make(squares(4), "squares", "numbers")
+        for count in (4, 8):
+            spread.make(squares(count), "squares", "numbers")
         workers = [int(path.name.split("-")[-2]) for path in log_of(here).glob("opened-*")]
         assert all(map(running_process, workers))
 
-    assert (1, 1) == (times(log_of(here), "opened-cuda:0-*"), times(log_of(here), "opened-cuda:1-*"))
+    assert (1, 1) == (times(log_of(here), "opened-cuda:0-3-*"), times(log_of(here), "opened-cuda:1-3-*"))
+    assert (2, 8) == (len(workers), times(log_of(here), "made-*"))
     assert not any(map(running_process, workers))
+    assert "OMP_NUM_THREADS" not in os.environ
 
 
-@pytest.mark.parametrize(("given", "threads"), [(None, "3"), ("5", "5")])
-def test_processes_share_the_threads_of_the_machine(
-    given: str | None, threads: str, context: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Unless the user has said how many each computes in; afterwards the command's own are as before."""
+def test_a_user_may_say_in_how_many_threads_each_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the variable that holds for the command itself."""
     monkeypatch.setattr(worker_processes, "processors", lambda: 6)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if given is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", given)
-    here = context(LOCAL["two"])
-
-    assert 0 == make(here, 2)
-    assert times(log_of(here), f"opened-cpu-{threads}-*") == times(log_of(here), "opened-*") > 0
-    assert given == os.environ.get("OMP_NUM_THREADS")
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert "5" == environment_of_each(2)["OMP_NUM_THREADS"]
 
 
 @pytest.mark.parametrize("execution", LOCAL.values(), ids=LOCAL)
@@ -142,27 +139,20 @@ def test_a_worker_that_dies_is_named_and_its_part_made_again(
     assert all("was killed by SIGKILL while it made 3, which is made again" in line for line in lines)
 
 
-def test_a_part_that_kills_three_workers_fails_by_its_name(context: Begin) -> None:
-    """Bounded: a part that cannot be made ends the stage. What is done is kept, nothing else is left."""
+def test_what_a_killed_worker_has_written_is_no_part(context: Begin) -> None:
+    """It has written all files of it, with half of their content: run again, the part is missing. Three workers are enough: a
+    part that cannot be made ends the stage by its name. What is done is kept, nothing else is left."""
     here = context(LOCAL["two"])
 
     with pytest.raises(
         UnderstudyError, match=r"^4: 3 workers died while they made it, the last one \(worker . .*SIGKILL"
     ):
-        make(here, 5, (4, "kill-9"))
+        make(here, 5, (4, "spoil-3"))
     assert 3 == times(log_of(here), "made-4-*")
     assert expected(range(4)) == contents(here.out)
     assert [] == _left(here)
-
-
-def test_what_a_killed_worker_has_written_is_no_part(context: Begin) -> None:
-    """It has written all files of it, with half of their content: run again, the part is missing."""
-    here = context(LOCAL["two"])
-    with pytest.raises(UnderstudyError, match=r"^1: 3 workers died"):
-        make(here, 2, (1, "spoil-3"))
-    assert expected([0]) == contents(here.out)
-    assert 0 == make(here, 2)
-    assert expected(range(2)) == contents(here.out)
+    assert 0 == make(here, 5)
+    assert expected(range(5)) == contents(here.out)
 
 
 @pytest.mark.parametrize("execution", LOCAL.values(), ids=LOCAL)
@@ -221,18 +211,23 @@ def test_shares_are_made_apart_and_all_of_them_are_all(context: Begin) -> None:
     assert 9 == times(log_of(context()), "made-*")
 
 
-def _start_other(here: Any, pause: float, processes: int = 1, **options: Any) -> subprocess.Popen[bytes]:
-    call = [
-        sys.executable,
-        "-m",
-        "tests.unit.running.execution.other_task",
-        str(here.store),
-        str(pause),
-        str(processes),
-    ]
-    other = subprocess.Popen(call, cwd=Path(__file__).parents[4], **options)
+def _start_other(here: Any) -> subprocess.Popen[bytes]:
+    """A command with two workers, in the middle of its first part."""
+    call = [sys.executable, "-m", "tests.unit.running.execution.other_task", str(here.store)]
+    other = subprocess.Popen(call, cwd=Path(__file__).parents[4], stderr=subprocess.PIPE, start_new_session=True)
     while not times(log_of(here), "made-0-*"):
         assert other.poll() is None
+        time.sleep(0.01)
+    return other
+
+
+def _fork_other(here: Any) -> Any:
+    """Another task without workers, in the middle of its first part: a process that is forked, so that nothing is imported."""
+    given = (context_of(here.store.root, LOCAL["one process"]), 4)
+    other = multiprocessing.get_context("fork").Process(target=make, args=given, kwargs={"pause": 60.0})
+    other.start()
+    while not times(log_of(here), "made-0-*"):
+        assert other.exitcode is None
         time.sleep(0.01)
     return other
 
@@ -248,11 +243,12 @@ def test_two_tasks_make_no_part_twice(
         time.sleep(0.02)
 
     monkeypatch.setattr(module, "time", SimpleNamespace(sleep=look))
-    with _start_other(here, 60.0) as other:
-        assert 0 == make(here, 4)
-        assert expected(range(4)) == contents(here.out)
-        assert 0 == other.wait(30)
+    other = _fork_other(here)
+    assert 0 == make(here, 4)
+    assert expected(range(4)) == contents(here.out)
+    other.join(30)
 
+    assert 0 == other.exitcode
     assert expected(range(4)) == contents(here.out)
     assert 4 == times(log_of(here), "made-*")
     said = capsys.readouterr().err
@@ -264,8 +260,9 @@ def test_two_tasks_make_no_part_twice(
 def test_a_killed_task_leaves_its_part_to_the_next(context: Begin) -> None:
     """On the same machine its claim ends with it."""
     here = context()
-    with _start_other(here, 60.0) as other:
-        other.kill()
+    other = _fork_other(here)
+    other.kill()
+    other.join()
     make(here, 4)
 
     assert expected(range(4)) == contents(here.out)
@@ -276,7 +273,7 @@ def test_a_killed_task_leaves_its_part_to_the_next(context: Begin) -> None:
 def test_workers_end_with_a_command_that_is_killed(context: Begin) -> None:
     """At once, also in the middle of a part: they would keep the memory of a GPU."""
     here = context()
-    with _start_other(here, 60.0, processes=2) as other:
+    with _start_other(here) as other:
         workers = [int(path.name.split("-")[-2]) for path in log_of(here).glob("opened-*")]
         assert other.pid not in workers
         other.kill()
@@ -290,7 +287,7 @@ def test_workers_end_with_a_command_that_is_killed(context: Begin) -> None:
 def test_an_interruption_ends_command_and_workers(context: Begin) -> None:
     """Ctrl-C reaches all of them: the command says so, workers say nothing."""
     here = context()
-    with _start_other(here, 60.0, processes=2, stderr=subprocess.PIPE, start_new_session=True) as other:
+    with _start_other(here) as other:
         os.killpg(other.pid, signal.SIGINT)
         _, said = other.communicate(timeout=30)
     workers = [int(path.name.split("-")[-2]) for path in log_of(here).glob("opened-*")]
@@ -369,11 +366,12 @@ def test_a_part_that_another_task_has_finished_stays_as_it_is(context: Begin) ->
 def test_a_part_that_is_finished_late_adds_nothing_to_what_is_committed(context: Begin) -> None:
     """The directory has been renamed while a task was making its last part."""
     here = context()
-    with _start_other(here, 60.0) as other:
-        here.out.rename(here.out.with_name("committed"))
-        go_on(log_of(here))
-        assert 1 == other.wait(30)
+    other = _fork_other(here)
+    here.out.rename(here.out.with_name("committed"))
+    go_on(log_of(here))
+    other.join(30)
 
+    assert 1 == other.exitcode
     assert {} == contents(here.out.with_name("committed"))
     assert not here.out.exists()
     assert [] == _left(here)
