@@ -50,6 +50,17 @@ def texts(target: Any) -> list[tuple[list[int], list[int]]]:
     return [(prompt, greedy_text(target, prompt, TOKENS, VOCABULARY)) for prompt in prompts]
 
 
+@pytest.fixture(scope="module")
+def head(target: Any, make: Callable[[Any], Any]) -> Any:
+    return make(target)
+
+
+@pytest.fixture(scope="module")
+def counts(head: Any, texts: Any) -> list[Counts]:
+    """Of an engine that serves the head which was examined."""
+    return counted(head, texts)
+
+
 def stale(make: Callable[[Any], Any], target: Any) -> Any:
     """The same head with other weights."""
     head = make(target)
@@ -109,32 +120,31 @@ def evidence(draft: CanaryDraft, texts: Any, counts: list[Counts], pooled: bool 
     return draft_evidence(asked, slice_, draft, "vllm", ExpectedLengths((GAMMA,), exported=True))
 
 
-@pytest.mark.parametrize("pooled", [False, True])
 def test_the_examined_head_is_told_from_a_stale_one(
-    target: Any, texts: Any, make: Callable[[Any], Any], pooled: bool
+    target: Any, texts: Any, make: Callable[[Any], Any], head: Any, counts: list[Counts]
 ) -> None:
     """The engine's counts are those of the head that it serves, whether by request or of all together."""
-    head, other = make(target), stale(make, target)
-    right, wrong = counted(head, texts), counted(other, texts)
-    assert right != wrong
+    other = stale(make, target)
+    wrong = counted(other, texts)
+    assert counts != wrong
     draft = examined(head)
     assert draft.exact  # whatever the head is stored in, it is computed in its target's format
-    found = [about_draft(evidence(draft, texts, counts, pooled)) for counts in (right, wrong)]
-    assert ["as_examined", "not_as_examined"] == [one.verdict for one in found]
-    assert "as_examined" == about_draft(evidence(examined(other), texts, wrong, pooled)).verdict
+    for pooled in (False, True):
+        found = [about_draft(evidence(draft, texts, one, pooled)) for one in (counts, wrong)]
+        assert ["as_examined", "not_as_examined"] == [one.verdict for one in found]
+    assert "as_examined" == about_draft(evidence(examined(other), texts, wrong)).verdict
 
 
 def test_what_a_head_chose_is_kept(
-    target: Any,
     texts: Any,
-    make: Callable[[Any], Any],
+    head: Any,
+    counts: list[Counts],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The target is loaded for new answers alone, which a line says; another draft begins anew."""
-    head, store = make(target), Store(tmp_path)
-    counts = counted(head, texts)
+    store = Store(tmp_path)
     first = evidence(examined(head, store), texts[:3], counts[:3])
     assert "so the target is loaded here for 3 answers; what it chose is kept in" in capsys.readouterr().err
     assert 3 * TOKENS * GAMMA < len(KEPT.path(store, NAME).read_text()) < 4000  # small
@@ -155,10 +165,10 @@ def test_what_a_head_chose_is_kept(
     assert [1, 4] == asked_for
 
 
-def test_kept_choices_that_are_damaged(target: Any, texts: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [medusa_draft], scope="module")
+def test_kept_choices_that_are_damaged(texts: Any, head: Any, counts: list[Counts], tmp_path: Path) -> None:
     """The line names the file and what to do; the answer about the target is given all the same."""
-    head, store = eagle3_draft(target), Store(tmp_path)
-    counts = counted(head, texts)
+    store = Store(tmp_path)
     evidence(examined(head, store), texts, counts)
     path = KEPT.path(store, NAME)
     path.write_text(path.read_text().replace('"argmax": "', '"argmax": "00'))

@@ -11,7 +11,7 @@ from pipeline.acceptance.schema import Figure
 from pipeline.judgement.at_load import StatedLoad
 from pipeline.judgement.benefit import benefit_at_load
 from pipeline.judgement.rule_result import PASS, RuleResult
-from pipeline.judgement.schema import CANDIDATE, PLAIN
+from pipeline.judgement.schema import CANDIDATE, PLAIN, Benefit
 from pipeline.latency.load.closed_loop import closed_loop
 from pipeline.latency.load.prediction import predict
 from pipeline.registry.run_content import decision_points
@@ -67,10 +67,14 @@ class Axes(Charts):
         return axes
 
 
-def test_tokens_per_second_are_known_at_each_draft_length() -> None:
+@pytest.fixture(scope="module")
+def found() -> Benefit:
+    return benefit_at_load(WORKLOAD, LOAD)
+
+
+def test_tokens_per_second_are_known_at_each_draft_length(found: Benefit) -> None:
     """Those of a load test with so many requests: of one user and of the replica. The engine's length is among them where it was
     not measured."""
-    found = benefit_at_load(WORKLOAD, LOAD)
     loop = closed_loop(WORKLOAD, LOAD.step_costs, np.full(16, 2), 16)
     apart = benefit_at_load(WORKLOAD, replace(LOAD, step_costs=fit_without(2)))
 
@@ -86,34 +90,34 @@ def fit_without(gamma: int) -> Any:
     return replace(costs, measured_requests={length: (1, 16) for length in range(4) if length != gamma})
 
 
-def test_the_chart_has_the_stated_load_and_the_limits() -> None:
+def test_the_chart_has_the_stated_load_and_the_limits(found: Benefit) -> None:
     """A limit is the tokens per second of a request of mean length that takes as long; the load, those that arrive."""
-    benefit = benefit_at_load(WORKLOAD, LOAD)
-    drawn: Any = Axes({PLAIN: "Plain decoding", CANDIDATE: "x"}).tokens_by_draft_length(benefit, 200, {"p95 4 s": 4.0})
+    drawn: Any = Axes({PLAIN: "Plain decoding", CANDIDATE: "x"}).tokens_by_draft_length(found, 200, {"p95 4 s": 4.0})
     lines = {line.get_label(): line for line in drawn.lines}
 
     assert [(50.0, 300.0)] == [tuple(at) for at in lines["p95 4 s"].get_xydata()]
     assert {"Plain decoding", "γ = 1", "γ = 2", "γ = 3"} < lines.keys()
-    assert [(one.each, one.all) for one in benefit.by_draft_length[3]] == [
+    assert [(one.each, one.all) for one in found.by_draft_length[3]] == [
         tuple(at) for at in lines["γ = 3"].get_xydata()
     ]
     assert [300.0, 300.0] in [list(line.get_ydata()) for line in drawn.lines]
 
 
-def test_the_page_has_tokens_per_second_as_a_chart_and_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_tokens_per_second_as_a_chart_and_as_a_table(
+    monkeypatch: pytest.MonkeyPatch, found: Benefit
+) -> None:
     """The caption names a star only where there are limits; a decision of before has neither chart nor table."""
     monkeypatch.setattr(Charts, "_svg", _labels)
-    benefit = benefit_at_load(WORKLOAD, LOAD)
     limited, free, old = (
         review_page(make_decision(benefit=one, rules=rules), make_example_set("one"))
         for one, rules in (
-            (benefit, LIMITS),
-            (benefit, []),
-            (replace(benefit, output_tokens=None, by_draft_length={}), LIMITS),
+            (found, LIMITS),
+            (found, []),
+            (replace(found, output_tokens=None, by_draft_length={}), LIMITS),
         )
     )
     (last,) = re.findall(r"<div>16</div></th>(.*?)</tr>", limited)
-    at = benefit.by_draft_length[0][-1]
+    at = found.by_draft_length[0][-1]
 
     assert f'<td data-label="Plain decoding">{at.each:.3g} / {at.all:.3g}</td><td data-label="γ = 1">' in last
     assert [(True, True), (True, False), (False, False)] == [

@@ -56,15 +56,28 @@ def _watching(**changes: Any) -> Config:
 @pytest.mark.parametrize(
     ("config", "served"),
     [
+        (_watching(endpoints=["http://staging:8000"]), OTHER_DRAFT),
+        (_watching(model="adapter"), OTHER_DRAFT),
+        (_watching(rule="window"), OTHER_DRAFT),
+        (watch_config(), replace(OTHER_DRAFT, engine="sglang")),
+        (watch_config(), WITHOUT_PREDICTION),
+        (_watching(endpoints=[], log="requests.jsonl"), OTHER_DRAFT),
+    ],
+    ids=["other engines", "another model", "another rule", "another engine", "no prediction", "log"],
+)
+def test_what_is_another_comparison(config: Config, served: ServedDraft) -> None:
+    """Another export alone is none."""
+    assert not compared(config.watch, served).is_of(compared(watch_config().watch, OTHER_DRAFT))
+
+
+@pytest.mark.parametrize(
+    ("config", "served"),
+    [
         (watch_config(), WITHOUT_PREDICTION),
         (watch_config(), OTHER_DRAFT),  # an export by hand: the registry's champion is another one
         (_watching(endpoints=[], log="requests.jsonl"), None),
-        (_watching(endpoints=["http://staging:8000"]), None),
-        (_watching(model="adapter"), None),
-        (_watching(rule="window"), None),
-        (_watching(engine="sglang", draft_length=3), ServedDraft("sglang", None)),
     ],
-    ids=["no prediction", "another export", "log", "other engines", "another model", "another rule", "another engine"],
+    ids=["no prediction", "another export", "log"],
 )
 def test_only_evidence_ends_a_drift(site: Site, config: Config, served: ServedDraft | None) -> None:
     """A look of the same name that compares something else has a state of its own. What the first found stays, is said, and its

@@ -26,13 +26,13 @@ def _share(name: str, rate: float, trials: float = 2000.0) -> WatchedShare:
 
 
 def _run(
-    counts: WatchedCounts, shares: Callable[[int], list[WatchedShare]], begin: int, end: int
+    counts: WatchedCounts, shares: Callable[[int], list[WatchedShare]], begin: int, end: int, seconds: float = LOOK
 ) -> tuple[WatchedCounts, list[tuple[int, str | None, str]]]:
     """The counts after these looks, and each change: when, which count drifts, and how."""
     told = []
     for look in range(begin, end):
         before = counts.verdict
-        counts = counts.with_look(shares(look), (look + 1) * LOOK, LOOK, SETTINGS)
+        counts = counts.with_look(shares(look), (look + 1) * seconds, seconds, SETTINGS)
         if counts.verdict != before:
             told.append((look, counts.drifting, counts.verdict))
     return counts, told
@@ -85,14 +85,14 @@ def test_hours_of_a_drift_teach_no_count_anything() -> None:
 
 def test_what_was_learned_of_a_count_is_kept_for_a_month() -> None:
     """Looks with and without it may alternate, and an engine may draft another length for days. Time without traffic is none."""
-    known, both = _known(FIRST), [_share(FIRST, 0.7), _share(ALL, 0.5)]
+    known, both, hour = _known(FIRST), [_share(FIRST, 0.7), _share(ALL, 0.5)], 3600.0
     counts, told = _run(known, lambda look: both if look % 200 == 0 else [both[1]], 0, 3 * DAY)
     assert ([], REFERENCE) == (told, counts.by_name[FIRST].drift.reference)
     counts = counts.with_look([both[1]], 90 * 86_400.0, 80 * 86_400.0, SETTINGS)  # the watch did not run
-    counts, _ = _run(counts, lambda look: [], 0, 40 * DAY)
-    counts, _ = _run(counts, lambda look: [both[1]], 0, 29 * DAY)
+    counts, _ = _run(counts, lambda look: [], 0, 40 * 24, hour)
+    counts, _ = _run(counts, lambda look: [both[1]], 0, 29 * 24, hour)
     assert REFERENCE == counts.by_name[FIRST].drift.reference
-    counts, _ = _run(counts, lambda look: [both[1]], 0, DAY)
+    counts, _ = _run(counts, lambda look: [both[1]], 0, 24, hour)
     assert {ALL} == set(counts.by_name)
 
 
