@@ -9,7 +9,6 @@ import pytest
 
 from pipeline.planning import trial_runs
 
-SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
 _SCRIPT = Path(sys.executable).with_name("understudy")
 _INSTALLED = _SCRIPT.exists() and "understudy_cli" in _SCRIPT.read_text()
 COMMANDS = {
@@ -35,11 +34,11 @@ def _run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_foreign_packages_of_our_names_are_not_imported(elsewhere: Path, name: str) -> None:
-    """Every way to start the command reads a config with our own modules."""
-    ended = _run([*COMMANDS[name], "run", str(SMOKE), "--dry-run"], elsewhere)
+    """Every way to start the command reads a store with our own modules."""
+    ended = _run([*COMMANDS[name], "runs", "--store", "s"], elsewhere)
 
     assert (0, "") == (ended.returncode, ended.stderr)
-    assert "evaluate/prompt-lookup" in ended.stdout
+    assert "s: no runs here yet" in ended.stdout
 
 
 def test_the_stages_are_ours_too(elsewhere: Path) -> None:
@@ -75,7 +74,7 @@ def test_an_interruption_of_the_imports_is_one_line() -> None:
         "understudy_cli.main()"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=SMOKE.parents[1]
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
     )
 
     assert (130, "understudy: interrupted\n") == (ended.returncode, ended.stderr)

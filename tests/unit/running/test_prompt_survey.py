@@ -61,7 +61,7 @@ def test_a_label_of_six_requests_stops_no_retraining(tmp_path: Path) -> None:
 
 def test_different_prompts_are_counted_by_domain(tmp_path: Path) -> None:
     """A prompt a hundred times is one prompt, also in another case; more than enough for the gate need not be told apart."""
-    rows = [*_rows(30), *_rows(100, "chat")[:1] * 100, *_rows(9_000, "big")]
+    rows = [*_rows(30), *_rows(100, "chat")[:1] * 100, *_rows(2_000, "big")]
     rows.append({"prompt": "  Prompt  NUMBER 0", "domain": "chat"})
     found = _survey(_config(tmp_path, rows))
     assert {"code": 30, "chat": 1} == {name: count for name, count in found.items() if name != "big"}
