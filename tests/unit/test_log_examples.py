@@ -215,8 +215,13 @@ _ODD_ANSWERS = (
 )
 
 
-@pytest.mark.parametrize("answer", _ODD_ANSWERS)
-@pytest.mark.parametrize("request_", [*_ODD_REQUESTS, json.dumps(ASKED).encode()])
+@pytest.mark.parametrize(
+    ("request_", "answer"),
+    [
+        *((odd, json.dumps(ANSWER).encode()) for odd in _ODD_REQUESTS),
+        *((json.dumps(ASKED).encode(), odd) for odd in _ODD_ANSWERS),
+    ],
+)
 def test_nothing_that_a_client_or_an_engine_sends_raises_in_the_middleware(
     examples: Any, tmp_path: Path, request_: bytes, answer: bytes
 ) -> None:

@@ -99,13 +99,13 @@ def test_a_narrow_terminal_has_the_count_and_the_time_that_is_left(width: int, e
     assert (shown, bar > 0) == (before + "━" * bar + after, "{bar}" in expected)
 
 
-@pytest.mark.parametrize("width", [*range(36, 70), 80, 100, 120, 200])
-def test_no_progress_line_is_wider_than_the_terminal(width: int) -> None:
+def test_no_progress_line_is_wider_than_the_terminal() -> None:
     """Whatever the width; count and time are in it."""
-    before, bar, after = fitted(WORDS, width)
-    assert width >= len(before) + bar + len(after)
-    assert WORDS.count in after
-    assert WORDS.left in after
+    for width in range(36, 201):
+        before, bar, after = fitted(WORDS, width)
+        assert width >= len(before) + bar + len(after)
+        assert WORDS.count in after
+        assert WORDS.left in after
 
 
 def test_a_terminal_draws_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,8 +65,7 @@ def _logits(path: Path) -> torch.Tensor:
     return logits
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("width", [40, 31])
+@pytest.mark.parametrize(("tied", "width"), [(False, 40), (True, 40), (False, 31)])
 def test_a_draft_gets_the_targets_width_and_computes_what_it_did(tmp_path: Path, tied: bool, width: int) -> None:
     """Rows are added or cut; the logits of the pair's tokens stay as they were."""
     before = _logits(_saved(tmp_path, tied))

@@ -29,6 +29,8 @@ from pipeline.registry.aliases import (
 from pipeline.registry.drafts import ALIASES
 from pipeline.registry.history import APPROVE, INTERRUPTED, MOVE, ROLLBACK, Change, read_change
 
+State = tuple[object, ...]
+
 
 def entry_of(versions: int = 3) -> Entry:
     """Registered versions, none of which was promoted."""
@@ -80,7 +82,7 @@ def by_hand(entry: Entry) -> Iterator[Step]:
         yield Step(f"delete {version}", [], replace(entry, aliases=left, versions=versions))
 
 
-def comparable(entry: Entry) -> tuple[object, ...]:
+def comparable(entry: Entry) -> State:
     """The state without numbers and times."""
     known = entry.last_change
     flags = [
@@ -125,21 +127,23 @@ def check(path: tuple[str, ...], before: Entry, step: Step) -> None:
 def test_every_sequence_of_events_keeps_the_promises(versions: int, events: int) -> None:
     """What a change leaves is consistent, also after a kill between any two writes and moves by hand in between."""
     start = entry_of(versions)
-    seen, broken_before = {comparable(start)}, set[tuple[object, ...]]()
+    seen, broken_before = {comparable(start)}, set[State]()
     frontier: list[tuple[tuple[str, ...], Entry]] = [((), start)]
     for _ in range(events):
         reached: list[tuple[tuple[str, ...], Entry]] = []
         for path, entry in frontier:
             ends: list[tuple[str, Entry]] = []
+            unchanged = comparable(entry)
             for step in steps(entry):
                 ends.append((step.name, step.entry))
                 if step.writes:
                     check(path, entry, step)
+                    changed = comparable(step.entry)
                 for done, broken in killed(step, entry):
                     if (state := comparable(broken)) not in broken_before:
                         broken_before.add(state)
                         where = f"{step.name}, killed after {done}"
-                        ends.append((where, check_recovery((*path, where), entry, step, done, broken)))
+                        ends.append((where, check_recovery((*path, where), unchanged, changed, step, done, broken)))
                         ends += [(f"{where}, {one.name}", one.entry.completed) for one in by_hand(broken)]
             for name, end in ends:
                 assert end.announced is None, (*path, name)
@@ -150,17 +154,20 @@ def test_every_sequence_of_events_keeps_the_promises(versions: int, events: int)
     assert len(seen) > 1000
 
 
-def check_recovery(path: tuple[str, ...], before: Entry, step: Step, done: int, broken: Entry) -> Entry:
+def check_recovery(
+    path: tuple[str, ...], unchanged: State, changed: State, step: Step, done: int, broken: Entry
+) -> Entry:
     """A killed change is made or not made, the same however often it is recovered, and its number is used once."""
     repaired = broken.completed
+    state = comparable(repaired)
     begun = any(isinstance(write, Alias) for write in step.writes[:done])
     moved = begun or step.name == "follow"  # there a person has moved the alias
-    assert comparable(repaired) == comparable(step.entry if moved else before), path
+    assert state == (changed if moved else unchanged), path
     assert moved or INTERRUPTED == repaired.history[-1].why, path
     assert [] == recovery(repaired), path
     assert step.entry.change == repaired.change, path
     for half in _halves(broken):  # the recovery is killed too
-        assert comparable(repaired) == comparable(half.completed), path
+        assert state == comparable(half.completed), path
     return repaired
 
 

@@ -202,7 +202,7 @@ def test_ranks_that_come_and_go() -> None:
     assert {"0"} == set(_look(engine, again.after).after.engines)
 
 
-@pytest.mark.parametrize(("kind", "count"), [*((kind, 2) for kind in ENGINES), ("vllm", 3)])
+@pytest.mark.parametrize(("kind", "count"), [*((kind, 2) for kind in ENGINES), ("vllm", 3), ("llama.cpp", 3)])
 def test_a_gateway_that_shows_one_replica_after_another(kind: WatchedEngine, count: int) -> None:
     """Some looks are taken for restarts; from then on nothing counts and the line says why. One replica alone counts again."""
     engines = [CountingEngine(kind, began=BEGAN + 100 * number) for number in range(count)]
