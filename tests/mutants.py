@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 _ANY = ("A", "B")
@@ -258,11 +259,17 @@ def _functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, ast.AST]]
             yield from _functions(node, f"{node.name}.")
 
 
+@cache
+def _sources(root: Path) -> list[tuple[Path, str]]:
+    """Every module and its text, unbroken: it is read once for all breaks."""
+    paths = sorted(path for folder in _SOURCES for path in (root / folder).rglob("*.py"))
+    return [(path, path.read_text(encoding="utf-8")) for path in paths]
+
+
 def broken(one: Break, root: Path) -> tuple[Path, str]:
     """The file that has the function with the expression, and its source once broken. Exactly one function must have it."""
     found, names = [], one.function.split()
-    for path in sorted(path for folder in _SOURCES for path in (root / folder).rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
+    for path, text in _sources(root):
         if not any(f"def {name.split('.')[-1]}(" in text for name in names):
             continue
         tree = ast.parse(text)

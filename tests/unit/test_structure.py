@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.structure import ORDER, PIPELINE, STAGES, all_imports, folder_of, folders, imports, nodes
+from tests.structure import ORDER, PIPELINE, STAGES, all_imports, folder_of, folders, imports, nodes, tree
 
 ROOT = Path(__file__).parents[2]
 MOST_FLOORS = 16
@@ -110,7 +110,7 @@ def test_light_paths_stay_light(paths: tuple[tuple[str, tuple[str, ...]], ...]) 
 
 def _at_import(path: Path) -> Iterator[ast.AST]:
     """The syntax of a module that runs when it is imported, so without bodies of functions and without `TYPE_CHECKING`."""
-    left: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    left: list[ast.AST] = [tree(path)]
     while left:
         node = left.pop()
         yield node

@@ -19,7 +19,7 @@ resource.setrlimit(getattr(resource, sys.argv[1]), (int(sys.argv[2]),) * 2)
 path = Path(sys.argv[3])
 try:
     write_json(path, {"old": 1})
-    write_json(path, {"new": "x" * 100_000_000})
+    write_json(path, {"new": "x" * int(sys.argv[4])})
 except BaseException as error:
     print(explain(error))
 print(path.read_text())
@@ -65,12 +65,15 @@ def test_other_errors_keep_their_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "said"),
-    [("RLIMIT_FSIZE", 10_000, "a file is larger"), ("RLIMIT_AS", 200_000_000, "not enough memory")],
+    ("limit", "value", "written", "said"),
+    [
+        ("RLIMIT_FSIZE", 10_000, 100_000, "a file is larger"),
+        ("RLIMIT_AS", 200_000_000, 100_000_000, "not enough memory"),
+    ],
 )
-def test_a_limit_of_the_process(tmp_path: Path, limit: str, value: int, said: str) -> None:
+def test_a_limit_of_the_process(tmp_path: Path, limit: str, value: int, written: int, said: str) -> None:
     """`ulimit -f` and `ulimit -v`: one line, the old file is kept, and nothing lies beside it."""
-    line = [sys.executable, "-c", _WRITE, limit, str(value), str(tmp_path / "a.json")]
+    line = [sys.executable, "-c", _WRITE, limit, str(value), str(tmp_path / "a.json"), str(written)]
     ended = subprocess.run(line, capture_output=True, text=True, check=True)
     assert said in ended.stdout.splitlines()[0]
     assert '"old": 1' in ended.stdout

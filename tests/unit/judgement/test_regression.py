@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.acceptance.baseline import Conditions, ExaminedCounts, baseline_json, read_baseline
+from pipeline.acceptance.baseline import ExaminedCounts, baseline_json, read_baseline
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts, counts_from_json
 from pipeline.acceptance.segments import SegmentCounts
@@ -20,16 +20,9 @@ from pipeline.judgement.power import power_of
 from pipeline.judgement.regression import Comparison, differing
 from pipeline.store.files import content_key, write_json
 from tests.fakes import counted
+from tests.unit.commands.tables import test_check
 
-CONDITIONS = Conditions(
-    completions="key",
-    completions_sha256="content",
-    target="target",
-    target_dtype="float32",
-    sampling={"temperature": 1.0},
-    evaluate={"convention": "user", "confidence": 0.95, "max_gamma": 5},
-    dtype="float32",
-)
+CONDITIONS = replace(test_check.CONDITIONS, evaluate={"convention": "user", "confidence": 0.95, "max_gamma": 5})
 
 
 def _examined(counts: Sequence[PromptCounts], trained_on: Sequence[str] = ()) -> ExaminedCounts:

@@ -47,13 +47,10 @@ def slow(**changes: Any) -> Decision:
     ],
 )
 def test_an_estimate_below_one_warns(speedup: Measured | None, expected: list[str]) -> None:
-    """With 1 inside the interval nothing says that the draft pays; without a figure nothing is said."""
+    """With 1 inside the interval nothing says that the draft pays; without a figure nothing is said. Of a refused draft
+    the reasons say enough, and nobody serves it."""
     assert expected == speed_warnings(PROMOTE, [], make_speed(speedup))
-
-
-def test_a_refused_draft_has_no_warning() -> None:
-    """Its reasons say enough, and nobody serves it."""
-    assert [] == speed_warnings(REFUSE, [], make_speed(Measured(0.5, 0.4, 0.6)))
+    assert [] == speed_warnings(REFUSE, [], make_speed(speedup))
 
 
 def test_the_stated_load_decides_over_this_machine() -> None:
@@ -177,22 +174,15 @@ def test_step_times_of_an_earlier_draft_are_said_to_be_so() -> None:
     assert "step times of candidate are those of a draft of an earlier run (equal shape)" in headline(decision)
 
 
-def test_the_warning_is_in_the_verdict() -> None:
-    """The first line says it, with a mark of its own."""
-    decision = slow()
-    assert "⚠" == mark(decision)
-    assert f"Passed, but {SLOWER}" == headline(decision)[0]
-
-
 def test_every_renderer_shows_the_warning_and_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    """Page, summary of a run, and description of a registered version."""
+    """Page, summary of a run, and description of a registered version. It is in the verdict: the first line says it, with a mark
+    of its own, and the colour at the verdict is that of something open."""
     decision = slow()
+    assert ("⚠", f"Passed, but {SLOWER}") == (mark(decision), headline(decision)[0])
     print_summary(make_summary(decision=decision))
-    for text in (
-        capsys.readouterr().out,
-        review_page(decision, make_example_set("one")),
-        version_description(decision, "big-draft", "r", "now"),
-    ):
+    page = review_page(decision, make_example_set("one"))
+    assert '<section class="verdict warned"' in page
+    for text in (capsys.readouterr().out, page, version_description(decision, "big-draft", "r", "now")):
         assert SLOWER in text.replace("\\", "")  # Markdown escapes brackets
         assert "5,000 [4,900, 5,100]" in text.replace("\\", "")
         assert "not measurable: turns differ" in text
@@ -214,11 +204,6 @@ def test_why_a_speedup_is_not_measurable_is_said_once_and_outside_the_table(
     assert out.endswith(f"┘\n{line}\n")
     assert 1 == headline(decision).count(line)
     assert f"{line.capitalize()}</p>" in review_page(decision, make_example_set("one"))
-
-
-def test_the_page_of_a_warned_draft_is_not_green() -> None:
-    """The colour at the verdict is that of something open."""
-    assert '<section class="verdict warned"' in review_page(slow(), make_example_set("one"))
 
 
 def test_the_last_lines_of_a_run_are_the_tokens_per_second(capsys: pytest.CaptureFixture[str]) -> None:

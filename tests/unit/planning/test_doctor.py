@@ -342,15 +342,11 @@ def test_cache_of_compiled_code_is_shown_and_not_made(tmp_path: Path, monkeypatc
 
 
 def test_store_is_looked_at_and_not_made(tmp_path: Path) -> None:
-    """A store that does not exist yet is judged by where it would be made."""
+    """A store that does not exist yet is judged by where it would be made. Where a file stands it cannot be written."""
     disk, store = services.storage(tmp_path / "a" / "store")
     assert (disk.mark, store.mark) == ("ok", "ok")
     assert "will be created" in store.found
     assert list(tmp_path.iterdir()) == []
-
-
-def test_store_that_cannot_be_written_is_missing(tmp_path: Path) -> None:
-    """A file stands where the store should be."""
     (tmp_path / "file").touch()
     disk, store = services.storage(tmp_path / "file" / "store")
     assert (store.mark, store.remedy) == ("missing", "choose another one with --store")
@@ -366,34 +362,24 @@ def test_scarce_disk_is_noted_and_a_full_one_missing(
     assert services.storage(tmp_path)[0].mark == mark
 
 
-def test_registry_that_accepts_connections_is_ok(port: int) -> None:
-    """A server is asked for a connection."""
-    assert services.registry(f"http://127.0.0.1:{port}/x") == Check(
-        "registry", "ok", f"http://127.0.0.1:{port}/x accepts connections"
-    )
-
-
-def test_registry_that_does_not_answer_is_missing() -> None:
-    """Nothing listens: without a registry nothing is promoted."""
+def test_a_registry_is_asked_for_a_connection() -> None:
+    """Where nothing listens it is missing: without a registry nothing is promoted."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    check = services.registry(f"http://127.0.0.1:{port}")
+        uri = f"http://127.0.0.1:{server.getsockname()[1]}/x"
+        assert services.registry(uri) == Check("registry", "ok", f"{uri} accepts connections")
+    check = services.registry(uri)
     assert check.mark == "missing"
     assert "MLFLOW_TRACKING_URI" in check.remedy
 
 
 def test_database_is_ok_where_it_is_or_can_be_made(tmp_path: Path) -> None:
-    """SQLite: an existing file, or a directory to make it in; nothing is made."""
+    """SQLite: an existing file, or a directory to make it in; nothing is made. No directory of its name, no file on the way."""
     assert services.registry(f"sqlite:///{tmp_path}/a/mlflow.db").found.endswith("(will be created)")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mlflow.db").touch()
     assert services.registry(f"sqlite:///{tmp_path}/mlflow.db") == Check(
         "registry", "ok", f"SQLite at {tmp_path}/mlflow.db"
     )
-
-
-def test_database_that_cannot_be_made_is_missing(tmp_path: Path) -> None:
-    """A directory of that name, or a file on the way to it."""
     (tmp_path / "file").touch()
     assert services.registry(f"sqlite:///{tmp_path}").mark == "missing"
     assert services.registry(f"sqlite:///{tmp_path}/file/mlflow.db").mark == "missing"

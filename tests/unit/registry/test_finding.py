@@ -1,6 +1,7 @@
 """What a command was given by name is found: in the store, in the registry, here, or on the hub."""
 
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,17 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.chdir(tmp_path)
     found = Store(tmp_path / "store")
     found.create()
-    configs = [load_config(SMOKE, (f"promote.target_name={name}", f"seed={seed}")) for name, seed in _RUNS]
-    for number, config in enumerate(configs):
-        _record(f"r{number}", number, config.model_dump(mode="json")).save(found)
+    for number, config in enumerate(_configs()):
+        _record(f"r{number}", number, config).save(found)
     _record("old", 9, {"name": "smoke"}).save(found)
     return found
 
 
-_RUNS = (("chat", 1), ("chat", 2), ("code", 3))
+@cache
+def _configs() -> list[dict[str, object]]:
+    runs = (("chat", 1), ("chat", 2), ("code", 3))
+    configs = [load_config(SMOKE, (f"promote.target_name={name}", f"seed={seed}")) for name, seed in runs]
+    return [config.model_dump(mode="json") for config in configs]
 
 
 def _record(run: str, second: int, config: dict[str, object]) -> RunRecord:

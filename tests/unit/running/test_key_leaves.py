@@ -97,7 +97,7 @@ KNOWN_BY: dict[str, str] = {
     "quantize.engine": "quantize evaluate gate",  # which variants are made, and examined
     "quantize.variants": "quantize evaluate gate",
     "evaluate": "evaluate",
-    "evaluate.convention": "evaluate gate",
+    "evaluate.convention": "evaluate gate",  # not of distill or quantize: checkpoints are compared by a measure of their own
     "evaluate.gamma": "evaluate gate",
     "evaluate.max_gamma": "evaluate speed gate",
     "evaluate.confidence": "evaluate speed gate",

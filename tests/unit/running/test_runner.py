@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from pipeline.config.loading import load_config
+from pipeline.config.root import Config
 from pipeline.config.stored import given_config, run_config
 from pipeline.drafts import loading
 from pipeline.errors import BrokenDraft, Refused, RegistryUnavailable, UnderstudyError, UsageError
@@ -39,6 +41,11 @@ from tests.pairs import pair_facts
 from tests.unit.latency.costs.test_latency_profile import PROFILE
 
 CONFIG = Path(__file__).parents[3] / "configs" / "smoke.yaml"
+
+
+@cache
+def _config(*overrides: str) -> Config:
+    return load_config(CONFIG, overrides)
 
 
 class _Registry:
@@ -118,7 +125,7 @@ class _World:
         return run
 
     def begin(self, *overrides: str, run_id: str | None = None, verify: bool = False) -> RunRecord:
-        return begin(load_config(CONFIG, overrides), self.store, run_id, Progress(False), verify, self.even_if_refused)
+        return begin(_config(*overrides), self.store, run_id, Progress(False), verify, self.even_if_refused)
 
     def run(self, *overrides: str, first: str = "pair", last: str = "promote", run_id: str | None = None) -> RunRecord:
         record = self.begin(*overrides, run_id=run_id)
@@ -392,7 +399,7 @@ def test_a_run_may_go_on_with_other_resources(world: _World) -> None:
     world.begin("execution.local=4", "distill.processes=2", run_id="r")
     record = require_run(world.store, "r")
     assert (4, 2) == (record.config["execution"]["local"], record.config["distill"]["processes"])
-    assert "r" == join(load_config(CONFIG), world.store, "r").id
+    assert "r" == join(_config(), world.store, "r").id
 
 
 @pytest.fixture
@@ -762,10 +769,10 @@ def test_a_share_joins_a_run_of_its_config(world: _World) -> None:
     with pytest.raises(UsageError, match="corpus is not in"):
         _share_run(world, Share(1, 2)).make("generate")
     with pytest.raises(UsageError, match="r: exists with another config"):
-        join(load_config(CONFIG, ["seed=9"]), world.store, "r")
+        join(_config("seed=9"), world.store, "r")
     with pytest.raises(UsageError, match="no such run"):
-        join(load_config(CONFIG), world.store, "other")
-    assert "r" == join(load_config(CONFIG), world.store, "r").id
+        join(_config(), world.store, "other")
+    assert "r" == join(_config(), world.store, "r").id
 
 
 def test_tasks_work_on_one_stage_at_the_same_time(world: _World) -> None:
@@ -801,7 +808,7 @@ def test_a_share_is_not_begun_where_its_stage_would_not_be(world: _World, own: t
     """Without the GPU that the config names, or with another target than the run began with."""
     world.run(*own, last="corpus", run_id="r")
     world.calls.clear()
-    record = join(load_config(CONFIG, [*own, "device=cuda:977"]), world.store, "r")
+    record = join(_config(*own, "device=cuda:977"), world.store, "r")
     share = ShareRun(world.store, record, Progress(False), world.stages["generate"], Share(1, 2))
     with pytest.raises(UsageError, match="device = 'cuda:977' cannot be used here"):
         share.make("generate")

@@ -104,7 +104,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store at three tuples, and a stage whose draft is a table."""
     for name in ("store", "out"):
         (tmp_path / name).mkdir()
-    pair = SimpleNamespace(vocabulary=8, stop_tokens=[], tokenizer=tmp_path, facts=pair_facts())
+    pair = SimpleNamespace(
+        vocabulary=8,
+        stop_tokens=[],
+        tokenizer=tmp_path,
+        context=64,
+        path=lambda _: tmp_path,
+        dtype=lambda _: "float32",
+        facts=pair_facts(),
+    )
     monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
     monkeypatch.setattr(stages.evaluate, "find_draft", lambda *_: tmp_path)
     monkeypatch.setattr(stages.evaluate, "measure_draft", lambda *_: Weights(10, 40))
@@ -173,19 +181,9 @@ def test_out_of_memory_names_a_batch_that_fits(place: Path, monkeypatch: pytest.
     assert 12 == sum(map(len, profile["prompts"].values()))
 
 
-def test_stored_log_p_is_cross_checked_at_both_samplings(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_log_p_is_cross_checked_at_both_samplings(place: Path) -> None:
     """Greedy completions say nothing of log p, so those of the deployment's sampling are compared too."""
     _store(place / "store", [Sampling(), GREEDY])
-    pair = SimpleNamespace(
-        vocabulary=8,
-        stop_tokens=[],
-        tokenizer=place,
-        context=64,
-        path=lambda _: place,
-        dtype=lambda _: "float32",
-        facts=pair_facts(),
-    )
-    monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
     _, profile = _run(place, evaluate={"crosscheck_prompts": 2, "crosscheck_tokens": 3})
     _, greedy = _run(place, sampling={"temperature": 0.0}, evaluate={"crosscheck_prompts": 2, "crosscheck_tokens": 3})
 
@@ -199,21 +197,12 @@ def _without_memory(*_: object, **named: object) -> Any:
 def test_a_cross_check_without_memory_names_its_prompts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as were tried and fit; where not even the target fits beside the draft, how to do without a cross-check."""
     _store(place / "store", [Sampling(), GREEDY])
-    pair = SimpleNamespace(
-        vocabulary=8,
-        stop_tokens=[],
-        tokenizer=place,
-        path=lambda _: place,
-        dtype=lambda _: "float32",
-        facts=pair_facts(),
-    )
     whole, asked = cross_check.cross_check, list[int]()
 
     def limited(target: Any, draft: Any, stored: Sequence[Any], *rest: Any) -> Any:
         asked.append(len(stored))
         return whole(target, draft, stored, *rest) if len(stored) < 3 else _without_memory()
 
-    monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
     for module in (cross_check, stages.evaluate):
         monkeypatch.setattr(module, "cross_check", limited)
     checked = {"crosscheck_prompts": 5, "crosscheck_tokens": 3}
