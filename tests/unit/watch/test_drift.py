@@ -48,8 +48,14 @@ def _known(band: float = 0.01, block: float = 0.005) -> Drift:
     return replace(started(0.0), reference=reference)
 
 
-def test_as_predicted_is_no_drift() -> None:
-    drift, told = _run(lambda look: PREDICTED - 0.03, 10 * DAY)
+@pytest.fixture(scope="module")
+def usual() -> tuple[Drift, list[tuple[int, str]]]:
+    """After ten days at 3 points below the prediction."""
+    return _run(lambda look: PREDICTED - 0.03, 10 * DAY)
+
+
+def test_as_predicted_is_no_drift(usual: tuple[Drift, list[tuple[int, str]]]) -> None:
+    drift, told = usual
     assert ([], True) == (told, drift.reference is not None)
 
 
@@ -150,9 +156,9 @@ def test_another_champion_keeps_the_reference() -> None:
     assert 0 == max(evidence(after, SETTINGS).values())
 
 
-def test_the_level_carries_over_to_another_prediction() -> None:
+def test_the_level_carries_over_to_another_prediction(usual: tuple[Drift, list[tuple[int, str]]]) -> None:
     """3 points below the prediction is this deployment's usual; a better draft that is 3 points below its own is no drift."""
-    drift, _ = _run(lambda look: PREDICTED - 0.03, 8 * DAY)
+    drift, _ = usual
     assert drift.reference is not None
     assert drift.reference.mean_level == pytest.approx(-0.03, abs=0.002)
     _, told = _run(lambda look: 0.8 - 0.03, 4 * DAY, drift.renewed(0.0), predicted=0.8)
