@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from pipeline.acceptance.profile import PromptCounts
+from pipeline.corpus.prompt_store import Prompt
 from pipeline.generation import distributions
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import Selection
@@ -253,6 +255,22 @@ def stored_completion(
         rest_log_p=stored.rest_log_p_N,
         vocabulary=vocabulary,
     )
+
+
+def numbered_prompt(number: int, tokens: Sequence[int], split: str = "train", **more: Any) -> Prompt:
+    """A prompt whose id, cluster, text and conversation are of its number, unless `more` has others."""
+    name = f"{number:016x}"
+    usual = {"domain": "code", "cluster": number, "text_id": name, "conversation": name}
+    return Prompt(id=name, split=split, tokens=tuple(tokens), **{**usual, **more})
+
+
+def plain_values(item: StoredCompletion) -> dict[str, Any]:
+    """Every field of a stored completion, of arrays their type and their values: what `==` compares."""
+    return {
+        field.name: (value.dtype.name, value.tolist()) if isinstance(value, np.ndarray) else value
+        for field in fields(item)
+        for value in [getattr(item, field.name)]
+    }
 
 
 def counted(

@@ -312,13 +312,12 @@ def _as_log(items: Sequence[StoredCompletion]) -> dict[str, StoredAnswer]:
     [
         (Sampling(), "examination"),
         (GREEDY, "examination"),
-        (Sampling(0.7, top_k=10), "train"),
-        (Sampling(0.7, top_k=10, top_p=0.8), "examination"),
+        (Sampling(0.7, top_k=10, top_p=0.8), "train"),
     ],
 )
 def test_recorded_answers_are_stored_as_generated_ones(tmp_path: Path, sampling: Sampling, split: str) -> None:
     """Tokens, log p and ends are those of the generation that was recorded; no completion is asked for."""
-    prompts = some_prompts(12, split)
+    prompts = some_prompts(6, split)
     with running(StandIn()) as server:
         first = [
             item for item in generate(config_of(server), prompts, tmp_path / "a", sampling) if item.sampling == sampling
@@ -337,8 +336,8 @@ def test_recorded_answers_are_stored_as_generated_ones(tmp_path: Path, sampling:
 
 
 def test_an_answer_that_is_not_greedy_is_generated_again(tmp_path: Path) -> None:
-    """One of 24; the stored completion is the target's."""
-    prompts = some_prompts(24)
+    """One of 12; the stored completion is the target's."""
+    prompts = some_prompts(12)
     with running(StandIn()) as server:
         first = generate(config_of(server), prompts, tmp_path / "a", GREEDY)
         log = _as_log(first)
@@ -357,7 +356,7 @@ def test_an_answer_that_is_not_greedy_is_generated_again(tmp_path: Path) -> None
 )
 def test_a_log_of_other_weights_is_refused(tmp_path: Path, sampling: Sampling, said: str) -> None:
     """Answers of the target before it was retrained; the message names the window."""
-    prompts = some_prompts(60)
+    prompts = some_prompts(30)
     with running(StandIn(weights=1)) as before:
         old = generate(config_of(before), prompts, tmp_path / "a", sampling)
     with running(StandIn()) as server, pytest.raises(UnderstudyError) as caught:
@@ -367,7 +366,7 @@ def test_a_log_of_other_weights_is_refused(tmp_path: Path, sampling: Sampling, s
 
 def test_answers_that_stand_beside_other_prompts_are_refused(tmp_path: Path) -> None:
     """A log whose columns were joined wrongly; the message says so."""
-    prompts = some_prompts(60)
+    prompts = some_prompts(30)
     with running(StandIn()) as server:
         first = _as_log(generate(config_of(server), prompts, tmp_path / "a", Sampling()))
         names = list(first)
@@ -389,9 +388,9 @@ def test_filters_do_not_matter_at_temperature_0(tmp_path: Path) -> None:
 def test_evidence_is_pooled_over_shards_and_runs(tmp_path: Path) -> None:
     """A log of another temperature, in shards of 8 answers and with an interruption: no shard alone is enough evidence, together
     they are, and a run that goes on is refused by what is stored before it asks for anything."""
-    prompts = some_prompts(160)
-    with running(StandIn(scale=0.85, draws=0)) as before:
-        old = _as_log(generate(config_of(before), prompts, tmp_path / "a", Sampling(), shard=160))
+    prompts = some_prompts(80)
+    with running(StandIn(scale=0.7, draws=0)) as before:
+        old = _as_log(generate(config_of(before), prompts, tmp_path / "a", Sampling(), shard=80))
     with running(StandIn()) as server:
         with pytest.raises(BudgetSpent):
             _rescored(server, prompts, old, tmp_path, Sampling(), shard=8, token_budget=200)
@@ -406,7 +405,7 @@ def test_evidence_is_pooled_over_shards_and_runs(tmp_path: Path) -> None:
 
 def test_a_token_at_the_edge_of_the_cut_offs_is_no_evidence(tmp_path: Path) -> None:
     """Rounding may have put it on the other side: the target answers again, and the log is not suspected."""
-    sampling, prompts = Sampling(0.7, top_k=10), some_prompts(60)
+    sampling, prompts = Sampling(0.7, top_k=10), some_prompts(20)
     with running(StandIn()) as server:
         first = generate(config_of(server), prompts, tmp_path / "a", sampling)
         log = _as_log(first)
@@ -417,12 +416,12 @@ def test_a_token_at_the_edge_of_the_cut_offs_is_no_evidence(tmp_path: Path) -> N
                 log[item.id] = StoredAnswer((int(order[10]),), cut=True)
         changed = sum(log[item.id].tokens[0] != item.tokens[0] for item in first)
         again = _rescored(server, prompts, log, tmp_path, sampling)
-    assert 10 < changed
-    assert 60 == len(again)
+    assert 3 < changed
+    assert 20 == len(again)
     assert 0 == stored_test(tmp_path / "out").recorded.impossible
 
 
-@pytest.mark.parametrize("mode", [{"processed": True}, {"scaled": True}, {}])
+@pytest.mark.parametrize("mode", [{"processed": True}, {"scaled": True}])
 def test_an_interrupted_run_keeps_its_recorded_answers(tmp_path: Path, mode: dict[str, bool]) -> None:
     """What is stored of them came from a scoring, at temperature 1, whatever log-probabilities come with completions."""
     sampling, prompts = Sampling(0.7, top_k=5), some_prompts(24)

@@ -1,10 +1,8 @@
 """The completion store: what is written is read back, and a damaged file is named."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -18,7 +16,7 @@ from pipeline.generation.completion_store import (
     write_shard,
 )
 from pipeline.speculation.settings import GREEDY, Sampling
-from tests.fakes import stored_completion
+from tests.fakes import plain_values, stored_completion
 
 
 def _rows() -> list[StoredCompletion]:
@@ -29,22 +27,17 @@ def _rows() -> list[StoredCompletion]:
     ]
 
 
-def _plain(item: StoredCompletion) -> dict[str, Any]:
-    found = {field.name: getattr(item, field.name) for field in fields(item) if field.name != "shard"}
-    return {
-        name: (value.dtype.name, value.tolist()) if isinstance(value, np.ndarray) else value
-        for name, value in found.items()
-    }
-
-
 def test_completions_are_read_back(tmp_path: Path) -> None:
-    """Over two shards, in the order written: every field, its type, and the lookahead after the length."""
-    rows = _rows()
-    write_shard(tmp_path, "shard-00000", rows[:2])
-    write_shard(tmp_path, "shard-00001", rows[2:])
+    """Over two shards, in the order written: every field, its type, the lookahead after the length, and the size of the
+    vocabulary, which is needed to unpack entries."""
+    rows = [*_rows(), stored_completion([1], [2, 3], vocabulary=100)]
+    write_shard(tmp_path, "shard-00000", rows[:3])
+    write_shard(tmp_path, "shard-00001", rows[3:])
+    shards = ["shard-00000"] * 3 + ["shard-00001"]
+    expected = [replace(row, shard=name) for row, name in zip(rows, shards, strict=True)]
 
-    assert [_plain(item) for item in rows] == [_plain(item) for item in read_completions(tmp_path)]
-    assert {"shard-00000", "shard-00001"} == {item.shard for item in read_completions(tmp_path)}
+    assert list(map(plain_values, expected)) == list(map(plain_values, read_completions(tmp_path)))
+    assert all(shard_exists(tmp_path, name) for name in shards)
 
 
 def test_reading_can_choose_splits_and_kind(tmp_path: Path) -> None:
@@ -74,14 +67,15 @@ def test_every_completion_carries_its_sampling_tuple(tmp_path: Path) -> None:
     assert [] == list(read_completions(tmp_path, {"dev"}, Sampling()))
 
 
-def test_a_shard_of_another_version_is_named(tmp_path: Path) -> None:
-    """A file with other columns is refused."""
+@pytest.mark.parametrize("kind", ["completions", "tokens"])
+def test_a_file_of_another_version_is_named(tmp_path: Path, kind: str) -> None:
+    """One with other columns is refused."""
     write_shard(tmp_path, "shard-00000", _rows())
-    path = tmp_path / "shard-00000.completions.arrow"
+    path = tmp_path / f"shard-00000.{kind}.arrow"
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema := pa.schema([("id", pa.string())])) as out:
         out.write_batch(pa.record_batch([pa.array(["a"])], schema=schema))
 
-    with pytest.raises(UnderstudyError, match=r"shard-00000\.completions\.arrow: written by another version"):
+    with pytest.raises(UnderstudyError, match=rf"{path.name}: written by another version"):
         list(read_completions(tmp_path))
 
 
@@ -114,45 +108,6 @@ def test_the_same_completions_give_the_same_bytes(tmp_path: Path) -> None:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def test_a_shard_exists_with_its_second_file(tmp_path: Path) -> None:
-    """A kill between the two files leaves no shard."""
-    write_shard(tmp_path, "shard-00000", _rows())
-    assert shard_exists(tmp_path, "shard-00000")
-    (tmp_path / "shard-00000.completions.arrow").unlink()
-
-    assert not shard_exists(tmp_path, "shard-00000")
-    assert [] == list(read_completions(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["shard-00000.tokens.arrow", "shard-00000.completions.arrow"])
-@pytest.mark.parametrize("keep", [0, 7, 300])
-def test_a_truncated_file_is_named(tmp_path: Path, name: str, keep: int) -> None:
-    """Cut short anywhere, either file is an error that names it."""
-    write_shard(tmp_path, "shard-00000", _rows())
-    path = tmp_path / name
-    path.write_bytes(path.read_bytes()[:keep])
-
-    with pytest.raises(UnderstudyError, match=f"{name}: missing or damaged completion file"):
-        list(read_completions(tmp_path))
-
-
-def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
-    """The file with the tokens was deleted."""
-    write_shard(tmp_path, "shard-00000", _rows())
-    (tmp_path / "shard-00000.tokens.arrow").unlink()
-
-    with pytest.raises(UnderstudyError, match=r"shard-00000\.tokens\.arrow: missing or damaged"):
-        list(read_completions(tmp_path))
-
-
-def test_a_shard_keeps_the_size_of_its_vocabulary(tmp_path: Path) -> None:
-    """It is needed to unpack entries."""
-    rows = [stored_completion([1], [2, 3], vocabulary=100)]
-    write_shard(tmp_path, "shard-00000", rows)
-
-    assert [_plain(item) for item in rows] == [_plain(item) for item in read_completions(tmp_path)]
-
-
 @pytest.mark.parametrize("files", [0, 1])
 def test_a_kill_while_writing_leaves_no_shard(files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before either file is renamed, and between the two."""
@@ -169,18 +124,8 @@ def test_a_kill_while_writing_leaves_no_shard(files: int, tmp_path: Path, monkey
         write_shard(tmp_path, "shard-00000", _rows())
 
     assert not shard_exists(tmp_path, "shard-00000")
+    assert [] == list(read_completions(tmp_path))
     assert files == len(list(tmp_path.glob("*.arrow")))
-
-
-def test_tokens_of_another_version_are_named(tmp_path: Path) -> None:
-    """A file without entries is refused."""
-    write_shard(tmp_path, "shard-00000", _rows())
-    path = tmp_path / "shard-00000.tokens.arrow"
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema := pa.schema([("token", pa.int32())])) as out:
-        out.write_batch(pa.record_batch([pa.array([1], pa.int32())], schema=schema))
-
-    with pytest.raises(UnderstudyError, match=r"shard-00000\.tokens\.arrow: written by another version"):
-        list(read_completions(tmp_path))
 
 
 def test_texts_and_modes_are_those_of_the_splits(tmp_path: Path) -> None:

@@ -69,17 +69,11 @@ def test_too_few_listed_tokens_are_refused(sampling: Sampling) -> None:
 
 def test_a_token_that_cannot_be_sampled_is_an_error_unless_it_is_at_the_limit() -> None:
     """The likeliest tokens reach 0.6 and 0.90001; which tokens a top_p of 0.9 keeps is then a matter of rounding."""
-    log_p_NV = np.log(np.array([[0.6, 0.30001, 0.05999, 0.04]]))
-    listed = _listed(log_p_NV, 4)
-
-    def at(token: int, top_p: float) -> float:
-        own = log_p_NV[0, token : token + 1].astype(np.float32)
-        return float(cut_off(np.array([token], np.int32), own, listed, Sampling(0.7, top_p=top_p))[0][0])
-
-    assert np.log(0.30001 / 0.90001) == pytest.approx(at(1, 0.9), abs=1e-5)
-    assert np.log(0.05999 / 0.90001) == pytest.approx(at(2, 0.9), abs=1e-5)
+    p, sampling = [0.6, 0.30001, 0.05999, 0.04], Sampling(0.7, top_p=0.9)
+    for token in (1, 2):
+        assert np.log(p[token] / 0.90001) == pytest.approx(_of(p, token, sampling), abs=1e-5)
     with pytest.raises(UnderstudyError, match="the server sampled token 3, which `sampling` excludes"):
-        at(3, 0.9)
+        _of(p, 3, sampling)
 
 
 def _of(p: list[float], token: int, sampling: Sampling, count: int | None = None) -> float:

@@ -93,10 +93,10 @@ def test_every_product_has_mean_1(listed: int) -> None:
 
 @pytest.mark.parametrize("listed", [8, LISTED])
 def test_samples_pass(listed: int) -> None:
-    """800 answers, looked at after each. Chance of a false alarm: below 1 in 10,000 for each of the two."""
-    test = _run(_answers(800, listed=listed))
+    """400 answers, looked at after each. Chance of a false alarm: below 1 in 10,000 for each of the two."""
+    test = _run(_answers(400, listed=listed))
     assert not test.pooled.recorded.refuted
-    assert 800 == test.pooled.recorded.completions
+    assert 400 == test.pooled.recorded.completions
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_others_are_refused(change: Change, most: int, said: str) -> None:
 
 
 def test_the_stated_power_is_what_the_test_has() -> None:
-    """Temperatures that shift mean log p by what 400 answers are said to find: nine in ten such logs are refused, here 5 of 7
+    """Temperatures that shift mean log p by what 200 answers are said to find: nine in ten such logs are refused, here 5 of 7
     at least. Chance of fewer: 3%, and the draws are fixed."""
-    found = _run(_answers(400)).pooled.recorded
+    found = _run(_answers(200)).pooled.recorded
     finds = power(found)
     assert finds is not None
     variance = found.moments[0] / found.tokens
@@ -128,7 +128,7 @@ def test_the_stated_power_is_what_the_test_has() -> None:
     refused = 0
     for seed in range(7):
         try:
-            _run(_answers(400, lambda rng, logits_NV: logits_NV / changed, seed=100 + seed))
+            _run(_answers(200, lambda rng, logits_NV: logits_NV / changed, seed=100 + seed))
         except UnderstudyError:
             refused += 1
     assert refused >= 5

@@ -11,19 +11,21 @@ import torch
 
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.errors import UnderstudyError
-from pipeline.generation import generate, loaded_answers, shard_worker
+from pipeline.generation import generate, loaded_answers
 from pipeline.generation.completion_plan import CompletionRequest, plan_completions, shards_of
 from pipeline.generation.completion_store import StoredCompletion, read_completions, shard_exists
 from pipeline.generation.distributions import unpack
 from pipeline.generation.generate import GenerationSettings
 from pipeline.generation.logged import LoggedCompletion
 from pipeline.generation.sample_test import StoredShards, stored_test
-from pipeline.generation.shard_worker import Shard, ShardWork, open_target
+from pipeline.generation.shard_worker import Shard
 from pipeline.speculation.settings import GREEDY, Sampling
-from tests.fakes import generation_settings, tiny_llama
+from tests.fakes import generation_settings, numbered_prompt, tiny_llama
+from tests.unit.generation.shards import VOCABULARY, open_model, shard_work
 
-VOCABULARY, STOP, AHEAD = 32, 1, 3
+AHEAD = 3
 SAMPLINGS = [Sampling(), GREEDY, Sampling(0.7, top_k=6), Sampling(0.8, top_p=0.7), Sampling(0.9, min_p=0.1)]
+SPLITS = ["examination", "examination", "train", "train", "train"]
 Answers = dict[str, LoggedCompletion]
 
 
@@ -40,18 +42,7 @@ def settings() -> GenerationSettings:
 
 def _prompts(count: int, split: str = "train") -> list[Prompt]:
     generator = np.random.default_rng(0)
-    return [
-        Prompt(
-            f"{number:016x}",
-            split,
-            "code",
-            number,
-            tuple(generator.integers(2, VOCABULARY, 3 + number % 4).tolist()),
-            text_id=f"{number}",
-            conversation=f"{number}",
-        )
-        for number in range(count)
-    ]
+    return [numbered_prompt(n, generator.integers(2, VOCABULARY, 3 + n % 4).tolist(), split) for n in range(count)]
 
 
 def _shards(prompts: list[Prompt], settings: GenerationSettings) -> list[tuple[str, Sequence[CompletionRequest]]]:
@@ -61,26 +52,11 @@ def _shards(prompts: list[Prompt], settings: GenerationSettings) -> list[tuple[s
 
 def _make(model: Any, prompts: list[Prompt], settings: GenerationSettings, answers: Answers, out: Path) -> list[Any]:
     """All shards that are missing, tested as a stage does; returns the shards' test and the completions."""
-    work = ShardWork(
-        target=Path("not read"),
-        dtype="float32",
-        trust_remote_code=False,
-        device_map=None,
-        settings=settings,
-        longest_prompt=30,
-        completions=settings.shard,
-        vocabulary=VOCABULARY,
-        stop_tokens=[STOP],
-        batch_tokens=40,
-    )
     out.mkdir(exist_ok=True)
     stored, shards = StoredShards(out, VOCABULARY), _shards(prompts, settings)
     stored.expect(name for name, _ in shards)
     stored.look()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard_worker, "load_model", lambda *_: model)
-        patch.setattr(shard_worker, "require_memory", lambda *_: None)
-        make = open_target(work, "cpu")
+    make = open_model(shard_work(settings), model)
     for name, requests in shards:
         own = {number: item.prompt.id for number, item in enumerate(requests) if item.sampling == settings.sampling}
         used = {number: answers[prompt] for number, prompt in own.items() if prompt in answers}
@@ -94,8 +70,7 @@ def _as_log(items: Sequence[StoredCompletion], exact: bool = True) -> Answers:
     return {item.id: LoggedCompletion(item.tokens[: item.length].copy(), item.stopped, exact) for item in items}
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("split", ["train", "examination"])
+@pytest.mark.parametrize(("sampling", "split"), list(zip(SAMPLINGS, SPLITS, strict=True)))
 def test_recorded_answers_are_stored_as_generated_ones(
     models: list[Any], settings: GenerationSettings, tmp_path: Path, sampling: Sampling, split: str
 ) -> None:

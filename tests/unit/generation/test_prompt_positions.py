@@ -8,22 +8,19 @@ import pytest
 import torch
 
 from pipeline.corpus.prompt_store import Prompt
-from pipeline.generation import shard_worker
 from pipeline.generation.completion_plan import shards_of
 from pipeline.generation.completion_store import read_completions
 from pipeline.generation.distributions import unpack
 from pipeline.generation.prompt_positions import PromptPositions
 from pipeline.generation.sample_test import StoredShards, stored_test
-from pipeline.generation.shard_worker import Shard, ShardWork, open_target
+from pipeline.generation.shard_worker import Shard
 from pipeline.speculation.settings import Sampling
-from tests.fakes import full_logits, generation_settings, tiny_llama
+from tests.fakes import full_logits, generation_settings, numbered_prompt, tiny_llama
+from tests.unit.generation.shards import VOCABULARY, open_model, shard_work
 
-VOCABULARY = 32
 
-
-def _prompt(number: int, *tokens: int, domain: str = "code", mode: str = "") -> Prompt:
-    name = f"{number:016x}"
-    return Prompt(name, "train", domain, number, tokens, text_id=name, conversation=name, mode=mode)
+def _prompt(number: int, *tokens: int, **more: str) -> Prompt:
+    return numbered_prompt(number, tokens, **more)
 
 
 def _found(prompts: list[Prompt], most: int = 9) -> dict[int, tuple[list[int], list[int]]]:
@@ -87,22 +84,7 @@ def target() -> Any:
 
 def _scored(target: Any, positions: PromptPositions, out: Path) -> list[Any]:
     settings = generation_settings(sampling=Sampling(), distribution_tokens=31, batch=8, shard=3)
-    work = ShardWork(
-        target=Path("not read"),
-        dtype="float32",
-        trust_remote_code=False,
-        device_map=None,
-        settings=settings,
-        longest_prompt=30,
-        completions=3,
-        vocabulary=VOCABULARY,
-        stop_tokens=[1],
-        batch_tokens=40,
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard_worker, "load_model", lambda *_: target)
-        patch.setattr(shard_worker, "require_memory", lambda *_: None)
-        make = open_target(work, "cpu")
+    make = open_model(shard_work(settings), target)
     for name, requests in shards_of(positions.requests, settings.shard, 1):
         own = list(requests)
         make(Shard(name, own, positions.of_requests(own)), out, lambda tokens: None)
@@ -140,9 +122,9 @@ def test_a_token_that_the_target_cannot_choose_is_scored_too(target: Any, tmp_pa
 
 
 def test_prompts_are_no_samples_of_the_target_and_not_tested_as_such(target: Any, tmp_path: Path) -> None:
-    """200 prompts of the target's least likely tokens: a log of such answers would be refused."""
+    """40 prompts of the target's least likely tokens: a log of such answers would be refused."""
     prompts = []
-    for number in range(200):
+    for number in range(40):
         tokens = [2 + number % 30]
         while len(tokens) < 6:
             tokens.append(int(full_logits(target, tokens)[-1, :VOCABULARY].argmin()))
@@ -153,5 +135,5 @@ def test_prompts_are_no_samples_of_the_target_and_not_tested_as_such(target: Any
     stored.expect(path.name.split(".")[0] for path in sorted(tmp_path.glob("*.completions.arrow")))
     stored.look()
 
-    assert 200 == len(items)
+    assert 40 == len(items)
     assert 0 == stored_test(tmp_path).recorded.completions

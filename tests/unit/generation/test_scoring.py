@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.corpus.prompt_store import Prompt
+from pipeline.distillation.on_policy import RoundSampler
+from pipeline.distillation.settings import RoundSettings
 from pipeline.errors import UnderstudyError
 from pipeline.generation import scoring
 from pipeline.generation.completion_plan import plan_completions
@@ -19,7 +21,7 @@ from pipeline.generation.generate import generate, seed_of
 from pipeline.generation.scoring import DraftCompletion, score
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import GREEDY, Sampling
-from tests.fakes import full_logits, generation_settings, quiet, tiny_llama
+from tests.fakes import full_logits, generation_settings, numbered_prompt, quiet, tiny_llama
 
 SAMPLING = Sampling(0.8)
 SETTINGS = generation_settings(sampling=SAMPLING, distribution_tokens=5)
@@ -37,35 +39,21 @@ def generated(
     """What a target said, as it was stored, and the same as if another had written it."""
     generator, out = np.random.default_rng(0), tmp_path_factory.mktemp("said")
     prompts = [
-        Prompt(
-            f"{n:016x}",
-            "train",
-            "code",
-            n,
-            tuple(generator.integers(2, 32, 2 + n).tolist()),
-            text_id=f"{n:016x}",
-            conversation=f"{n // 2:016x}",
-        )
-        for n in range(6)
+        numbered_prompt(n, generator.integers(2, 32, 2 + n).tolist(), conversation=f"{n // 2:016x}") for n in range(6)
     ]
     wanted = plan_completions(prompts, SAMPLING)
     generate(target, wanted, SETTINGS, 32, range(24, 32), out, quiet())
     seeds = {item.prompt.id: seed_of(SETTINGS, item) for item in wanted}
     said = list(read_completions(out))
-    return said, [
-        DraftCompletion(
-            id=item.id,
-            text_id=item.text_id,
-            conversation=item.conversation,
-            split=item.split,
-            domain=item.domain,
-            prompt=item.prompt,
-            tokens=item.tokens,
-            stopped=item.stopped,
-            seed=seeds[item.id],
-        )
-        for item in said
-    ]
+    return said, [_written(vars(item), seeds[item.id]) for item in said]
+
+
+def _written(known: dict[str, Any], seed: int = 0) -> DraftCompletion:
+    """With the fields that are known; the others are of no account."""
+    usual: dict[str, Any] = dict.fromkeys(("id", "text_id", "conversation"), "a")
+    usual |= {"split": "train", "domain": "code", "stopped": False, "seed": seed}
+    names = {field.name for field in fields(DraftCompletion)}
+    return DraftCompletion(**{**usual, **{name: value for name, value in known.items() if name in names}})
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 40, 1000])
@@ -98,17 +86,7 @@ def test_a_given_text_gets_the_targets_distributions(target: Any) -> None:
     """For any text, each position has the target's distribution at temperature 1 and log p under the sampling settings."""
     generator = np.random.default_rng(1)
     prompt, tokens = generator.integers(2, 32, 4).astype(np.int32), generator.integers(2, 32, 6).astype(np.int32)
-    written = DraftCompletion(
-        id="a",
-        text_id="t",
-        conversation="t",
-        split="train",
-        domain="code",
-        prompt=prompt,
-        tokens=tokens,
-        stopped=False,
-        seed=0,
-    )
+    written = _written({"prompt": prompt, "tokens": tokens})
     (found,) = score(target, [written], SAMPLING, 31, "top_k", 32, 100)
     logits_TV = full_logits(target, [*prompt, *tokens])[len(prompt) - 1 : -1]
     ids, log_p = unpack(found.entries, found.certain, found.rest_log_p, 32)
@@ -143,27 +121,27 @@ def test_out_of_memory_names_a_batch_that_fits(
 
 def test_a_greedy_text_is_stored_as_greedy(target: Any) -> None:
     """Temperature 0 is stored in its canonical form."""
-    prompt, tokens = np.array([3], np.int32), np.array([4], np.int32)
-    item = DraftCompletion(
-        id="a",
-        text_id="t",
-        conversation="t",
-        split="train",
-        domain="code",
-        prompt=prompt,
-        tokens=tokens,
-        stopped=True,
-        seed=0,
-    )
+    item = _written({"prompt": np.array([3], np.int32), "tokens": np.array([4], np.int32), "stopped": True})
     (found,) = score(target, [item], Sampling(0.0, top_k=5), 3, "sampled", 32, 100)
 
     assert GREEDY == found.sampling
 
 
+def _sampler(target: Any, **sizes: int) -> RoundSampler:
+    settings = RoundSettings(target_dtype="float32", max_new_tokens=6, distribution_tokens=4, **sizes)
+    return RoundSampler(
+        target=lambda: target,
+        sampling=GREEDY,
+        settings=settings,
+        batch_tokens=64,
+        vocabulary=32,
+        stop_tokens=[0],
+        progress=quiet(),
+    )
+
+
 def test_rounds_leave_a_store(tmp_path: Path) -> None:
     """A round stores the draft's own completions, and a resumed round gives the same bytes."""
-    from pipeline.distillation.on_policy import RoundSampler
-    from pipeline.distillation.settings import RoundSettings
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
     from tests.fakes import stored_completion
@@ -174,16 +152,7 @@ def test_rounds_leave_a_store(tmp_path: Path) -> None:
         stored_completion(generator.integers(2, 32, 3 + n % 2), generator.integers(2, 32, 4), name=f"p{n}", seed=n)
         for n in range(5)
     ]
-    settings = RoundSettings(target_dtype="float32", max_new_tokens=6, distribution_tokens=4, batch=2, shard=2)
-    sampler = RoundSampler(
-        target=lambda: target,
-        sampling=GREEDY,
-        settings=settings,
-        batch_tokens=64,
-        vocabulary=32,
-        stop_tokens=[0],
-        progress=quiet(),
-    )
+    sampler = _sampler(target, batch=2, shard=2)
 
     def write(out: Path) -> Sequence[StoredCompletion]:
         return sampler.sample(draft, prompts, 9, out)
@@ -206,7 +175,6 @@ def test_rounds_leave_a_store(tmp_path: Path) -> None:
 def test_a_round_without_memory_names_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With as many of the longest prompts as fit; nothing of the shard is written."""
     from pipeline.distillation import on_policy
-    from pipeline.distillation.settings import RoundSettings
     from tests.fakes import stored_completion
 
     whole, asked = on_policy._sample, list[list[int]]()
@@ -220,16 +188,7 @@ def test_a_round_without_memory_names_the_batch(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(on_policy, "_sample", limited)
     draft = tiny_llama(1, layers=1, dtype=torch.float32)
     prompts = [stored_completion(range(2, 4 + n), [3, 4], name=f"p{n}", seed=n) for n in range(5)]
-    settings = RoundSettings(target_dtype="float32", max_new_tokens=6, distribution_tokens=4, batch=4, shard=4)
-    sampler = on_policy.RoundSampler(
-        target=lambda: draft,
-        sampling=GREEDY,
-        settings=settings,
-        batch_tokens=64,
-        vocabulary=32,
-        stop_tokens=[0],
-        progress=quiet(),
-    )
+    sampler = _sampler(draft, batch=4, shard=4)
     with pytest.raises(
         UnderstudyError, match=r"^generate\.batch = 4: out of memory; 2 fits: set generate\.batch to 2 "
     ):

@@ -1,7 +1,6 @@
 """Completions by servers, against stand-ins that speak vLLM's protocol on real sockets: what is stored, whatever fails."""
 
 import asyncio
-import random
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.config.server import ServerConfig
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_plan import plan_completions
@@ -25,7 +23,7 @@ from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
 from pipeline.progress import Progress
 from pipeline.servers.connect import connect, identify
-from pipeline.servers.identity import Identity, OtherWeights
+from pipeline.servers.identity import OtherWeights
 from pipeline.servers.limits import BudgetSpent
 from pipeline.servers.pool import EndpointsDown
 from pipeline.speculation.settings import GREEDY, Sampling
@@ -74,10 +72,7 @@ def test_greedy_completions_are_the_models(tmp_path: Path) -> None:
         (Sampling(), True, False),
         (Sampling(), False, True),
         (Sampling(0.7, top_p=0.9), True, False),
-        (Sampling(1.3, min_p=0.05), True, False),
-        (Sampling(0.7, top_k=10), False, False),
         (Sampling(0.7, top_k=10, top_p=0.8), False, False),
-        (Sampling(0.7, top_k=10), True, False),
         (Sampling(0.7, top_k=10), False, True),
         (GREEDY, True, False),
     ],
@@ -88,7 +83,7 @@ def test_log_p_is_exact_at_the_deployments_sampling(
     """Whatever the server's log-probabilities mean, log p is that of the distribution as sampled from, and the stored
     distributions are those at temperature 1."""
     with running(StandIn(processed=processed, speculates=speculates)) as server:
-        found = generate(config_of(server), some_prompts(6, "dev"), tmp_path / "out", sampling)
+        found = generate(config_of(server), some_prompts(4, "dev"), tmp_path / "out", sampling)
     body = {
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
@@ -106,7 +101,7 @@ def test_log_p_is_exact_at_the_deployments_sampling(
 
 def test_positions_of_prompts_are_scored(tmp_path: Path) -> None:
     """One request for each prompt, nothing is generated, and they are not tested as answers."""
-    prompts = some_prompts(40)
+    prompts = some_prompts(16)
     positions = PromptPositions.of(prompts, NEW)
 
     async def score(server: StandIn) -> None:
@@ -152,21 +147,32 @@ def test_what_the_server_cannot_give_is_refused(
         generate(config_of(server), some_prompts(2), tmp_path / "out", sampling)
 
 
-def _seldom(name: str, every: int) -> Any:
-    return lambda number: FAULTS[name] if number % every == every - 1 else None
+SLOW = {"silence", "one byte at a time"}
 
 
-@pytest.mark.parametrize("name", sorted(FAULTS))
-def test_a_fault_loses_and_doubles_nothing(tmp_path: Path, name: str) -> None:
-    """Every third answer of one of two endpoints is damaged; each prompt has its one completion, the right one."""
+@pytest.mark.parametrize(
+    "faults", [["silence"], ["one byte at a time"], sorted(set(FAULTS) - SLOW)], ids=["silence", "slow bytes", "quick"]
+)
+def test_faults_lose_and_double_nothing(tmp_path: Path, faults: list[str]) -> None:
+    """Every fourth answer of one of two endpoints is damaged, in each of these ways: each prompt has its one completion, and it
+    is the right one."""
+    prompts, injected = some_prompts(12 if len(faults) == 1 else 120), Counter[str]()
+
+    def seldom(number: int) -> Fault | None:
+        if number % 4 < 3:
+            return None
+        injected[name := faults[number // 4 % len(faults)]] += 1
+        return FAULTS[name]
+
     with running(StandIn()) as good, running(StandIn()) as bad:
-        slow = name in ("silence", "one byte at a time")
-        config = config_of(good, bad, timeout_seconds=0.5 if slow else 20.0)
+        config = config_of(good, bad, timeout_seconds=0.5 if len(faults) == 1 else 20.0)
         identity = identity_of(config)
-        bad.faults = _seldom(name, 3)
-        found = generate(config, some_prompts(10), tmp_path / "out", identity=identity)
-    assert [item.id for item in plan(some_prompts(10))] == [item.id for item in found]
+        good.latency = 0.05  # so that the other one is asked for most of them
+        bad.faults = seldom
+        found = generate(config, prompts, tmp_path / "out", identity=identity)
+    assert [item.id for item in plan(prompts)] == [item.id for item in found]
     assert all(greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in found)
+    assert set(faults) == set(injected)
 
 
 def plan(prompts: Sequence[Prompt]) -> list[Prompt]:
@@ -390,35 +396,6 @@ def test_two_endpoints_with_different_weights_are_refused() -> None:
         identity_of(config_of(one, other))
 
 
-def test_the_same_weights_are_recognised() -> None:
-    """A known identity is found again by its log p, and another revision, dtype or version is another identity."""
-    with running(StandIn()) as server:
-        config = config_of(server)
-        first = identity_of(config)
-        again = asyncio.run(identify(config, "v1", "float32", [first], quiet()))
-        declared = asyncio.run(identify(config, "v2", "float32", [first], quiet()))
-        server.version = "0.33.0"
-        upgraded = asyncio.run(identify(config, "v1", "float32", [first], quiet()))
-    assert first == again
-    assert 3 == len({first.digest, declared.digest, upgraded.digest})
-    assert first == Identity.from_facts(first.facts())
-
-
-def test_requests_follow_the_weights_and_stay_within_the_limit(tmp_path: Path) -> None:
-    """An endpoint of weight 3 takes more requests than one of weight 1, and neither takes more at once than it may."""
-    with running(StandIn(latency=0.02)) as one, running(StandIn(latency=0.02)) as three:
-        endpoints = [{"url": one.url}, {"url": three.url, "weight": 3}]
-        config = ServerConfig.model_validate({"endpoints": endpoints, "concurrency": 2, "logprobs": 20})
-        identity = identity_of(config)
-        before = len(one.served), len(three.served)
-        generate(config, some_prompts(60), tmp_path / "out", identity=identity)
-        counts = len(one.served) - before[0], len(three.served) - before[1]
-    assert one.most_at_once <= 2 + 1  # the check of the weights comes on top
-    assert three.most_at_once <= 6 + 1
-    assert three.most_at_once > 3
-    assert counts[1] > counts[0] > 0
-
-
 def test_a_pause_that_a_server_asks_for_is_obeyed(tmp_path: Path) -> None:
     """After 429 with Retry-After nothing is asked before that time."""
     times: list[float] = []
@@ -498,23 +475,6 @@ def test_no_more_tokens_a_second_than_allowed(tmp_path: Path) -> None:
     assert time.monotonic() - began > 39 * 16 / 2000
 
 
-def test_a_request_that_fails_everywhere_ends_the_run(tmp_path: Path) -> None:
-    """A prompt whose answer is bad each time is not asked for ever; the message names an endpoint."""
-    timing = replace(QUICK, attempts=4)
-    with running(StandIn()) as server:
-        config = config_of(server)
-        identity = identity_of(config)
-
-        def one_prompt(number: int) -> Fault | None:
-            return FAULTS["too few tokens"] if server.requests[number]["prompt"][-1] == 3 else None
-
-        server.faults = one_prompt
-        with pytest.raises(
-            UnderstudyError, match=r"http://.*: the token ids .* differ; the request failed 4 times; run again"
-        ):
-            generate(config, some_prompts(8), tmp_path / "out", identity=identity, timing=timing)
-
-
 def test_a_stop_token_that_the_pair_does_not_know_is_named(tmp_path: Path) -> None:
     """The server's generation config ends completions at a token that the tokenizer's directory does not list."""
     with running(StandIn()) as server:
@@ -531,27 +491,6 @@ def test_a_stop_token_that_the_pair_does_not_know_is_named(tmp_path: Path) -> No
             asyncio.run(run())
 
 
-def test_random_faults_of_all_kinds(tmp_path: Path) -> None:
-    """Faults of all quick kinds on three endpoints, seeded: each prompt has its one completion, the right one."""
-    quick = sorted(set(FAULTS) - {"silence", "one byte at a time"})
-    rng, injected = random.Random(0), Counter[str]()
-
-    def faults(number: int) -> Fault | None:
-        if rng.random() > 0.3:
-            return None
-        injected[name := rng.choice(quick)] += 1
-        return FAULTS[name]
-
-    with running(StandIn(latency=0.02)) as one, running(StandIn()) as two, running(StandIn()) as three:
-        config = config_of(one, two, three, concurrency=8)
-        identity = identity_of(config)
-        two.faults = three.faults = faults
-        found = generate(config, some_prompts(200), tmp_path / "out", identity=identity, shard=64)
-    assert [item.id for item in plan(some_prompts(200))] == [item.id for item in found]
-    assert all(greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in found)
-    assert sum(injected.values()) > 10
-
-
 def test_completions_that_are_no_samples_are_found(tmp_path: Path) -> None:
     """A sampler that uses another temperature than the one it was asked for, with honest log-probabilities: the run ends, and
     the shard is not stored. Chance of missing it: the difference is more than 12 standard errors."""
@@ -566,6 +505,6 @@ def test_completions_that_are_no_samples_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_k=20)])
 def test_samples_are_taken_for_samples(tmp_path: Path, sampling: Sampling) -> None:
-    """90 completions of an honest server. Chance of a false alarm: below 1 in 100,000."""
+    """45 completions of an honest server, in three shards. Chance of a false alarm: below 1 in 100,000."""
     with running(StandIn()) as server:
-        assert 90 == len(generate(config_of(server), some_prompts(90), tmp_path / "out", sampling, shard=30))
+        assert 45 == len(generate(config_of(server), some_prompts(45), tmp_path / "out", sampling, shard=15))

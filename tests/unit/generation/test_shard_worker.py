@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.corpus.prompt_store import Prompt
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation import generate, shard_worker
 from pipeline.generation.completion_plan import CompletionRequest
@@ -16,29 +15,17 @@ from pipeline.generation.shard_worker import Shard, ShardWork, open_target
 from pipeline.models import memory_plan
 from pipeline.speculation.forward import CachedModel
 from pipeline.speculation.settings import Sampling
-from tests.fakes import generation_settings, tiny_llama
+from tests.fakes import generation_settings, numbered_prompt, tiny_llama
+from tests.unit.generation.shards import shard_work
 
 
 def _work(target: Path) -> ShardWork:
-    return ShardWork(
-        target=target,
-        dtype="float32",
-        trust_remote_code=False,
-        device_map=None,
-        settings=generation_settings(sampling=Sampling(), batch=4, max_new_tokens=20),
-        longest_prompt=30,
-        completions=4,
-        vocabulary=32,
-        stop_tokens=[],
-        batch_tokens=8192,
-    )
+    settings = generation_settings(sampling=Sampling(), batch=4, max_new_tokens=20)
+    return shard_work(settings, target=target, completions=4, stop_tokens=[], batch_tokens=8192)
 
 
 def _shard() -> Shard:
-    prompts = [
-        Prompt(f"{number:016x}", "train", "code", 0, (1, 2, number), text_id=f"{number}", conversation=f"{number}")
-        for number in range(4)
-    ]
+    prompts = [numbered_prompt(number, (1, 2, number)) for number in range(4)]
     return Shard("shard-00000", [CompletionRequest(prompt, Sampling()) for prompt in prompts])
 
 

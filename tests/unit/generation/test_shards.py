@@ -2,16 +2,16 @@
 
 import pytest
 
-from pipeline.corpus.prompt_store import Prompt
 from pipeline.generation.completion_plan import CompletionRequest, shards_of
 from pipeline.speculation.settings import GREEDY, Sampling
+from tests.fakes import numbered_prompt
 
 
 @pytest.mark.parametrize(("turn", "prefix"), [(1, "shard-"), (2, "turn-002-shard-")])
 def test_every_completion_is_in_one_shard(turn: int, prefix: str) -> None:
     """The last shard of a sampling may hold one. Those of a later turn have names of their own."""
     requests = [
-        CompletionRequest(Prompt(f"{number}", "train", "code", 0, (1,), text_id="", conversation=""), sampling)
+        CompletionRequest(numbered_prompt(number, (1,)), sampling)
         for sampling, count in ((Sampling(), 5), (GREEDY, 1))
         for number in range(count)
     ]

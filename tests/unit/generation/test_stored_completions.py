@@ -2,9 +2,8 @@
 
 import tracemalloc
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from pipeline.generation.completion_store import StoredCompletion, read_completi
 from pipeline.generation.segment_files import write_segments
 from pipeline.generation.stored_completions import Joined, StoredCompletions, chosen, column, distinct
 from pipeline.speculation.settings import GREEDY, Sampling
-from tests.fakes import stored_completion
+from tests.fakes import plain_values, stored_completion
 
 _SHARD = 3
 
@@ -45,16 +44,8 @@ def _write(directory: Path, rows: Sequence[StoredCompletion]) -> None:
         write_shard(directory, f"shard-{number:05d}", rows[begin : begin + _SHARD])
 
 
-def _plain(item: StoredCompletion) -> dict[str, Any]:
-    found = {field.name: getattr(item, field.name) for field in fields(item)}
-    return {
-        name: (value.dtype.name, value.shape, value.tolist()) if isinstance(value, np.ndarray) else value
-        for name, value in found.items()
-    }
-
-
 def _same(expected: Sequence[StoredCompletion], found: Sequence[StoredCompletion]) -> bool:
-    return list(map(_plain, expected)) == list(map(_plain, found))
+    return list(map(plain_values, expected)) == list(map(plain_values, found))
 
 
 def test_each_is_what_is_read_in_order(tmp_path: Path) -> None:
@@ -149,13 +140,16 @@ def test_sequences_are_joined(tmp_path: Path) -> None:
         joined[5]
 
 
-@pytest.mark.parametrize("file", [0, 1])
-@pytest.mark.parametrize("keep", [0, 300])
-def test_a_damaged_shard_among_others_is_named(tmp_path: Path, file: int, keep: int) -> None:
-    """Before anything is read, in the same words as where completions are read in order."""
+@pytest.mark.parametrize(("file", "keep"), [(0, None), (0, 0), (0, 7), (0, 300), (1, 0), (1, 7), (1, 300)])
+def test_a_damaged_shard_among_others_is_named(tmp_path: Path, file: int, keep: int | None) -> None:
+    """Deleted (without its second file there is no shard) or cut short anywhere: before anything is read, in the same words as
+    where completions are read in order."""
     _write(tmp_path, _rows())
     path = tmp_path / shard_files("shard-00001")[file]
-    path.write_bytes(path.read_bytes()[:keep])
+    if keep is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(UnderstudyError) as read:
         list(read_completions(tmp_path))
     with pytest.raises(UnderstudyError) as opened:
@@ -165,24 +159,16 @@ def test_a_damaged_shard_among_others_is_named(tmp_path: Path, file: int, keep: 
     assert f"{path}: missing or damaged completion file" in str(opened.value)
 
 
-def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
-    """It was deleted from the middle."""
-    _write(tmp_path, _rows())
-    (tmp_path / "shard-00001.tokens.arrow").unlink()
-    with pytest.raises(UnderstudyError, match=r"shard-00001\.tokens\.arrow: missing or damaged"):
-        StoredCompletions.open(tmp_path)
-
-
 def test_files_that_are_replaced_are_read_as_they_were(tmp_path: Path) -> None:
     """A shard that another process writes again, or that is deleted, changes nothing of what is open."""
     rows = _rows()
     _write(tmp_path, rows)
-    expected, found = [_plain(item) for item in read_completions(tmp_path)], StoredCompletions.open(tmp_path)
+    expected, found = [plain_values(item) for item in read_completions(tmp_path)], StoredCompletions.open(tmp_path)
     write_shard(tmp_path, "shard-00000", [rows[7], rows[6]])
     for path in tmp_path.glob("shard-00001.*"):
         path.unlink()
 
-    assert expected == [_plain(item) for item in found]
+    assert expected == [plain_values(item) for item in found]
     assert [rows[7].id, rows[6].id, rows[6].id, rows[7].id] == [item.id for item in StoredCompletions.open(tmp_path)]
 
 

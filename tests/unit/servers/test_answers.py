@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.servers.answers import BadAnswer, generated, scored
+from pipeline.servers.answers import BadAnswer, generated
 from pipeline.servers.api import GenerateRequest, ScoreRequest
 from pipeline.servers.vllm import Vllm
 from pipeline.speculation.settings import Sampling
@@ -64,7 +64,7 @@ def test_a_scoring_is_read_from_the_asked_token_on() -> None:
 def test_tokens_that_the_pair_does_not_share_have_no_mass() -> None:
     """The target's logits may have more columns than the pair: in the place of such a token is another one, with log p -inf,
     last; no token is there twice."""
-    top = [{1: -1.0, 40: -0.5, 2: -2.0}, {0: -1.0, 40: -0.5, 50: -2.0}]
+    top = [{1: -1.0, 32: -0.5, 2: -2.0}, {0: -1.0, 40: -0.5, 50: -2.0}]  # the last one of the pair is 31
     rows = generated([1, 0], [-1.0, -1.0], top, kept=3, stopped=False, may_stop=True, limit=2, vocabulary=32).likeliest
     assert rows is not None
     assert [[1, 2, 0], [0, 1, 2]] == rows.ids_NK.tolist()
@@ -158,12 +158,6 @@ def test_an_impossible_scoring_is_refused(rows: Any, said: str) -> None:
         _read_scored(answer)
 
 
-def test_a_scoring_needs_the_token_itself() -> None:
-    """Without it there is no log p."""
-    with pytest.raises(BadAnswer, match="no log-probability for token 9"):
-        scored([9], [{1: -1.0}], kept=1, vocabulary=32)
-
-
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just(10**400)
 _VALUES = st.recursive(
     _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner)
@@ -175,7 +169,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(one for key, item in inner for one in _places(item, (*path, key)))]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_an_answer_changed_anywhere_is_read_or_refused(data: st.DataObject) -> None:
     """Any JSON in any place: BadAnswer, or a completion of the right shape; never another error."""
@@ -199,13 +193,3 @@ def test_more_tokens_than_the_limit_are_refused() -> None:
     """Of an engine that ends a completion late."""
     with pytest.raises(BadAnswer, match="3 tokens where 2 were asked for"):
         generated([1, 2, 3], [-1.0] * 3, None, kept=2, stopped=False, may_stop=True, limit=2, vocabulary=32)
-
-
-def test_the_first_id_beyond_the_vocabulary_has_no_mass() -> None:
-    """Vocabulary 32: ids 0 to 31."""
-    found = generated(
-        [1], [-1.0], [{1: -1.0, 32: -0.5}], kept=2, stopped=False, may_stop=True, limit=1, vocabulary=32
-    ).likeliest
-    assert found is not None
-    assert found.ids_NK.max() < 32
-    assert [-1.0, -np.inf] == found.log_p_NK[0].tolist()

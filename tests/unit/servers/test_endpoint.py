@@ -5,6 +5,7 @@ import contextlib
 import functools
 import json
 import resource
+import shlex
 import socket
 import ssl
 import subprocess
@@ -331,27 +332,9 @@ def test_unix_sockets(tmp_path: Path) -> None:
 def test_certificates_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A certificate of an unknown authority is refused with what to set; with the authority's file it is accepted."""
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [
-            *(
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "rsa:2048",
-                "-nodes",
-                "-keyout",
-                key,
-                "-out",
-                certificate,
-                "-days",
-                "2",
-            ),
-            *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=127.0.0.1"
+    options = f"-addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}"
+    subprocess.run(shlex.split(f"{command} {options}"), check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     with running(StandIn(), ssl=context) as server:
@@ -465,7 +448,7 @@ def _packed(megabytes: int, packing: str, wbits: int = 31) -> Any:
     ("fault", "said"),
     [
         (_endless, "the answer is larger than"),
-        (_packed(400, "gzip"), "the answer is larger than"),
+        (_packed(30, "gzip"), "the answer is larger than"),
         (_packed(1, "br"), "the answer is packed as 'br', which was not asked for"),
     ],
     ids=["endless", "gzip bomb", "unknown packing"],

@@ -96,11 +96,15 @@ def test_differences_do_not_cancel() -> None:
 
 
 def test_equal_weights_under_another_revision_are_pointed_out(capsys: pytest.CaptureFixture[str]) -> None:
-    """One of the two declarations is wrong. An identity that another engine was asked for is not compared."""
+    """One of the two declarations is wrong. An identity that another engine was asked for is not compared. Another revision or
+    version of the engine is another identity."""
     with running(StandIn()) as server:
         first = identity_of(config_of(server))
         of_llama = replace(first, golden=replace(first.golden, log_p=[one[31:] for one in first.golden.log_p]))
         asyncio.run(identify(config_of(server), "v2", "float32", [of_llama], Progress()))
         assert "" == capsys.readouterr().err
-        asyncio.run(identify(config_of(server), "v2", "float32", [first], Progress()))
+        declared = asyncio.run(identify(config_of(server), "v2", "float32", [first], Progress()))
+        server.version = "0.33.0"
+        upgraded = asyncio.run(identify(config_of(server), "v1", "float32", [first], quiet()))
     assert "check which is right" in capsys.readouterr().err
+    assert 3 == len({first.digest, declared.digest, upgraded.digest})

@@ -37,10 +37,8 @@ def test_greedy_completions_are_the_models(tmp_path: Path) -> None:
     [
         (Sampling(), True),
         (Sampling(0.7, top_p=0.9), True),
-        (Sampling(0.7, top_k=10), True),
         (Sampling(0.7, top_k=1), True),
         (Sampling(0.7, top_k=10, min_p=0.05), True),
-        (Sampling(), False),
         (Sampling(0.7, top_k=10), False),
         (GREEDY, True),
     ],
@@ -49,7 +47,7 @@ def test_log_p_is_exact_at_the_deployments_sampling(tmp_path: Path, sampling: Sa
     """log p is that of the distribution as sampled from, and the stored distributions are those at temperature 1."""
     with running(SglangStandIn(scaled=scaled)) as server:
         config = config_of(server, api="sglang", logprobs=128)
-        found = generate(config, some_prompts(6, "dev"), tmp_path / "out", sampling)
+        found = generate(config, some_prompts(4, "dev"), tmp_path / "out", sampling)
     for item in found:
         ids_NK, log_p_NK = unpack(item.entries, item.certain, item.rest_log_p, VOCABULARY)
         for place, token in enumerate(item.tokens.tolist()):
@@ -96,19 +94,19 @@ def test_a_journal_of_another_model_is_not_continued(tmp_path: Path, weights: in
 
         def end(number: int) -> Fault | None:
             server.weights = weights if number >= before + 8 else 0  # its check is over
-            return FAULTS["500"] if number >= before + 30 else None
+            return FAULTS["500"] if number >= before + 22 else None
 
         server.faults = end
         with pytest.raises(EndpointsDown):
-            generate(config, some_prompts(32), out, sampling, identity, shard=32)
+            generate(config, some_prompts(20), out, sampling, identity, shard=20)
         kept = len(read_journal(out / "shard-00000.journal"))
         server.weights, server.faults = 0, lambda number: None
         server.served.clear()
-        found = generate(config, some_prompts(32), out, sampling, identity, shard=32)
+        found = generate(config, some_prompts(20), out, sampling, identity, shard=20)
         asked = sum(len(prompt) < 32 for prompt, _ in server.served)
-    assert 32 == len(found)
-    assert 4 < kept < 32
-    assert asked == (32 if weights else 32 - kept)
+    assert 20 == len(found)
+    assert 4 < kept < 20
+    assert asked == (20 if weights else 20 - kept)
 
 
 def test_the_engine_version_is_known(tmp_path: Path) -> None:
