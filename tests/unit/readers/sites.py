@@ -4,6 +4,7 @@
 """
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -45,8 +46,13 @@ class Site:
 @cache
 def sites() -> list[Site]:
     """All places that read, and all exemptions, also those that exempt nothing."""
+    words = (
+        PARSERS
+        | {"stored(", "reads_own_files"}
+        | {f"{of}.{name}" for of, names in OF_MODULES.items() for name in names}
+    )
     found = []
-    for module, syntax in _modules().items():
+    for module, syntax in _modules(words).items():
         if module not in MECHANISM:
             found += _sites(module.removesuffix(".py"), syntax)
     return found
@@ -56,18 +62,21 @@ def json_parsers() -> list[str]:
     """`file:line name` of every use of a JSON parser of another library or of Python's own, outside of json_text.py."""
     return [
         f"{module}:{node.lineno} {name}"
-        for module, syntax in _modules().items()
+        for module, syntax in _modules({"import json", "from json", *_OTHER_PARSERS}).items()
         if module != MECHANISM[0]
         for node in ast.walk(syntax)
         for name in _json_names(node)
     ]
 
 
-@cache
-def _modules() -> dict[str, ast.Module]:
-    """The syntax of each file."""
+def _modules(words: Iterable[str]) -> dict[str, ast.Module]:
+    """The syntax of each file that has one of these words; to parse all of them takes seconds."""
+    any_word = re.compile("|".join(map(re.escape, words)))
+    paths = [(root, path) for root in ROOTS for path in sorted(root.rglob("*.py"))]
     return {
-        path.relative_to(root.parent).as_posix(): tree(path) for root in ROOTS for path in sorted(root.rglob("*.py"))
+        path.relative_to(root.parent).as_posix(): tree(path)
+        for root, path in paths
+        if any_word.search(path.read_text(encoding="utf-8"))
     }
 
 
