@@ -146,13 +146,25 @@ def largest_gap(model: Any, forward: Any, vocabulary: int) -> float:
     return gap
 
 
-def quantize_in_name(directory: Path) -> None:
-    """Let a saved model say that it is quantized, with one tensor of integers beside its floats."""
+def change_json(file: Path, *dropped: str, **fields: Any) -> None:
+    """Leave out fields of a JSON object in a file, and set others."""
+    known = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({name: value for name, value in known.items() if name not in dropped} | fields))
+
+
+def add_tensors(model: Path, *dropped: str, **tensors: torch.Tensor) -> None:
+    """Leave out tensors of a saved model, and store others."""
     from safetensors.torch import load_file, save_file
 
-    file, config = directory / "model.safetensors", json.loads((directory / "config.json").read_text())
-    save_file(load_file(file) | {"model.layers.0.qweight": torch.ones(2, dtype=torch.int32)}, file, {"format": "pt"})
-    (directory / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
+    file = model / "model.safetensors"
+    kept = {name: tensor for name, tensor in load_file(file).items() if name not in dropped}
+    save_file(kept | tensors, file, {"format": "pt"})
+
+
+def quantize_in_name(directory: Path) -> None:
+    """Let a saved model say that it is quantized, with one tensor of integers beside its floats."""
+    add_tensors(directory, **{"model.layers.0.qweight": torch.ones(2, dtype=torch.int32)})
+    change_json(directory / "config.json", quantization_config={"quant_method": "gptq"})
 
 
 def tiny_pair(seed: int, noise: float) -> tuple[Any, Any]:

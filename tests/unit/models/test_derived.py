@@ -19,7 +19,7 @@ from pipeline.models.saving import save_model
 from pipeline.quantization.block_sizes import impossible_variants
 from pipeline.quantization.variants import quantize
 from tests.architectures import tiny_model
-from tests.fakes import tiny_llama, tiny_tokenizer
+from tests.fakes import change_json, tiny_llama, tiny_tokenizer
 
 CPU = torch.device("cpu")
 VARIANTS = ("int8", "int4", "fp8")
@@ -30,8 +30,7 @@ def _tied_by_name(path: Path, hidden: int = 16) -> Path:
     """A head of its own, and a config that ties it to the embedding."""
     tiny_llama(3, hidden=hidden, dtype=torch.float32, spread=0.1).save_pretrained(path)
     tiny_tokenizer().save_pretrained(path)
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    change_json(path / "config.json", tie_word_embeddings=True)
     return path
 
 

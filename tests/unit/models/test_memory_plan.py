@@ -1,6 +1,5 @@
 """What cannot fit is refused before it is loaded, with the numbers; what the host has free is read from the system's files."""
 
-import json
 import re
 import resource
 import shutil
@@ -15,7 +14,7 @@ from pipeline.models import memory, memory_plan
 from pipeline.models.loading import load_model
 from pipeline.models.memory import free_host_memory
 from pipeline.models.memory_plan import DecodedBatch, require_memory, require_training_memory
-from tests.fakes import tiny_llama
+from tests.fakes import change_json, tiny_llama
 
 CPU, MIB, GIB = torch.device("cpu"), 1 << 20, 1 << 30
 MEMINFO = "MemTotal:  9999 kB\nMemAvailable:  3072 kB\nSwapFree:  1024 kB\n"
@@ -80,8 +79,7 @@ def test_quantized_weights_take_what_their_files_do(
 ) -> None:
     """Whatever `dtype` says; but fp8 becomes bfloat16 when it is loaded. Caches are in bfloat16."""
     shutil.copytree(saved, tmp_path / "target")
-    config = json.loads((saved / "config.json").read_text()) | {"quantization_config": {"quant_method": method}}
-    (tmp_path / "target" / "config.json").write_text(json.dumps(config))
+    change_json(tmp_path / "target" / "config.json", quantization_config={"quant_method": method})
     parameters, row = _weights(saved, "bfloat16") // 2, 4 * 2 * 128 * 2 * 100 + 8 * 4096
     free["cpu"] = width * parameters + 2 * row
 

@@ -21,7 +21,7 @@ from pipeline.models.loading import _brief, dtype_bytes, load_model, load_tokeni
 from pipeline.models.shape import Shape, Weights, measure_weights, read_shape
 from pipeline.models.tokenizers import check_columns, check_same_family, columns_for, stop_token_ids
 from tests.architectures import tiny_model
-from tests.fakes import saved_tiny_llama, tiny_llama, tiny_tokenizer
+from tests.fakes import change_json, saved_tiny_llama, tiny_llama, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,7 @@ def test_what_is_counted_is_what_is_loaded(stored: str, tmp_path: Path) -> None:
             "mtp.layers.0.mlp.up_proj.weight": torch.ones(8, 8),
         }
     else:
-        settings = json.loads((tmp_path / "config.json").read_text()) | {"tie_word_embeddings": True}
-        (tmp_path / "config.json").write_text(json.dumps(settings))
+        change_json(tmp_path / "config.json", tie_word_embeddings=True)
         tensors |= {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()} if stored == "the same head" else {}
     save_file(tensors, file, {"format": "pt"})
     loaded = load_model(tmp_path, "float32", torch.device("cpu"))
@@ -191,8 +190,10 @@ def test_a_model_that_is_not_safetensors_is_not_loaded(directory: Path, tmp_path
 
 
 def test_tokenizers_load_or_say_why_not(directory: Path, tmp_path: Path) -> None:
-    """From a model's directory; an empty one is an error that names it."""
+    """From a model's directory. Of one without its files transformers would make an empty tokenizer, which then differs from the
+    target's."""
     assert tiny_tokenizer().get_vocab() == load_tokenizer(directory).get_vocab()
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     with pytest.raises(UnderstudyError, match="no tokenizer files"):
         load_tokenizer(tmp_path)
 
@@ -245,9 +246,7 @@ def test_packed_weights_count_as_what_they_stand_for(tmp_path: Path, bits: int, 
         tensors[f"{stem}weight_packed"] = torch.zeros(rows, columns // each, dtype=packed)
         tensors[f"{stem}weight_scale"] = torch.ones(rows, 2)
     save_file(tensors, file, {"format": "pt"})
-    config = json.loads((tmp_path / "config.json").read_text())
-    quantized = config | {"quantization_config": {"quant_method": "compressed-tensors", "bits": bits}}
-    (tmp_path / "config.json").write_text(json.dumps(quantized))
+    change_json(tmp_path / "config.json", quantization_config={"quant_method": "compressed-tensors", "bits": bits})
     assert sum(weight.numel() for weight in model.parameters()) == measure_weights(tmp_path).parameters
 
 
@@ -312,15 +311,14 @@ def test_bf16_is_multiplied_where_there_are_units_for_it(monkeypatch: pytest.Mon
     assert not supports_bf16(torch.device("mps"))
 
 
-def test_a_directory_without_tokenizer_files_is_named(tmp_path: Path) -> None:
-    """transformers would make an empty tokenizer, which then differs from the target's."""
-    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
-    with pytest.raises(UnderstudyError, match="no tokenizer files"):
-        load_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("nothing")])
-@pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "model.safetensors"])
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        *((name, os.mkfifo) for name in ("tokenizer.json", "config.json", "model.safetensors")),
+        ("tokenizer.json", os.mkdir),
+        ("config.json", lambda path: path.symlink_to("nothing")),
+    ],
+)
 def test_what_is_no_file_is_not_taken_for_one_that_lacks(
     name: str, make: Callable[[Path], None], tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from pipeline.models.tokenizers import never_emitted, other_template
 from pipeline.speculation.choice import check_logits, proved_way
 from pipeline.store.parsing import Format
 from tests.architectures import FAMILIES, VOCABULARY, tiny_model
-from tests.fakes import saved_tiny_llama, tiny_llama, tiny_tokenizer
+from tests.fakes import add_tensors, change_json, saved_tiny_llama, tiny_llama, tiny_tokenizer
 
 CPU = torch.device("cpu")
 IDS = torch.arange(12)[None]
@@ -35,12 +35,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def model(directory: Path, tmp_path: Path) -> Path:
     return shutil.copytree(directory, tmp_path / "model")
-
-
-def _config(model: Path, *dropped: str, **fields: Any) -> None:
-    path = model / "config.json"
-    kept = {name: value for name, value in json.loads(path.read_text()).items() if name not in dropped}
-    path.write_text(json.dumps(kept | fields))
 
 
 @torch.inference_mode()
@@ -65,7 +59,7 @@ def _logits(model: Path) -> torch.Tensor:
 def test_what_has_no_part_in_a_model_does_not_keep_it_from_loading(model: Path, fields: dict[str, Any]) -> None:
     """The dtype of saving, an entry that names no quantization, and padding, which nothing here has."""
     expected = _logits(model)
-    _config(model, "dtype", **fields)
+    change_json(model / "config.json", "dtype", **fields)
     assert torch.equal(expected, _logits(model))
     load_tokenizer(model)
 
@@ -73,7 +67,7 @@ def test_what_has_no_part_in_a_model_does_not_keep_it_from_loading(model: Path, 
 @pytest.mark.parametrize("name", ["auto", "torch.bfloat16", "bf16"])
 def test_a_dtype_is_named_as_torch_names_it(model: Path, name: str) -> None:
     """Others end transformers with a missing attribute of torch, also where it reads the tokenizer."""
-    _config(model, torch_dtype=name)
+    change_json(model / "config.json", torch_dtype=name)
     for read in (load_tokenizer, load_config):
         with pytest.raises(UsageError, match=r"config\.json: .*torch_dtype"):
             read(model)
@@ -93,7 +87,7 @@ def test_an_entry_that_a_merge_left_is_not_taken_for_the_form_of_the_weights(
     model: Path, entry: dict[str, Any], said: str
 ) -> None:
     """Found by headers, before a package is asked for that would not help."""
-    _config(model, quantization_config=entry)
+    change_json(model / "config.json", quantization_config=entry)
     with pytest.raises(UsageError, match=rf"config\.json: quantization_config {said}"):
         load_tokenizer(model)
 
@@ -109,7 +103,7 @@ def test_an_entry_that_a_merge_left_is_not_taken_for_the_form_of_the_weights(
 def test_a_window_has_a_size(family: str, fields: dict[str, Any], tmp_path: Path) -> None:
     """With 0, no token sees another one in transformers, and each sees all in engines: another text, without a word."""
     tiny_model(family).save_pretrained(tmp_path)
-    _config(tmp_path, **fields)
+    change_json(tmp_path / "config.json", **fields)
     with pytest.raises(UsageError, match=r"config\.json: sliding_window is null or 0, and layers have a window"):
         empty_model(tmp_path)
 
@@ -127,7 +121,7 @@ def test_the_first_name_of_a_rope_is_known_to_model_and_tokenizer(tmp_path: Path
     tiny_model("Phi 3").save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     entry = {"rope_theta": 10000.0, "original_max_position_embeddings": 64}
-    _config(tmp_path, "rope_parameters", **entry, rope_scaling={"type": "su", **sets})
+    change_json(tmp_path / "config.json", "rope_parameters", **entry, rope_scaling={"type": "su", **sets})
     assert "longrope" == load_config(tmp_path).rope_parameters["rope_type"]
     load_tokenizer(tmp_path)
 
@@ -157,7 +151,7 @@ def test_the_template_of_a_processor_is_that_of_its_tokenizer(model: Path) -> No
     """Engines apply it. It is in the digest, and the tokenizer's own goes first."""
     before = tokenizer_digest(model)
     (model / "chat_template.jinja").unlink(missing_ok=True)
-    _drop_template(model)
+    change_json(model / "tokenizer_config.json", "chat_template")
     (model / "chat_template.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
     assert "{{ messages }}" == load_tokenizer(model).chat_template
     assert before != tokenizer_digest(model)
@@ -165,11 +159,6 @@ def test_the_template_of_a_processor_is_that_of_its_tokenizer(model: Path) -> No
     (model / "chat_template.jinja").write_text("own")
     assert "own" == load_tokenizer(model).chat_template
     assert "another chat template than the tokenizer" in other_template(model, load_tokenizer(model))[0]
-
-
-def _drop_template(model: Path) -> None:
-    path = model / "tokenizer_config.json"
-    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "chat_template"}))
 
 
 def test_the_package_that_reads_a_tokenizer_is_named(model: Path) -> None:
@@ -182,11 +171,8 @@ def test_the_package_that_reads_a_tokenizer_is_named(model: Path) -> None:
 def test_an_expert_that_is_missing_is_named(tmp_path: Path) -> None:
     """transformers says that there is a report above, which is not shown."""
     tiny_model("Qwen 3 MoE").save_pretrained(tmp_path)
-    file = tmp_path / "model.safetensors"
-    found = load_file(file)
-    absent = next(name for name in sorted(found) if "experts.2.up_proj" in name)
-    del found[absent]
-    save_file(found, file, {"format": "pt"})
+    absent = next(name for name in sorted(load_file(tmp_path / "model.safetensors")) if "experts.2.up_proj" in name)
+    add_tensors(tmp_path, absent)
     with pytest.raises(UnderstudyError, match=f"{absent} is in no file, and its neighbours are"):
         load_model(tmp_path, "float32", CPU)
 

@@ -3,7 +3,6 @@ is allowed everywhere or nowhere."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from pipeline.models.memory_plan import require_training_memory
 from pipeline.models.saving import save_tokenizer
 from pipeline.models.shape import measure_weights
 from pipeline.planning.starting_config import starting_config
-from tests.fakes import tiny_llama, tiny_tokenizer
+from tests.fakes import change_json, tiny_llama, tiny_tokenizer
 
 CPU = torch.device("cpu")
 _TOKENIZER = (
@@ -34,16 +33,12 @@ class XModel(LlamaForCausalLM):
 """
 
 
-def _change(file: Path, **fields: Any) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
-
-
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
     path = tmp_path / "tokenizer"
     tiny_tokenizer().save_pretrained(path)
     names = {"AutoTokenizer": [None, "tokenization_x.XTokenizer"]}
-    _change(path / "tokenizer_config.json", auto_map=names, tokenizer_class="XTokenizer")
+    change_json(path / "tokenizer_config.json", auto_map=names, tokenizer_class="XTokenizer")
     (path / "tokenization_x.py").write_text(_TOKENIZER)
     return path
 
@@ -53,7 +48,7 @@ def model(tmp_path: Path, tokenizer: Path) -> Path:
     path = tmp_path / "model"
     tiny_llama(1, vocabulary=64, dtype=torch.float32).save_pretrained(path)
     names = {"AutoConfig": "modeling_x.XConfig", "AutoModelForCausalLM": "modeling_x.XModel"}
-    _change(path / "config.json", model_type="x", architectures=["XModel"], auto_map=names)
+    change_json(path / "config.json", model_type="x", architectures=["XModel"], auto_map=names)
     (path / "modeling_x.py").write_text(_MODEL)
     for file in tokenizer.iterdir():
         (path / file.name).write_bytes(file.read_bytes())
@@ -111,7 +106,7 @@ def test_what_is_allowed_to_run_runs_wherever_the_model_is_measured(
     draft.mkdir()
     for file in model.iterdir():
         (draft / file.name).write_bytes(file.read_bytes())
-    _change(draft / "config.json", max_position_embeddings=200)
+    change_json(draft / "config.json", max_position_embeddings=200)
     assert model_digest(draft) != model_digest(model)
     with pytest.raises(UsageError, match="--trust-remote-code"):
         starting_config(str(model), str(draft), prompts)

@@ -18,7 +18,7 @@ from pipeline.models.shape import measure_weights, read_shape
 from pipeline.models.tokenizers import stop_token_ids
 from pipeline.speculation.choice import check_logits
 from tests.architectures import VOCABULARY, tiny_model
-from tests.fakes import saved_tiny_llama, tiny_llama, tiny_tokenizer
+from tests.fakes import change_json, saved_tiny_llama, tiny_llama, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -32,51 +32,57 @@ def model(directory: Path, tmp_path: Path) -> Path:
     return shutil.copytree(directory, tmp_path / "model")
 
 
-def _change(model: Path, name: str, **fields: Any) -> None:
-    path = model / name
-    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | fields))
-
-
 @pytest.mark.parametrize("layers", [10**7, 9_999, 10**400, 0, -1, 2.0, "2", [2]])
 def test_more_layers_than_tensors_are_found_without_building_them(model: Path, layers: Any) -> None:
     """A model of 10^7 layers would take all memory before its weights are looked at."""
-    (model / "config.json").write_text(
-        (model / "config.json")
-        .read_text()
-        .replace('"num_hidden_layers": 2', f'"num_hidden_layers": {json.dumps(layers)}')
-        if layers != 10**400
-        else (model / "config.json").read_text().replace('"num_hidden_layers": 2', f'"num_hidden_layers": 1{"0" * 400}')
-    )
+    change_json(model / "config.json", num_hidden_layers=layers)
     for read in (load_tokenizer, read_shape, lambda path: load_model(path, "float32", torch.device("cpu"))):
         with pytest.raises(UnderstudyError, match=r"config\.json: .*num_hidden_layers"):
             read(model)
 
 
-@pytest.mark.parametrize(("name", "value"), [("hidden_size", "a"), ("vocab_size", 10**9), ("hidden_size", 10**9)])
-def test_a_size_that_cannot_be_is_no_fault_of_the_tokenizer(model: Path, name: str, value: Any) -> None:
-    """The config is named, with the field."""
-    _change(model, "config.json", **{name: value})
-    with pytest.raises(UnderstudyError, match=rf"config\.json: .*{name}"):
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"hidden_size": "a"}, ".*hidden_size"),
+        ({"vocab_size": 10**9}, ".*vocab_size"),
+        ({"hidden_size": 10**9}, ".*hidden_size"),
+        # transformers makes a name for each label, whatever the model is for
+        ({"num_labels": 10**9}, ".*at most 10"),
+        ({"vision_config": {"num_labels": 10**9}}, ".*at most 10"),
+        ({"audio_config": {"encoder_layers": 10**9}}, ".*at most 10"),
+        # names of GPT-2, MPT and OPT among others
+        ({"n_layer": 5_000}, "n_layer is .* of different models"),
+        ({"n_embd": 10**9}, "n_embd is .* of different models"),
+        ({"d_model": 10**9}, "d_model is .* of different models"),
+        ({"tie_word_embeddings": "yes"}, "unsupported model"),
+        ({"id2label": {"a": "b"}}, "unsupported model"),
+        ({"num_attention_heads": 3}, "unsupported model"),
+        ({"layer_types": 5}, "unsupported model"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_in_a_config_is_no_fault_of_the_tokenizer(
+    model: Path, fields: dict[str, Any], said: str
+) -> None:
+    """AutoTokenizer reads the config too, and raises what it finds there. The config is named, with the field; what would fill
+    the memory is refused in any section."""
+    change_json(model / "config.json", **fields)
+    with pytest.raises(UnderstudyError, match=rf"config\.json: {said}"):
         load_tokenizer(model)
 
 
-@pytest.mark.parametrize("eos", ["abc", 1.5, -1, [1, "a"], {"a": 1}, True, 2**40])
-def test_a_stop_token_is_a_token_id(model: Path, eos: Any) -> None:
-    """Or a list of some."""
-    _change(model, "generation_config.json", eos_token_id=eos)
-    with pytest.raises(
-        UnderstudyError, match=r"generation_config\.json: not a complete generation config \(eos_token_id"
-    ):
-        sampling_defaults(model)
-
-
-@pytest.mark.parametrize("temperature", [math.nan, math.inf, -1, "1", [1]])
-def test_a_temperature_is_a_number_from_0(model: Path, temperature: Any) -> None:
-    """NaN is not one."""
-    _change(model, "generation_config.json", temperature=temperature)
-    with pytest.raises(
-        UnderstudyError, match=r"generation_config\.json: not a complete generation config \(temperature"
-    ):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("eos_token_id", eos) for eos in ("abc", 1.5, -1, [1, "a"], {"a": 1}, True, 2**40)),
+        *(("temperature", temperature) for temperature in (math.nan, math.inf, -1, "1", [1])),
+    ],
+)
+def test_stop_tokens_are_token_ids_and_a_temperature_is_a_number_from_0(model: Path, name: str, value: Any) -> None:
+    """A list of ids too; NaN is no number."""
+    change_json(model / "generation_config.json", **{name: value})
+    with pytest.raises(UnderstudyError, match=rf"generation_config\.json: not a complete generation config \({name}"):
         sampling_defaults(model)
 
 
@@ -103,38 +109,6 @@ def test_weights_that_are_not_numbers_are_refused(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{"num_labels": 10**9}, {"vision_config": {"num_labels": 10**9}}, {"audio_config": {"encoder_layers": 10**9}}],
-    ids=str,
-)
-def test_what_would_fill_the_memory_is_refused_in_any_section(model: Path, fields: dict[str, Any]) -> None:
-    """transformers makes a name for each label, whatever the model is for."""
-    _change(model, "config.json", **fields)
-    with pytest.raises(UnderstudyError, match=r"config\.json: .*at most 10"):
-        load_tokenizer(model)
-
-
-@pytest.mark.parametrize(("name", "value"), [("n_layer", 5_000), ("n_embd", 10**9), ("d_model", 10**9)])
-def test_sizes_have_other_names_in_other_architectures(model: Path, name: str, value: int) -> None:
-    """GPT-2, MPT and OPT among them."""
-    _change(model, "config.json", **{name: value})
-    with pytest.raises(UnderstudyError, match=rf"config\.json: {name} is .* of different models"):
-        load_tokenizer(model)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"tie_word_embeddings": "yes"}, {"id2label": {"a": "b"}}, {"num_attention_heads": 3}, {"layer_types": 5}],
-    ids=str,
-)
-def test_a_config_that_transformers_refuses_is_no_fault_of_the_tokenizer(model: Path, fields: dict[str, Any]) -> None:
-    """AutoTokenizer reads the config too, and raises what it finds there."""
-    _change(model, "config.json", **fields)
-    with pytest.raises(UnderstudyError, match=r"config\.json: unsupported model"):
-        load_tokenizer(model)
-
-
-@pytest.mark.parametrize(
     ("family", "fields", "said"),
     [
         ("Qwen 3", {"attention_bias": True}, r"16 tensors of the config are in no file, such as .*\.0\.self_attn\.k_proj\.bias"),
@@ -153,7 +127,7 @@ def test_a_config_that_does_not_describe_the_weights_is_refused(
     """transformers takes random numbers for what is missing, and leaves out layers."""
     tiny_model(family).save_pretrained(tmp_path)
     load_model(tmp_path, "float32", torch.device("cpu"))
-    _change(tmp_path, "config.json", **fields)
+    change_json(tmp_path / "config.json", **fields)
     with pytest.raises(UnderstudyError, match=said):
         load_model(tmp_path, "float32", torch.device("cpu"))
 
@@ -163,7 +137,7 @@ def test_a_config_that_makes_logits_nan_is_refused(tmp_path: Path, eps: float) -
     """Every weight is a number, and no output is: found at `pair`, before prompts are read."""
     tiny_model("Qwen 3").save_pretrained(tmp_path)
     check_logits(load_model(tmp_path, "float32", torch.device("cpu")), VOCABULARY)
-    _change(tmp_path, "config.json", rms_norm_eps=eps)
+    change_json(tmp_path / "config.json", rms_norm_eps=eps)
     with pytest.raises(UsageError, match=r"its logits are NaN or infinite"):
         check_logits(load_model(tmp_path, "float32", torch.device("cpu")), VOCABULARY)
 
@@ -178,7 +152,7 @@ def test_another_kind_of_model_is_found_before_its_weights(tmp_path: Path) -> No
 
 def test_a_text_config_is_of_multimodal_models(model: Path) -> None:
     """transformers hands it back as it is."""
-    _change(model, "config.json", text_config={"vocab_size": 32})
+    change_json(model / "config.json", text_config={"vocab_size": 32})
     with pytest.raises(
         UsageError, match=r"config\.json: unsupported model: a `text_config`, which models of type llama"
     ):
@@ -201,9 +175,9 @@ def test_the_stop_tokens_of_a_model_without_a_generation_config_are_those_of_its
 ) -> None:
     """As transformers and vLLM read them; and the tokenizer's own."""
     (model / "generation_config.json").unlink()
-    _change(model, "config.json", **config)
+    change_json(model / "config.json", **config)
     if generation is not None:
-        _change(model, "generation_config.json", **generation)
+        change_json(model / "generation_config.json", **generation)
     assert expected == stop_token_ids(model, tiny_tokenizer())
 
 
@@ -211,7 +185,7 @@ def test_the_stop_tokens_of_a_model_without_a_generation_config_are_those_of_its
 def test_a_model_that_brings_its_code_names_the_key_that_allows_it(model: Path, read: Any) -> None:
     """And is not run without it."""
     names = {"AutoConfig": "configuration_x.XConfig", "AutoModelForCausalLM": "modeling_x.X"}
-    _change(model, "config.json", model_type="x", auto_map=names)
+    change_json(model / "config.json", model_type="x", auto_map=names)
     (model / "configuration_x.py").write_text("raise SystemExit(7)")
     with pytest.raises(
         UsageError, match=r"config\.json: .* code that ships with it .* set pair\.trust_remote_code to true"

@@ -1,6 +1,5 @@
 """The model that is loaded is the model in the files: every tensor is used as what it is, and no other file takes part."""
 
-import json
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -21,7 +20,7 @@ from pipeline.models.loading import load_model
 from pipeline.models.safetensors_header import TensorEntry
 from pipeline.models.tensor_ledger import HeldTensor, LoadingInfo, StoredTensors, check_ledger
 from tests.architectures import FAMILIES, tiny_model
-from tests.fakes import tiny_llama
+from tests.fakes import add_tensors, change_json, tiny_llama
 
 CPU = torch.device("cpu")
 QUERY = "model.layers.0.self_attn.q_proj.weight"
@@ -38,11 +37,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def model(directory: Path, tmp_path: Path) -> Path:
     return shutil.copytree(directory, tmp_path / "model")
-
-
-def _config(model: Path, **fields: Any) -> None:
-    path = model / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def _stored(model: Path, change: Callable[[str, torch.Tensor], Tensors]) -> None:
@@ -88,7 +82,7 @@ def test_stored_numbers_without_their_scales_are_refused(model: Path, form: str)
     change, quantization, said = FORMS[form]
     _stored(model, change)
     if quantization:
-        _config(model, quantization_config=quantization)
+        change_json(model / "config.json", quantization_config=quantization)
     with pytest.raises(UsageError, match=said):
         load_model(model, "float32", CPU)
 
@@ -105,7 +99,9 @@ def test_numbers_whose_scales_a_quantizer_applies_are_loaded(tmp_path: Path) -> 
         }
 
     _stored(tmp_path, blocks)
-    _config(tmp_path, quantization_config={"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]})
+    change_json(
+        tmp_path / "config.json", quantization_config={"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}
+    )
     loaded = load_model(tmp_path, "float32", CPU).get_parameter(QUERY)
     expected = whole.get_parameter(QUERY)
     assert float((loaded - expected).abs().max()) <= float(expected.abs().max()) / 16
@@ -130,8 +126,7 @@ def test_a_method_in_the_section_of_the_decoder_counts() -> None:
 )
 def test_a_tensor_without_a_place_is_refused(model: Path, name: str) -> None:
     """By name: the model would be another one with it."""
-    file = model / "model.safetensors"
-    save_file(load_file(file) | {name: torch.ones(3)}, file, {"format": "pt"})
+    add_tensors(model, **{name: torch.ones(3)})
     with pytest.raises(UsageError, match=f"1 tensors of its files would not be used, such as {name}"):
         load_model(model, "float32", CPU)
 
@@ -159,10 +154,9 @@ def test_two_tensors_for_one_place_are_refused(model: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("value", [0.0, 0.5])
 def test_a_bias_without_a_place_is_refused_unless_it_is_zero(model: Path, value: float) -> None:
     """GPTQ writes a bias for every layer, which is zero where the layer has none."""
-    file = model / "model.safetensors"
     bias = QUERY.replace("q_proj.weight", "o_proj.bias")
     expected = _logits(model)
-    save_file(load_file(file) | {bias: torch.tensor([0.0] * 15 + [value])}, file, {"format": "pt"})
+    add_tensors(model, **{bias: torch.tensor([0.0] * 15 + [value])})
     if not value:
         assert torch.equal(expected, _logits(model))
         return
@@ -173,11 +167,10 @@ def test_a_bias_without_a_place_is_refused_unless_it_is_zero(model: Path, value:
 def test_what_transformers_ignores_is_refused_if_it_is_a_weight(tmp_path: Path) -> None:
     """GPT-2 ignores every `attn.bias`, which is a mask in old files and a learnt row in these."""
     tiny_model("GPT-2").save_pretrained(tmp_path)
-    file, name = tmp_path / "model.safetensors", "transformer.h.0.attn.bias"
-    tensors = load_file(file)
-    save_file(tensors | {name: torch.ones(1, 1, 8, 8)}, file, {"format": "pt"})
+    name = "transformer.h.0.attn.bias"
+    add_tensors(tmp_path, **{name: torch.ones(1, 1, 8, 8)})
     load_model(tmp_path, "float32", CPU)
-    save_file(tensors | {name: torch.ones(96)}, file, {"format": "pt"})
+    add_tensors(tmp_path, **{name: torch.ones(96)})
     with pytest.raises(UsageError, match=f"would not be used, such as {name}"):
         load_model(tmp_path, "float32", CPU)
 
@@ -324,13 +317,13 @@ def test_a_config_names_neither_packages_nor_other_weights(model: Path, fields: 
         {name: 2 * weight for name, weight in load_file(model / "model.safetensors").items()},
         model / "other.safetensors",
     )
-    _config(model, **fields)
+    change_json(model / "config.json", **fields)
     assert torch.equal(expected, _logits(model))
 
 
 def test_code_of_another_repository_is_refused(model: Path) -> None:
     """It is in the cache of the hub, and in no digest."""
-    _config(model, auto_map={"AutoConfig": "some/where--configuration_x.XConfig"}, model_type="x")
+    change_json(model / "config.json", auto_map={"AutoConfig": "some/where--configuration_x.XConfig"}, model_type="x")
     with pytest.raises(UsageError, match=r"auto_map names code of another repository \(some/where--configuration_x"):
         load_config(model, trust_remote_code=True)
 
@@ -344,14 +337,11 @@ def test_a_model_keeps_the_name_of_its_own_directory(model: Path) -> None:
 def test_a_tied_flag_gives_way_to_the_weights(model: Path) -> None:
     """transformers keeps a head of its own; what is made of the model follows its config."""
     assert not load_model(model, "float32", CPU).config.tie_word_embeddings
-    _config(model, tie_word_embeddings=True)
+    change_json(model / "config.json", tie_word_embeddings=True)
     assert not load_model(model, "float32", CPU).config.tie_word_embeddings
-    file = model / "model.safetensors"
-    save_file(
-        {name: weight for name, weight in load_file(file).items() if "lm_head" not in name}, file, {"format": "pt"}
-    )
+    add_tensors(model, "lm_head.weight")
     assert load_model(model, "float32", CPU).config.tie_word_embeddings
-    _config(model, tie_word_embeddings=False)
+    change_json(model / "config.json", tie_word_embeddings=False)
     with pytest.raises(UnderstudyError, match=r"1 tensors of the config are in no file, such as lm_head\.weight"):
         load_model(model, "float32", CPU)
 
@@ -389,19 +379,14 @@ def test_names_of_a_model_inside_of_another_one_are_said(model: Path, inside: st
 @pytest.mark.parametrize("saved_as", ["LlamaForCausalLMEagle3", "LlamaForSequenceClassification", "LlamaModel"])
 def test_what_is_no_whole_model_is_said(model: Path, saved_as: str) -> None:
     """Files without a head or an embedding, of a class that writes no text."""
-    file = model / "model.safetensors"
-    found = load_file(file)
-    del found["model.norm.weight"]
-    save_file(found | {"score.weight": torch.ones(1, 4)}, file, {"format": "pt"})
-    _config(model, architectures=[saved_as])
+    add_tensors(model, "model.norm.weight", **{"score.weight": torch.ones(1, 4)})
+    change_json(model / "config.json", architectures=[saved_as])
     with pytest.raises(UsageError, match=f"in no file.*declares a {saved_as}, which is no whole model"):
         load_model(model, "float32", CPU)
 
 
 def test_a_weight_that_the_config_does_not_have_is_no_packed_one(model: Path) -> None:
     """A bias with numbers: an engine that reads another form of weights would not help."""
-    file = model / "model.safetensors"
-    bias = QUERY.replace("weight", "bias")
-    save_file(load_file(file) | {bias: torch.ones(load_file(file)[QUERY].shape[0])}, file, {"format": "pt"})
+    add_tensors(model, **{QUERY.replace("weight", "bias"): torch.ones(16)})
     with pytest.raises(UsageError, match=r"let config\.json state the part that has them"):
         load_model(model, "float32", CPU)
