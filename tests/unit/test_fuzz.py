@@ -60,7 +60,7 @@ from tests.strategies import (
 from tests.unit.corpus.test_answer_forms import FORMS
 from tests.unit.latency.load.test_workload import BASELINE, COUNTS, PROFILE
 
-FEW = 40
+FEW = 25
 INPUTS = int(os.environ.get("FUZZ_INPUTS", FEW))
 
 fuzzed = settings(

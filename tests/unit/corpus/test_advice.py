@@ -25,6 +25,13 @@ def _refused(path: Path, option: str | None = "--prompts") -> str:
     return str(caught.value)
 
 
+def _refused_rows(tmp_path: Path, *rows: Any) -> str:
+    """What is said of rows in JSON lines."""
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return _refused(path)
+
+
 def _jq(program: str, values: list[Any]) -> list[Any]:
     """What jq prints: keys, `["a key"]` and `[]`."""
     for key, quoted, each in re.findall(r"""\.([A-Za-z_]\w*)|\.?\[("[^"]*")\]|(\[\])""", program):
@@ -72,9 +79,7 @@ def test_objects_over_several_lines_are_rows(tmp_path: Path) -> None:
 
 def test_answers_without_their_requests_are_named(tmp_path: Path) -> None:
     """The output of a batch: no column can be named, and no program helps."""
-    path = tmp_path / "p.jsonl"
-    path.write_text(json.dumps({"id": "b0", "custom_id": "r-0", "response": _ANSWER, "error": None}) + "\n")
-    said = _refused(path)
+    said = _refused_rows(tmp_path, {"id": "b0", "custom_id": "r-0", "response": _ANSWER, "error": None})
     assert said.endswith(
         "`response` holds answers, and no column the requests that they answer: join them with the file of the requests, "
         "such as by custom_id"
@@ -86,18 +91,14 @@ def test_answers_without_their_requests_are_named(tmp_path: Path) -> None:
     [({"title": "Tell me", "n": 1}, True), ({"id": "a7", "n": 1}, False), ({"labels": [1, 2], "score": 0.5}, False)],
 )
 def test_options_are_advised_where_they_help(tmp_path: Path, row: Any, option: bool) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text(json.dumps(row) + "\n" + json.dumps(row) + "\n")
-    said = _refused(path)
+    said = _refused_rows(tmp_path, row, row)
     assert option == said.endswith("name the column with --prompt-field or --messages-field")
     assert option or said.endswith("write the prompts as rows with `prompt` (a text) or `messages` (a chat)")
 
 
 def test_labels_are_no_prompts(tmp_path: Path) -> None:
     """Lists of texts in many rows."""
-    path = tmp_path / "p.jsonl"
-    path.write_text('{"id": "a", "tags": ["x", "y"]}\n{"id": "b", "tags": ["z"]}\n')
-    assert "jq" not in _refused(path)
+    assert "jq" not in _refused_rows(tmp_path, {"id": "a", "tags": ["x", "y"]}, {"id": "b", "tags": ["z"]})
 
 
 _SAID = {"role": "assistant", "content": "b"}
@@ -132,9 +133,7 @@ NO_PROMPTS: dict[str, list[Any]] = {
 @pytest.mark.parametrize("rows", NO_PROMPTS.values(), ids=NO_PROMPTS)
 def test_what_holds_no_prompts_is_not_advised(tmp_path: Path, rows: list[Any]) -> None:
     """Rows that a program makes are read, and yet they are not what was asked."""
-    path = tmp_path / "p.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "for example" not in _refused(path)
+    assert "for example" not in _refused_rows(tmp_path, *rows)
 
 
 _OTHERS: dict[str, Any] = {
@@ -153,9 +152,7 @@ _OTHERS: dict[str, Any] = {
 
 @pytest.mark.parametrize(("named", "row"), _OTHERS.items())
 def test_messages_of_another_form_are_named(tmp_path: Path, named: str, row: Any) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text(json.dumps(row) + "\n")
-    assert f"{named}; write each as {{role, content}}" in _refused(path)
+    assert f"{named}; write each as {{role, content}}" in _refused_rows(tmp_path, row)
 
 
 @pytest.mark.parametrize("text", ['{"prompt": "a"},\n{"prompt": "b"},\n', '{"prompt": "a"};\n{"prompt": "b"};\n'])

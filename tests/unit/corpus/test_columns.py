@@ -244,10 +244,13 @@ def test_answers_of_a_log_in_share_gpt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "asks", "answers"),
-    [("role", "prompter", "assistant"), ("from", "human", "gpt"), ("speaker", "User", "Bot")],
+    ("name", "asks", "answers", "column"),
+    [
+        ("role", "prompter", "assistant", "text"),
+        ("from", "human", "gpt", "prompt"),
+        ("speaker", "User", "Bot", "content"),
+    ],
 )
-@pytest.mark.parametrize("column", ["text", "prompt", "content"])
 def test_rows_that_are_one_message_each_are_refused(
     tmp_path: Path, name: str, asks: str, answers: str, column: str
 ) -> None:

@@ -138,11 +138,8 @@ def test_a_link_to_a_file_is_read_by_its_own_name(hub: Hub, tmp_path: Path) -> N
     (tmp_path / "folder").symlink_to(tmp_path)
     path = read_prompts(_path("org/name:train.jsonl", "--prompts", "auto"), {"prompt_field": "question"}).path
     assert path == tmp_path.resolve() / "snapshots" / COMMIT / "train.jsonl"
-    (tmp_path / "my.yaml").write_text(
-        f"name: a\npair: {{target: {{source: ./t}}, draft: {{source: ./d}}}}\n"
-        f"corpus: {{sources: [{{path: folder/snapshots/{COMMIT}/train.jsonl, prompt_field: question}}]}}\n"
-    )
-    assert str(path) == load_config(tmp_path / "my.yaml").corpus.sources[0].path
+    config = _config(tmp_path, f"folder/snapshots/{COMMIT}/train.jsonl")
+    assert str(path) == config.corpus.sources[0].path
     assert str(tmp_path.resolve()) == str(source_path(Path()))
 
 

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.corpus import CorpusConfig, PromptSource
+from pipeline.config.corpus import PromptSource
 from pipeline.corpus.answer_store import StoredAnswer
 from pipeline.corpus.answers import parse_answer
-from pipeline.corpus.first_pass import RowCounts, read_sources
+from pipeline.corpus.first_pass import RowCounts
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.rows import parse_row
 from pipeline.models.loading import load_tokenizer
-from tests.fakes import quiet
-from tests.unit.corpus.kept_rows import KeptRows
+from tests.unit.corpus.kept_rows import read_source
 
 SAMPLES = Path(__file__).parents[2] / "fixtures" / "logs"
 SOURCE = PromptSource(path="log", use_answers=True, answer_field="response")
@@ -28,9 +27,7 @@ def renderer() -> Renderer:
 
 
 def _read(path: Path, renderer: Renderer, place: Path) -> tuple[RowCounts, list[StoredAnswer]]:
-    config = CorpusConfig(sources=(SOURCE.model_copy(update={"path": str(path)}),))
-    kept = KeptRows()
-    counts = read_sources(config, [path], renderer, kept, place / "rejects.jsonl", quiet())
+    kept, counts = read_source(SOURCE.model_copy(update={"path": str(path)}), renderer, place / "rejects.jsonl")
     return counts, [row.answer for row in kept if row.answer is not None]
 
 

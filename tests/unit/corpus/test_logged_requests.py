@@ -29,8 +29,10 @@ def _lines(path: Path, *rows: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["request", "body", "params", "input"])
-@pytest.mark.parametrize("write", [dict, json.dumps], ids=["object", "JSON text"])
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("request", dict), ("request", json.dumps), ("body", dict), ("params", json.dumps), ("input", dict)],
+)
 def test_a_request_under_a_key_is_read(tmp_path: Path, name: str, write: Any) -> None:
     """Of it, only what requests say."""
     path = _lines(tmp_path / "log.jsonl", {name: write(_ASKED), **_OWN})

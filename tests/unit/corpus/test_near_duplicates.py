@@ -24,8 +24,7 @@ def _records(count: int, keys: int) -> NDArray[np.void]:
     return records
 
 
-@pytest.mark.parametrize("chunk", [7, 64, 1000])
-@pytest.mark.parametrize("keys", [2, 60, 2**63])
+@pytest.mark.parametrize(("chunk", "keys"), [(7, 2), (7, 2**63), (64, 60), (1000, 60)])
 def test_sort_on_disk_equals_sort_in_memory(tmp_path: Path, chunk: int, keys: int) -> None:
     """Any number of runs, keys near 2^64 and repeated keys: the order equals an in-memory sort, and no file is left."""
     records = _records(200, keys)

@@ -1,21 +1,19 @@
 """Recorded answers whose thinking and tool calls a server parsed out of the text: the chat template writes them again."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.config.corpus import PromptSource
 from pipeline.corpus.answer_forms import UnusableAnswer
+from pipeline.corpus.answer_store import StoredAnswer
 from pipeline.corpus.answers import parse_answer
 from pipeline.corpus.parsed_parts import end_of_parts
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.rows import parse_row
-from tests.unit.segments.texts import bpe_tokenizer
+from tests.unit.segments.texts import QWEN3, bpe_tokenizer, template_of
 
-_TEMPLATES = Path(__file__).parents[1] / "segments/templates"
-_ADDED = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
 SOURCE = PromptSource(path="log.jsonl", use_answers=True, finish_reason="stop")
 ASKED = {"role": "user", "content": "What is the weather in Oslo?"}
 _CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": json.dumps({"city": "Oslo"})}}
@@ -23,18 +21,22 @@ _THINKS = "<think>\nLook it up.\n</think>\n\n"
 _CALLS = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
 
-def _template(name: str = "qwen3") -> str:
-    return (_TEMPLATES / f"{name}.jinja").read_text().replace("\n{%", "{%").removesuffix("\n")
+def _stored(
+    row: dict[str, Any], asked: dict[str, Any], template: str | None, source: PromptSource = SOURCE
+) -> tuple[str, StoredAnswer]:
+    """The answer of `row` to the prompt of the row `asked`: the text of its tokens, and how it is stored."""
+    tokenizer = bpe_tokenizer(QWEN3, template)
+    renderer, prompt = Renderer(tokenizer, None, {}), parse_row(asked, source)
+    (ids,) = renderer.token_ids([renderer.text(prompt)])
+    stored = renderer.answer_ids(prompt, ids, parse_answer(row, source))
+    return tokenizer.decode(stored.tokens), stored
 
 
 def _answer(row: dict[str, Any], template: str | None = None) -> tuple[str, bool]:
     """The text of the stored tokens, and whether it is cut."""
-    tokenizer = bpe_tokenizer(_ADDED, _template() if template is None else template)
-    renderer, prompt = Renderer(tokenizer, None, {}), parse_row({"messages": [ASKED], **row}, SOURCE)
-    (ids,) = renderer.token_ids([renderer.text(prompt)])
-    stored = renderer.answer_ids(prompt, ids, parse_answer(row, SOURCE))
+    text, stored = _stored(row, {"messages": [ASKED], **row}, template_of("qwen3") if template is None else template)
     assert not stored.exact
-    return tokenizer.decode(stored.tokens), stored.cut
+    return text, stored.cut
 
 
 @pytest.mark.parametrize(
@@ -67,13 +69,8 @@ def test_the_template_writes_what_the_server_parsed(message: dict[str, Any], tex
 
 
 def test_the_last_message_of_a_chat_may_hold_them() -> None:
-    answer = {"role": "assistant", "content": None, "tool_calls": [_CALL]}
-    tokenizer = bpe_tokenizer(_ADDED, _template())
-    row = {"messages": [ASKED, answer]}
-    renderer, prompt = Renderer(tokenizer, None, {}), parse_row(row, SOURCE)
-    (ids,) = renderer.token_ids([renderer.text(prompt)])
-    stored = renderer.answer_ids(prompt, ids, parse_answer(row, SOURCE))
-    assert tokenizer.decode(stored.tokens).startswith(_CALLS)
+    row = {"messages": [ASKED, {"role": "assistant", "content": None, "tool_calls": [_CALL]}]}
+    assert _stored(row, row, template_of("qwen3"))[0].startswith(_CALLS)
 
 
 def test_thinking_that_was_cut_has_no_end() -> None:
@@ -107,19 +104,16 @@ def test_what_the_template_does_not_write_is_not_used(
 ) -> None:
     row = {"answer": {"choices": [{"message": message, "finish_reason": reason}]}}
     if why is None:
-        assert _answer(row, _template(template))[0].startswith("b\n</think>")
+        assert _answer(row, template_of(template))[0].startswith("b\n</think>")
         return
     with pytest.raises(UnusableAnswer, match=why):
-        _answer(row, _template(template))
+        _answer(row, template_of(template))
 
 
 def test_without_a_template_there_is_nothing_to_write_them_with() -> None:
-    tokenizer = bpe_tokenizer(_ADDED)
     row = {"prompt": "Hi", "answer": {"content": "a", "reasoning_content": "b"}}
-    renderer, prompt = Renderer(tokenizer, None, {}), parse_row(row, SOURCE)
-    (ids,) = renderer.token_ids([renderer.text(prompt)])
     with pytest.raises(UnusableAnswer, match="without a chat template"):
-        renderer.answer_ids(prompt, ids, parse_answer(row, SOURCE))
+        _stored(row, row, None)
 
 
 @pytest.mark.parametrize(
@@ -145,18 +139,15 @@ def test_an_answer_under_a_grammar_is_no_sample(column: str, value: Any, used: b
 @pytest.mark.parametrize(("said", "used"), [("Call me.", True), ("Mail to ann@example.com.", False)])
 def test_token_ids_are_redacted_too(said: str, used: bool) -> None:
     """They are text to everybody who has the tokenizer, and the texts of a row may say less."""
-    tokenizer = bpe_tokenizer(_ADDED, _template())
-    ids = tokenizer(said, add_special_tokens=False)["input_ids"]
+    ids = bpe_tokenizer(QWEN3)(said, add_special_tokens=False)["input_ids"]
     row = {"messages": [ASKED], "answer": {"choices": [{"message": {"content": ""}, "token_ids": ids}]}}
-    renderer, prompt = Renderer(tokenizer, None, {}), parse_row(row, SOURCE)
-    (asked,) = renderer.token_ids([renderer.text(prompt)])
     redacting = SOURCE.model_copy(update={"redact": True})
-    assert tuple(ids) == renderer.answer_ids(prompt, asked, parse_answer(row, SOURCE)).tokens
+    assert tuple(ids) == _stored(row, row, template_of("qwen3"))[1].tokens
     if used:
-        assert tuple(ids) == renderer.answer_ids(prompt, asked, parse_answer(row, redacting)).tokens
+        assert tuple(ids) == _stored(row, row, template_of("qwen3"), redacting)[1].tokens
         return
     with pytest.raises(UnusableAnswer, match="redacted"):
-        renderer.answer_ids(prompt, asked, parse_answer(row, redacting))
+        _stored(row, row, template_of("qwen3"), redacting)
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
@@ -165,7 +156,7 @@ def test_thinking_of_earlier_messages_has_either_name(name: str) -> None:
     called = {"role": "assistant", "content": None, name: "Look it up.", "tool_calls": [_CALL]}
     prompt = parse_row({"messages": [ASKED, called, {"role": "tool", "content": "5 degrees"}]}, SOURCE)
     assert ("Look it up.", "Look it up.") == (prompt.messages[1]["reasoning"], prompt.messages[1]["reasoning_content"])
-    text, _ = Renderer(bpe_tokenizer(_ADDED, _template()), None, {}).text(prompt)
+    text, _ = Renderer(bpe_tokenizer(QWEN3, template_of("qwen3")), None, {}).text(prompt)
     assert _THINKS + _CALLS in text
 
 
@@ -190,11 +181,8 @@ def test_a_text_that_is_not_all_of_the_answer_is_not_used(counted: int | None, u
     usage = None if counted is None else {"completion_tokens": counted}
     row = {"response": {"choices": [{"message": {"content": content}, "finish_reason": "stop"}], "usage": usage}}
     source = SOURCE.model_copy(update={"answer_field": "response"})
-    renderer = Renderer(bpe_tokenizer(_ADDED, _template()), None, {})
-    prompt = parse_row({"messages": [ASKED]}, source)
-    (ids,) = renderer.token_ids([renderer.text(prompt)])
     if used:
-        assert renderer.answer_ids(prompt, ids, parse_answer(row, source)).tokens
+        assert _stored(row, {"messages": [ASKED]}, template_of("qwen3"), source)[1].tokens
         return
     with pytest.raises(UnusableAnswer, match=r"a text of fewer tokens than usage\.completion_tokens"):
-        renderer.answer_ids(prompt, ids, parse_answer(row, source))
+        _stored(row, {"messages": [ASKED]}, template_of("qwen3"), source)

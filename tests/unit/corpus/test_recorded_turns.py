@@ -6,18 +6,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.corpus import CorpusConfig, PromptSource
+from pipeline.config.corpus import PromptSource
 from pipeline.corpus.answers import parse_answer
-from pipeline.corpus.first_pass import RowCounts, read_sources
+from pipeline.corpus.first_pass import RowCounts
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.rows import parse_row
-from pipeline.progress import Progress
-from tests.unit.corpus.kept_rows import KeptRows
-from tests.unit.segments.texts import bpe_tokenizer
+from tests.unit.corpus.kept_rows import KeptRows, read_source
+from tests.unit.segments.texts import QWEN3, bpe_tokenizer, template_of
 
-_TEMPLATES = Path(__file__).parents[1] / "segments/templates"
-_ADDED = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
 SOURCE = PromptSource(path="log.jsonl", use_answers=True, every_answer=True, finish_reason="stop")
 
 
@@ -93,15 +90,10 @@ def test_every_form_of_a_chat(form: str) -> None:
 
 
 def _read(tmp_path: Path, row: dict[str, Any], **fields: Any) -> tuple[KeptRows, Any, RowCounts]:
-    path, kept = tmp_path / "log.jsonl", KeptRows()
+    path, tokenizer = tmp_path / "log.jsonl", bpe_tokenizer(QWEN3, template_of("qwen3"))
     path.write_text(json.dumps(row))
-    template = (_TEMPLATES / "qwen3.jinja").read_text().replace("\n{%", "{%").removesuffix("\n")
-    tokenizer = bpe_tokenizer(_ADDED, template)
-    source = PromptSource(
-        **{"path": str(path), "use_answers": True, "every_answer": True, "finish_reason": "stop", **fields}
-    )
-    config, renderer = CorpusConfig(sources=(source,)), Renderer(tokenizer, None, {})
-    counts = read_sources(config, [path], renderer, kept, tmp_path / "rejects", Progress())
+    source = SOURCE.model_copy(update={"path": str(path), **fields})
+    kept, counts = read_source(source, Renderer(tokenizer, None, {}), tmp_path / "rejects")
     return kept, tokenizer, counts
 
 

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.config.corpus import CorpusConfig, PromptSource
-from pipeline.corpus.first_pass import RowCounts, read_sources
+from pipeline.config.corpus import PromptSource
+from pipeline.corpus.first_pass import RowCounts
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.request_fields import NEUTRAL, REFUSED, REFUSED_UNDER_KEY, TAKEN, is_known
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.progress import Progress
-from tests.unit.corpus.kept_rows import KeptRows
+from tests.unit.corpus.kept_rows import read_source
 from tests.unit.segments.texts import bpe_tokenizer
 
 _ASKED = {"role": "user", "content": "Why?"}
@@ -52,9 +52,9 @@ def _read(
     path: Path, template: str = TEMPLATE, **settings: Any
 ) -> tuple[list[tuple[str, str]], RowCounts | None, list[str]]:
     """Text and domain of each prompt, the counts of rows, and warnings."""
-    config = CorpusConfig(sources=(PromptSource(path=str(path), **settings),), max_rejected_share=1)
-    renderer, kept, progress = Renderer(bpe_tokenizer((), template), None, {}), KeptRows(), _Said()
-    counts = read_sources(config, [path], renderer, kept, path.with_name("rejects"), progress)
+    renderer, progress = Renderer(bpe_tokenizer((), template), None, {}), _Said()
+    source = PromptSource(path=str(path), **settings)
+    kept, counts = read_source(source, renderer, path.with_name("rejects"), progress, max_rejected_share=1)
     return [(renderer.text(prompt)[0], prompt.domain) for _, prompt, *_ in kept], counts, progress.said
 
 
@@ -64,7 +64,6 @@ def _row(request: Any, form: str, tmp_path: Path) -> Any:
     return row.value, reader.source
 
 
-@pytest.mark.parametrize("form", ["flat", "nested", "parquet"])
 @pytest.mark.parametrize(
     ("fields", "text", "mode"),
     [
@@ -83,16 +82,14 @@ def _row(request: Any, form: str, tmp_path: Path) -> Any:
         ({"truncate_prompt_tokens": 4000}, "", ""),
     ],
 )
-def test_what_servers_render_is_rendered(
-    tmp_path: Path, form: str, fields: dict[str, Any], text: str, mode: str
-) -> None:
+def test_what_servers_render_is_rendered(tmp_path: Path, fields: dict[str, Any], text: str, mode: str) -> None:
     """A request in the row, under a key, and as JSON text in Parquet."""
-    found, _, said = _read(_written(tmp_path, form, {"messages": [_ASKED], **fields}))
-    assert [(f"{text}<user>Why?", f"d{mode}")] == found
-    assert [] == said
+    for form in ("flat", "nested", "parquet"):
+        found, _, said = _read(_written(tmp_path, form, {"messages": [_ASKED], **fields}))
+        assert [(f"{text}<user>Why?", f"d{mode}")] == found, form
+        assert [] == said
 
 
-@pytest.mark.parametrize("form", ["flat", "nested", "parquet"])
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
@@ -109,11 +106,12 @@ def test_what_servers_render_is_rendered(
         ({"continue_final_message": True}, "request with continue_final_message"),
     ],
 )
-def test_another_prompt_is_a_rejected_row(tmp_path: Path, form: str, fields: dict[str, Any], reason: str) -> None:
+def test_another_prompt_is_a_rejected_row(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
     """Counted by the field."""
-    path = _written(tmp_path, form, {"messages": [_ASKED], **fields})
-    with pytest.raises(Exception, match=reason):
-        _read(path)
+    for form in ("flat", "nested", "parquet"):
+        path = _written(tmp_path, form, {"messages": [_ASKED], **fields})
+        with pytest.raises(Exception, match=reason):
+            _read(path)
 
 
 @pytest.mark.parametrize(("stated", "text"), [(True, "(f)(g)<user>Why?"), (False, "<user>Why?")])

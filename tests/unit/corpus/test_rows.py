@@ -470,8 +470,9 @@ def test_times_within_messages_are_read(tmp_path: Path) -> None:
     assert [day, day] == [value["created"] for value in found]
 
 
-@pytest.mark.parametrize("name", ["text", "message", "parts", "value"])
-@pytest.mark.parametrize("role", ["user", "assistant"])
+@pytest.mark.parametrize(
+    ("name", "role"), [("text", "user"), ("message", "user"), ("parts", "assistant"), ("value", "assistant")]
+)
 def test_a_message_with_its_text_under_another_name_is_named(name: str, role: str) -> None:
     """It is not empty."""
     chat = [{"role": role, name: "x"}, {"role": "user", "content": "q"}]

@@ -87,8 +87,7 @@ def test_a_json_chat_is_read() -> None:
     assert _CHAT == [*parse_row({"prompt": json.dumps(_CHAT)}, SOURCE).messages]
 
 
-@pytest.mark.parametrize("column", ["prompt", "input", "question"])
-@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(("column", "order"), [("prompt", 1), ("prompt", -1), ("input", -1), ("question", 1)])
 def test_texts_chats_and_turns_may_stand_in_one_column(tmp_path: Path, column: str, order: int) -> None:
     """In every order of rows."""
     values: list[Any] = ["a text", [_SAID], ["first", "second"], "another"][::order]

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.corpus import CorpusConfig, PromptSource
+from pipeline.config.corpus import PromptSource
 from pipeline.corpus.answers import UnusableAnswer, parse_answer
-from pipeline.corpus.first_pass import read_sources
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_facts import RowFacts
 from pipeline.corpus.rows import ParsedPrompt
-from pipeline.progress import Progress
-from tests.unit.corpus.kept_rows import KeptRows
+from tests.unit.corpus.kept_rows import read_source
 from tests.unit.segments.texts import bpe_tokenizer
 
 _TEMPLATE = (
@@ -91,8 +89,8 @@ def test_rows_of_a_source_keep_their_times(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     rows = [{"prompt": "a", "created": _THEN}, {"prompt": "b", "created": "2024-03-02T00:00:00Z"}, {"prompt": "c"}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = CorpusConfig(sources=(PromptSource(path=str(path), domain="d"),), min_prompt_tokens=1)
-    renderer, found = Renderer(bpe_tokenizer((), _TEMPLATE), None, {}, day=date(2026, 11, 26)), KeptRows()
-    read_sources(config, [path], renderer, found, tmp_path / "rejects", Progress(False))
+    renderer = Renderer(bpe_tokenizer((), _TEMPLATE), None, {}, day=date(2026, 11, 26))
+    source = PromptSource(path=str(path), domain="d")
+    found, _ = read_source(source, renderer, tmp_path / "rejects", min_prompt_tokens=1)
     assert [_THEN, _THEN + 60, None] == [row.prompt.facts.time for row in found]
     assert ["01 Mar", "02 Mar", "26 Nov"] == [renderer.text(row.prompt)[0][:6] for row in found]

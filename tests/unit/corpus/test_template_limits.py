@@ -54,10 +54,12 @@ def test_a_template_that_wants_all_memory_stops_the_run(template: str) -> None:
     assert before == template_limits.resource.getrlimit(template_limits.resource.RLIMIT_AS)
 
 
-def test_a_template_that_writes_too_much_stops_the_run() -> None:
+def test_a_template_that_writes_too_much_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less than the memory limit, and more than any prompt."""
-    with pytest.raises(UsageError, match="to more than 32,000,000 characters"):
-        _renderer("{{ 'a' * 40000000 }}").text(PROMPT)
+    assert 2 * 1_000_000 < template_limits.CHARACTERS < template_limits.BYTES
+    monkeypatch.setattr("pipeline.corpus.rendering.CHARACTERS", 4_000)
+    with pytest.raises(UsageError, match="to more than 4,000 characters"):
+        _renderer("{{ 'a' * 5000 }}").text(PROMPT)
 
 
 @pytest.mark.parametrize(

@@ -181,8 +181,10 @@ def test_each_of_parallel_calls_leaves_a_trace() -> None:
     assert "<assistant>fg<tool>4" in _rendered(every, *double.messages)
 
 
-@pytest.mark.parametrize("content", [None, [], ""])
-@pytest.mark.parametrize("message", [_CALLED, _SAID | {"reasoning_content": "They ask."}, _RESULT, _SYSTEM])
+@pytest.mark.parametrize(
+    ("message", "content"),
+    [(_CALLED, None), (_SAID | {"reasoning_content": "They ask."}, []), (_RESULT, ""), (_RESULT, None), (_SYSTEM, [])],
+)
 def test_a_message_may_have_no_text(message: dict[str, Any], content: Any) -> None:
     """Such as a call alone, thinking that was cut off, or a tool that returned nothing: it is empty, as in servers."""
     found = parse_row({"messages": [_ASKED, message | {"content": content}, _ASKED]}, PromptSource(path="p"))

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.config.corpus import PromptSource
@@ -252,6 +252,7 @@ def test_the_newer_of_a_domains_rows_is_sampled() -> None:
     assert {1: 2} == ages
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     st.recursive(
         st.text() | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)

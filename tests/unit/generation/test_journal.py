@@ -12,6 +12,14 @@ def _record(number: int) -> Record:
     return Record(number, {"endpoints": ["http://a"], "length": number}, {"tokens": np.arange(number, dtype=np.int32)})
 
 
+def _append(path: Path, *numbers: int) -> None:
+    """By a process that opens the journal, and closes it."""
+    journal = Journal(path)
+    for number in numbers:
+        journal.append(_record(number))
+    journal.close()
+
+
 def _numbers(path: Path) -> list[int]:
     return [record.number for record in read_journal(path)]
 
@@ -20,10 +28,7 @@ def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
     """Facts and arrays, in order; none without a file."""
     path = tmp_path / "j"
     assert [] == read_journal(path)
-    journal = Journal(path)
-    for number in (3, 1):
-        journal.append(_record(number))
-    journal.close()
+    _append(path, 3, 1)
     first, second = read_journal(path)
     assert (3, {"endpoints": ["http://a"], "length": 3}) == (first.number, first.facts)
     assert [0] == second.arrays["tokens"].tolist()
@@ -35,17 +40,13 @@ def test_a_file_cut_at_any_byte_keeps_its_whole_records(tmp_path: Path) -> None:
     path = tmp_path / "j"
     sizes = [0]
     for number in (1, 2, 3):
-        journal = Journal(path)
-        journal.append(_record(number))
-        journal.close()
+        _append(path, number)
         sizes.append(path.stat().st_size)
     whole = path.read_bytes()
     for cut in range(0, len(whole), 7):
         path.write_bytes(whole[:cut])
         kept = [number for number, size in zip((1, 2, 3), sizes[1:], strict=True) if size <= cut]
-        journal = Journal(path)
-        journal.append(_record(9))
-        journal.close()
+        _append(path, 9)
         assert [*kept, 9] == _numbers(path)
 
 
@@ -56,9 +57,7 @@ def test_zeros_at_the_end_are_no_records(tmp_path: Path, zeros: int) -> None:
     write_journal(path, [_record(1), _record(2)])
     path.write_bytes(path.read_bytes() + bytes(zeros))
     assert [1, 2] == _numbers(path)
-    journal = Journal(path)
-    journal.append(_record(3))
-    journal.close()
+    _append(path, 3)
     assert [1, 2, 3] == _numbers(path)
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pipeline.corpus.prompt_store import Prompt
@@ -29,10 +28,10 @@ from pipeline.servers.pool import EndpointsDown
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import quiet
 from tests.served import (
-    AHEAD,
-    KEPT,
     NEW,
     QUICK,
+    check_greedy,
+    check_log_p,
     config_of,
     generate,
     generation,
@@ -41,7 +40,7 @@ from tests.served import (
     settings_of,
     some_prompts,
 )
-from tests.standin_server import EOS, FAULTS, VOCABULARY, Fault, StandIn, log_p_of, overloaded, running, sampled_from
+from tests.standin_server import EOS, FAULTS, VOCABULARY, Fault, StandIn, log_p_of, overloaded, running
 
 
 def test_greedy_completions_are_the_models(tmp_path: Path) -> None:
@@ -52,17 +51,7 @@ def test_greedy_completions_are_the_models(tmp_path: Path) -> None:
     assert {prompt.id: (prompt.conversation, prompt.mode) for prompt in some_prompts(12, "examination")} == {
         item.id: (item.conversation, item.mode) for item in found
     }
-    for item in found:
-        assert greedy(item.prompt.tolist(), NEW, AHEAD) == item.tokens.tolist()
-        assert len(item.tokens) - AHEAD == item.length
-        assert item.stopped == (item.tokens[item.length - 1] == EOS)
-        assert not item.log_p.any()
-        ids_NK, log_p_NK = unpack(item.entries, item.certain, item.rest_log_p, VOCABULARY)
-        for place in range(len(item.tokens)):
-            exact = log_p_of([*item.prompt.tolist(), *item.tokens[:place].tolist()])
-            assert np.argsort(-exact, kind="stable")[:KEPT].tolist() == ids_NK[place].tolist()
-            assert exact[ids_NK[place]] == pytest.approx(log_p_NK[place], abs=0.02)  # as rounded for storage
-    assert any(item.stopped for item in found), "the stand-in ends some completions"
+    check_greedy(found)
 
 
 @pytest.mark.parametrize(
@@ -84,19 +73,7 @@ def test_log_p_is_exact_at_the_deployments_sampling(
     distributions are those at temperature 1."""
     with running(StandIn(processed=processed, speculates=speculates)) as server:
         found = generate(config_of(server), some_prompts(4, "dev"), tmp_path / "out", sampling)
-    body = {
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-    }
-    for item in found:
-        ids_NK, log_p_NK = unpack(item.entries, item.certain, item.rest_log_p, VOCABULARY)
-        for place, token in enumerate(item.tokens.tolist()):
-            plain = log_p_of([*item.prompt.tolist(), *item.tokens[:place].tolist()])
-            expected = 0.0 if sampling.greedy else sampled_from(plain, body)[token]
-            assert expected == pytest.approx(item.log_p[place], abs=1e-5)
-            assert plain[ids_NK[place]] == pytest.approx(log_p_NK[place], abs=0.02)
+    check_log_p(found, sampling)
 
 
 def test_positions_of_prompts_are_scored(tmp_path: Path) -> None:

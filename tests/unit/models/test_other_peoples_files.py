@@ -21,20 +21,10 @@ from pipeline.models.tokenizers import never_emitted, other_template
 from pipeline.speculation.choice import check_logits, proved_way
 from pipeline.store.parsing import Format
 from tests.architectures import FAMILIES, VOCABULARY, tiny_model
-from tests.fakes import add_tensors, change_json, saved_tiny_llama, tiny_llama, tiny_tokenizer
+from tests.fakes import add_tensors, change_json, tiny_llama, tiny_tokenizer
 
 CPU = torch.device("cpu")
 IDS = torch.arange(12)[None]
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved_tiny_llama(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def model(directory: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(directory, tmp_path / "model")
 
 
 @torch.inference_mode()

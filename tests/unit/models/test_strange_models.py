@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,7 @@ from pipeline.models.shape import measure_weights, read_shape
 from pipeline.models.tokenizers import stop_token_ids
 from pipeline.speculation.choice import check_logits
 from tests.architectures import VOCABULARY, tiny_model
-from tests.fakes import change_json, saved_tiny_llama, tiny_llama, tiny_tokenizer
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved_tiny_llama(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def model(directory: Path, tmp_path: Path) -> Path:
-    """A copy to damage."""
-    return shutil.copytree(directory, tmp_path / "model")
+from tests.fakes import change_json, tiny_llama, tiny_tokenizer
 
 
 @pytest.mark.parametrize("layers", [10**7, 9_999, 10**400, 0, -1, 2.0, "2", [2]])

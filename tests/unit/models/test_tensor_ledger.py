@@ -1,6 +1,5 @@
 """The model that is loaded is the model in the files: every tensor is used as what it is, and no other file takes part."""
 
-import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -25,18 +24,6 @@ from tests.fakes import add_tensors, change_json, tiny_llama
 CPU = torch.device("cpu")
 QUERY = "model.layers.0.self_attn.q_proj.weight"
 Tensors = dict[str, torch.Tensor]
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    tiny_llama(1, dtype=torch.float32).save_pretrained(path)
-    return path
-
-
-@pytest.fixture
-def model(directory: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(directory, tmp_path / "model")
 
 
 def _stored(model: Path, change: Callable[[str, torch.Tensor], Tensors]) -> None:

@@ -9,23 +9,13 @@ import pytest
 from pipeline.config.segments import SegmentsConfig
 from pipeline.engines.chat_markers import FAMILIES, family_of
 from pipeline.models.segmenter import Segmenter
-from tests.unit.segments.texts import bpe_tokenizer
+from tests.unit.segments.texts import QWEN3, bpe_tokenizer, template_of
 
-_TEMPLATES = Path(__file__).parent / "templates"
 # Tokens of their own in the published tokenizers, by family.
 _ADDED = {
-    "qwen3": ["<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>"],
+    "qwen3": [*QWEN3],
     "hermes": ["<|im_start|>", "<|im_end|>"],  # its tool calls are plain text
-    "smollm3": [
-        "<|im_start|>",
-        "<|im_end|>",
-        "<think>",
-        "</think>",
-        "<tool_call>",
-        "</tool_call>",
-        "<code>",
-        "</code>",
-    ],
+    "smollm3": [*QWEN3, "<code>", "</code>"],
     "deepseek": [
         *("<｜Assistant｜>", "<｜User｜>", "<｜end▁of▁sentence｜>", "<think>", "</think>", "<｜tool▁calls▁begin｜>"),
         *("<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"),
@@ -185,13 +175,9 @@ _CASES: list[tuple[str, list[Any], list[tuple[str, str]]]] = [
 ]
 
 
-def _template(name: str) -> str:
-    return (_TEMPLATES / f"{name}.jinja").read_text().replace("\n{%", "{%").removesuffix("\n")
-
-
 @pytest.mark.parametrize(("name", "dialogue", "expected"), _CASES)
 def test_segments_of_a_family(name: str, dialogue: list[Any], expected: list[tuple[str, str]]) -> None:
-    tokenizer = bpe_tokenizer(_ADDED[name], _template(name))
+    tokenizer = bpe_tokenizer(_ADDED[name], template_of(name))
     with_tools = {"tools": _TOOLS} if any("tool_calls" in message for message in dialogue) else {}
     prompt = tokenizer.apply_chat_template(dialogue[:-1], tokenize=False, add_generation_prompt=True, **with_tools)
     whole = tokenizer.apply_chat_template(dialogue, tokenize=False, **with_tools)
@@ -217,11 +203,11 @@ def test_every_family_has_three_dialogues() -> None:
 
 
 def test_a_family_without_markers_is_not_guessed() -> None:
-    assert family_of([_template("gemma3")]) is None
+    assert family_of([template_of("gemma3")]) is None
 
 
 def test_thinking_that_is_turned_off_in_the_prompt_is_over() -> None:
-    tokenizer = bpe_tokenizer(_ADDED["qwen3"], _template("qwen3"))
+    tokenizer = bpe_tokenizer(_ADDED["qwen3"], template_of("qwen3"))
     prompt = tokenizer.apply_chat_template([_USER], tokenize=False, add_generation_prompt=True, enable_thinking=False)
     ids = tokenizer("It rains.<|im_end|>", add_special_tokens=False)["input_ids"]
     labels = Segmenter(tokenizer, SegmentsConfig()).labels(tokenizer(prompt)["input_ids"], ids, stopped=True)

@@ -2,7 +2,16 @@
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+TEMPLATES = Path(__file__).parent / "templates"
+QWEN3 = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")  # tokens of its own
+
+
+def template_of(family: str) -> str:
+    """The chat template of a family, as it is published: without line breaks before its statements."""
+    return (TEMPLATES / f"{family}.jinja").read_text().replace("\n{%", "{%").removesuffix("\n")
 
 
 @cache

@@ -31,6 +31,7 @@ from pipeline.servers.endpoint import AnswerLost, Endpoint, Overloaded, RequestR
 from pipeline.servers.identity import Golden, Identity, new_identity
 from pipeline.servers.target import ServedModel, read_model
 from pipeline.store.files import write_json
+from tests.served import config_of, opened
 from tests.standin_server import FAULTS, StandIn, overloaded, running
 
 CANARY = "sk-canary-0123456789"
@@ -38,15 +39,13 @@ BODY = {"model": "target", "prompt": [20, 21], "max_tokens": 1, "temperature": 0
 
 
 def _ask(url: str, path: str = "/v1/completions", body: dict[str, Any] | None = None, **settings: Any) -> Any:
+    config = ServerConfig.model_validate({"timeout_seconds": 5.0, "endpoints": [url], **settings})
+
     async def ask() -> Any:
-        endpoint = Endpoint(EndpointConfig(url=url), ServerConfig.model_validate({"timeout_seconds": 5.0} | settings))
-        await endpoint.open()
-        try:
-            return await (
-                endpoint.post(path, BODY if body is None else body) if path != "/v1/models" else endpoint.get(path)
-            )
-        finally:
-            await endpoint.close()
+        async with opened(config) as endpoint:
+            if path == "/v1/models":
+                return await endpoint.get(path)
+            return await endpoint.post(path, BODY if body is None else body)
 
     return asyncio.run(ask())
 
@@ -379,12 +378,8 @@ def test_the_model_is_chosen_by_name() -> None:
 
 def _read_model(name: str | None, server: StandIn) -> ServedModel:
     async def run() -> ServedModel:
-        endpoint = Endpoint(EndpointConfig(url=server.url), ServerConfig())
-        await endpoint.open()
-        try:
+        async with opened(config_of(server)) as endpoint:
             return await read_model(endpoint, name)
-        finally:
-            await endpoint.close()
 
     return asyncio.run(run())
 

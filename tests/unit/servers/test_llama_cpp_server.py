@@ -10,21 +10,19 @@ import pytest
 from pipeline.config.server import ServerConfig
 from pipeline.errors import UsageError
 from pipeline.examination.served_model import served_model
-from pipeline.generation.distributions import unpack
 from pipeline.servers.answers import BadAnswer, Generated
 from pipeline.servers.api import GenerateRequest, ScoreRequest
 from pipeline.servers.by_token import _joined
 from pipeline.servers.connect import connect
-from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.engines import asking_of
 from pipeline.servers.identity import OtherWeights
 from pipeline.servers.llama_cpp import Incomplete, LlamaCpp
 from pipeline.servers.target import read_model
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import quiet
-from tests.served import AHEAD, KEPT, NEW, config_of, generate, greedy, identity_of, some_prompts
+from tests.served import check_greedy, check_log_p, config_of, generate, identity_of, opened, some_prompts
 from tests.standin_llama import StandInLlama, is_incomplete
-from tests.standin_server import EOS, VOCABULARY, log_p_of, running, sampled_from
+from tests.standin_server import EOS, VOCABULARY, log_p_of, running
 
 
 def _config(*servers: StandInLlama, **changes: Any) -> ServerConfig:
@@ -37,16 +35,7 @@ def test_greedy_completions_are_the_models(tmp_path: Path) -> None:
     with running(StandInLlama()) as server:
         found = generate(_config(server), some_prompts(12, "examination"), tmp_path / "out")
     assert 12 == len(found)
-    for item in found:
-        assert greedy(item.prompt.tolist(), NEW, AHEAD) == item.tokens.tolist()
-        assert len(item.tokens) - AHEAD == item.length
-        assert item.stopped == (item.tokens[item.length - 1] == EOS)
-        ids_NK, log_p_NK = unpack(item.entries, item.certain, item.rest_log_p, VOCABULARY)
-        for place in range(len(item.tokens)):
-            exact = log_p_of([*item.prompt.tolist(), *item.tokens[:place].tolist()])
-            assert np.argsort(-exact, kind="stable")[:KEPT].tolist() == ids_NK[place].tolist()
-            assert exact[ids_NK[place]] == pytest.approx(log_p_NK[place], abs=0.02)  # as rounded for storage
-    assert any(item.stopped for item in found), "the stand-in ends some completions"
+    check_greedy(found)
     assert any(is_incomplete(token) for item in found for token in item.tokens.tolist())
 
 
@@ -55,10 +44,7 @@ def test_log_p_is_that_of_the_distribution_as_sampled_from(tmp_path: Path, sampl
     """At temperature 1, and with a top_k that the server can list."""
     with running(StandInLlama()) as server:
         found = generate(_config(server), some_prompts(4), tmp_path / "out", sampling)
-    for item in found:
-        for place, token in enumerate(item.tokens.tolist()):
-            plain = log_p_of([*item.prompt.tolist(), *item.tokens[:place].tolist()])
-            assert sampled_from(plain, vars(sampling))[token] == pytest.approx(item.log_p[place], abs=1e-5)
+    check_log_p(found, sampling)
 
 
 def test_requests_state_what_the_servers_defaults_would_decide() -> None:
@@ -88,14 +74,9 @@ def test_any_token_is_scored() -> None:
     ids = [30, 31, *range(8), 5, 500, EOS, 13]
 
     async def scored(server: StandInLlama) -> Any:
-        endpoint = Endpoint(_config(server).endpoints[0], _config(server))
-        await endpoint.open()
-        try:
-            return await asking_of("llama.cpp", "target", VOCABULARY).score(
-                endpoint, ScoreRequest(ids=ids, start=2, kept=3)
-            )
-        finally:
-            await endpoint.close()
+        async with opened(_config(server)) as endpoint:
+            request = ScoreRequest(ids=ids, start=2, kept=3)
+            return await asking_of("llama.cpp", "target", VOCABULARY).score(endpoint, request)
 
     with running(StandInLlama()) as server:
         found, _ = asyncio.run(scored(server))
@@ -107,12 +88,8 @@ def test_what_the_server_says_of_its_model() -> None:
     """Context length of a slot, version and path come from /props."""
 
     async def read(server: StandInLlama) -> Any:
-        endpoint = Endpoint(_config(server).endpoints[0], _config(server))
-        await endpoint.open()
-        try:
+        async with opened(_config(server)) as endpoint:
             return await read_model(endpoint, None)
-        finally:
-            await endpoint.close()
 
     with running(StandInLlama(context=300)) as server:
         found = asyncio.run(read(server))
@@ -170,6 +147,10 @@ def test_what_the_server_cannot_give_is_refused(
     assert 1 == len(str(refused.value).splitlines())
 
 
+def _request(limit: int, *stop_tokens: int, kept: int = 0) -> GenerateRequest:
+    return GenerateRequest(prompt=[1], sampling=GREEDY, max_tokens=limit, stop_tokens=stop_tokens, kept=kept)
+
+
 @pytest.mark.parametrize(
     ("tokens", "with_rows", "known"),
     [
@@ -185,8 +166,7 @@ def test_rows_are_given_to_the_tokens_that_they_are_of(
     """llama-server leaves out rows without saying which; a row that could be of two tokens is asked for again."""
     rows = [{"id": tokens[place], "logprob": -float(place), "top_logprobs": []} for place in with_rows]
     answer = {"tokens": tokens, "stop_type": "limit", "truncated": False, "completion_probabilities": rows}
-    request = GenerateRequest(prompt=[1], sampling=Sampling(), max_tokens=len(tokens), stop_tokens=())
-    api = LlamaCpp()
+    request, api = _request(len(tokens)), LlamaCpp()
     if len(known) == len(tokens):
         assert [0.0, -1.0, -2.0] == api.read_generated(request, answer, VOCABULARY).log_p_N.tolist()
         return
@@ -200,9 +180,8 @@ def test_an_answer_with_other_tokens_is_bad() -> None:
     """Log-probabilities of tokens that the completion does not have."""
     answer = {"tokens": [1], "stop_type": "limit", "truncated": False}
     answer |= {"completion_probabilities": [{"id": 2, "logprob": -1.0, "top_logprobs": []}]}
-    request = GenerateRequest(prompt=[1], sampling=Sampling(), max_tokens=1, stop_tokens=())
     with pytest.raises(BadAnswer, match="the token ids of the completion and of its log-probabilities differ"):
-        LlamaCpp().read_generated(request, answer, VOCABULARY)
+        LlamaCpp().read_generated(_request(1), answer, VOCABULARY)
 
 
 def _completion(tokens: list[int], stop_type: str, truncated: bool = False) -> dict[str, Any]:
@@ -212,15 +191,13 @@ def _completion(tokens: list[int], stop_type: str, truncated: bool = False) -> d
 
 def test_a_stop_token_of_the_request_ends_the_completion() -> None:
     """The server stops at the ends of sequence of its file only, and goes on."""
-    request = GenerateRequest(prompt=[1], sampling=GREEDY, max_tokens=3, stop_tokens=(7,))
-    found = LlamaCpp().read_generated(request, _completion([1, 7, 2], "limit"), VOCABULARY)
+    found = LlamaCpp().read_generated(_request(3, 7), _completion([1, 7, 2], "limit"), VOCABULARY)
     assert ([1, 7], True) == (found.tokens_N.tolist(), found.stopped)
 
 
 def test_a_completion_that_ends_by_itself_is_whole() -> None:
     """`truncated` is about its prompt's context; only a completion that was cut short is refused."""
-    request = GenerateRequest(prompt=[1], sampling=GREEDY, max_tokens=3, stop_tokens=(1,))
-    assert LlamaCpp().read_generated(request, _completion([1], "eos", truncated=True), VOCABULARY).stopped
+    assert LlamaCpp().read_generated(_request(3, 1), _completion([1], "eos", truncated=True), VOCABULARY).stopped
 
 
 @pytest.mark.parametrize("id", [None, "5", 5.0])
@@ -229,9 +206,7 @@ def test_a_listed_id_that_is_none_is_a_bad_answer(id: Any) -> None:
     answer = _completion([5], "limit")
     answer["completion_probabilities"][0]["top_logprobs"] = [{"id": id, "logprob": -1.0}]
     with pytest.raises(BadAnswer, match="no completion"):
-        LlamaCpp().read_generated(
-            GenerateRequest(prompt=[1], sampling=GREEDY, max_tokens=1, stop_tokens=(), kept=1), answer, VOCABULARY
-        )
+        LlamaCpp().read_generated(_request(1, kept=1), answer, VOCABULARY)
 
 
 def test_parts_of_a_completion_end_as_the_last_one() -> None:
@@ -256,8 +231,7 @@ def test_parts_of_a_completion_end_as_the_last_one() -> None:
 )
 def test_log_probabilities_are_asked_for_of_possible_tokens_only(tokens: list[int], said: str) -> None:
     """One request for each token without them, which a wrong answer must not cause."""
-    request = GenerateRequest(prompt=[1], sampling=GREEDY, max_tokens=3, stop_tokens=())
     answer = {"tokens": tokens, "stop_type": "limit", "truncated": False}
     with pytest.raises(BadAnswer, match=said) as found:
-        LlamaCpp().read_generated(request, answer, VOCABULARY)
+        LlamaCpp().read_generated(_request(3), answer, VOCABULARY)
     assert not isinstance(found.value, Incomplete)

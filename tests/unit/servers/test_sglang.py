@@ -8,14 +8,13 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.errors import UsageError
-from pipeline.generation.distributions import unpack
 from pipeline.generation.journal import read_journal
 from pipeline.servers.answers import BadAnswer
 from pipeline.servers.api import GenerateRequest, ScoreRequest
 from pipeline.servers.pool import EndpointsDown
 from pipeline.servers.sglang import Sglang
 from pipeline.speculation.settings import GREEDY, Sampling
-from tests.served import config_of, generate, greedy, identity_of, some_prompts
+from tests.served import check_greedy, check_log_p, config_of, generate, identity_of, some_prompts
 from tests.standin_server import FAULTS, VOCABULARY, Fault, StandIn, log_p_of, running, sampled_from
 from tests.standin_sglang import SglangStandIn
 
@@ -27,9 +26,7 @@ def test_greedy_completions_are_the_models(tmp_path: Path) -> None:
     """They end with the stop token, and examination prompts go on past it."""
     with running(SglangStandIn()) as server:
         found = generate(config_of(server, api="sglang"), some_prompts(12, "examination"), tmp_path / "out")
-    assert any(item.stopped for item in found)
-    for item in found:
-        assert greedy(item.prompt.tolist(), 6, past_eos=3) == item.tokens.tolist()
+    check_greedy(found)
 
 
 @pytest.mark.parametrize(
@@ -48,13 +45,7 @@ def test_log_p_is_exact_at_the_deployments_sampling(tmp_path: Path, sampling: Sa
     with running(SglangStandIn(scaled=scaled)) as server:
         config = config_of(server, api="sglang", logprobs=128)
         found = generate(config, some_prompts(4, "dev"), tmp_path / "out", sampling)
-    for item in found:
-        ids_NK, log_p_NK = unpack(item.entries, item.certain, item.rest_log_p, VOCABULARY)
-        for place, token in enumerate(item.tokens.tolist()):
-            plain = log_p_of([*item.prompt.tolist(), *item.tokens[:place].tolist()])
-            expected = 0.0 if sampling.greedy else sampled_from(plain, vars(sampling))[token]
-            assert expected == pytest.approx(item.log_p[place], abs=1e-5)
-            assert plain[ids_NK[place]] == pytest.approx(log_p_NK[place], abs=0.02)
+    check_log_p(found, sampling)
 
 
 @pytest.mark.parametrize(
