@@ -16,12 +16,14 @@ from torch import nn
 
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.corpus.prompt_store import Prompt
+from pipeline.drafts.plain import PlainDraft
 from pipeline.generation import distributions
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import Selection
 from pipeline.generation.generate import GenerationSettings
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Request
+from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.forward import CachedModel
 from pipeline.speculation.settings import GREEDY, Sampling
 
@@ -174,6 +176,22 @@ def tiny_pair(seed: int, noise: float) -> tuple[Any, Any]:
         weight = draft.lm_head.weight
         weight += noise * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
     return target, draft
+
+
+def decoder_of(
+    target: Any,
+    draft: Any,
+    gamma: Any,
+    sampling: Sampling = GREEDY,
+    *,
+    vocabulary: int = 32,
+    llama_forward: bool = True,
+    **options: Any,
+) -> Decoder:
+    """A decoder of a target and a plain draft."""
+    own = PlainDraft(draft, vocabulary, llama_forward)
+    options |= {"sampling": sampling, "vocabulary": vocabulary, "gamma": gamma, "llama_forward": llama_forward}
+    return Decoder(target, own, **options)
 
 
 def ragged_requests(count: int) -> list[Request]:

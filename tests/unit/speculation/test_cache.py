@@ -107,11 +107,11 @@ def test_mask_shows_a_query_its_own_slot_and_what_precedes_it() -> None:
     assert [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]] == mask[:, 0].int().tolist()
 
 
-@pytest.mark.parametrize("llama_forward", [False, True])
+SEEN = [[0, 0, 0, 0], [1, 0, 5, 2], [2, 9, 3, 5], [2, 10, 4, 6], [1, 8, 4, 7], [2, 11, 5, 7]]
+
+
 @pytest.mark.parametrize(
-    "seen",
-    [[0, 0, 0, 0], [1, 0, 5, 2], [2, 9, 3, 5], [2, 10, 4, 6], [1, 8, 4, 7], [2, 11, 5, 7]],
-    ids=str,
+    ("llama_forward", "seen"), [*((False, seen) for seen in SEEN), (True, SEEN[1]), (True, SEEN[4])], ids=str
 )
 def test_filling_the_cache_equals_full_passes(llama_forward: bool, seen: list[int]) -> None:
     """Rows that lack one, two or many tokens: afterwards the cache of every row is valid as far as `seen` says, and the

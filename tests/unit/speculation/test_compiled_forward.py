@@ -280,10 +280,11 @@ def test_a_struct_that_differs_between_c_and_python_is_an_internal_error(
 
 
 @needs_compiler
-def test_wrong_logits_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library that does not reproduce the model is not used."""
+@pytest.mark.parametrize("factor", [1.01, torch.nan])
+def test_wrong_logits_are_noticed(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that does not reproduce the model, or gives NaN for a healthy one, is not used."""
     own = CompiledForward.forward
-    monkeypatch.setattr(CompiledForward, "forward", lambda *args: own(*args) * 1.01)
+    monkeypatch.setattr(CompiledForward, "forward", lambda *args: own(*args) * factor)
     _, body = _body()
 
     assert body.compiled is None
@@ -327,11 +328,10 @@ def test_other_models_are_left_alone() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-def test_the_default_dtype_does_not_matter(dtype: torch.dtype) -> None:
+def test_the_default_dtype_does_not_matter() -> None:
     """Memory for compiled code has the dtype it expects, whatever torch's default dtype is."""
     model = family_model("Llama", torch.float32, **SIZES)
-    torch.set_default_dtype(dtype)
+    torch.set_default_dtype(torch.float64)
     try:
         body = choose_forward(model, 37)
     finally:
@@ -385,14 +385,13 @@ def test_rows_at_distant_positions_do_not_affect_each_other(dtype: torch.dtype) 
 
 
 @needs_compiler
-@pytest.mark.parametrize("scale", [30.0, 300.0])
-def test_large_scores_do_not_overflow(scale: float) -> None:
+def test_large_scores_do_not_overflow() -> None:
     """Scores and gates are far above what exp holds in fp32."""
     model = family_model("Llama", torch.float32, **SIZES)
     with torch.no_grad():
         for layer in model.model.layers:
-            layer.self_attn.q_proj.weight *= scale
-            layer.mlp.gate_proj.weight *= scale
+            layer.self_attn.q_proj.weight *= 300
+            layer.mlp.gate_proj.weight *= 300
     body = choose_forward(model, 37)
     largest = float(full_logits(model, range(1, 30)).abs().max())
 
@@ -439,16 +438,6 @@ def test_passes_of_many_tokens_use_pytorch(monkeypatch: pytest.MonkeyPatch) -> N
         CachedModel(body, 1, most + 1).logits(torch.ones(1, count, dtype=torch.long), [0], 1)
 
     assert [most] == fed
-
-
-@needs_compiler
-def test_nan_logits_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library that gives NaN for a healthy model is not used."""
-    own = CompiledForward.forward
-    monkeypatch.setattr(CompiledForward, "forward", lambda *args: own(*args) * torch.nan)
-    _, body = _body()
-
-    assert body.compiled is None
 
 
 @needs_compiler

@@ -13,7 +13,7 @@ from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.model_forward import ModelForward
 from pipeline.speculation.settings import GREEDY, Sampling
-from tests.fakes import greedy_text, ragged_requests, table_model, tiny_llama
+from tests.fakes import decoder_of, greedy_text, ragged_requests, table_model, tiny_llama
 
 VOCABULARY = 32
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3], [5, 8, 9, 7, 9, 3, 2, 3, 8, 4], [6, 2, 6, 4]]
@@ -35,21 +35,13 @@ def greedy(target: Any) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("llama_forward", [True, False], ids=["llama_forward", "own"])
-@pytest.mark.parametrize("gamma", [0, 1, 2, 5])
-@pytest.mark.parametrize("batch", [1, 32])
+@pytest.mark.parametrize(("gamma", "batch"), [(0, 32), (1, 32), (5, 32), (2, 1)])
 def test_greedy_speculation_equals_greedy_decoding(
     target: Any, draft: Any, greedy: list[list[int]], gamma: int, batch: int, llama_forward: bool
 ) -> None:
     """In fp64, with a different draft, for every gamma and both forwards, the tokens equal those of the target's full passes."""
     requests = ragged_requests(batch)
-    decoder = Decoder(
-        target,
-        PlainDraft(draft if gamma else None, VOCABULARY, llama_forward),
-        sampling=GREEDY,
-        vocabulary=VOCABULARY,
-        gamma=gamma,
-        llama_forward=llama_forward,
-    )
+    decoder = decoder_of(target, draft if gamma else None, gamma, llama_forward=llama_forward)
     completions = decoder.decode(requests)
 
     assert isinstance(decoder.target, LlamaForward if llama_forward else ModelForward)
@@ -57,9 +49,16 @@ def test_greedy_speculation_equals_greedy_decoding(
     assert [request.limit for request in requests] == [completion.length for completion in completions]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("llama_forward", [True, False], ids=["llama_forward", "own"])
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.5)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    ("dtype", "llama_forward", "sampling"),
+    [
+        (torch.float32, True, GREEDY),
+        (torch.bfloat16, True, GREEDY),
+        (torch.bfloat16, False, GREEDY),
+        (torch.bfloat16, True, Sampling(0.5)),
+    ],
+    ids=str,
+)
 def test_a_draft_in_lower_precision_changes_nothing(
     target: Any, dtype: torch.dtype, llama_forward: bool, sampling: Sampling
 ) -> None:
@@ -155,7 +154,7 @@ def test_seeds_make_the_difference(target: Any) -> None:
     assert one.tokens != other.tokens
 
 
-@pytest.mark.parametrize("gamma", [1, 2, 5])
+@pytest.mark.parametrize("gamma", [1, 5])
 def test_statistics_account_for_every_token(target: Any, draft: Any, gamma: int) -> None:
     """Accepted tokens plus one per round cover the completion, and without the last round they do not."""
     requests = [Request(prompt, 23, seed, lookahead=3) for seed, prompt in enumerate(PROMPTS)]
@@ -209,23 +208,21 @@ def test_an_empty_batch_is_decoded_to_nothing(target: Any) -> None:
 @pytest.mark.parametrize("draft_sampling", [None, GREEDY], ids=["as the target", "greedy draft"])
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("damaged", ["target", "draft"])
-@pytest.mark.parametrize("damage", [math.nan, math.inf])
 def test_a_damaged_model_is_an_error(
-    sampling: Sampling, damaged: str, damage: float, draft_sampling: Sampling | None, verification: str
+    sampling: Sampling, damaged: str, draft_sampling: Sampling | None, verification: str
 ) -> None:
     """NaN or infinite logits of either model raise an error for all kinds of drafting and verification, also at
     temperature 0, where argmax would return a token."""
-    models = {"target": table_model(4, 1), "draft": table_model(4, 2)}
-    models[damaged].table_PVW[:] = damage
     options = {"vocabulary": 4, "draft_sampling": draft_sampling, "verification": verification}
+    for damage in (math.nan, math.inf):
+        models = {"target": table_model(4, 1), "draft": table_model(4, 2)}
+        models[damaged].table_PVW[:] = damage
+        with pytest.raises(UnderstudyError, match="NaN or infinite logits"):
+            _decode(models["target"], models["draft"], 2, [Request([1], 8, 0)], sampling, **options)
 
-    with pytest.raises(UnderstudyError, match="NaN or infinite logits"):
-        _decode(models["target"], models["draft"], 2, [Request([1], 8, 0)], sampling, **options)
 
-
-@pytest.mark.parametrize("llama_forward", [True, False], ids=["llama_forward", "own"])
+@pytest.mark.parametrize(("llama_forward", "sampling"), [(True, GREEDY), (False, Sampling())], ids=str)
 @pytest.mark.parametrize("damaged", [0, 1])
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["greedy", "sampled"])
 def test_damaged_weights_are_an_error(llama_forward: bool, damaged: int, sampling: Sampling) -> None:
     """One NaN in a real model's weights raises an error with both forwards."""
     models = [tiny_llama(1), tiny_llama(2)]

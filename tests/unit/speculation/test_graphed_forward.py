@@ -16,7 +16,7 @@ from pipeline.speculation.graphed_forward import GraphedForward, Results, _round
 from pipeline.speculation.hidden_states import NORMED, StateRecorder
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.settings import Sampling
-from tests.fakes import largest_gap, tiny_llama, tiny_pair
+from tests.fakes import decoder_of, largest_gap, tiny_llama, tiny_pair
 
 VOCABULARY = 32
 
@@ -63,11 +63,6 @@ def decoded(decoder: Decoder, count: int = 5, limit: int = 40) -> list[list[int]
         Request(list(range(1, 3 + 4 * number % 11)), limit - 3 * number, number, lookahead=2) for number in range(count)
     ]
     return [one.tokens for one in decoder.decode(requests)]
-
-
-def decoder_of(target: torch.nn.Module, draft: torch.nn.Module, gamma: int = 3) -> Decoder:
-    options = {"sampling": Sampling(), "vocabulary": VOCABULARY, "gamma": gamma}
-    return Decoder(target, PlainDraft(draft, VOCABULARY), **options)  # type: ignore[arg-type]
 
 
 def with_graphs(decoder: Decoder, target: torch.nn.Module, draft: torch.nn.Module) -> list[Counts]:
@@ -128,7 +123,7 @@ def test_states_that_nobody_reads_are_not_kept(monkeypatch: pytest.MonkeyPatch) 
 def test_a_decode_is_what_it_is_without() -> None:
     """Rows of different ends, which leave the batch, in one decode after another."""
     target, draft = tiny_pair(0, 0.02)
-    plain, recorded = decoder_of(target, draft), decoder_of(target, draft)
+    plain, recorded = (decoder_of(target, draft, 3, Sampling()) for _ in range(2))
     recorders = with_graphs(recorded, target, draft)
 
     for count, limit in ((5, 40), (2, 30), (7, 60), (3, 20)):
@@ -138,7 +133,7 @@ def test_a_decode_is_what_it_is_without() -> None:
 
 def test_two_decodes_at_a_time_have_caches_of_their_own() -> None:
     target, draft = tiny_pair(0, 0.02)
-    decoder = decoder_of(target, draft)
+    decoder = decoder_of(target, draft, 3, Sampling())
     with_graphs(decoder, target, draft)
     requests = [[Request([1, 2, 3], 30, seed)] for seed in (1, 2)]
     alone = [decoder.decode(some)[0].tokens for some in requests]
@@ -173,7 +168,7 @@ def test_caches_are_kept_and_emptied() -> None:
 def test_recorded_passes_outlast_a_decoding_that_was_not_ended() -> None:
     """Rounds are timed in one decoding after another, which begin anew where the limit is reached."""
     target, draft = tiny_pair(0, 0.02)
-    decoder = decoder_of(target, draft, 4)
+    decoder = decoder_of(target, draft, 4, Sampling())
     counts = with_graphs(decoder, target, draft)
     rounds = RoundsInTurn(decoder, Request([1, 2, 3], 30, 0), 4)
     for _ in range(3):

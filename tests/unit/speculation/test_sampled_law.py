@@ -10,7 +10,7 @@ from scipy.stats import chi2
 
 from pipeline.drafts.plain import PlainDraft
 from pipeline.speculation.batch import Request
-from pipeline.speculation.decoder import Decoder, Decoding
+from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.draft_length import Certain, DraftLength
 from pipeline.speculation.sampling import probabilities
 from pipeline.speculation.settings import GREEDY, Sampling
@@ -21,10 +21,8 @@ Text = tuple[int, ...]
 
 
 def _chi_square(expected: Mapping[Text, float], seen: Counter[Text]) -> None:
-    """`expected` need not sum to 1: it is the law given the cells it has. Cells too rare for the approximation are
-    pooled."""
+    """Cells too rare for the approximation are pooled."""
     total, mass = sum(seen.values()), sum(expected.values())
-    assert total >= 300
     assert all(expected.get(text, 0) > 0 for text in seen)
     cells = {text: total * chance / mass for text, chance in expected.items() if total * chance / mass >= 5}
     counts = [*cells.values(), total - sum(cells.values())]
@@ -55,13 +53,10 @@ def _exact_law(model: TableModel, prompt: Text, count: int, sampling: Sampling) 
     ("gamma", "sampling", "options"),
     [
         (0, Sampling(), {}),
-        (1, Sampling(), {}),
         (3, Sampling(), {}),
         (3, Sampling(), {"verification": "block"}),
         (2, Sampling(), {"draft_sampling": GREEDY}),
         (3, Sampling(0.8, top_p=0.9), {"draft_sampling": Sampling(0.8)}),
-        (3, Sampling(0.8, top_p=0.9), {"draft_sampling": Sampling(0.8), "verification": "block"}),
-        (Certain(3, limit=0.9), Sampling(), {}),
         (Certain(3, limit=0.9), Sampling(), {"verification": "block"}),
     ],
     ids=str,
@@ -70,7 +65,7 @@ def test_sampled_text_has_the_law_of_the_target(
     gamma: int | DraftLength, sampling: Sampling, options: dict[str, Any]
 ) -> None:
     """Chi-square of three tokens of 2,000 completions, whose rounds began at different places, against the exact law
-    (false alarm 1e-7 for each of nine cases, were the seeds drawn anew)."""
+    (false alarm 1e-7 for each of six cases, were the seeds drawn anew)."""
     target, draft = table_model(V, 1, positions=3), table_model(V, 2, positions=3)
     requests = [Request([2, 1], 3, seed) for seed in range(2000)]
     decoder = Decoder(target, PlainDraft(draft, V), sampling=sampling, gamma=gamma, vocabulary=V, **options)
@@ -79,66 +74,12 @@ def test_sampled_text_has_the_law_of_the_target(
     _chi_square({text: p for text, p in _exact_law(target, (2, 1), 3, sampling).items() if p > 0}, seen)
 
 
-def _branches(
-    target: TableModel, draft: TableModel, prompt: Text, gamma: int, block: bool
-) -> dict[str, dict[Text, float]]:
-    """The law of what one round emits, in closed form, apart for rounds that ended with a correction and with a bonus.
-
-    Token: prefix x stands with prod min(p, q), a correction y comes with (p - q)+. Block: prefix x with q(x) w(x), where
-    w clips the ratio on the way, and y with q(x) (w p - q)+."""
-    found: dict[str, dict[Text, float]] = {"correction": {}, "bonus": {}}
-    prefixes: dict[Text, tuple[float, float]] = {(): (1.0, 1.0)}  # q of the prefix, w of the prefix
-    for drafted in range(gamma + 1):
-        longer: dict[Text, tuple[float, float]] = {}
-        for prefix, (q_x, w) in prefixes.items():
-            p_V = _p(target, prompt + prefix, Sampling())
-            q_V = _p(draft, prompt + prefix, Sampling())
-            for token in range(V):
-                if drafted == gamma:
-                    found["bonus"][(*prefix, token)] = q_x * w * p_V[token]
-                    continue
-                ratio = p_V[token] / q_V[token]
-                longer[(*prefix, token)] = q_x * q_V[token], min(1.0, w * ratio) if block else w * min(1.0, ratio)
-                left = w * p_V[token] - q_V[token] if block else w * (p_V[token] - q_V[token])
-                if left > 0:
-                    found["correction"][(*prefix, token)] = q_x * left
-        prefixes = longer
-    return found
-
-
-@pytest.mark.parametrize("gamma", [1, 2, 3])
-@pytest.mark.parametrize("block", [False, True], ids=["token", "block"])
-def test_corrections_and_bonuses_each_have_their_law(gamma: int, block: bool) -> None:
-    """Chi-square of what 4,000 rounds emit, given that a token was rejected, given that none was, and of how often each
-    happens (false alarm 1e-7 for each of 18, were the seeds drawn anew)."""
-    target, draft = table_model(V, 5, positions=4, scale=1.0), table_model(V, 6, positions=4, scale=1.0)
-    method: Any = "block" if block else "token"
-    decoder = Decoder(target, PlainDraft(draft, V), sampling=Sampling(), gamma=gamma, vocabulary=V, verification=method)
-    requests = [Request([1, 3], gamma + 1, seed) for seed in range(4000)]
-    round_ = next(iter(Decoding(decoder, requests)))
-    seen: dict[str, Counter[Text]] = {"correction": Counter(), "bonus": Counter()}
-    for emitted, accepted, drafted in zip(round_.emitted, round_.accepted, round_.drafted, strict=True):
-        seen["bonus" if accepted == drafted else "correction"][tuple(emitted)] += 1
-    law = _branches(target, draft, (1, 3), gamma, block)
-
-    assert sum(sum(cells.values()) for cells in law.values()) == pytest.approx(1)
-    for branch, cells in law.items():
-        _chi_square(cells, seen[branch])
-    _chi_square(
-        {(row,): sum(law[branch].values()) for row, branch in enumerate(law)},
-        Counter({(row,): sum(seen[branch].values()) for row, branch in enumerate(law)}),
-    )
-
-
-@pytest.mark.parametrize("gamma", [1, 3])
 @pytest.mark.parametrize("verification", ["token", "block"])
-def test_neighbouring_tokens_are_independent_draws(gamma: int, verification: Any) -> None:
+def test_neighbouring_tokens_are_independent_draws(verification: Any) -> None:
     """Two equal uniform laws on both sides: pairs of tokens of one text, within a round and across its end, are uniform
-    over all pairs (chi-square, false alarm 1e-7 for each of eight): one number that served twice would show."""
+    over all pairs (chi-square, false alarm 1e-7 for each of four): one number that served twice would show."""
     even = TableModel(table_model(V, 1).table_PVW * 0)
-    decoder = Decoder(
-        even, PlainDraft(even, V), sampling=Sampling(), gamma=gamma, vocabulary=V, verification=verification
-    )
+    decoder = Decoder(even, PlainDraft(even, V), sampling=Sampling(), gamma=3, vocabulary=V, verification=verification)
     completions = decoder.decode([Request([1], 8, seed) for seed in range(1000)])
     for begin in (0, 3):
         pairs = Counter(tuple(completion.tokens[begin : begin + 2]) for completion in completions)

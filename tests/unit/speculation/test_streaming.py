@@ -13,7 +13,7 @@ from pipeline.speculation.decoder import Decoder, Decoding
 from pipeline.speculation.draft_length import Confident
 from pipeline.speculation.rules import ImposedAcceptance
 from pipeline.speculation.settings import GREEDY, Sampling
-from tests.fakes import ragged_requests, table_model
+from tests.fakes import decoder_of, ragged_requests, table_model
 
 VOCABULARY = 32
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3], [5, 8, 9, 7, 9, 3, 2, 3, 8, 4], [6, 2, 6, 4]]
@@ -89,9 +89,7 @@ def test_seconds_are_a_completions_own(target: Any, draft: Any) -> None:
 
 def test_decoding_in_waves_leaves_no_trace(target: Any, draft: Any) -> None:
     """Consecutive decodes of one decoder are independent, and each row depends on its seed."""
-    decoder = Decoder(
-        target, PlainDraft(draft, VOCABULARY), sampling=Sampling(), vocabulary=VOCABULARY, gamma=Confident(3)
-    )
+    decoder = decoder_of(target, draft, Confident(3), Sampling())
     requests = ragged_requests(5)
     first = decoder.decode(requests)
     decoder.decode(ragged_requests(7)[2:])
@@ -110,14 +108,7 @@ def test_imposed_acceptance_needs_sampling_and_a_figure_a_token(
     """At temperature 0, or with fewer rates than draft positions, it is a usage error."""
     imposed = ImposedAcceptance([0.5] * count)
     with pytest.raises(UsageError, match="imposed acceptance needs"):
-        Decoder(
-            target,
-            PlainDraft(draft, VOCABULARY),
-            sampling=sampling,
-            vocabulary=VOCABULARY,
-            gamma=3,
-            verification=imposed,
-        )
+        decoder_of(target, draft, 3, sampling, verification=imposed)
 
 
 def test_imposed_acceptance_by_position() -> None:
@@ -126,14 +117,11 @@ def test_imposed_acceptance_by_position() -> None:
     target, draft = table_model(8, 1, scale=4.0), table_model(8, 2, scale=4.0)
     imposed = [0.8, 0.9, 0.4]
     requests = [Request([1], 40, seed) for seed in range(200)]
-    completions = Decoder(
-        target,
-        PlainDraft(draft, 8),
-        gamma=3,
-        sampling=Sampling(),
-        vocabulary=8,
-        verification=ImposedAcceptance(imposed),
+    completions = decoder_of(
+        target, draft, 3, Sampling(), vocabulary=8, verification=ImposedAcceptance(imposed)
     ).decode(requests)
+    for completion in completions:
+        assert all(stood <= count for count, stood in zip(completion.drafted, completion.accepted, strict=True))
     for position in range(3):
         reached = [
             accepted > position
