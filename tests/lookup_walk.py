@@ -32,7 +32,7 @@ def walk(
     lookahead: Sequence[int] = (),
 ) -> Walk:
     """Prompt-lookup along the completion `said`; `lookahead` are the target's tokens past its end."""
-    return walk_blocks(prompt, said, gamma, lambda before: _block(before, ngram), convention, lookahead)
+    return walk_blocks(prompt, said, gamma, lambda before: lookup_block(before, ngram), convention, lookahead)
 
 
 def walk_blocks(
@@ -61,7 +61,8 @@ def walk_blocks(
     return Walk(proposed, tuple(places), tuple(rounds))
 
 
-def _block(before: Sequence[int], ngram: int) -> Sequence[int]:
+def lookup_block(before: Sequence[int], ngram: int) -> Sequence[int]:
+    """What follows the latest occurrence of the longest n-gram at the end, to the end of the text."""
     for n in range(min(ngram, len(before)), 0, -1):
         starts = [s for s in range(len(before) - n) if before[s : s + n] == before[-n:]]
         if starts:
