@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.fit_measurements import fit_measurements
-from pipeline.latency.costs.fitted import fitted_costs_from_json
+from pipeline.latency.costs.fitted import FittedCosts, fitted_costs_from_json
 from pipeline.latency.costs.measurements import Measurement
 
 Step = Callable[[float, float], float]
@@ -56,21 +57,28 @@ def _sweep(step: Step, tokens: float | None = None) -> list[Measurement]:
     ]
 
 
+@cache
+def _fitted(step: Step) -> FittedCosts:
+    return fit_measurements(_sweep(step))
+
+
 def test_linear_costs_stay_linear() -> None:
-    """No piecewise model is used, and extrapolation is linear."""
-    found = fit_measurements(_sweep(_linear))
+    """No piecewise model is used, and extrapolation is linear. Without output lengths prefills stay in the steps, or they would
+    be counted twice."""
+    found = _fitted(_linear)
 
     assert found.piecewise is None
     np.testing.assert_allclose(found.steps(40, 100, 6)[6, 39], _linear(40, 6))
     assert (5, 32) == (found.max_gamma, found.max_requests)
     assert found.covers(32, 5, 100)
     assert not found.covers(33, 5, 100)
+    assert 0.0 == found.prefill
 
 
 @pytest.mark.parametrize(("step", "error"), [(_saturating, 0.03), (_draft_saturating, 0.01), (_tiled, 0.03)])
 def test_nonlinear_costs_use_the_piecewise_model(step: Step, error: float) -> None:
     """Its error is below the linear one, at measured points and between; both errors are stored."""
-    found = fit_measurements(_sweep(step))
+    found = _fitted(step)
 
     requests, gamma = (one.ravel() for one in np.meshgrid([1, 3, 6, 12, 24, 32], [0, 1, 2, 4, 5]))
     true = np.array([step(*place) for place in zip(requests, gamma, strict=True)])
@@ -80,49 +88,29 @@ def test_nonlinear_costs_use_the_piecewise_model(step: Step, error: float) -> No
     assert found.costs.mape > 0.05
 
 
-def test_prefills_of_others_are_no_part_of_a_step() -> None:
-    """In a closed loop each other request is prefilled once per output length. TTFT of a single request gives the prefill time;
-    without one it is fitted. TTFT under load includes queueing and is not used."""
-    tokens, prefill = 100.0, 0.03
-
-    def stalled(requests: float, gamma: float) -> float:
-        return _linear(requests, gamma) + prefill * (requests - 1) * (1 + gamma) ** 0.5 / tokens
-
-    sweep = [replace(one, ttft=prefill * one.requests) for one in _sweep(stalled, tokens)]
-    loaded = [one for one in sweep if one.requests > 1]
-    for found in (fit_measurements(sweep), fit_measurements(loaded)):
-        np.testing.assert_allclose(found.step_seconds(8, 3), _linear(8, 3))
-        np.testing.assert_allclose(found.prefills([10, 20]), prefill)
-
-
-def test_without_lengths_prefills_stay_in_the_steps() -> None:
-    """They must not be counted twice."""
-    assert 0.0 == fit_measurements(_sweep(_linear)).prefill
-
-
 def test_it_says_whether_plain_decoding_was_measured() -> None:
     """It is the baseline of the speedup."""
-    sweep = _sweep(_linear)
-
-    assert fit_measurements(sweep).plain
-    assert not fit_measurements([one for one in sweep if one.gamma]).plain
+    assert _fitted(_linear).plain
+    assert not _drafts_alone().plain
 
 
-@pytest.mark.parametrize("step", [_linear, _saturating, _draft_saturating, _tiled])
-def test_it_survives_its_file(step: Step) -> None:
-    """Written and read back, with infinite intervals."""
-    found = fit_measurements(_sweep(step, 100.0))
-    again = fitted_costs_from_json(json.loads(json.dumps(found.json(), allow_nan=False)), "costs.json")
+@cache
+def _drafts_alone() -> FittedCosts:
+    """Without plain decoding, with isolated TTFT."""
+    return fit_measurements([replace(one, isolated=True, ttft=0.04) for one in _sweep(_saturating) if one.gamma])
 
-    np.testing.assert_array_equal(found.steps(20, 64), again.steps(20, 64))
-    assert found.costs == again.costs
+
+def test_it_survives_its_file() -> None:
+    """Written and read back: every form, infinite intervals, prefills, limits, errors, whether plain decoding was measured."""
+    for found in (*map(_fitted, (_linear, _saturating, _draft_saturating, _tiled)), _drafts_alone()):
+        assert found == fitted_costs_from_json(json.loads(json.dumps(found.json(), allow_nan=False)), "costs.json")
 
 
 def test_a_file_that_holds_no_costs_is_one_line() -> None:
     """Naming it."""
-    whole = fit_measurements(_sweep(_linear)).json()
+    whole = _fitted(_linear).json()
     with pytest.raises(UsageError, match=r"costs\.json: not a costs file of schema 7"):
-        fitted_costs_from_json(whole | {"schema": 1}, "costs.json")
+        fitted_costs_from_json(whole | {"schema": 4}, "costs.json")
     with pytest.raises(UsageError, match=r"costs\.json: invalid costs file"):
         fitted_costs_from_json(whole | {"costs": {}}, "costs.json")
 
@@ -135,17 +123,9 @@ def test_chunked_prefills_stay_in_the_steps() -> None:
     assert 0.0 == found.prefill
 
 
-def test_prefills_that_worsen_the_fit_are_taken_for_chunked() -> None:
-    """Unchanged step times are linear, those without prefills are not."""
-    found = fit_measurements([replace(one, ttft=0.01, output_tokens=100.0) for one in _sweep(_linear, 100.0)])
-
-    np.testing.assert_allclose(found.step_seconds(8, 3), _linear(8, 3))
-    assert 0.0 == found.prefill
-
-
 def test_a_point_measured_twice_counts_once() -> None:
     """With the mean step time."""
-    once, twice = fit_measurements(_sweep(_saturating)), fit_measurements(_sweep(_saturating) * 2)
+    once, twice = _fitted(_saturating), fit_measurements(_sweep(_saturating) * 2)
 
     np.testing.assert_allclose(twice.step_seconds(12, 3), once.step_seconds(12, 3), rtol=1e-6)
 
@@ -178,20 +158,6 @@ def test_leave_one_out_errors_are_out_of_sample() -> None:
     assert found.leave_one_out.linear > 1.1 * found.costs.mape
 
 
-def test_everything_survives_its_file() -> None:
-    """Prefills, limits, errors, and that plain decoding was not measured."""
-    found = fit_measurements([replace(one, isolated=True, ttft=0.04) for one in _sweep(_saturating) if one.gamma])
-
-    assert found == fitted_costs_from_json(json.loads(json.dumps(found.json())), "costs.json")
-
-
-@pytest.mark.parametrize("bad", [{"prefill": np.nan}, {"prefill": -1.0}, {"most_gamma": -1}, {"most_requests": 0}])
-def test_figures_that_cannot_be_are_refused(bad: dict[str, float]) -> None:
-    """As an invalid file."""
-    with pytest.raises(UsageError, match=r"costs\.json: invalid costs file"):
-        fitted_costs_from_json(fit_measurements(_sweep(_linear)).json() | bad, "costs.json")
-
-
 def test_fixed_costs_of_speculation_are_fitted() -> None:
     """A part per step and a part per request, if gamma > 0."""
     found = fit_measurements(_sweep(_bookkeeping))
@@ -203,7 +169,7 @@ def test_fixed_costs_of_speculation_are_fitted() -> None:
 
 def test_a_file_of_an_older_schema_is_read() -> None:
     """Without the error at the edge, which is unknown then beyond the measured loads, and without powers."""
-    found = fit_measurements(_sweep(_saturating))
+    found = _fitted(_saturating)
     raw = found.json() | {"schema": 6}
     del raw["edge"], raw["piecewise"]["powers"]
     old = fitted_costs_from_json(raw, "costs.json")

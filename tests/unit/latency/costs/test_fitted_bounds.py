@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -43,6 +44,16 @@ def _lin(n: float, g: int) -> float:
     return 0.02 + 0.003 * g + n * (0.001 + 0.0002 * g)
 
 
+def _bent(n: float, g: int) -> float:
+    return float(_lin(n, g) * (1 + 0.4 * max(0.0, np.log2(n * (g + 1) / 16))))
+
+
+@cache
+def _file(step: Step) -> dict[str, Any]:
+    """The costs file of a sweep."""
+    return fit_measurements(_m(step, (1, 2, 4, 8, 16, 32), (0, 1, 3, 5))).json()
+
+
 def test_prefills_are_taken_out_of_all_steps_or_none() -> None:
     """Rows with drafts do not say how long outputs are: their prefills are in the steps, and must not be counted twice."""
     sweep = _m(
@@ -80,14 +91,16 @@ def test_ttft_less_a_step_goes_before_a_fitted_prefill() -> None:
         ({"output_tokens": 0.0}, "output_tokens must be above 0"),
         ({"least_requests": 0}, "least_requests and most_requests"),
         ({"least_requests": 33}, "least_requests and most_requests"),
+        ({"most_requests": 0}, "least_requests and most_requests"),
+        ({"most_gamma": -1}, "invalid costs file"),
+        ({"prefill": np.nan}, "invalid costs file"),
+        ({"prefill": -1.0}, "is negative"),
     ],
 )
 def test_bounds_of_a_file(bad: dict[str, Any], message: str) -> None:
     """Bounds of a file."""
     with pytest.raises(UsageError, match=message):
-        fitted_costs_from_json(
-            fit_measurements(_m(_lin, (1, 2, 4, 8, 16, 32), (0, 1, 3, 5))).json() | bad, "costs.json"
-        )
+        fitted_costs_from_json(_file(_lin) | bad, "costs.json")
 
 
 @pytest.mark.parametrize(
@@ -100,11 +113,7 @@ def test_bounds_of_a_file(bad: dict[str, Any], message: str) -> None:
 )
 def test_bounds_of_the_terms_in_a_file(bad: dict[str, Any], message: str) -> None:
     """Bounds of the terms in a file."""
-
-    def bent(n: float, g: int) -> float:
-        return float(_lin(n, g) * (1 + 0.4 * max(0.0, np.log2(n * (g + 1) / 16))))
-
-    whole = fit_measurements(_m(bent, (1, 2, 4, 8, 16, 32), (0, 1, 3, 5))).json()
+    whole = _file(_bent)
     with pytest.raises(UsageError, match=message):
         fitted_costs_from_json(whole | {"piecewise": whole["piecewise"] | bad}, "costs.json")
 
@@ -137,6 +146,7 @@ def test_one_request_is_in_the_batch_wholly() -> None:
 
     assert dict.fromkeys((0, 1, 3, 5), 0.75) == found.batch_share
     np.testing.assert_allclose(found.steps(6, 100)[3, [0, 5]], [_lin(1, 3), _lin(8, 3)], rtol=1e-6)
+    assert found == fitted_costs_from_json(found.json(), "costs.json")
 
 
 def test_the_lightest_load_is_rounded_up() -> None:
@@ -159,7 +169,7 @@ def _gpu(n: float, g: int) -> float:
     return 0.020 + 0.002 * g + 1e-5 * t + 1.5e-4 * max(0.0, t - 64)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_one_breakpoint_is_enough_for_a_small_noisy_sweep(seed: int) -> None:
     """One breakpoint is enough for a small noisy sweep."""
     random = np.random.default_rng(seed)
@@ -172,7 +182,7 @@ def test_one_breakpoint_is_enough_for_a_small_noisy_sweep(seed: int) -> None:
     assert () == found.piecewise.terms.draft_breakpoints
 
 
-@pytest.mark.parametrize("seed", [1, 5, 6, 7])
+@pytest.mark.parametrize("seed", [1, 5])
 def test_noise_alone_is_no_reason_for_more_terms(seed: int) -> None:
     """Noise alone is no reason for more terms."""
     random = np.random.default_rng(seed)

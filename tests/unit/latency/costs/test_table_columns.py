@@ -1,6 +1,5 @@
 """Tables of others: what goes before what, what is refused, what is said. Each test notices what was broken on purpose."""
 
-import json
 import re
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from pipeline.errors import UsageError
 from pipeline.latency.costs.measurements import read_measurements
 from pipeline.latency.load.output_lengths import parse_output_lengths
-from tests.unit.latency.sweeps import write_table
+from tests.unit.latency.sweeps import DRAFTED, RESULT, write_results, write_table
 
 
 @pytest.mark.parametrize(
@@ -84,57 +83,9 @@ def test_means_go_before_medians(tmp_path: Path) -> None:
 
 def test_a_draft_length_by_counters_is_rounded(tmp_path: Path) -> None:
     """The last drafts of a request are cut off: 298 tokens in 100 drafts of 3."""
-    run = {
-        "completed": 10,
-        "total_output_tokens": 1280,
-        "max_concurrency": 4,
-        "mean_tpot_ms": 9.0,
-        "spec_decode_num_drafts": 100,
-        "spec_decode_draft_tokens": 298,
-        "spec_decode_acceptance_length": 2.2,
-    }
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(run))
+    path = write_results(tmp_path, RESULT | DRAFTED | {"spec_decode_draft_tokens": 298})
 
     assert 3 == read_measurements(path).measured[0].gamma
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (("concurrency,acceptance_length,tpot", "4,1.3,0.01"), "1.3 tokens per step, but the draft length is unknown"),
-        (("rate,served_rate,latency,tokens", "10,9.4,3,100"), "completed 9.4 of 10 requests/s"),
-        (
-            ("concurrency,k,ttft,latency,tokens,tpot_ms", "1,0,16,4.1,200,20"),
-            "latency is 4.1 s, but TTFT and time per token",
-        ),
-        (
-            ("concurrency,ttft_ms,latency_ms,tokens", "1,5000,2000,200"),
-            "line 2: TTFT of 5 s is longer than the latency of 2 s",
-        ),
-        (("concurrency,tpot_ms", "1_0,10"), "line 2: concurrency is '1_0', which is not a number"),
-    ],
-)
-def test_what_could_be_read_wrongly_is_refused_too(lines: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    """Few accepted tokens, an overloaded server, TTFT in another unit or the longer one, what Python takes for 10."""
-    with pytest.raises(UsageError, match=re.escape(message)):
-        read_measurements(write_table(tmp_path, *lines))
-
-
-@pytest.mark.parametrize(
-    ("column", "rows", "requests"),
-    [
-        ("throughput", ["1,0,12.5,20", "4,0,50,20", "16,0,100,20"], [1, 4, 16]),  # of requests of 4 tokens
-        ("output_tok_s", ["1,0,50,20", "16,0,600,20"], [1, 16]),  # 12 decode
-        ("output_tok_s", ["1,0,50,20", "16,0,520,20"], [1, 10.4]),
-        ("output_tok_s", ["4,0,100,20", "64,0,400,20"], [2, 8]),  # no load at which none waits
-    ],
-)
-def test_a_throughput_tells_the_batch_too(column: str, rows: list[str], requests: list[float], tmp_path: Path) -> None:
-    """Shares of the concurrency around the limits, and in requests per second."""
-    table = read_measurements(write_table(tmp_path, f"concurrency,k,{column},tpot_ms", *rows))
-
-    assert pytest.approx(requests) == [one.requests for one in table.measured]
 
 
 def test_a_note_is_for_what_it_says(tmp_path: Path) -> None:
@@ -160,7 +111,7 @@ def test_places_serve_at_least_one_request(tmp_path: Path) -> None:
 def test_short_and_missing_output_lengths(tmp_path: Path) -> None:
     """A request of one token counts as one of two; a cell without a length is no request."""
     path = tmp_path / "lengths.csv"
-    path.write_text("id,tokens\na,1\nb,\nc,7\n")
+    path.write_text("id,Output Tokens\na,1\nb,\nc,7\n")  # spelt as in other tables
 
     assert [2, 7] == parse_output_lengths(str(path)).tolist()
     assert [1000] == parse_output_lengths("1e3").tolist()  # a traceback
@@ -170,18 +121,8 @@ def test_short_and_missing_output_lengths(tmp_path: Path) -> None:
 
 def test_what_a_result_says_goes_before_what_is_derived(tmp_path: Path) -> None:
     """Its mean latency; and its many other keys are not listed as not read."""
-    run = {
-        "completed": 10,
-        "total_output_tokens": 1280,
-        "max_concurrency": 4,
-        "request_throughput": 1.9,
-        "mean_tpot_ms": 15.0,
-        "mean_ttft_ms": 20.0,
-        "mean_e2el_ms": 2000.0,
-        "total_input_tokens": 5,
-    }
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(run))
+    times = {"mean_tpot_ms": 15.0, "mean_ttft_ms": 20.0, "mean_e2el_ms": 2000.0}
+    path = write_results(tmp_path, RESULT | times | {"request_throughput": 1.9, "total_input_tokens": 5})
     table = read_measurements(path)
 
     assert pytest.approx(3.8 * (1 - 1 / 129)) == table.measured[0].in_batch
@@ -209,20 +150,7 @@ def test_units_have_several_names(column: str, value: float, tmp_path: Path) -> 
 
 def test_an_empty_draft_length_leaves_the_counters(tmp_path: Path) -> None:
     """`"k": null` beside three drafted tokens a draft."""
-    run = {"completed": 10, "total_output_tokens": 1280, "max_concurrency": 4, "mean_tpot_ms": 9.0, "k": None}
-    counted = {"spec_decode_num_drafts": 100, "spec_decode_draft_tokens": 300, "spec_decode_acceptance_length": 2.2}
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(run | counted))
-
-    assert 3 == read_measurements(path).measured[0].gamma
-
-
-def test_a_column_of_output_lengths_in_another_spelling(tmp_path: Path) -> None:
-    """As the other tables."""
-    path = tmp_path / "lengths.csv"
-    path.write_text("id,Output Tokens\na,5\nb,7\n")
-
-    assert [5, 7] == parse_output_lengths(str(path)).tolist()
+    assert 3 == read_measurements(write_results(tmp_path, RESULT | DRAFTED | {"k": None})).measured[0].gamma
 
 
 @pytest.mark.parametrize(

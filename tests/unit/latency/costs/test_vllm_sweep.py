@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.latency.costs.fit_measurements import fit_measurements
-from pipeline.latency.costs.fitted import fitted_costs_from_json
 from tests.benchmarks.sweeps import Sweep, judged, rates, vllm_sweep
 from tests.benchmarks.vllm_sweep import LENGTHS, PROMPTS, RATES
 
@@ -71,11 +69,3 @@ def test_its_schedule_is_short() -> None:
 
     assert len(schedule["stretches"]) <= 8
     assert schedule["loss"] <= 0.01 + 1e-9
-
-
-def test_costs_of_it_survive_their_file() -> None:
-    """With the share of the concurrency that is in the batch."""
-    found = fit_measurements(_sweep().all)
-
-    assert set(LENGTHS) == set(found.batch_share)
-    assert found == fitted_costs_from_json(found.json(), "costs.json")

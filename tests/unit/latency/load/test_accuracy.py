@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -21,6 +22,7 @@ TOKENS = 100
 LENGTHS_N = np.full(32, 3)
 
 
+@cache
 def _fitted(noise: float, loads: tuple[int, ...] = (1, 4, 16, 32)) -> tuple[FittedCosts, Workload]:
     random = np.random.default_rng(0)
     measured = [

@@ -161,8 +161,8 @@ def test_a_simulation_has_the_acceptance_of_the_draft_length_that_is_used(tmp_pa
     """Plain decoding and draft length 3 were measured: at one request the schedule drafts 2 or 3, at many none. The formula and
     the simulation agree at a low rate."""
     found = _fitted(tmp_path, _sweep(straight, gammas=(0, 3)))
-    workload = measured_acceptance_workload(found.tokens_by_gamma, 100, 256, 3)
-    lengths_N = chosen_lengths(workload, found, 256)
+    workload = measured_acceptance_workload(found.tokens_by_gamma, 100, 128, 3)
+    lengths_N = chosen_lengths(workload, found, 32)
     (point,) = predict(workload, found, lengths_N, [0.01], simulated=500).points
 
     assert lengths_N[0] > 1
@@ -186,7 +186,7 @@ def test_ttft_is_part_of_the_latency_where_prefills_stay_in_the_steps(tmp_path: 
     found = _fitted(tmp_path, _sweep(straight, ttft_ms=lambda *_: 200))
     workload = constant_acceptance_workload(0.7, 100, 128, 5)
     points = [
-        predict(workload, one, np.full(64, 3), [0.5], simulated=200).points[0]
+        predict(workload, one, np.full(16, 3), [0.5], simulated=200).points[0]
         for one in (found, replace(found, first_token=0.0))
     ]
 
@@ -380,16 +380,16 @@ def test_too_many_stretches_are_joined_at_a_loss() -> None:
 def test_measured_acceptance_falls_with_the_draft_length(tmp_path: Path) -> None:
     """Rounds are those of the measured tokens per step; one acceptance rate from the shortest length overrates the longest."""
     found = _fitted(tmp_path, _sweep(straight))
-    workload = measured_acceptance_workload(found.tokens_by_gamma, 100, 1000, 5)
-    same = constant_acceptance_workload(0.7, 100, 1000, 5)
+    workload = measured_acceptance_workload(found.tokens_by_gamma, 100, 300, 5)
+    same = constant_acceptance_workload(0.7, 100, 300, 5)
 
-    assert pytest.approx({1: 1.7, 3: 2.5, 5: 2.8}, rel=0.01) == {g: 1000 / workload.rounds_G[g] for g in (1, 3, 5)}
-    assert 2.17 == pytest.approx(1000 / workload.rounds_G[2], rel=0.01)  # 1 + a + a^2 at a rate between 0.7 and 0.69
+    assert pytest.approx({1: 1.7, 3: 2.5, 5: 2.8}, rel=0.01) == {g: 300 / workload.rounds_G[g] for g in (1, 3, 5)}
+    assert 2.17 == pytest.approx(300 / workload.rounds_G[2], rel=0.01)  # 1 + a + a^2 at a rate between 0.7 and 0.69
     assert same.rounds_G[5] < 0.97 * workload.rounds_G[5]
     assert (True, False, True) == tuple(found.measured(gamma) for gamma in (1, 2, 3))
 
 
-@pytest.mark.parametrize("power", [1.2, 1.5, 1.8])
+@pytest.mark.parametrize("power", [1.2, 1.8])
 def test_plain_steps_that_were_measured_at_heavy_loads_only_stay_above_zero(power: float, tmp_path: Path) -> None:
     """A straight line from 16 requests down goes below 0; nothing below 16 counts as measured."""
 
@@ -416,24 +416,26 @@ def test_a_wider_batch_may_be_cheaper(tmp_path: Path) -> None:
     assert found == fitted_costs_from_json(json.loads(json.dumps(found.json())), "costs.json")
 
 
-@pytest.mark.parametrize("gamma", ["3000", "1000000000", "129"])
-def test_draft_lengths_are_bounded(gamma: str, tmp_path: Path) -> None:
+def test_draft_lengths_are_bounded(tmp_path: Path) -> None:
     """In a table, in a costs file and in a profile: a schedule tries every length up to the longest."""
     path = tmp_path / "sweep.csv"
-    path.write_text(f"concurrency,k,tpot_ms,mean_acceptance_length\n1,{gamma},10,2\n")
-    with pytest.raises(UsageError, match=r"draft length .* whole number from 0 to 128 \(a schedule tries every length"):
-        read_measurements(path)
+    for gamma in (129, 10**9):
+        path.write_text(f"concurrency,k,tpot_ms,mean_acceptance_length\n1,{gamma},10,2\n")
+        with pytest.raises(
+            UsageError, match=r"draft length .* whole number from 0 to 128 \(a schedule tries every length"
+        ):
+            read_measurements(path)
     whole = _fitted(tmp_path, _sweep(straight)).json()
     free = {**whole["costs"], "coefficients": {name: [0.0, 0.0, 0.0] for name in whole["costs"]["coefficients"]}}
     for bad in (
-        {"most_gamma": int(gamma)},
+        {"most_gamma": 129},
         {"most_requests": 10**9},
         {"least_requests": 300},
         {"costs": free, "piecewise": None},  # steps of 0 s
     ):
         with pytest.raises(UsageError, match=r"costs\.json: invalid costs file"):
             fitted_costs_from_json(whole | bad, "costs.json")
-    surface = {"batches": [1], "tokens": [1, int(gamma) + 1], "contexts": [8], "seconds": [[[0.1], [0.2]]]}
+    surface = {"batches": [1], "tokens": [1, 130], "contexts": [8], "seconds": [[[0.1], [0.2]]]}
     (tmp_path / "profile.json").write_text(
         json.dumps({"schema": 1, "about": {}, "target": surface, "draft": surface, "prefill": surface})
     )

@@ -35,23 +35,23 @@ def test_prefills_keep_a_server_busy() -> None:
 
 
 def test_identical_requests_wait_as_in_m_d_c() -> None:
-    """Against a simulation of 4 servers at 85%: the probability of waiting, its mean and its 95th percentile. Seeded."""
-    random, rate, cap, service = np.random.default_rng(0), 0.85 * 4, 4, 1.0
-    free, waits, now = np.zeros(cap), [], 0.0
-    for gap in random.exponential(1 / rate, 100_000):
+    """Against a simulation of 4 servers at 60%: the probability of waiting, its mean and its 95th percentile. Seeded."""
+    rate, cap = 0.6 * 4, 4
+    free, waits, now = [0.0] * cap, [], 0.0
+    for gap in np.random.default_rng(0).exponential(1 / rate, 100_000).tolist():
         now += gap
-        first = int(free.argmin())
-        waits.append(max(0.0, free[first] - now))
-        free[first] = max(free[first], now) + service
+        first = min(free)
+        waits.append(max(0.0, first - now))
+        free[free.index(first)] = max(first, now) + 1.0
     waited = np.array([one for one in waits if one > 0])
-    offered = rate * service
-    full = offered**cap / 24 / (1 - offered / cap)
-    erlang = full / (sum(offered**k / f for k, f in enumerate((1, 1, 2, 6))) + full)
-    found = waiting_time(rate, cap, service / cap, 0.0)
+    full = rate**cap / 24 / (1 - rate / cap)
+    erlang = full / (sum(rate**k / f for k, f in enumerate((1, 1, 2, 6))) + full)
+    found = waiting_time(rate, cap, 1 / cap, 0.0)
 
     assert pytest.approx(len(waited) / len(waits) / erlang, rel=0.03) == found.probability
     assert pytest.approx(waited.mean(), rel=0.05) == found.mean
     assert pytest.approx(np.quantile(waited, 0.95), rel=0.07) == np.quantile(found.seconds_K, 0.95)
+    assert pytest.approx(np.mean(waits), rel=0.03) == _stable(rate, _linear(1.0, 0.0, steps=1, cap=cap)).queue
 
 
 def test_waiting_times_lie_between_identical_and_exponential_sizes() -> None:
@@ -89,7 +89,7 @@ def test_request_sizes_are_those_at_the_mean_batch() -> None:
 def test_p95_of_a_simulation_is_that_of_the_longest() -> None:
     """7% of the requests are nine times as long as the others."""
     workload = constant_acceptance_workload(0.7, 100, np.array([40] * 93 + [360] * 7), 3)
-    (point,) = predict(workload, step_costs_of(0.0005), np.full(16, 3), [0.1], simulated=4000).points
+    (point,) = predict(workload, step_costs_of(0.0005), np.full(16, 3), [0.1], simulated=2000).points
 
     assert pytest.approx(point.speculative.quantile(0.95), rel=0.1) == point.simulated.quantile(0.95)
 
@@ -97,7 +97,7 @@ def test_p95_of_a_simulation_is_that_of_the_longest() -> None:
 def test_a_simulation_has_the_acceptance_of_its_draft_length() -> None:
     """Three draft tokens give 2 tokens a step, one gives 1.7: a rate per token of 0.7 would give 2.5."""
     workload = measured_acceptance_workload({1: 1.7, 3: 2.0}, 100, 200, 3)
-    (point,) = predict(workload, step_costs_of(0.0005), np.full(16, 3), [0.5], simulated=2000).points
+    (point,) = predict(workload, step_costs_of(0.0005), np.full(16, 3), [0.5], simulated=1000).points
 
     assert pytest.approx(point.speculative.mean, rel=0.03) == point.simulated.mean
 
@@ -154,20 +154,6 @@ def test_no_more_is_lost_than_eight_stretches_ask_for() -> None:
     assert step_GN[found, np.arange(14)].max() < 1.02
     ten_GN = np.array([[1.0, 1.05] * 5, [1.05, 1.0] * 5])
     assert len(batch_ranges(draft_lengths(np.ones(2), ten_GN))) <= 8
-
-
-def test_identical_requests_wait_less_often() -> None:
-    """M/D/4 at 50%, whose mean waiting time is known by simulation."""
-
-    random, rate, cap = np.random.default_rng(0), 2.0, 4
-    free, waited, now = np.zeros(cap), 0.0, 0.0
-    for gap in random.exponential(1 / rate, 200_000):
-        now += gap
-        first = int(free.argmin())
-        waited += max(0.0, free[first] - now)
-        free[first] = max(free[first], now) + 1.0
-
-    assert pytest.approx(waited / 200_000, rel=0.03) == _stable(rate, _linear(1.0, 0.0, steps=1, cap=cap)).queue
 
 
 def test_requests_that_waited_decode_in_a_full_batch() -> None:

@@ -1,5 +1,6 @@
 """Draft lengths that were measured at fewer loads than others."""
 
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -18,6 +19,7 @@ from pipeline.latency.load.schedule import DraftOption, make_schedule
 from pipeline.latency.load.workload import measured_acceptance_workload
 
 
+@cache
 def _fitted(*loads_by_gamma: tuple[int, tuple[int, ...]]) -> FittedCosts:
     places = [place for gamma, loads in loads_by_gamma for place in product(loads, (gamma,))]
     return fit_measurements(

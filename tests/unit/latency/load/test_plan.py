@@ -62,11 +62,11 @@ def test_an_impossible_target_is_told_from_an_expensive_one() -> None:
 
 
 def test_the_true_number_is_in_the_interval() -> None:
-    """Of servers swept with noise. Seeded; with other seeds a false alarm in less than 5% of runs: on 120 servers none of
+    """Of a server swept with noise. Seeded; with other seeds a false alarm in less than 5% of runs: on 120 servers none of
     240 options was missed."""
-    found = [one for seed in (0, 1) for one in case(seed, loads=(1, 2, 4))]
+    found = case(0, loads=(1, 2, 4))
 
-    assert 4 == len(found)
+    assert 2 == len(found)
     assert all(map(holds, found))
 
 

@@ -107,8 +107,8 @@ def test_a_load_at_or_above_capacity_has_no_latency() -> None:
 
 def test_the_largest_load_below_capacity_has_a_latency() -> None:
     """Whatever the rounding."""
-    for prefill in np.linspace(0.0, 0.01, 8):
-        capacity = _linear(0.02, 0.001, steps=50, cap=2, prefill=float(prefill))
+    for prefill in (0.0, 0.003, 0.01):
+        capacity = _linear(0.02, 0.001, steps=50, cap=2, prefill=prefill)
         assert np.isfinite(_stable(float(np.nextafter(capacity.stability_limit, 0.0)), capacity).mean)
 
 

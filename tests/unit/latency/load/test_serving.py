@@ -51,18 +51,17 @@ def test_bounds_need_every_group(without: list[float | None]) -> None:
     assert jackknife(None, without, 3, 0.95) is None
 
 
-@pytest.mark.parametrize(("draws", "least"), [(3, 1), pytest.param(40, 30, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("draws", "least"), [(2, 1), pytest.param(40, 30, marks=pytest.mark.long)])
 def test_a_load_is_served_as_predicted(draws: int, least: int) -> None:
-    """The p95 of the distribution that prompts are drawn from is within the 95% interval from 100 of them in at least 1 of 3
-    draws (fewer has a probability below 2e-4), or 30 of 40 (below 1e-4)."""
+    """The p95 of the distribution that prompts are drawn from is within the 95% interval from 40 of them in at least 1 of 2
+    draws (fewer has a probability of 0.25%; seeded), or 30 of 40 (below 1e-4)."""
     step_costs, all_of_them = step_costs_of(0.0005), _scaled(0.25 + 1.5 * (np.arange(1000) + 0.5) / 1000)
     truth = predict(all_of_them, step_costs, chosen_lengths(all_of_them, step_costs, 16, 2), [2.0]).points[0]
     assert truth.speculative is not None
     within = 0
     for seed in range(draws):
-        found = latency_at_load(
-            _spread(100, seed), step_costs, 2.0, 16, 2, confidence=0.95, quantiles=[0.95]
-        ).quantiles[0.95]
+        served = latency_at_load(_spread(40, seed), step_costs, 2.0, 16, 2, confidence=0.95, quantiles=[0.95])
+        found = served.quantiles[0.95]
         within += found.low <= truth.speculative.quantile(0.95) <= found.high
     assert within >= least
 
@@ -106,7 +105,7 @@ def test_what_is_not_stable_has_no_figure() -> None:
 
 def test_figures_are_the_predictions() -> None:
     """Each figure equals the prediction and has its own interval."""
-    step_costs, many = step_costs_of(0.0005), _spread(100)
+    step_costs, many = step_costs_of(0.0005), _spread(40)
     point = predict(many, step_costs, chosen_lengths(many, step_costs, 16, 2), [2.0]).points[0]
     found = latency_at_load(many, step_costs, 2.0, 16, 2, confidence=0.95, quantiles=[0.5, 0.95, 0.99])
 
@@ -119,4 +118,4 @@ def test_figures_are_the_predictions() -> None:
     assert quantiles == {quantile: one.value for quantile, one in found.quantiles.items()}
     assert quantiles[0.5] < quantiles[0.95] < quantiles[0.99]
     assert 0.5 * point.speedup < found.speedup.low < point.speedup < found.speedup.high < 2 * point.speedup
-    assert 100 == found.speedup.prompts
+    assert 40 == found.speedup.prompts
