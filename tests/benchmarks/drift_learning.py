@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from tests.benchmarks.answers import points
 from tests.benchmarks.figures import ROOT, UNDERSTUDY, write
 
 _BEFORE = {"code": 0.5, "documents": 0.3, "chat": 0.2}
@@ -194,7 +195,7 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     yield f"|---|{'---:|' * (len(seeds) + 1)}"
     for name in seeds[0]["gains"]:
         gains = [seed["gains"][name] for seed in seeds]
-        shown = " | ".join(_points(gain["value"], gain["low"], gain["high"]) for gain in gains)
+        shown = " | ".join(points(gain, digits=2) for gain in gains)
         yield f"| {_LABELS[name]} | {shown} | {100 * mean(gain['value'] for gain in gains):+.2f} |"
     yield "\nAcceptance rates by domain with its share of the traffic, means over the seeds:\n"
     yield f"| training | all | {' | '.join(f'{name} ({share:.0%})' for name, share in _SINCE.items())} |"
@@ -203,7 +204,3 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         rates = [mean(seed["by_domain"][name][domain] for seed in seeds) for domain in _SINCE]
         overall = mean(seed["acceptance_rate"][name] for seed in seeds)
         yield f"| {label} | {' | '.join(f'{rate:.3f}' for rate in (overall, *rates))} |"
-
-
-def _points(value: float, low: float, high: float) -> str:
-    return f"{100 * value:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"

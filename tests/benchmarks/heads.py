@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from tests.benchmarks.answers import interval
 from tests.benchmarks.figures import RESULTS, ROOT, UNDERSTUDY, write
 
 STORE = Path(os.environ.get("UNDERSTUDY_BENCH_HEADS", ROOT / ".understudy-benchmarks-heads"))
@@ -230,7 +231,7 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     for row in figure["drafts"]:
         calls = row["tokens_per_target_call"]
         speedups = _speedups(row, card)
-        shown = [f"{one['value']:.2f} [{one['low']:.2f}, {one['high']:.2f}]" for one in (calls["1"], calls["0"])]
+        shown = [interval(one, 2) for one in (calls["1"], calls["0"])]
         yield (
             f"| {row['draft']} | {row['optimizer']} | {row['learning_rate']:.2g} | {row['parameters']:,} | {' | '.join(shown)} | "
             f"{row['step_seconds']:.2f} | {' | '.join(speedups)} |"
@@ -242,10 +243,7 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     yield f"| draft | optimizer | rate | parameters | tokens per target call, T=1 | T=0 | {batches} |"
     yield "|---" * (6 + 2 * len(card["batches"])) + "|"
     for row in second:
-        shown = [
-            f"{one['value']:.2f} [{one['low']:.2f}, {one['high']:.2f}]"
-            for one in (row["tokens_per_target_call"][temperature] for temperature in ("1", "0"))
-        ]
+        shown = [interval(row["tokens_per_target_call"][temperature], 2) for temperature in ("1", "0")]
         yield (
             f"| {row['draft']} | {row['optimizer']} | {row['learning_rate']:.2g} | {row['parameters']:,} | {' | '.join(shown)} | "
             f"{' | '.join(_speedups(row, card))} |"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from tests.benchmarks.answers import interval
 from tests.benchmarks.figures import ROOT, UNDERSTUDY, write
 
 CONFIG = "configs/quickstart.yaml"
@@ -68,10 +69,8 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     for draft in figure["drafts"]:
         if draft["broken"]:
             continue
-        alpha, omega = draft["acceptance_rate"], draft["tokens_per_target_call"]
         yield (
-            f"| {draft['name']} | {alpha['value']:.3f} [{alpha['low']:.3f}, {alpha['high']:.3f}] "
-            f"| {omega['value']:.2f} [{omega['low']:.2f}, {omega['high']:.2f}] "
+            f"| {draft['name']} | {interval(draft['acceptance_rate'])} | {interval(draft['tokens_per_target_call'], 2)} "
             f"| {draft['acceptance_rate_greedy']:.3f} | {draft['megabytes']:.2f} |"
         )
     yield "\nSeconds by stage: " + ", ".join(f"{name} {value:.1f}" for name, value in figure["stages"].items()) + "."

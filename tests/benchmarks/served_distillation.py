@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from tests.benchmarks.answers import points
 from tests.benchmarks.figures import UNDERSTUDY, write
 
 SEEDS = (0, 1, 2)
@@ -235,12 +236,6 @@ def _gain(counts: dict[str, list[Any]], ours: str, theirs: str, shift: int = 0) 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
     """Its section of a page in docs/benchmarks/."""
-
-    def points(found: dict[str, float] | None) -> str:
-        if found is None:
-            return ""
-        return f"{100 * found['value']:+.2f} [{100 * found['low']:+.2f}, {100 * found['high']:+.2f}]"
-
     yield "## Drafts distilled from served targets\n"
     yield (
         f"The reference pair's target behind two vLLM servers (`{' '.join(FLAGS)}`), and the same target loaded in the process: "
@@ -256,6 +251,10 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         **{f"entries of the {listed} likeliest minus of the whole": row for listed, row in figure["listed"].items()},
     }
     for name, row in rows.items():
-        yield f"| {name} | " + " | ".join(points(one) for one in [*row["seeds"], row["all"]]) + " |"
+        yield (
+            f"| {name} | "
+            + " | ".join(points(one, digits=2) if one else "" for one in [*row["seeds"], row["all"]])
+            + " |"
+        )
     masses = ", ".join(f"{mass:.2%} beyond {listed}" for listed, mass in figure["unlisted_mass"].items())
     yield f"\nMean probability that is not listed, of a vocabulary of 1,024: {masses}."

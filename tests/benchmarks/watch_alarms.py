@@ -1,10 +1,8 @@
 """False alarms and delays of the drift test beside simpler rules, under a stated model of traffic (`watch_traffic.py`)."""
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,8 +14,17 @@ from tests.benchmarks.distillation.domains import DATA
 from tests.benchmarks.figures import write
 from tests.benchmarks.watch_traffic import PER_DAY, SCRAPE, Traffic, answer_lengths, traffic
 
-_RESULTS = Path(__file__).parent / "results"
 _REQUESTS = {"5": 5.0, "50": 50.0, "500": 500.0}  # mean of a scrape
+# Acceptance by domain. Examined: of the draft that `distillation` trained by forward KL for the changed target.
+_EXAMINED = {
+    "chat": 0.6802,
+    "code": 0.7137,
+    "commands": 0.7057,
+    "documents": 0.6886,
+    "json": 0.8670,
+    "maths": 0.6830,
+    "plays": 0.6767,
+}
 _WIDE = {"chat": 0.62, "json": 0.85, "code": 0.72, "prose": 0.55}
 _YEARS, _FALLS, _REPEATS = 8, (0.02, 0.05, 0.10, 0.20), 8
 _WEEK, _PATIENCE = 7, 45  # days: of the reference, and after which a fall counts as missed
@@ -36,7 +43,7 @@ def main() -> None:
 def measure(years: int = _YEARS, repeats: int = _REPEATS) -> dict[str, Any]:
     """By domains, by requests a scrape and by rule: alarms of so many years without a change, and the delays of true falls."""
     lengths = answer_lengths(DATA)
-    domains = {"examined": _examined(), "wide": _WIDE}
+    domains = {"examined": _EXAMINED, "wide": _WIDE}
     rows = []
     for name, rates in domains.items():
         for requests in _REQUESTS.values():
@@ -100,12 +107,6 @@ def _delays(
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _examined() -> dict[str, float]:
-    """Of the draft that `distillation` trained by forward KL for the changed target."""
-    figure = json.loads((_RESULTS / "distillation.json").read_text())["figure"]
-    return dict(figure["regimes"]["moved"]["candidates"]["forward_kl"]["domains"])
 
 
 def _predicted(found: Traffic) -> Predictions:

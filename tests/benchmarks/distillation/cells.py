@@ -33,7 +33,6 @@ LOSSES = (
     "cross_entropy_muon",
 )
 STORES = ("forward_kl_coarse", "online_top")  # the same on other stores
-CANDIDATES = ("tvd_plus", "adaspec")  # in the product only if the table rewards them
 SIBLINGS = ("pruned", "alone")  # drafts of another shape, of equal size
 GAMMA = 5
 
@@ -85,8 +84,6 @@ def all_cells() -> Iterator[Cell]:
         for regime in REGIMES:
             yield from (Cell(regime, method, seed, like="online") for method in STORES)
     yield from (Cell("near", method, SEEDS[0]) for method in SIBLINGS)
-    for regime in REGIMES:  # one seed: whether either is worth more
-        yield from (Cell(regime, method, SEEDS[0], like="online") for method in CANDIDATES)
 
 
 def run_missing(cells: Iterable[Cell]) -> None:

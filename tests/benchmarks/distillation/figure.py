@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tests.benchmarks.answers import interval, points
 from tests.benchmarks.distillation.cells import (
     ADAMW,
     LOSSES,
@@ -16,7 +17,7 @@ from tests.benchmarks.distillation.cells import (
 )
 from tests.benchmarks.distillation.data import find_regime
 from tests.benchmarks.distillation.generation import NEW_TOKENS, measure_generation
-from tests.benchmarks.distillation.labels import AIMS, FINE_TUNED, REGIME_LABELS, label
+from tests.benchmarks.distillation.labels import AIMS, FINE_TUNED, REGIME_LABELS, by_seed, label
 from tests.benchmarks.distillation.long import measure_long
 from tests.benchmarks.distillation.pair import make_pair
 from tests.benchmarks.distillation.speed import METHODS_TIMED, measure_speed
@@ -29,7 +30,7 @@ _GENERATION_AIM, _STORE_AIM = 2.0, 0.5
 _HOW = """
 Acceptance rate at temperature 1 on examination prompts of seven domains, after the steps that fit into {seconds:.0f} s of
 training on 2 cores at the speeds below. Means of three seeds (two for the tables of losses and stores, one for drafts of
-another shape and for other variants); 95% intervals with the source document as the unit; paired differences. All methods: the
+another shape); 95% intervals with the source document as the unit; paired differences. All methods: the
 same prompts, three completions each, 16 rows per step (one completion per row in TRL, up to two in ours: 7% more), betas 0.9
 and 0.95, weight decay 0.1, 5% warm-up, then linear decay to 0, gradient clipping at 1, bfloat16 autocast on fp32 weights, loss
 on completions only, no activation checkpointing. TRL's trainers use AdamW, their default; "Muon" is our `optimizer: muon`,
@@ -76,7 +77,6 @@ _STORES = {
     "forward_kl_coarse": "stored as with 152,000 tokens, {bytes} bytes",
     "online_top": "the likeliest {kept} and the rest's mass, as floats",
 }
-_CANDIDATES = {"forward_kl": "forward KL", "tvd_plus": "TVD++", "adaspec": "AdaSPEC"}
 
 
 def main() -> None:
@@ -97,37 +97,21 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     """Its section of a page in docs/benchmarks/."""
     yield "## Distillation\n"
     yield _line(_HOW).format(seconds=figure["seconds"]) + "\n"
-    if figure["rates"]:
-        yield _line(_RATES) + "\n"
-        yield from _rates(figure["rates"])
+    yield _line(_RATES) + "\n"
+    yield from _rates(figure["rates"])
     for regime in REGIMES:
         yield f"### At equal time, {REGIME_LABELS[regime]}\n"
         yield from _equal_time(regime, figure["regimes"][regime]["equal_time"])
     yield _line(_MISSED) + "\n"
-    if _measured(figure, "losses"):
-        yield f"### Which loss: the steps that fit into {figure['loss_seconds']:.0f} s\n"
-        yield from _losses(figure["regimes"])
-        yield _line(_DEFAULT) + "\n"
-    if _measured(figure, "stores"):
-        yield "### Stored distributions against the online target: forward KL, at equal steps\n"
-        kept = figure.get("stored_tokens", 16)
-        stores = {name: text.format(kept=kept, bytes=11 + 3 * kept) for name, text in _STORES.items()}
-        yield from _side_by_side(figure["regimes"], "stores", stores, f"the first (within {_STORE_AIM:g})")
-    if _measured(figure, "candidates"):
-        yield "### Other variants: at equal steps, stored distributions\n"
-        yield from _side_by_side(figure["regimes"], "candidates", _CANDIDATES, "the first")
+    yield f"### Which loss: the steps that fit into {figure['loss_seconds']:.0f} s\n"
+    yield from _losses(figure["regimes"])
+    yield _line(_DEFAULT) + "\n"
+    yield "### Stored distributions against the online target: forward KL, at equal steps\n"
+    yield from _stores(figure["regimes"], figure.get("stored_tokens", 16))
     yield from _siblings(figure["regimes"])
-    if "long" in figure:
-        yield from _long(figure["long"])
-    if "speed" in figure:
-        yield from _speed(figure["speed"])
-    if "generation" in figure:
-        yield from _generation(figure["generation"])
-
-
-def _measured(figure: Mapping[str, Any], table: str) -> bool:
-    """Whether there is more than what its rows are held against."""
-    return any(len(found[table]) > 1 for found in figure["regimes"].values())
+    yield from _long(figure["long"])
+    yield from _speed(figure["speed"])
+    yield from _generation(figure["generation"])
 
 
 def _rates(rates: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
@@ -139,20 +123,15 @@ def _rates(rates: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
 
 
 def _equal_time(regime: str, rows: Mapping[str, Any]) -> Iterator[str]:
-    if not rows:
-        return
     domains = list(rows[STOCK]["domains"])
     yield f"| | steps | peak MiB | acceptance | by seed | {label(OURS)} ahead, points (aim) | {' | '.join(domains)} |"
     yield "|---|---|---|---|---|---|" + "---|" * len(domains)
     for method in (STOCK, OURS, ADAMW, *PEERS):
-        if (row := rows.get(method)) is None:
-            continue
-        aim = AIMS.get((method, regime))
-        ahead = "" if method == OURS else _points(row["over"], -1) + (f" ({aim:g})" if aim else "")
+        row, aim = rows[method], AIMS.get((method, regime))
+        ahead = "" if method == OURS else points(row["over"], -1) + (f" ({aim:g})" if aim else "")
         yield (
-            f"| {label(method)} | {row.get('steps', 0):.0f} | {row['peak_mib']:,.0f} | {_alpha(row)} | {_seeds(row)} | {ahead} | "
-            + " | ".join(f"{row['domains'][name]:.3f}" for name in domains)
-            + " |"
+            f"| {label(method)} | {row.get('steps', 0):.0f} | {row['peak_mib']:,.0f} | {interval(row['acceptance'])} | "
+            f"{by_seed(row)} | {ahead} | " + " | ".join(f"{row['domains'][name]:.3f}" for name in domains) + " |"
         )
     yield ""
 
@@ -164,28 +143,25 @@ def _losses(regimes: Mapping[str, Any]) -> Iterator[str]:
     )
     yield "|---|" + "---|---|" * len(REGIMES)
     for method in LOSSES:
-        rows = [regimes[regime]["losses"].get(method) for regime in REGIMES]
-        yield (
-            f"| {label(method)} | "
-            + " | ".join("- | -" if row is None else f"{_alpha(row)} | {_points(row['over'])}" for row in rows)
-            + " |"
-        )
+        rows = (regimes[regime]["losses"][method] for regime in REGIMES)
+        cells = (f"{interval(row['acceptance'])} | {points(row['over'])}" for row in rows)
+        yield f"| {label(method)} | {' | '.join(cells)} |"
     yield ""
 
 
-def _side_by_side(regimes: Mapping[str, Any], table: str, names: Mapping[str, str], over: str) -> Iterator[str]:
-    columns = [f"{REGIME_LABELS[regime]}: steps | acceptance | over {over}" for regime in REGIMES]
+def _stores(regimes: Mapping[str, Any], kept: int) -> Iterator[str]:
+    """`kept`: stored tokens of a distribution."""
+    over = f"over the first (within {_STORE_AIM:g})"
+    columns = [f"{REGIME_LABELS[regime]}: steps | acceptance | {over}" for regime in REGIMES]
     yield f"| | {' | '.join(columns)} |"
     yield "|---|" + "---|---|---|" * len(REGIMES)
-    for method, name in names.items():
-        rows = [regimes[regime][table].get(method) for regime in REGIMES]
-        cells = [
-            "- | - | -"
-            if row is None
-            else f"{row['steps']:.0f} | {_alpha(row)} ({_seeds(row)}) | {_points(row['over'])}"
+    for method, name in _STORES.items():
+        rows = (regimes[regime]["stores"][method] for regime in REGIMES)
+        cells = (
+            f"{row['steps']:.0f} | {interval(row['acceptance'])} ({by_seed(row)}) | {points(row['over'])}"
             for row in rows
-        ]
-        yield f"| {name} | {' | '.join(cells)} |"
+        )
+        yield f"| {name.format(kept=kept, bytes=11 + 3 * kept)} | {' | '.join(cells)} |"
     yield ""
 
 
@@ -197,7 +173,8 @@ def _siblings(regimes: Mapping[str, Any]) -> Iterator[str]:
             yield "|---|---|---|---|---|"
             for method in SIBLINGS:
                 row = found["siblings"][method]
-                yield f"| {label(method)} | {row['steps']:.0f} | {_alpha(row)} | {_seeds(row)} | {_points(row['over'])} |"
+                shown = f"{interval(row['acceptance'])} | {by_seed(row)} | {points(row['over'])}"
+                yield f"| {label(method)} | {row['steps']:.0f} | {shown} |"
             yield ""
 
 
@@ -240,20 +217,6 @@ def _generation(generation: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     if any(row["ratio"] < _GENERATION_AIM for row in generation.values()):
         yield _line(_GENERATION_MISSED) + "\n"
-
-
-def _alpha(row: Mapping[str, Any]) -> str:
-    alpha = row["acceptance"]
-    return f"{alpha['value']:.3f} [{alpha['low']:.3f}, {alpha['high']:.3f}]"
-
-
-def _seeds(row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{value:.3f}" for value in row["by_seed"])
-
-
-def _points(gain: Mapping[str, float], sign: int = 1) -> str:
-    low, high = sorted(sign * 100 * gain[name] for name in ("low", "high"))
-    return f"{sign * 100 * gain['value']:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def _line(text: str) -> str:

@@ -16,19 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from pipeline.config.distill import LoraConfig
 from pipeline.distillation.training_attention import fast_attention
 from pipeline.drafts.plain import PlainDraft
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import SparseDistribution, pack, unpack
+from pipeline.speculation.teacher_forced import at_positions
 from tests.benchmarks.distillation.data import Regime
-from tests.benchmarks.distillation.features import Features, outputs
 from tests.benchmarks.distillation.pair import PRUNED_LAYERS, make_alone
 
 BATCH = 16
 _LARGE_VOCABULARY = 152_000
 _TRIALS = 0.1  # of a training's steps, at most: `distill.learning_rate: auto`
-_SELECTED = 0.4  # of a batch's tokens, by AdaSPEC
 _WARMUP, _DECAY, _BETAS, _CLIP = 0.05, 0.1, (0.9, 0.95), 1.0
 
 
@@ -107,12 +105,11 @@ def ours(
     return train
 
 
-def shipped(optimizer: str, prompts: bool = True, **changes: Any) -> Method:
-    """As a config that sets nothing of the training but the optimizer: the rate is found by trials, which are part of the steps,
-    unless one is given. `prompts`: whether their positions are trained on, as `understudy init` writes it."""
+def shipped(prompts: bool = True) -> Method:
+    """As a config that sets nothing of the training but the optimizer, Muon: the rate is found by trials, which are part of the
+    steps, unless one is given. `prompts`: whether their positions are trained on, as `understudy init` writes it."""
 
     def train(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
-        from pipeline.distillation.adapters import add_adapters, merge_adapters
         from pipeline.distillation.dataset import PackedCompletions
         from pipeline.distillation.rate_trials import find_rate
         from pipeline.distillation.trainer import distill
@@ -122,19 +119,16 @@ def shipped(optimizer: str, prompts: bool = True, **changes: Any) -> Method:
         from pipeline.speculation.settings import Sampling
 
         completions, dev, model = regime.read("train"), regime.read("dev"), regime.load(regime.draft)
-        if "lora" in changes:
-            model = add_adapters(model, changes["lora"], seed)
         examiner, began = Examiner(Sampling(), regime.config.evaluate, count_as="user"), time.perf_counter()
         whole = math.floor(steps / (1 + _TRIALS))
         config = regime.config.distill.model_copy(
             update={
-                "optimizer": optimizer,
+                "optimizer": "muon",
                 "max_steps": whole,
                 "batch": BATCH,
                 "learning_rate": "auto",
                 "evaluate_every": math.ceil(whole / 2),
                 "save_every": whole,
-                **changes,
             }
         )
 
@@ -163,7 +157,7 @@ def shipped(optimizer: str, prompts: bool = True, **changes: Any) -> Method:
         took = time.perf_counter() - began
         rows = PackedCompletions(completions).rows
         tokens = _mean_length(completions) * len(completions) / len(rows) * BATCH * whole
-        return Trained(merge_adapters(model) if "lora" in changes else model, took, tokens, found)
+        return Trained(model, took, tokens, found)
 
     return train
 
@@ -241,7 +235,7 @@ def bare_loop(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
     """A torch loop with cross-entropy and nothing else: the limit."""
     from torch.nn import functional
 
-    def loss_of(hidden_NH: torch.Tensor, logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss_of(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return functional.cross_entropy(logits_NV.float(), batch["tokens"])
 
     return _loop(regime, steps, seed, rate, loss_of)
@@ -253,32 +247,12 @@ def online(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
 
     target = regime.load(regime.target)
 
-    def loss_of(hidden_NH: torch.Tensor, logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss_of(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad():
             log_p_NV = _logits(target, batch).float().log_softmax(-1)
         return forward_kl(full_columns(logits_NV.float().log_softmax(-1), log_p_NV)).mean()
 
     return _loop(regime, steps, seed, rate, loss_of)
-
-
-def with_features(taught: bool) -> Method:
-    """`online`, and the target's last hidden states are matched too."""
-
-    def train(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
-        from pipeline.distillation.losses import forward_kl, full_columns
-
-        target = regime.load(regime.target)
-        torch.manual_seed(seed)
-
-        def loss_of(hidden_NH: torch.Tensor, logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-            with torch.no_grad():
-                log_p_NV = _logits(target, batch).float().log_softmax(-1)
-            return forward_kl(full_columns(logits_NV.float().log_softmax(-1), log_p_NV)).mean()
-
-        hidden = int(regime.load(regime.draft).config.hidden_size)
-        return _loop(regime, steps, seed, rate, loss_of, Features(target, hidden, taught))
-
-    return train
 
 
 def online_top(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
@@ -287,7 +261,7 @@ def online_top(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
 
     target, kept = regime.load(regime.target), regime.config.generate.stored_tokens
 
-    def loss_of(hidden_NH: torch.Tensor, logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss_of(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad():
             top = _logits(target, batch).float().log_softmax(-1).topk(kept)
             rest_N = (1 - top.values.exp().sum(-1)).clamp(min=1e-7).log()
@@ -298,56 +272,15 @@ def online_top(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
     return _loop(regime, steps, seed, rate, loss_of)
 
 
-def tvd_plus(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
-    """TVD++ (arXiv 2403.00858) on stored distributions: the policy gradient of the total variation with its reward, whether
-    p > q, normalised over the batch. The sum over tokens is taken whole, where its authors draw some."""
-    from pipeline.distillation.dataset import stored_targets
-    from pipeline.distillation.losses import sparse_columns
-
-    def loss_of(hidden_NH: torch.Tensor, logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        columns = sparse_columns(logits_NV.float(), stored_targets(batch), merged=True)
-        log_count_NM = torch.as_tensor(columns.log_count_NM).expand_as(columns.log_q_NM)
-        q_NM = columns.log_q_NM.exp() * log_count_NM.exp()
-        with torch.no_grad():
-            reward_NM = (columns.log_p_NM > columns.log_q_NM).float()
-            mean = (q_NM * reward_NM).sum() / q_NM.sum()
-            spread = ((q_NM * (reward_NM - mean) ** 2).sum() / q_NM.sum()).sqrt().clamp(min=1e-6)
-        return -(q_NM * (reward_NM - mean) / spread).sum(-1).mean()
-
-    return _loop(regime, steps, seed, rate, loss_of)
-
-
-def adaspec(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
-    """AdaSPEC (arXiv 2510.19779): a reference is distilled first; then forward KL on the 40% of a batch's tokens where the draft
-    is farthest behind it. The reference's steps are not counted."""
-    from pipeline.distillation.dataset import stored_targets
-    from pipeline.distillation.losses import forward_kl, sparse_columns
-
-    reference = ours("forward_kl")(regime, steps, seed + 500, rate).model.eval()
-
-    def kl(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        return forward_kl(sparse_columns(logits_NV.float(), stored_targets(batch)))
-
-    def loss_of(hidden_NH: torch.Tensor, logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        loss_N = kl(logits_NV, batch)
-        with torch.no_grad():
-            behind_N = loss_N - kl(_logits(reference, batch), batch)
-        return loss_N[behind_N.topk(max(1, int(_SELECTED * len(behind_N)))).indices].mean()
-
-    return _loop(regime, steps, seed, rate, loss_of)
-
-
 def _loop(
     regime: Regime,
     steps: int,
     seed: int,
     rate: float,
-    loss_of: Callable[[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]], torch.Tensor],
-    features: Features | None = None,
+    loss_of: Callable[[torch.Tensor, dict[str, torch.Tensor]], torch.Tensor],
 ) -> Trained:
     completions, model = regime.read("train"), regime.load(regime.draft).train()
-    weights = [*model.parameters(), *(features.parameters() if features else ())]
-    optimizer = torch.optim.AdamW(weights, lr=rate, betas=_BETAS, weight_decay=_DECAY, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=_BETAS, weight_decay=_DECAY, fused=True)
     warmup = max(1, int(_WARMUP * steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
@@ -356,14 +289,9 @@ def _loop(
     tokens, began = 0.0, time.perf_counter()
     for _, batch in zip(range(steps), _batches(completions, seed), strict=False):
         with fast_attention(model, bf16=True), torch.autocast("cpu", torch.bfloat16):
-            hidden_NH, logits_NV = outputs(model, batch)
-            loss = loss_of(hidden_NH, logits_NV, batch)
-            beside = features(hidden_NH, batch) if features else None
-        if features is None:
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(weights, _CLIP)
-        else:
-            features.backward(loss, beside, weights, _CLIP)
+            loss = loss_of(_logits(model, batch), batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad(set_to_none=True)
@@ -372,7 +300,11 @@ def _loop(
 
 
 def _logits(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    return outputs(model, batch)[1]
+    """Of the positions to learn at alone, (N, V)."""
+    feed = {name: batch[name] for name in ("input_ids", "position_ids") if name in batch}
+    hidden_BTH = model.model(**feed, use_cache=False).last_hidden_state
+    logits_NV: torch.Tensor = model.lm_head(at_positions(hidden_BTH, batch["predicts"]))
+    return logits_NV
 
 
 def _batches(completions: Any, seed: int) -> Iterator[dict[str, torch.Tensor]]:
@@ -417,10 +349,8 @@ def _mean_length(completions: Any) -> float:
 
 
 METHODS: dict[str, Method] = {
-    "shipped": shipped("muon"),
-    "shipped_without_prompts": shipped("muon", prompts=False),
-    "shipped_adamw": shipped("adamw"),
-    "shipped_lora": shipped("adamw", lora=LoraConfig()),
+    "shipped": shipped(),
+    "shipped_without_prompts": shipped(prompts=False),
     "lk_hybrid_muon": ours("lk_hybrid", "muon"),
     "forward_kl_muon": ours("forward_kl", "muon"),
     "cross_entropy_muon": ours("cross_entropy", "muon"),
@@ -428,10 +358,6 @@ METHODS: dict[str, Method] = {
     "alone": ours("lk_hybrid", "muon", alone),
     "forward_kl_coarse": ours("forward_kl", stored=coarse),
     "online_top": online_top,
-    "tvd_plus": tvd_plus,
-    "adaspec": adaspec,
-    "features": with_features(taught=True),
-    "features_clipped": with_features(taught=False),
     "trl_sft": trl_sft,
     "trl_gkd": trl_gkd,
     "bare_loop": bare_loop,

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tests.benchmarks.distillation.cells import (
     ADAMW,
-    CANDIDATES,
     LOSS_SECONDS,
     LOSSES,
     OURS,
@@ -43,7 +42,6 @@ def summarise() -> dict[str, Any]:
                 "equal_time": rows_of(regime, (STOCK, OURS, ADAMW, *PEERS), beside=OURS),
                 "losses": rows_of(regime, LOSSES, beside=TWIN, seconds=LOSS_SECONDS),
                 "stores": rows_of(regime, (ONLINE, TWIN, *STORES), beside=ONLINE, like=ONLINE),
-                "candidates": rows_of(regime, (TWIN, *CANDIDATES), beside=TWIN, like=ONLINE),
                 "siblings": rows_of(regime, SIBLINGS, beside=SIBLINGS[1]),
             }
             for regime in REGIMES
