@@ -40,7 +40,6 @@ from tests.benchmarks import (
     servers,
     servers_memory,
     servers_overhead,
-    sharper,
     spread,
     suite,
     thread_choice,
@@ -80,7 +79,7 @@ TOPICS = {
             "segments_cost": segments_cost,
         },
     ),
-    "statistics": Topic("Intervals and power", {"coverage": coverage, "power": power, "sharper": sharper}),
+    "statistics": Topic("Intervals and power", {"coverage": coverage, "power": power}),
     "decoding": Topic(
         "Decoding",
         {
