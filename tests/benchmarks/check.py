@@ -1,12 +1,12 @@
 """`understudy check` on 500 prompts of 128 tokens with the reference draft: the whole process, start to end."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.figures import ROOT, UNDERSTUDY, seconds, write
+from tests.benchmarks.figures import UNDERSTUDY, seconds, write
+from tests.benchmarks.runs import understudy
 
 PROMPTS, TOKENS, REPEATS = 500, 128, 5
 _PROMPT_TOKENS = 48
@@ -26,10 +26,10 @@ def _measure() -> dict[str, Any]:
     if not (place / "store" / "runs").is_dir():
         place.mkdir(exist_ok=True)
         _write_config(place, pair)
-        _understudy("run", place / "check.yaml", "--until", "generate", "--store", place / "store")
+        understudy("run", place / "check.yaml", "--until", "generate", "--store", place / "store")
     baseline = place / "baseline.json"
     line = ["check", "--draft", draft, "--baseline", baseline]
-    _understudy(*line, "--store", place / "store", "--update-baseline")
+    understudy(*line, "--store", place / "store", "--update-baseline")
     line += ["--completions", _completions(place / "store"), "--json", place / "check.json"]
     times = seconds([UNDERSTUDY, *map(str, line)], REPEATS)
     found = json.loads((place / "check.json").read_text())
@@ -70,10 +70,6 @@ def _write_config(place: Path, pair: Any) -> None:
         "generate": {"max_new_tokens": TOKENS, "batch": 128},
     }
     (place / "check.yaml").write_text(json.dumps(config))  # JSON is YAML
-
-
-def _understudy(*arguments: object) -> None:
-    subprocess.run([UNDERSTUDY, *map(str, arguments)], check=True, cwd=ROOT)
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:

@@ -4,7 +4,6 @@ A draft is stale because its traffic changed: domains that it was trained for be
 """
 
 import json
-import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,8 @@ from statistics import mean
 from typing import Any
 
 from tests.benchmarks.answers import points
-from tests.benchmarks.figures import ROOT, UNDERSTUDY, write
+from tests.benchmarks.figures import write
+from tests.benchmarks.runs import run_once
 
 _BEFORE = {"code": 0.5, "documents": 0.3, "chat": 0.2}
 _SINCE = {"code": 0.35, "documents": 0.15, "chat": 0.1, "maths": 0.25, "json": 0.15}
@@ -131,13 +131,8 @@ def _config(place: Path, seed: int, since: bool) -> dict[str, Any]:
 
 def _completions(place: Path, seed: int, since: bool) -> dict[str, Path]:
     """The artifacts of a run up to `generate`, by job."""
-    run, store = f"{seed}-{'since' if since else 'all'}", place / "store"
-    path = place / f"{run}.yaml"
-    path.write_text(json.dumps(_config(place, seed, since)))
-    command = [UNDERSTUDY, "run", str(path), "--until", "generate", "--store", str(store), "--run", run]
-    subprocess.run(command, cwd=ROOT, check=True, stdin=subprocess.DEVNULL)
-    jobs = json.loads((store / "runs" / run / "run.json").read_text())["jobs"]
-    return {job: (store / "artifacts" / f"{entry['stage']}-{entry['key']}").resolve() for job, entry in jobs.items()}
+    run = f"{seed}-{'since' if since else 'all'}"
+    return run_once(place / "store", _config(place, seed, since), "generate", run)
 
 
 def _trained(place: Path, seed: int, found: Mapping[str, Path], since: bool) -> tuple[Any, int]:
@@ -145,36 +140,29 @@ def _trained(place: Path, seed: int, found: Mapping[str, Path], since: bool) -> 
     from pipeline.config.loading import parse_config
     from pipeline.distillation.dataset import PackedCompletions
     from pipeline.distillation.mixing import mix
-    from pipeline.distillation.training import Training
     from pipeline.generation.completion_store import read_completions
     from pipeline.models.places import model_places
     from pipeline.models.stored_pair import read_pair
-    from pipeline.progress import Progress
-    from pipeline.running.jobs import training_settings
     from pipeline.speculation.settings import Sampling
+    from tests.benchmarks.drafts import trained
 
     config = parse_config(_config(place, seed, since), "drift")
     models = read_pair(found["pair"], model_places(config.pair))
     rows = mix(list(read_completions(found["generate"], {"train"})), config.distill.domain_shares, seed)
     dev = list(read_completions(found["generate"], {"dev"}, Sampling()))
-    with tempfile.TemporaryDirectory() as folder:
-        training = Training(training_settings(config), models, dev, Progress(), config.device, False)
-        model, _ = training.run(rows, {}, Path(folder) / "checkpoints")
     a_row = sum(item.length for item in rows) / len(PackedCompletions(rows).rows)
-    return model.eval(), round(a_row * config.distill.batch * config.distill.max_steps)
+    return trained(config, models, rows, dev), round(a_row * config.distill.batch * config.distill.max_steps)
 
 
 def _counts(found: Mapping[str, Path], draft: Any) -> list[Any]:
     """Counts of a draft over the examination completions of one run."""
     from pipeline.config.evaluate import EvaluateConfig
-    from pipeline.drafts.plain import PlainDraft
-    from pipeline.examination.examiner import Examiner
     from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.settings import Sampling
+    from tests.benchmarks.drafts import examined
 
     stored = list(read_completions(found["generate"], {"examination"}, Sampling()))
-    examiner = Examiner(Sampling(), EvaluateConfig(gamma=_GAMMA))
-    return [one for window in examiner.counts(PlainDraft(draft, stored[0].vocabulary), stored) for one in window]
+    return examined(draft, stored, stored[0].vocabulary, EvaluateConfig(gamma=_GAMMA))
 
 
 def _rate(counts: Sequence[Any]) -> float:

@@ -6,7 +6,6 @@ finished runs in the store stay.
 
 import json
 import os
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -17,7 +16,8 @@ from typing import Any
 import yaml
 
 from tests.benchmarks.answers import interval
-from tests.benchmarks.figures import RESULTS, ROOT, UNDERSTUDY, write
+from tests.benchmarks.figures import RESULTS, ROOT, write
+from tests.benchmarks.runs import built, reference_pair, run_until
 
 STORE = Path(os.environ.get("UNDERSTUDY_BENCH_HEADS", ROOT / ".understudy-benchmarks-heads"))
 GAMMA, PROMPTS, REPEATS = 5, 32, 3
@@ -31,11 +31,10 @@ _BANDWIDTH = 3.35e12  # bytes per second of an H100 SXM (NVIDIA's data sheet)
 _WIDTH, _VOCABULARY, _LAYER = 4096, 128_256, 218_112_000
 _KEYS = 1024  # width of its keys, and of its values
 _DRAFTED = 32_000  # tokens that published EAGLE-3 heads of this target draft
-_NOBODY = "http://127.0.0.1:1"  # no registry: the runs end before the gate
 
 
 def main() -> None:
-    pair = _pair(_QUICKSTART, STORE)
+    pair = reference_pair(_QUICKSTART, STORE)
     found = list(_all_trained(pair, _QUICKSTART, STORE, ("muon", "adamw")))
     speed = {
         row["draft"]: _examination_speed(pair, Path(row["generated"]), Path(row["directory"]))
@@ -45,20 +44,11 @@ def main() -> None:
     for row in found:
         row["step_seconds"] = _step_seconds(STORE, row["config"])
     second = STORE / "second"
-    other = list(_all_trained(_pair(_BENCHMARKS, second), _BENCHMARKS, second, ("muon",)))
+    other = list(_all_trained(reference_pair(_BENCHMARKS, second), _BENCHMARKS, second, ("muon",)))
     for row in (*found, *other):
         del row["directory"], row["generated"], row["config"]
     figure = {"drafts": found, "second_pair": other, "examination": speed, "card": _card()}
     write("heads", "python -m tests.benchmarks heads", figure)
-
-
-def _pair(config: Path, store: Path) -> Path:
-    """The pair artifact of a config with a reference pair."""
-    if not (found := sorted(store.glob("artifacts/pair-*/target_before"))):
-        command = [UNDERSTUDY, "run", str(config), "--store", str(store), "--until", "pair"]
-        subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"MLFLOW_TRACKING_URI": _NOBODY})
-        found = sorted(store.glob("artifacts/pair-*/target_before"))
-    return found[0].parent
 
 
 def _all_trained(pair: Path, base: Path, store: Path, optimizers: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -85,14 +75,8 @@ def _trained(pair: Path, base: Path, store: Path, name: str, draft: dict[str, An
     config["distill"] |= {"optimizer": optimizer}
     config["distill"].pop("learning_rate", None)  # by trials
     config["quantize"] = {"variants": []}
-    _run(store, config, "evaluate")
+    run_until(store, config, "evaluate")
     return _figures(store, config["name"]) | {"config": config}
-
-
-def _run(store: Path, config: dict[str, Any], until: str) -> None:
-    (file := store / f"{config['name']}.yaml").write_text(yaml.safe_dump(config))
-    command = [UNDERSTUDY, "run", str(file), "--store", str(store), "--until", until]
-    subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"MLFLOW_TRACKING_URI": _NOBODY})
 
 
 def _step_seconds(store: Path, config: dict[str, Any]) -> float:
@@ -101,18 +85,9 @@ def _step_seconds(store: Path, config: dict[str, Any]) -> float:
     for steps in (_FEW, _FEW + _TIMED):
         short = {"max_steps": steps, "learning_rate": 1e-3, "evaluate_every": 1000}
         named = {**config, "name": f"{config['name']}-{steps}", "distill": {**config["distill"], **short}}
-        _run(store, named, "distill")
-        seconds.append(_artifact(store, named["name"], "distill").manifest.seconds)
+        run_until(store, named, "distill")
+        seconds.append(built(store, named["name"], "distill").manifest.seconds)
     return float(seconds[1] - seconds[0]) / _TIMED
-
-
-def _artifact(place: Path, name: str, job: str) -> Any:
-    from pipeline.store.artifacts import Store
-    from pipeline.store.runs import find_built, list_runs, load_run
-
-    store = Store(place)
-    records = [record for run in list_runs(store) if (record := load_run(store, run)) is not None]
-    return find_built(store, next(one for one in reversed(records) if one.name == name), job)
 
 
 def _figures(store: Path, name: str) -> dict[str, Any]:
@@ -120,15 +95,15 @@ def _figures(store: Path, name: str) -> dict[str, Any]:
     from pipeline.drafts.head_tensors import measure_draft
 
     profile, distilled = (
-        read_profile(_artifact(store, name, "evaluate/candidate").path),
-        _artifact(store, name, "distill"),
+        read_profile(built(store, name, "evaluate/candidate").path),
+        built(store, name, "distill"),
     )
     assert profile.headline is not None
     assert profile.greedy is not None
     draft = distilled.path / "draft"
     return {
         "directory": str(draft),
-        "generated": str(_artifact(store, name, "generate").path),
+        "generated": str(built(store, name, "generate").path),
         "tokens_per_target_call": {
             "1": _figure(profile.headline.tokens_per_target_call[GAMMA]),
             "0": _figure(profile.greedy.tokens_per_target_call[GAMMA]),

@@ -15,6 +15,7 @@ from scipy import stats
 from pipeline.acceptance.intervals import Interval, ratio_gain
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.judgement.power import has_power, pass_probability, power_of
+from tests.benchmarks.drafts import acceptance_rate
 from tests.benchmarks.figures import write
 from tests.benchmarks.refpair import find_pair
 from tests.benchmarks.retrained import examination_counts, load_drafts
@@ -68,7 +69,7 @@ def main() -> None:
         "margin": _MARGIN,
         "draws": _DRAWS,
         "prompts": len(drafts["seed 0"]),
-        "rates": {name: _rate(counts) for name, counts in drafts.items()},
+        "rates": {name: acceptance_rate(counts) for name, counts in drafts.items()},
         "pairs": [_measure(f"{one} and {other}", _traces(drafts[one], drafts[other])) for one, other in _PAIRS],
     }
     write("power", "python -m tests.benchmarks power", figure)
@@ -119,10 +120,6 @@ def _passing(traces: Traces, prompts: int, rng: np.random.Generator) -> dict[str
             printed.append(pass_probability(found, 0.0, -_MARGIN))
     low, high = stats.binomtest(passed, _DRAWS).proportion_ci(method="exact")
     return {"passed": passed / _DRAWS, "low": float(low), "high": float(high), "printed": float(np.mean(printed))}
-
-
-def _rate(counts: Sequence[PromptCounts]) -> float:
-    return sum(item.accepted for item in counts) / sum(item.examined for item in counts)
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:

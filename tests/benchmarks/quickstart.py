@@ -1,14 +1,14 @@
 """The quickstart on a fresh store: what was planned, its time, its memory, its table."""
 
 import json
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from tests.benchmarks.answers import interval
-from tests.benchmarks.figures import ROOT, UNDERSTUDY, write
+from tests.benchmarks.figures import write
+from tests.benchmarks.runs import understudy
 
 CONFIG = "configs/quickstart.yaml"
 _PLAN_AIM = 0.25
@@ -17,12 +17,12 @@ _PLAN_AIM = 0.25
 def main() -> None:
     with tempfile.TemporaryDirectory() as store:
         began = time.perf_counter()
-        planned = json.loads(_understudy("plan", CONFIG, "--measure", "--json", "--store", store))["measured"]
+        planned = json.loads(understudy("plan", CONFIG, "--measure", "--json", "--store", store))["measured"]
         planning = time.perf_counter() - began
         began = time.perf_counter()
-        subprocess.run([UNDERSTUDY, "run", CONFIG, "--store", store], check=True, cwd=ROOT)
+        understudy("run", CONFIG, "--store", store)
         took = time.perf_counter() - began
-        summary = json.loads(_understudy("show", "--json", "--store", store))
+        summary = json.loads(understudy("show", "--json", "--store", store))
         jobs = _jobs(store)
     figure = {
         "seconds": took,
@@ -37,10 +37,6 @@ def main() -> None:
         "jobs": jobs,
     }
     write("quickstart", "python -m tests.benchmarks quickstart", figure)
-
-
-def _understudy(*arguments: str) -> str:
-    return subprocess.run([UNDERSTUDY, *arguments], check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _jobs(store: str) -> dict[str, dict[str, float]]:

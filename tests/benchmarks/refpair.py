@@ -4,14 +4,14 @@
 """
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.figures import ROOT, UNDERSTUDY
+from tests.benchmarks.figures import ROOT
+from tests.benchmarks.runs import understudy
 
 _CONFIG = Path(__file__).with_name("reference_pair.yaml")
 
@@ -49,7 +49,7 @@ def find_pair() -> ReferencePair:
     from pipeline.store.runs import list_runs
 
     if not list_runs(Store(root := bench_store())):
-        subprocess.run([UNDERSTUDY, "run", str(_CONFIG), "--store", str(root)], check=True, cwd=ROOT)
+        understudy("run", _CONFIG, "--store", root)
     return read_pair_of_run(root)
 
 

@@ -4,12 +4,10 @@ Target, prompts and completions stay the same, so that drafts can be paired by p
 store of the pair.
 """
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from pipeline.acceptance.profile import PromptCounts
-from pipeline.drafts.plain import PlainDraft
+from tests.benchmarks.drafts import examined, trained
 from tests.benchmarks.refpair import ReferencePair
 
 TRAININGS: dict[str, tuple[int, int | None]] = {  # seed, half of the completions
@@ -19,8 +17,12 @@ TRAININGS: dict[str, tuple[int, int | None]] = {  # seed, half of the completion
 }
 
 
-def drafts(pair: ReferencePair) -> dict[str, Path]:
-    """Model directories by name: the pair's candidate (seed 0), its base draft, and the others."""
+def load_drafts(pair: ReferencePair) -> dict[str, Any]:
+    """Models on the CPU by name: the pair's candidate (seed 0), its base draft, and the others."""
+    import torch
+
+    from pipeline.models.loading import load_model
+
     _, models = _run(pair)
     found = {"seed 0": pair.draft, "base draft": models.path("draft")}
     for name, (seed, half) in TRAININGS.items():
@@ -28,29 +30,18 @@ def drafts(pair: ReferencePair) -> dict[str, Path]:
         if not (directory / "config.json").exists():
             _train(pair, seed, half).save_pretrained(directory)
         found[name] = directory
-    return found
-
-
-def load_drafts(pair: ReferencePair) -> dict[str, Any]:
-    """The models, on the CPU."""
-    import torch
-
-    from pipeline.models.loading import load_model
-
-    return {name: load_model(path, "float32", torch.device("cpu")) for name, path in drafts(pair).items()}
+    return {name: load_model(path, "float32", torch.device("cpu")) for name, path in found.items()}
 
 
 def examination_counts(pair: ReferencePair, draft: Any) -> list[PromptCounts]:
     """Counts of a draft over the examination completions, as `evaluate` makes them."""
-    from pipeline.examination.examiner import Examiner
     from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.settings import Sampling
 
     config, _ = _run(pair)
     sampling = Sampling.from_config(config.sampling)
     stored = read_completions(pair.completions, {"examination"}, sampling)
-    windows = Examiner(sampling, config.evaluate).counts(PlainDraft(draft, pair.vocabulary), stored)
-    return [item for window in windows for item in window]
+    return examined(draft, stored, pair.vocabulary, config.evaluate, sampling)
 
 
 def _run(pair: ReferencePair) -> tuple[Any, Any]:
@@ -69,10 +60,7 @@ def _run(pair: ReferencePair) -> tuple[Any, Any]:
 def _train(pair: ReferencePair, seed: int, half: int | None) -> Any:
     """A draft trained as `distill` does."""
     from pipeline.distillation.mixing import mix
-    from pipeline.distillation.training import Training
     from pipeline.generation.completion_store import read_completions
-    from pipeline.progress import Progress
-    from pipeline.running.jobs import training_settings
     from pipeline.speculation.settings import Sampling
 
     stored, models = _run(pair)
@@ -83,9 +71,4 @@ def _train(pair: ReferencePair, seed: int, half: int | None) -> Any:
         for item in read_completions(pair.completions, {"train"})
         if half is None or int(item.id, 16) % 2 == half  # ids are digests
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        training = Training(
-            training_settings(config), models, dev, Progress(), config.device, config.pair.trust_remote_code
-        )
-        model, _ = training.run(mix(train, config.distill.domain_shares, seed), {}, Path(folder) / "checkpoints")
-    return model
+    return trained(config, models, mix(train, config.distill.domain_shares, seed), dev)

@@ -1,13 +1,13 @@
 """What a draft gains and loses by segment: trained on whole completions, on answers only, and with a share for tool calls."""
 
 import json
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.figures import ROOT, UNDERSTUDY, write
+from tests.benchmarks.figures import write
+from tests.benchmarks.runs import understudy
 
 _SHARES = {
     "as they are": {},
@@ -43,15 +43,10 @@ def _run(place: Path, number: int, shares: dict[str, float]) -> dict[str, Any]:
         "quantize": {"variants": []},
         "promote": {"target_name": f"segments-{number}"},
     }
-    path, store = place / f"run-{number}.yaml", str(place / "store")
+    path, store = place / f"run-{number}.yaml", place / "store"
     path.write_text(json.dumps(config))
-    done = subprocess.run([UNDERSTUDY, "run", str(path), "--store", store], cwd=ROOT, check=False)
-    if done.returncode not in (0, _REFUSED):
-        raise SystemExit(f"understudy run ended with {done.returncode}")
-    shown = subprocess.run(
-        [UNDERSTUDY, "show", "--json", "--store", store], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
-    )
-    summary = json.loads(shown.stdout)
+    understudy("run", path, "--store", store, codes=(0, _REFUSED))
+    summary = json.loads(understudy("show", "--json", "--store", store))
     drafts = {line["name"]: line for line in summary["drafts"]}
     decision = summary["decision"]
     return {

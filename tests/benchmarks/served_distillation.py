@@ -7,9 +7,7 @@ and the 128 likeliest tokens, as from a server's answer, and drafts are trained 
 drafts are examined on the same completions and paired by prompt.
 """
 
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from tests.benchmarks.answers import points
-from tests.benchmarks.figures import UNDERSTUDY, write
+from tests.benchmarks.drafts import acceptance_rate, examined, trained
+from tests.benchmarks.figures import write
+from tests.benchmarks.runs import run_once
 
 SEEDS = (0, 1, 2)
 LISTED = (20, 128)
@@ -44,12 +43,16 @@ def measure(place: Path, python: Path) -> dict[str, Any]:
 
     place.mkdir(exist_ok=True)
     models = _pair(place)
-    jobs = {f"process {seed}": _run(place, f"process-{seed}", _config(models, seed)) for seed in SEEDS}
+    jobs = {
+        f"process {seed}": run_once(place / f"process-{seed}", _config(models, seed), "distill", "only")
+        for seed in SEEDS
+    }
     servers = [Server(python, models / "target", FLAGS, place / f"vllm{number}.log").start() for number in range(2)]
     try:
         urls = [server.url for server in servers]
         for seed in SEEDS:
-            jobs[f"served {seed}"] = _run(place, f"served-{seed}", _config(models, seed, urls))
+            store = place / f"served-{seed}"
+            jobs[f"served {seed}"] = run_once(store, _config(models, seed, urls), "distill", "only")
     finally:
         for server in servers:
             server.stop()
@@ -58,12 +61,12 @@ def measure(place: Path, python: Path) -> dict[str, Any]:
     for listed in LISTED:
         for seed in SEEDS:
             name = f"listed {listed} {seed}"
-            drafts[name], unlisted[str(listed)] = _trained(place, jobs[f"process {seed}"], seed, listed)
+            drafts[name], unlisted[str(listed)] = _trained(place, models, jobs[f"process {seed}"], seed, listed)
     counts = _examined(jobs["process 0"], drafts)
     return {
         "examination_prompts": len(counts["process 0"]),
         "train_completions": _completions(jobs["process 0"], "train"),
-        "acceptance_rate": {name: _rate(found) for name, found in counts.items()},
+        "acceptance_rate": {name: acceptance_rate(found) for name, found in counts.items()},
         "served": _gain(counts, "served", "process"),
         "other seeds": _gain(counts, "process", "process", shift=1),
         "listed": {str(listed): _gain(counts, f"listed {listed}", "process") for listed in LISTED},
@@ -83,7 +86,7 @@ def _pair(place: Path) -> Path:
         "corpus": {"sources": [{"path": "reference"}], "chat_template": False},
         "promote": {"target_name": "pair"},
     }
-    return _run(place, "pair", config, until="corpus")["pair"]
+    return run_once(place / "pair", config, "corpus", "only")["pair"]
 
 
 def _config(models: Path, seed: int, urls: Sequence[str] = ()) -> dict[str, Any]:
@@ -114,50 +117,31 @@ def _config(models: Path, seed: int, urls: Sequence[str] = ()) -> dict[str, Any]
     }
 
 
-def _run(place: Path, name: str, config: dict[str, Any], until: str = "distill") -> dict[str, Path]:
-    """The artifacts of a run, by stage. A finished run of an earlier call is used again."""
-    file = place / f"{name}.yaml"
-    file.write_text(yaml.safe_dump(config))
-    store = place / name
-    command = [UNDERSTUDY, "run", str(file), "--until", until, "--store", str(store), "--run", "only"]
-    if not (store / "runs" / "only" / "run.json").exists():
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    jobs = json.loads((store / "runs" / "only" / "run.json").read_text())["jobs"]
-    return {job: (store / "artifacts" / f"{entry['stage']}-{entry['key']}").resolve() for job, entry in jobs.items()}
-
-
 def _completions(found: dict[str, Path], split: str) -> int:
     from pipeline.generation.completion_store import stored_samplings
 
     return sum(stored_samplings(found["generate"], {split}).values())
 
 
-def _trained(place: Path, found: dict[str, Path], seed: int, listed: int) -> tuple[Path, float]:
+def _trained(place: Path, pair: Path, found: dict[str, Path], seed: int, listed: int) -> tuple[Path, float]:
     """A draft trained on the completions of `found`, with stored entries drawn from the `listed` likeliest tokens, and the mean
     mass of the other tokens."""
     from pipeline.config.loading import parse_config
     from pipeline.distillation.mixing import mix
-    from pipeline.distillation.training import Training
     from pipeline.generation.completion_store import read_completions
     from pipeline.models.places import model_places
     from pipeline.models.stored_pair import read_pair
-    from pipeline.progress import Progress
-    from pipeline.running.jobs import training_settings
     from pipeline.speculation.settings import Sampling
 
     directory = place / f"listed-{listed}-{seed}"
-    config = parse_config(yaml.safe_load((place / f"process-{seed}.yaml").read_text()), "served")
+    config = parse_config(_config(pair, seed), "served")
     models = read_pair(found["pair"], model_places(config.pair))
     train = list(read_completions(found["generate"], {"train"}))
     changed, unlisted = _listed(models, train, listed)
     if not (directory / "config.json").exists():
         dev = list(read_completions(found["generate"], {"dev"}, Sampling.from_config(config.sampling)))
-        with tempfile.TemporaryDirectory() as folder:
-            training = Training(
-                training_settings(config), models, dev, Progress(), config.device, config.pair.trust_remote_code
-            )
-            model, _ = training.run(mix(changed, config.distill.domain_shares, seed), {}, Path(folder) / "checkpoints")
-        model.save_pretrained(directory)
+        rows = mix(changed, config.distill.domain_shares, seed)
+        trained(config, models, rows, dev).save_pretrained(directory)
     return directory, unlisted
 
 
@@ -189,26 +173,15 @@ def _examined(found: dict[str, Path], drafts: dict[str, Path]) -> dict[str, list
     """Counts of each draft over the examination completions of one run."""
     import torch
 
-    from pipeline.config.evaluate import EvaluateConfig
-    from pipeline.drafts.plain import PlainDraft
-    from pipeline.examination.examiner import Examiner
     from pipeline.generation.completion_store import read_completions
     from pipeline.models.loading import load_model
     from pipeline.speculation.settings import Sampling
 
     stored = list(read_completions(found["generate"], {"examination"}, Sampling()))
-    examiner = Examiner(Sampling(), EvaluateConfig())
-    counts = {}
-    for name, path in drafts.items():
-        draft = load_model(path, "float32", torch.device("cpu"))
-        counts[name] = [
-            item for window in examiner.counts(PlainDraft(draft, stored[0].vocabulary), stored) for item in window
-        ]
-    return counts
-
-
-def _rate(counts: Sequence[Any]) -> float:
-    return float(sum(item.accepted for item in counts) / sum(item.examined for item in counts))
+    return {
+        name: examined(load_model(path, "float32", torch.device("cpu")), stored, stored[0].vocabulary)
+        for name, path in drafts.items()
+    }
 
 
 def _gain(counts: dict[str, list[Any]], ours: str, theirs: str, shift: int = 0) -> dict[str, Any]:

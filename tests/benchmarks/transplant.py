@@ -5,7 +5,6 @@ store stay.
 
 import json
 import os
-import subprocess
 import sysconfig
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -16,7 +15,8 @@ from typing import Any
 import yaml
 
 from tests.benchmarks.answers import missed
-from tests.benchmarks.figures import ROOT, UNDERSTUDY, write
+from tests.benchmarks.figures import ROOT, write
+from tests.benchmarks.runs import built, reference_pair, run_until
 
 STORE = Path(os.environ.get("UNDERSTUDY_BENCH_TRANSPLANT", ROOT / ".understudy-benchmarks-transplant"))
 SEEDS, STEPS = (0, 1, 2), (50, 200)
@@ -36,7 +36,6 @@ _BYTE_LEVEL = "byte-level BPE, 2,000 tokens, another split"
 _LOSSY = "BPE of NFKC and lower case, 1,500 tokens"
 _SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _WAYS = ("map", "pieces", "strings")
-_NOBODY = "http://127.0.0.1:1"  # no registry: the runs end before the gate
 
 
 def main() -> None:
@@ -54,11 +53,7 @@ def main() -> None:
 @cache
 def _pair() -> Path:
     """The pair artifact of the quickstart."""
-    if not (found := sorted(STORE.glob("artifacts/pair-*/target_before"))):
-        command = [UNDERSTUDY, "run", str(_CONFIG), "--store", str(STORE), "--until", "pair"]
-        subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"MLFLOW_TRACKING_URI": _NOBODY})
-        found = sorted(STORE.glob("artifacts/pair-*/target_before"))
-    return found[0].parent
+    return reference_pair(_CONFIG, STORE)
 
 
 def _trained(name: str, seed: int, steps: int, optimizer: str) -> dict[str, Any]:
@@ -76,12 +71,10 @@ def _trained(name: str, seed: int, steps: int, optimizer: str) -> dict[str, Any]
     config["evaluate"] |= {"speed": {"turns": 0}, "crosscheck_prompts": 0}
     rate = _RATES[optimizer] if steps < STEPS[-1] else "auto"
     config["distill"] |= {"max_steps": steps, "optimizer": optimizer, "learning_rate": rate}
-    if (job := _artifact(config["name"], "evaluate/candidate")) is None:
-        (file := STORE / f"{config['name']}.yaml").write_text(yaml.safe_dump(config))
-        command = [UNDERSTUDY, "run", str(file), "--store", str(STORE), "--until", "evaluate"]
-        subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"MLFLOW_TRACKING_URI": _NOBODY})
-        job = _artifact(config["name"], "evaluate/candidate")
-    distilled, base = _artifact(config["name"], "distill"), _artifact(config["name"], "evaluate/base")
+    if (job := built(STORE, config["name"], "evaluate/candidate")) is None:
+        run_until(STORE, config, "evaluate")
+        job = built(STORE, config["name"], "evaluate/candidate")
+    distilled, base = built(STORE, config["name"], "distill"), built(STORE, config["name"], "evaluate/base")
     return {
         "before": _rate(base),
         "after": _rate(job),
@@ -100,23 +93,6 @@ def _profile(artifact: Any) -> Any:
 def _rate(artifact: Any) -> dict[str, float]:
     found = _profile(artifact).headline.acceptance_rate
     return {"value": found.value, "low": found.low, "high": found.high}
-
-
-def _artifact(name: str, job: str) -> Any:
-    """That of the latest run of this name; None if none has built it."""
-    from pipeline.errors import UnderstudyError
-    from pipeline.store.artifacts import Store
-    from pipeline.store.runs import find_built, list_runs, load_run
-
-    store = Store(STORE)
-    records = [record for run in list_runs(store) if (record := load_run(store, run)) is not None]
-    for one in reversed(records):
-        if one.name == name:
-            try:
-                return find_built(store, one, job)
-            except UnderstudyError:
-                return None
-    return None
 
 
 def _name(draft: str, seed: int, steps: int, optimizer: str) -> str:
@@ -261,7 +237,7 @@ def _examined(model: Any) -> float:
     from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.settings import Sampling
 
-    generated = _artifact(_name(_OWN, SEEDS[0], *TRAININGS[0]), "generate").path
+    generated = built(STORE, _name(_OWN, SEEDS[0], *TRAININGS[0]), "generate").path
     items = list(read_completions(generated, {"examination"}, Sampling()))
     draft = PlainDraft(model.eval(), items[0].vocabulary)
     found = acceptance_probabilities(draft, items, Sampling(), Sampling(), 8192)

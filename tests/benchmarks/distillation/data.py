@@ -1,6 +1,5 @@
 """What the target of a regime said, by the pipeline's own corpus and generate stages, and what an examination finds."""
 
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +8,9 @@ from typing import Any
 
 from tests.benchmarks.distillation.pair import make_pair
 from tests.benchmarks.distillation.place import CONFIG, PLACE, TARGETS
-from tests.benchmarks.figures import ROOT, UNDERSTUDY
+from tests.benchmarks.drafts import examined
+from tests.benchmarks.figures import ROOT
+from tests.benchmarks.runs import understudy
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,7 @@ class Regime:
 
     def examine(self, draft: Any) -> list[Any]:
         """Per-prompt counts on the examination split, at temperature 1."""
-        from pipeline.drafts.plain import PlainDraft
-        from pipeline.examination.examiner import Examiner
-        from pipeline.speculation.settings import Sampling
-
-        examiner = Examiner(Sampling(), self.config.evaluate)
-        found = examiner.counts(PlainDraft(draft, self.vocabulary), self.read("examination"))
-        return [counts for window in found for counts in window]
+        return examined(draft, self.read("examination"), self.vocabulary, self.config.evaluate)
 
     def dev_acceptance(self, draft: Any) -> float:
         from pipeline.drafts.plain import PlainDraft
@@ -92,12 +87,7 @@ def find_regime(name: str) -> Regime:
     settings = [part for override in overrides for part in ("--set", override)]
     store, config = PLACE / "store", load_config(ROOT / CONFIG, overrides)
     run = f"{name}-{content_key(config.model_dump(mode='json'))}"  # a run has one config for good
-    subprocess.run(
-        [UNDERSTUDY, "run", CONFIG, *settings, "--until", "generate", "--run", run, "--store", str(store)],
-        check=True,
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-    )
+    understudy("run", CONFIG, *settings, "--until", "generate", "--run", run, "--store", store)
     opened = Store(store)
     record, jobs = require_run(opened, run), ("corpus", "generate", "generate/prompts")
     return Regime(name, PLACE / TARGETS[name], *(find_built(opened, record, job).path for job in jobs))
