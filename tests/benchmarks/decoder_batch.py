@@ -14,26 +14,22 @@ def main() -> None:
 
 
 def _measure() -> list[dict[str, Any]]:
-    from tests.benchmarks.realpair import decoders_by_gamma, real_pair
-    from tests.benchmarks.timing import seconds_per_token
+    from tests.benchmarks.realpair import real_decoder, real_pair
+    from tests.benchmarks.timing import in_turns, median_ratio, seconds_per_token
 
-    target, draft = real_pair()
-    decoders = decoders_by_gamma(target, draft, (0, *GAMMAS), ACCEPTANCE)
-    rows = []
+    pair, rows = real_pair(), []
+    decoders = {gamma: real_decoder(*pair, gamma, ACCEPTANCE) for gamma in (0, *GAMMAS)}
     for batch in BATCHES:
-        speedups: dict[int, list[float]] = {gamma: [] for gamma in GAMMAS}
-        plain = []
-        for number in range(REPEATS + 1):
-            took = {gamma: seconds_per_token(one, 64, 48, number, batch) for gamma, one in decoders.items()}
-            if number:
-                plain.append(1 / took[0].seconds)
-                for gamma in GAMMAS:
-                    speedups[gamma].append(took[0].seconds / took[gamma].seconds)
+        ways = {
+            gamma: lambda turn, one=one, batch=batch: seconds_per_token(one, 64, 48, turn, batch).seconds
+            for gamma, one in decoders.items()
+        }
+        took = in_turns(ways, REPEATS)
         rows.append(
             {
                 "batch": batch,
-                "plain_tokens_per_second": median(plain),
-                "speedup": {gamma: median(values) for gamma, values in speedups.items()},
+                "plain_tokens_per_second": median(1 / seconds for seconds in took[0]),
+                "speedup": {gamma: median_ratio(took[0], took[gamma]) for gamma in GAMMAS},
             }
         )
     return rows

@@ -22,51 +22,40 @@ def main() -> None:
 def _measure() -> dict[str, Any]:
     import logging
 
-    from pipeline.drafts.plain import PlainDraft
     from pipeline.latency.costs.forward_times import measure_times
-    from pipeline.speculation.decoder import Decoder
-    from pipeline.speculation.rules import ImposedAcceptance
-    from pipeline.speculation.settings import Sampling
-    from tests.benchmarks.realpair import VOCABULARY, real_pair
-    from tests.benchmarks.timing import seconds_per_token
+    from tests.benchmarks.realpair import VOCABULARY, real_decoder, real_pair
+    from tests.benchmarks.timing import in_turns, median_ratio, seconds_per_token
 
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     target, draft = real_pair()
     with tempfile.TemporaryDirectory() as scratch:
         drafts, sizes = _variants(draft, Path(scratch))
     drafts = {"bf16": draft, **drafts}
-    decoders = {
-        name: Decoder(
-            target,
-            PlainDraft(one, VOCABULARY),
-            sampling=Sampling(),
-            vocabulary=VOCABULARY,
-            gamma=GAMMA if one else 0,
-            verification=ImposedAcceptance([ACCEPTANCE] * GAMMA) if one else "token",
-        )
-        for name, one in {"plain": None, **drafts}.items()
-    }
-    paces: dict[str, list[Any]] = {name: [] for name in decoders}
-    passes: dict[str, list[float]] = {name: [] for name in drafts}
-    for number in range(REPEATS + 1):
-        for name, one in decoders.items():
-            pace = seconds_per_token(one, PROMPT, TOKENS, seed=number, draws=DRAWS if name != "plain" else 1)
-            if number:
-                paces[name].append(pace)
-        for name, one in drafts.items() if number else ():
-            times = measure_times(target, one, VOCABULARY, [GAMMA + 1], context=PROMPT + TOKENS // 2, repeats=7)
-            passes[name].append(times.draft)
+    decoders = {name: real_decoder(target, one, GAMMA, ACCEPTANCE) for name, one in drafts.items()}
+
+    def draft_seconds(one: Any) -> float:
+        times = measure_times(target, one, VOCABULARY, [GAMMA + 1], context=PROMPT + TOKENS // 2, repeats=7)
+        return times.draft
+
+    plain = real_decoder(target, draft, 0, ACCEPTANCE)
+    ways: dict[str, Any] = {"plain": lambda turn: seconds_per_token(plain, PROMPT, TOKENS, turn)}
+    for name, one in decoders.items():
+        ways[name] = lambda turn, one=one: seconds_per_token(one, PROMPT, TOKENS, turn, draws=DRAWS)
+    for name, one in drafts.items():
+        ways[f"pass of {name}"] = lambda turn, one=one: draft_seconds(one)
+    found = in_turns(ways, REPEATS)
+    seconds = {name: [pace.seconds for pace in found[name]] for name in ("plain", *drafts)}
     return {
         "acceptance": ACCEPTANCE,
         "repeats": REPEATS,
-        "plain_ms": 1e3 * median(pace.seconds for pace in paces["plain"]),
+        "plain_ms": 1e3 * median(seconds["plain"]),
         "sizes": sizes,
         "drafts": {
             name: {
-                "speedup": _ratio(paces["plain"], paces[name]),
-                "over_bf16": _ratio(paces["bf16"], paces[name]),
-                "omega": median(pace.omega for pace in paces[name]),
-                "pass_ms": 1e3 * median(passes[name]),
+                "speedup": median_ratio(seconds["plain"], seconds[name]),
+                "over_bf16": median_ratio(seconds["bf16"], seconds[name]),
+                "omega": median(pace.omega for pace in found[name]),
+                "pass_ms": 1e3 * median(found[f"pass of {name}"]),
             }
             for name in drafts
         },
@@ -86,11 +75,6 @@ def _variants(draft: Any, scratch: Path) -> tuple[dict[str, Any], dict[str, dict
         sizes[name] = quantize(scratch / "bf16", variant, scratch / name, device, head="without" not in name).sizes
         drafts[name] = load_model(scratch / name, "bfloat16", device)
     return drafts, sizes
-
-
-def _ratio(slower: list[Any], faster: list[Any]) -> float:
-    """Of seconds a token, turn by turn."""
-    return median(one.seconds / other.seconds for one, other in zip(slower, faster, strict=True))
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:

@@ -17,65 +17,42 @@ def main() -> None:
 def _measure() -> dict[str, Any]:
     from pipeline.latency.costs.forward_times import measure_times
     from pipeline.latency.costs.ideal_speedup import ideal_speedup
-    from tests.benchmarks.realpair import VOCABULARY, decoders_by_gamma, real_pair
-    from tests.benchmarks.timing import plain_transformers, seconds_per_token
+    from tests.benchmarks.realpair import VOCABULARY, real_decoder, real_pair
+    from tests.benchmarks.timing import in_turns, median_ratio, plain_transformers, seconds_per_token
 
     target, draft = real_pair()
-    decoders = decoders_by_gamma(target, draft, (0, *GAMMAS), ACCEPTANCE)
-    turns: list[dict[str, Any]] = []
-    for number in range(REPEATS + 1):
-        # Forward times of the same minute: the machine drifts by more than the figure is allowed to miss.
-        times = measure_times(
-            target, draft, VOCABULARY, [gamma + 1 for gamma in GAMMAS], context=PROMPT + TOKENS // 2, repeats=7
-        )
-        took = {
-            gamma: seconds_per_token(one, PROMPT, TOKENS, seed=number, draws=DRAWS if gamma else 1)
-            for gamma, one in decoders.items()
+    widths, context = [gamma + 1 for gamma in GAMMAS], PROMPT + TOKENS // 2
+    # Forward times of the same minute: the machine drifts by more than the figure is allowed to miss.
+    ways: dict[Any, Any] = {
+        "times": lambda turn: measure_times(target, draft, VOCABULARY, widths, context=context, repeats=7)
+    }
+    for gamma in (0, *GAMMAS):
+        one, draws = real_decoder(target, draft, gamma, ACCEPTANCE), DRAWS if gamma else 1
+        ways[gamma] = lambda turn, one=one, draws=draws: seconds_per_token(one, PROMPT, TOKENS, turn, draws=draws)
+    found = in_turns(ways | {"theirs": lambda turn: plain_transformers(target, PROMPT, 48)}, REPEATS)
+    times, theirs = found["times"], found["theirs"]
+    seconds = {gamma: [pace.seconds for pace in found[gamma]] for gamma in (0, *GAMMAS)}
+
+    def row(gamma: int) -> dict[str, float]:
+        speedups = [plain / own for plain, own in zip(seconds[0], seconds[gamma], strict=True)]
+        ideals = [ideal_speedup(pace.omega, gamma, one) for pace, one in zip(found[gamma], times, strict=True)]
+        return {
+            "over_transformers_plain": median_ratio(theirs, seconds[gamma]),
+            "omega": median(pace.omega for pace in found[gamma]),
+            "speedup": median(speedups),
+            "ideal": median(ideals),
+            "efficiency": median_ratio(speedups, ideals),
         }
-        theirs = plain_transformers(target, PROMPT, 48)
-        turn = {
-            gamma: {
-                "omega": took[gamma].omega,
-                "speedup": took[0].seconds / took[gamma].seconds,
-                "ideal": ideal_speedup(took[gamma].omega, gamma, times),
-            }
-            for gamma in GAMMAS
-        }
-        if number:
-            turns.append(
-                {
-                    "gammas": turn,
-                    "draft": times.draft,
-                    "target": dict(times.target),
-                    "ours": took[0].seconds,
-                    "theirs": theirs,
-                    "over_theirs": {gamma: theirs / took[gamma].seconds for gamma in GAMMAS},
-                }
-            )
+
     return {
         "acceptance": ACCEPTANCE,
         "repeats": REPEATS,
         "milliseconds": {
-            "draft": 1000 * median(turn["draft"] for turn in turns),
-            "target": {width: 1000 * median(turn["target"][width] for turn in turns) for width in turns[0]["target"]},
+            "draft": 1000 * median(one.draft for one in times),
+            "target": {width: 1000 * median(one.target[width] for one in times) for width in times[0].target},
         },
-        "milliseconds_a_token_plain": {
-            "ours": 1000 * median(turn["ours"] for turn in turns),
-            "transformers": 1000 * median(turn["theirs"] for turn in turns),
-        },
-        "gammas": {
-            gamma: {
-                "over_transformers_plain": median(turn["over_theirs"][gamma] for turn in turns),
-                **{
-                    name: median(turn["gammas"][gamma][name] for turn in turns)
-                    for name in ("omega", "speedup", "ideal")
-                },
-                "efficiency": median(
-                    turn["gammas"][gamma]["speedup"] / turn["gammas"][gamma]["ideal"] for turn in turns
-                ),
-            }
-            for gamma in GAMMAS
-        },
+        "milliseconds_a_token_plain": {"ours": 1000 * median(seconds[0]), "transformers": 1000 * median(theirs)},
+        "gammas": {gamma: row(gamma) for gamma in GAMMAS},
     }
 
 

@@ -1,6 +1,5 @@
 """The decoder against transformers' assisted generation: the reference pair, batch 1, tokens per second."""
 
-import time
 from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
@@ -32,33 +31,24 @@ def _settings() -> dict[str, Any]:
 
 def _measure(dtype: str, sample: bool) -> dict[str, Any]:
     """Tokens per second of every way, taking turns; the median of the ratios of each turn."""
-    from pipeline.drafts.plain import PlainDraft
     from pipeline.latency.costs.forward_times import measure_times
     from pipeline.latency.costs.ideal_speedup import ideal_speedup
     from pipeline.speculation.batch import Request
-    from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.settings import GREEDY, Sampling
     from pipeline.speculation.statistics import count
     from tests.benchmarks import assisted
+    from tests.benchmarks.drafts import decoder
     from tests.benchmarks.refpair import find_pair, windows
+    from tests.benchmarks.timing import in_turns, median_ratio, seconds_of
 
     pair = find_pair()
     target, draft = pair.load(dtype)
     prompts = windows(pair, PROMPTS, 64, seed=1)
     sampling = Sampling() if sample else GREEDY
-    decoders = {
-        gamma: Decoder(
-            target,
-            PlainDraft(draft if gamma else None, pair.vocabulary),
-            sampling=sampling,
-            vocabulary=pair.vocabulary,
-            gamma=gamma,
-        )
-        for gamma in (0, 1, *GAMMAS)
-    }
+    decoders = {gamma: decoder(target, draft, pair.vocabulary, gamma, sampling) for gamma in (0, 1, *GAMMAS)}
     omegas = {}
 
-    def ours(gamma: int) -> None:
+    def decode(gamma: int) -> None:
         done = [decoders[gamma].decode([Request(p, TOKENS, n)])[0] for n, p in enumerate(prompts)]
         omegas[gamma] = count(done).tokens_per_target_call
 
@@ -67,24 +57,17 @@ def _measure(dtype: str, sample: bool) -> dict[str, Any]:
             made = assisted.generate(target, draft if gamma else None, gamma, prompt, TOKENS, sample)
             assert len(made) == TOKENS
 
-    ways: dict[str, Callable[[], None]] = {f"ours, gamma {g}": lambda g=g: ours(g) for g in decoders}  # type: ignore[misc]
+    ways: dict[str, Callable[[], None]] = {f"ours, gamma {g}": lambda g=g: decode(g) for g in decoders}  # type: ignore[misc]
     ways |= {f"transformers, gamma {g}": lambda g=g: theirs(g) for g in (0, *GAMMAS)}  # type: ignore[misc]
-    speeds: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(REPEATS + 1):
-        for name, run in ways.items():
-            began = time.perf_counter()
-            run()
-            if number:
-                speeds[name].append(PROMPTS * TOKENS / (time.perf_counter() - began))
+    seconds = in_turns({name: seconds_of(run) for name, run in ways.items()}, REPEATS)
     times = measure_times(target, draft, pair.vocabulary, [g + 1 for g in decoders], repeats=101)
-
-    def ratio(one: str, other: str) -> float:
-        return median(a / b for a, b in zip(speeds[one], speeds[other], strict=True))
-
+    ours = {g: seconds[f"ours, gamma {g}"] for g in decoders}
     return {
-        "tokens_per_second": {name: median(values) for name, values in speeds.items()},
-        "over_assisted": {g: ratio(f"ours, gamma {g}", f"transformers, gamma {g}") for g in GAMMAS},
-        "speedup": {g: ratio(f"ours, gamma {g}", "ours, gamma 0") for g in (1, *GAMMAS)},
+        "tokens_per_second": {
+            name: median(PROMPTS * TOKENS / one for one in values) for name, values in seconds.items()
+        },
+        "over_assisted": {g: median_ratio(seconds[f"transformers, gamma {g}"], ours[g]) for g in GAMMAS},
+        "speedup": {g: median_ratio(ours[0], ours[g]) for g in (1, *GAMMAS)},
         "ideal": {g: ideal_speedup(omegas[g], g, times) for g in (1, *GAMMAS)},
         "omega": omegas,
         "milliseconds": {

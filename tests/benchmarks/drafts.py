@@ -1,4 +1,4 @@
-"""Drafts trained and examined as runs do it, in this process."""
+"""Drafts that are trained, examined and decoded with as runs do it, in this process."""
 
 import tempfile
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from pipeline.acceptance.profile import PromptCounts
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.drafts.plain import PlainDraft
 from pipeline.examination.examiner import Examiner
+from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.settings import Sampling
 
 
@@ -36,3 +37,9 @@ def examined(
 
 def acceptance_rate(counts: Sequence[PromptCounts]) -> float:
     return float(sum(item.accepted for item in counts) / sum(item.examined for item in counts))
+
+
+def decoder(target: Any, draft: Any, vocabulary: int, gamma: int, sampling: Sampling, **more: Any) -> Decoder:
+    """Without the draft where `gamma` is 0. `more`: options of Decoder."""
+    drafting = PlainDraft(draft if gamma else None, vocabulary)
+    return Decoder(target, drafting, sampling=sampling, vocabulary=vocabulary, gamma=gamma, **more)

@@ -1,13 +1,12 @@
 """The examination at sixteen draft lengths against examining by assisted generation at one: same prompts, same figures."""
 
-import time
 from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
 from tests.benchmarks.figures import write
 
-PROMPTS, GAMMA, REPEATS = 128, 5, 3
+PROMPTS, GAMMA, REPEATS, OFTEN = 128, 5, 3, 10
 
 
 def main() -> None:
@@ -26,6 +25,7 @@ def _measure() -> dict[str, Any]:
     from pipeline.speculation.settings import GREEDY
     from tests.benchmarks import assisted
     from tests.benchmarks.refpair import counted_calls, find_pair
+    from tests.benchmarks.timing import in_turns, median_ratio, seconds_of
 
     pair, settings = find_pair(), EvaluateConfig(convention="transformers")
     target, draft = pair.load("float32")
@@ -44,18 +44,14 @@ def _measure() -> dict[str, Any]:
                 assisted.generate(target, draft, GAMMA, item.prompt.tolist(), item.length, sample=False)
         return len(calls)
 
-    examined()
-    ratios, ours, theirs = [], [], []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        calls = generated()
-        middle = time.perf_counter()
-        repeats = 10
-        for _ in range(repeats):
-            tally = examined()
-        ours.append((time.perf_counter() - middle) / repeats)
-        theirs.append(middle - began)
-        ratios.append(theirs[-1] / ours[-1])
+    def examined_often() -> None:
+        for _ in range(OFTEN):
+            examined()
+
+    tally, calls = examined(), generated()
+    ways = {"theirs": seconds_of(generated), "ours": seconds_of(examined_often)}
+    theirs, often = in_turns(ways, REPEATS).values()
+    ours = [seconds / OFTEN for seconds in often]
     figures = tally.figures(settings.confidence)
     return {
         "prompts": len(stored),
@@ -63,7 +59,7 @@ def _measure() -> dict[str, Any]:
         "gamma": GAMMA,
         "gammas_examined": settings.max_gamma,
         "seconds": {"assisted generation": median(theirs), "examination": median(ours)},
-        "ratio": median(ratios),
+        "ratio": median_ratio(theirs, ours),
         "tokens_per_target_call": {
             "assisted generation": tokens / calls,
             "examination": figures.tokens_per_target_call[GAMMA].value,

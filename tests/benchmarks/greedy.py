@@ -22,25 +22,15 @@ def _compare(dtype: str, batch: int) -> dict[str, Any]:
     """How many texts are equal; for the others, the position of the first divergence and the logit gap there."""
     import torch
 
-    from pipeline.drafts.plain import PlainDraft
     from pipeline.examination.cross_check import first_divergence
     from pipeline.speculation.batch import Request
-    from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.settings import GREEDY
+    from tests.benchmarks.drafts import decoder
     from tests.benchmarks.refpair import find_pair, windows
 
     pair = find_pair()
     target, draft = (model.to(getattr(torch, dtype)) for model in pair.load("float32"))
-    plain, speculative = (
-        Decoder(
-            target,
-            PlainDraft(draft if gamma else None, pair.vocabulary),
-            sampling=GREEDY,
-            vocabulary=pair.vocabulary,
-            gamma=gamma,
-        )
-        for gamma in (0, GAMMA)
-    )
+    plain, speculative = (decoder(target, draft, pair.vocabulary, gamma, GREEDY) for gamma in (0, GAMMA))
     prompts, equal, rounds, partings = windows(pair, PROMPTS, 24, seed=2), 0, 0, []
     for begin in range(0, PROMPTS, batch):
         requests = [Request(prompt, TOKENS, 0) for prompt in prompts[begin : begin + batch]]
@@ -50,10 +40,9 @@ def _compare(dtype: str, batch: int) -> dict[str, Any]:
             equal += found is None
             if found is not None:
                 partings.append({"prompt": begin, "position": found[0], "gap": found[1]})
-    compiled = getattr(speculative.target, "compiled", None) is not None
     return {
         "batch": batch,
-        "compiled": compiled,
+        "compiled": getattr(speculative.target, "compiled", None) is not None,
         "equal": equal,
         "partings": partings,
         "tokens_per_target_call": PROMPTS * TOKENS / rounds,

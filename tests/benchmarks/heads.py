@@ -6,7 +6,6 @@ finished runs in the store stay.
 
 import json
 import os
-import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -132,6 +131,7 @@ def _examination_speed(pair: Path, generated: Path, directory: Path) -> dict[str
     from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.settings import GREEDY
     from pipeline.speculation.target_states import TargetStates
+    from tests.benchmarks.timing import in_turns, median_ratio, seconds_of
 
     items = list(islice(read_completions(generated, {"examination"}, GREEDY), PROMPTS))
     target, vocabulary = load_model(pair / "target", "float32", torch.device("cpu")), items[0].vocabulary
@@ -142,18 +142,13 @@ def _examination_speed(pair: Path, generated: Path, directory: Path) -> dict[str
         draft = PlainDraft(load_model(directory, "float32", torch.device("cpu")), vocabulary)
     decoder = Decoder(target, draft, sampling=GREEDY, draft_sampling=GREEDY, vocabulary=vocabulary, gamma=GAMMA)
     requests = [Request(item.prompt.tolist(), item.length, 0) for item in items]
-    seconds: dict[str, list[float]] = {"examination": [], "decoding": []}
-    for turn in range(REPEATS + 1):
-        began = time.perf_counter()
-        examine({"draft": draft}, items, GREEDY, GREEDY, 8192, GAMMA)
-        middle = time.perf_counter()
-        for request in requests:
-            decoder.decode([request])
-        if turn:
-            seconds["examination"].append(middle - began)
-            seconds["decoding"].append(time.perf_counter() - middle)
-    ratios = [decoded / examined for examined, decoded in zip(*seconds.values(), strict=True)]
-    return {name: median(values) for name, values in seconds.items()} | {"ratio": median(ratios)}
+    ways = {
+        "examination": seconds_of(lambda: examine({"draft": draft}, items, GREEDY, GREEDY, 8192, GAMMA)),
+        "decoding": seconds_of(lambda: [decoder.decode([request]) for request in requests]),
+    }
+    seconds = in_turns(ways, REPEATS)
+    ratio = median_ratio(seconds["decoding"], seconds["examination"])
+    return {name: median(values) for name, values in seconds.items()} | {"ratio": ratio}
 
 
 def _card() -> dict[str, Any]:

@@ -19,25 +19,15 @@ def main() -> None:
 
 
 def _measure() -> dict[str, Any]:
-    from pipeline.drafts.plain import PlainDraft
     from pipeline.latency.costs.measure import Grid, measure_profile
     from pipeline.progress import Progress
-    from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.settings import Sampling
+    from tests.benchmarks.drafts import decoder
     from tests.benchmarks.refpair import find_pair, windows
 
     pair = find_pair()
     target, draft = pair.load("bfloat16")
-    decoders = {
-        gamma: Decoder(
-            target,
-            PlainDraft(draft if gamma else None, pair.vocabulary),
-            sampling=Sampling(),
-            vocabulary=pair.vocabulary,
-            gamma=gamma,
-        )
-        for gamma in GAMMAS
-    }
+    decoders = {gamma: decoder(target, draft, pair.vocabulary, gamma, Sampling()) for gamma in GAMMAS}
     prompts = windows(pair, max(BATCHES), PROMPT, seed=1)
     seconds: dict[tuple[int, int], list[float]] = {}
     emitted: dict[int, list[tuple[int, int]]] = {}

@@ -1,6 +1,5 @@
 """A pair of real size with random weights: an untied 853 M target and a 99 M draft, Llama-shaped, bf16."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,24 +13,14 @@ def real_pair() -> tuple[Any, Any]:
     return target, _model(hidden=768, layers=8, intermediate=2048, heads=12, key_heads=3)
 
 
-def decoders_by_gamma(target: Any, draft: Any, gammas: Sequence[int], acceptance: float) -> dict[int, Any]:
-    """Decoders that accept each draft token with probability `acceptance`; gamma 0 is plain decoding."""
-    from pipeline.drafts.plain import PlainDraft
-    from pipeline.speculation.decoder import Decoder
+def real_decoder(target: Any, draft: Any, gamma: int, acceptance: float) -> Any:
+    """A decoder that accepts each draft token with probability `acceptance`; gamma 0 is plain decoding."""
     from pipeline.speculation.rules import ImposedAcceptance
     from pipeline.speculation.settings import Sampling
+    from tests.benchmarks.drafts import decoder
 
-    return {
-        gamma: Decoder(
-            target,
-            PlainDraft(draft if gamma else None, VOCABULARY),
-            sampling=Sampling(),
-            vocabulary=VOCABULARY,
-            gamma=gamma,
-            verification=ImposedAcceptance([acceptance] * gamma) if gamma else "token",
-        )
-        for gamma in gammas
-    }
+    verification: Any = ImposedAcceptance([acceptance] * gamma) if gamma else "token"
+    return decoder(target, draft, VOCABULARY, gamma, Sampling(), verification=verification)
 
 
 def _model(*, hidden: int, layers: int, intermediate: int, heads: int, key_heads: int) -> Any:

@@ -1,10 +1,43 @@
-"""Seconds a token of a decoder, prefill left out."""
+"""Ways that take turns, and seconds a token of a decoder, prefill left out."""
 
 import time
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple, TypeVar
 
 from pipeline.speculation.batch import Request
 from pipeline.speculation.statistics import count
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+def in_turns(ways: Mapping[K, Callable[[int], T]], turns: int) -> dict[K, list[T]]:
+    """What each way gives in each turn, so that a slow moment of the machine falls on all. Ways take the number of the turn;
+    turn 0 warms up and is left out."""
+    found: dict[K, list[T]] = {name: [] for name in ways}
+    for turn in range(turns + 1):
+        for name, way in ways.items():
+            one = way(turn)
+            if turn:
+                found[name].append(one)
+    return found
+
+
+def seconds_of(run: Callable[[], object]) -> Callable[[int], float]:
+    """A way that gives the seconds of a call."""
+
+    def timed(turn: int) -> float:
+        began = time.perf_counter()
+        run()
+        return time.perf_counter() - began
+
+    return timed
+
+
+def median_ratio(ones: Sequence[float], others: Sequence[float]) -> float:
+    """Of each turn."""
+    return median(one / other for one, other in zip(ones, others, strict=True))
 
 
 class Pace(NamedTuple):
