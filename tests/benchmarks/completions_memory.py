@@ -7,7 +7,6 @@ what it has read of them is in the system's file cache, which gives memory back 
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks import evaluator_memory, servers_memory
-from tests.benchmarks.evaluator_memory import VOCABULARY, mib
-from tests.benchmarks.figures import ROOT, write
+from tests.benchmarks.evaluator_memory import VOCABULARY
+from tests.benchmarks.figures import write
+from tests.benchmarks.memory import in_child, mib
 
 COUNTS = (10_000, 100_000)
 BATCHES, ROWS = 200, 16  # of a training, that are read
@@ -37,20 +37,14 @@ _TITLES = {
 
 
 def main() -> None:
-    write("completions_memory", "python -m tests.benchmarks completions_memory", measure())
-
-
-def measure(counts: tuple[int, ...] = COUNTS) -> dict[str, Any]:
     """By way and number of completions: MiB and seconds."""
     found: dict[str, Any] = {}
     for way in WAYS:
-        for count in counts:
+        for count in COUNTS:
             with tempfile.TemporaryDirectory() as place:
-                command = [sys.executable, "-m", "tests.benchmarks.completions_memory", way, place, str(count)]
-                for step in ("prepare", "measure"):
-                    ended = subprocess.run([*command, step], stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
-            found.setdefault(way, {})[str(count)] = json.loads(ended.stdout)
-    return found
+                prepare(way, Path(place), count)
+                found.setdefault(way, {})[str(count)] = in_child("completions_memory", way, place)
+    write("completions_memory", "python -m tests.benchmarks completions_memory", found)
 
 
 def prepare(way: str, place: Path, count: int) -> None:
@@ -235,8 +229,4 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    _way, _place, _count, _step = sys.argv[1:]
-    if _step == "prepare":
-        prepare(_way, Path(_place), int(_count))
-    else:
-        print(json.dumps(run(_way, Path(_place))))
+    print(json.dumps(run(sys.argv[1], Path(sys.argv[2]))))

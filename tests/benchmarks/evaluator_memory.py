@@ -6,7 +6,6 @@ what the evaluator itself holds.
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tests.benchmarks.figures import ROOT, write
+from tests.benchmarks.figures import write
+from tests.benchmarks.memory import in_child, mib
 
 if TYPE_CHECKING:
     from pipeline.drafts.plain import PlainDraft
@@ -28,19 +28,13 @@ SHARD, TOKENS, LOOKAHEAD, KEPT, VOCABULARY = 128, 64, 16, 4, 64
 
 
 def main() -> None:
-    write("evaluator_memory", "python -m tests.benchmarks evaluator_memory", measure())
-
-
-def measure(counts: tuple[int, ...] = COUNTS) -> dict[str, Any]:
     """By number of completions: MiB, seconds, and completion tokens examined a second."""
     found = {}
-    for count in counts:
+    for count in COUNTS:
         with tempfile.TemporaryDirectory() as place:
             build(Path(place), count)
-            command = [sys.executable, "-m", "tests.benchmarks.evaluator_memory", place]
-            ended = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-        found[str(count)] = json.loads(ended.stdout)
-    return found
+            found[str(count)] = in_child("evaluator_memory", place)
+    write("evaluator_memory", "python -m tests.benchmarks evaluator_memory", found)
 
 
 def build(directory: Path, count: int, split: str = "examination", samplings: "Sequence[Sampling]" = ()) -> None:
@@ -110,13 +104,6 @@ def examine(directory: Path, hidden: int = 16, layers: int = 1) -> dict[str, flo
         "seconds": seconds,
         "tokens_per_second": figures.tokens / seconds,
     }
-
-
-def mib(file: str, name: str) -> float:
-    """A line of /proc/self/<file>, which is in kB; 0 where there is no such thing."""
-    path = Path("/proc/self") / file
-    lines = path.read_text().splitlines() if path.exists() else []
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:")), 0.0)
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:

@@ -5,7 +5,6 @@ examples of the review page. `loaded_mib` is what they take without a prompt.
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,27 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.evaluator_memory import build, mib
-from tests.benchmarks.figures import ROOT, write
+from tests.benchmarks.evaluator_memory import build
+from tests.benchmarks.figures import write
+from tests.benchmarks.memory import in_child, mib
 
 COUNTS = (1_000, 10_000, 50_000)
 GAMMAS, SEGMENTS, BLOCK = 16, ("answer", "thinking", "tool_call"), 1_000
 
 
 def main() -> None:
-    write("gate_memory", "python -m tests.benchmarks gate_memory", measure())
-
-
-def measure(counts: tuple[int, ...] = COUNTS) -> dict[str, Any]:
     """By number of prompts: MiB and seconds."""
     found = {}
-    for count in counts:
+    for count in COUNTS:
         with tempfile.TemporaryDirectory() as place:
             prepare(Path(place), count)
-            command = [sys.executable, "-m", "tests.benchmarks.gate_memory", place]
-            ended = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-        found[str(count)] = json.loads(ended.stdout)
-    return found
+            found[str(count)] = in_child("gate_memory", place)
+    write("gate_memory", "python -m tests.benchmarks gate_memory", found)
 
 
 def prepare(place: Path, count: int) -> None:

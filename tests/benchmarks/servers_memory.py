@@ -5,7 +5,6 @@ runs it; `peak_mib` is that process's largest resident set (VmHWM), which holds 
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.evaluator_memory import mib
-from tests.benchmarks.figures import ROOT, write
+from tests.benchmarks.figures import write
+from tests.benchmarks.memory import in_child, mib
 from tests.standin_server import EOS, VOCABULARY, in_processes
 
 COUNTS = (1_000, 10_000, 100_000)
@@ -24,20 +23,14 @@ TOKENS, NEW, LISTED = 16, 2, 4
 
 
 def main() -> None:
-    write("servers_memory", "python -m tests.benchmarks servers_memory", measure())
-
-
-def measure(counts: tuple[int, ...] = COUNTS) -> dict[str, Any]:
     """By number of prompts: MiB, seconds, and completions per second."""
     found = {}
     with in_processes(1) as (server,):
-        for count in counts:
+        for count in COUNTS:
             with tempfile.TemporaryDirectory() as place:
-                command = [sys.executable, "-m", "tests.benchmarks.servers_memory", place, server.url, str(count)]
                 _build(Path(place), count)
-                ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
-            found[str(count)] = json.loads(ended.stdout)
-    return found
+                found[str(count)] = in_child("servers_memory", place, server.url, count)
+    write("servers_memory", "python -m tests.benchmarks servers_memory", found)
 
 
 def _build(place: Path, count: int) -> None:

@@ -66,39 +66,21 @@ def measure(python: Path) -> dict[str, Any]:
 
 async def _ours(pair: Any, url: str, listed: int, seed: int) -> float:
     from pipeline.config.server import ServerConfig
-    from pipeline.corpus.prompt_store import Prompt
     from pipeline.generation.completion_plan import plan_completions
     from pipeline.generation.completion_store import read_completions
-    from pipeline.generation.generate import GenerationSettings
     from pipeline.generation.served import generate_by_servers
     from pipeline.generation.served_completion import Served
     from pipeline.servers.connect import connect, identify
     from pipeline.speculation.settings import Sampling
-    from tests.fakes import quiet
+    from tests.fakes import generation_settings, quiet, some_prompt
 
     rng = random.Random(seed)
     prompts = [
-        Prompt(
-            f"{n:016x}",
-            "train",
-            "d",
-            n,
-            tuple(rng.randrange(10, pair.vocabulary) for _ in range(INPUT)),
-            text_id=f"{n:016x}",
-            conversation=f"{n:016x}",
-        )
-        for n in range(PROMPTS)
+        some_prompt(number, [rng.randrange(10, pair.vocabulary) for _ in range(INPUT)]) for number in range(PROMPTS)
     ]
     config = ServerConfig.model_validate({"endpoints": [url], "logprobs": listed, "concurrency": CONCURRENCY})
-    settings = GenerationSettings(
-        sampling=Sampling(),
-        max_new_tokens=OUTPUT,
-        lookahead=0,
-        distribution_tokens=16,
-        distribution_selection="sampled",
-        batch=1,
-        shard=128,
-        seed=0,
+    settings = generation_settings(
+        sampling=Sampling(), max_new_tokens=OUTPUT, distribution_tokens=16, batch=1, shard=128, seed=0
     )
     identity = await identify(config, "v1", "float32", [], quiet())
     with tempfile.TemporaryDirectory() as out:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from pipeline.config.execution import ExecutionConfig, RayConfig
-from pipeline.corpus.prompt_store import Prompt
 from pipeline.generation.completion_plan import CompletionRequest, shards_of
 from pipeline.generation.completion_store import shard_files
 from pipeline.generation.shard_worker import Shard, ShardWork, open_target
@@ -25,7 +24,7 @@ from pipeline.running.execution.spread import Spread
 from pipeline.running.parts import Part, Work
 from pipeline.speculation.settings import Sampling
 from tests.benchmarks.figures import write
-from tests.fakes import generation_settings, tiny_llama
+from tests.fakes import generation_settings, some_prompt, tiny_llama
 from tests.unit.running.execution.work import Squares, squares, work
 
 SHARDS, SHARD, TOKENS, VOCABULARY = 16, 16, 96, 512
@@ -69,19 +68,8 @@ def _context(root: Path, workers: int) -> Any:
 
 def _generate(workers: int) -> float:
     generator = np.random.default_rng(0)
-    prompts = [
-        Prompt(
-            f"{n:016x}",
-            "train",
-            "d",
-            n,
-            tuple(generator.integers(2, VOCABULARY, 16).tolist()),
-            text_id=f"{n:016x}",
-            conversation=f"{n:016x}",
-        )
-        for n in range(SHARD * (SHARDS + workers))
-    ]
-    requests = [CompletionRequest(prompt, Sampling()) for prompt in prompts]
+    prompts = generator.integers(2, VOCABULARY, (SHARD * (SHARDS + workers), 16)).tolist()
+    requests = [CompletionRequest(some_prompt(number, ids), Sampling()) for number, ids in enumerate(prompts)]
     settings = generation_settings(sampling=Sampling(), max_new_tokens=TOKENS, batch=SHARD, shard=SHARD)
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)

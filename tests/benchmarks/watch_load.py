@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.evaluator_memory import mib
 from tests.benchmarks.figures import ROOT, write
+from tests.benchmarks.memory import in_child, mib
 
 REPLICAS, LOOKS, RESETS, SECONDS = 50, 288, 1000, 300
 ROWS = 200  # of the log between two looks
@@ -33,19 +33,13 @@ _COUNTS = ("drafts", "draft_tokens", "accepted", "accepted_first", "tokens")
 
 
 def main() -> None:
-    write("watch_load", "python -m tests.benchmarks watch_load", measure())
-
-
-def measure(looks: int = LOOKS, resets: int = RESETS) -> dict[str, Any]:
     """MiB at the beginning and the end, processor seconds, and the sums that were counted and shown."""
-    server = [sys.executable, "-m", "tests.benchmarks.watch_load", "serve", str(looks), str(resets)]
+    server = [sys.executable, "-m", "tests.benchmarks.watch_load", "serve", str(LOOKS), str(RESETS)]
     with subprocess.Popen(server, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as serving:
         assert serving.stdout is not None
-        url = serving.stdout.readline().strip()
-        reader = [sys.executable, "-m", "tests.benchmarks.watch_load", "read", url, str(looks)]
-        ended = subprocess.run(reader, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
+        found = in_child("watch_load", "read", serving.stdout.readline().strip(), LOOKS)
         serving.communicate()
-    return dict(json.loads(ended.stdout))
+    write("watch_load", "python -m tests.benchmarks watch_load", found)
 
 
 class _Replica:

@@ -39,29 +39,16 @@ def _prompts(regime: Any) -> list[Any]:
 
 def _ours(target: Any, regime: Any, some: list[Any], batch: int, turn: int) -> float:
     """Up to the last shard on disk. No stop tokens, so that both write as many tokens."""
-    from pipeline.corpus.prompt_store import Prompt
     from pipeline.generation.completion_plan import plan_completions
-    from pipeline.generation.generate import GenerationSettings, generate
-    from pipeline.progress import Progress
+    from pipeline.generation.generate import generate
     from pipeline.speculation.settings import Sampling
+    from tests.fakes import generation_settings, quiet, some_prompt
 
-    prompts = [
-        Prompt(
-            item.id,
-            "train",
-            item.domain,
-            0,
-            tuple(item.prompt.tolist()),
-            text_id=item.text_id,
-            conversation=item.conversation,
-        )
-        for item in some
-    ]
+    prompts = [some_prompt(int(item.id, 16), item.prompt.tolist()) for item in some]  # ids are digests
     config = regime.config.generate
-    settings = GenerationSettings(
+    settings = generation_settings(
         sampling=Sampling(),
         max_new_tokens=NEW_TOKENS,
-        lookahead=0,
         distribution_tokens=config.stored_tokens,
         distribution_selection=config.distribution_selection,
         batch=batch,
@@ -70,15 +57,8 @@ def _ours(target: Any, regime: Any, some: list[Any], batch: int, turn: int) -> f
     )
     with tempfile.TemporaryDirectory() as out:
         began = time.perf_counter()
-        generate(
-            target,
-            plan_completions(prompts, Sampling()),
-            settings,
-            regime.vocabulary,
-            [],
-            Path(out),
-            Progress(terminal=False),
-        )
+        requests = plan_completions(prompts, Sampling())
+        generate(target, requests, settings, regime.vocabulary, [], Path(out), quiet())
         return len(some) * NEW_TOKENS / (time.perf_counter() - began)
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import torch
 
 from pipeline.config.evaluate import EvaluateConfig
-from pipeline.corpus.prompt_store import Prompt
 from pipeline.drafts.plain import PlainDraft
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_plan import plan_completions
-from pipeline.generation.generate import GenerationSettings, generate_completions
+from pipeline.generation.generate import generate_completions
 from pipeline.models.devices import synchronize
 from pipeline.speculation.settings import Sampling
 from tests.device.kit.models import Setup, parameters
 from tests.device.kit.training import completions, peak_memory, peaks_of, reset_peak
+from tests.fakes import generation_settings, some_prompt
 
 REPEATS = 3
 
@@ -61,23 +61,11 @@ def _generation(setup: Setup, name: str, batch: int) -> dict[str, Any]:
     """Of new tokens. The limit by memory bandwidth: each step reads the weights once."""
     model, vocabulary = setup.model(name), setup.vocabulary(name)
     tokens, generator = setup.size(128, 8), np.random.default_rng(0)
-    settings = GenerationSettings(
-        sampling=Sampling(),
-        max_new_tokens=tokens,
-        lookahead=0,
-        distribution_tokens=64,
-        distribution_selection="sampled",
-        batch=batch,
-        shard=batch,
-        seed=0,
+    settings = generation_settings(
+        sampling=Sampling(), max_new_tokens=tokens, distribution_tokens=64, batch=batch, shard=batch, seed=0
     )
     ids = [tuple(generator.integers(2, vocabulary, 128).tolist()) for _ in range(batch)]
-    prompts = [
-        Prompt(
-            f"{number:016x}", "train", "random", number, own, text_id=f"{number:016x}", conversation=f"{number:016x}"
-        )
-        for number, own in enumerate(ids)
-    ]
+    prompts = [some_prompt(number, own) for number, own in enumerate(ids)]
     requests = list(plan_completions(prompts, Sampling()))
 
     def ours() -> int:
