@@ -20,7 +20,6 @@ from tests.benchmarks.figures import write
 from tests.benchmarks.memory import in_child, mib
 
 if TYPE_CHECKING:
-    from pipeline.drafts.plain import PlainDraft
     from pipeline.speculation.settings import Sampling
 
 COUNTS = (1_000, 10_000, 100_000)
@@ -74,6 +73,7 @@ def build(directory: Path, count: int, split: str = "examination", samplings: "S
 def examine(directory: Path, hidden: int = 16, layers: int = 1) -> dict[str, float]:
     """What the stage does with one set of completions, in this process, with a random draft of this shape."""
     from pipeline.config.evaluate import EvaluateConfig
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.examination.examiner import Examiner
     from pipeline.examination.windows import tally_counts
     from pipeline.generation.completion_store import read_completions

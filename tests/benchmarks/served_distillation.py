@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,15 +48,12 @@ def measure(place: Path, python: Path) -> dict[str, Any]:
         f"process {seed}": run_once(place / f"process-{seed}", _config(models, seed), "distill", "only")
         for seed in SEEDS
     }
-    servers = [Server(python, models / "target", FLAGS, place / f"vllm{number}.log").start() for number in range(2)]
-    try:
-        urls = [server.url for server in servers]
+    with ExitStack() as stack:
+        servers = [Server(python, models / "target", FLAGS, place / f"vllm{number}.log") for number in range(2)]
+        urls = [stack.enter_context(server).url for server in servers]
         for seed in SEEDS:
             store = place / f"served-{seed}"
             jobs[f"served {seed}"] = run_once(store, _config(models, seed, urls), "distill", "only")
-    finally:
-        for server in servers:
-            server.stop()
     drafts = {name: found["distill"] / "draft" for name, found in jobs.items()}
     unlisted = {}
     for listed in LISTED:

@@ -42,7 +42,8 @@ def measure(python: Path) -> dict[str, Any]:
     pair, found, cores = find_pair(), dict[str, Any](), os.sched_getaffinity(0)
     os.sched_setaffinity(0, _SERVER)  # what is started inherits it
     with tempfile.TemporaryDirectory() as place:
-        server = Server(python, pair.target.resolve(), ("--max-logprobs", "128"), Path(place) / "vllm.log").start()
+        server = Server(python, pair.target.resolve(), ("--max-logprobs", "128"), Path(place) / "vllm.log")
+        server.start()
         os.sched_setaffinity(0, _CLIENTS)
         try:
             for listed in LISTED:

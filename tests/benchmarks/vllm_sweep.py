@@ -102,9 +102,8 @@ def start_servers(
         arguments += ["--max-num-seqs", str(cap)]
         if length:
             arguments += ["--speculative-config", json.dumps(speculative | {"draft_sample_method": "greedy"})]
-        server = Server(python, place / "target", arguments, place / f"server-{length}.log")
-        urls[length] = server.start().url
-        stack.callback(server.stop)
+        server = stack.enter_context(Server(python, place / "target", arguments, place / f"server-{length}.log"))
+        urls[length] = server.url
         print(f"draft length {length}: {urls[length]}", flush=True)
     return urls
 

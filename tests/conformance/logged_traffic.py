@@ -1,13 +1,12 @@
 """Requests as clients of a reasoning model with tools send them: with tools and without, streamed and not, cut off, constrained,
 with thinking switched off; and chats that go on after a tool call."""
 
-import json
-import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.conformance.reasoning_pair import TOOLS, dialogue, served_form
+from tests.conformance.servers import post
 
 
 def request(number: int) -> dict[str, Any]:
@@ -32,10 +31,7 @@ def send(url: str, bodies: Sequence[dict[str, Any]], at_once: int = 8) -> list[b
 
     def one(numbered: tuple[int, dict[str, Any]]) -> bytes:
         number, body = numbered
-        headers = {"Content-Type": "application/json", "x-session-id": f"session-{number}"}
-        asked = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(asked, timeout=300) as answer:
-            return bytes(answer.read())
+        return post(f"{url}/v1/chat/completions", body, x_session_id=f"session-{number}")
 
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(one, enumerate(bodies)))

@@ -11,7 +11,8 @@ from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import GREEDY
 from tests.conformance.engines import Engine
 from tests.conformance.exported import Exported, divergences
-from tests.conformance.served_vllm import ServedVllm, difference, served
+from tests.conformance.served_vllm import ServedVllm, served
+from tests.conformance.servers import difference
 
 
 def check_served(

@@ -51,9 +51,8 @@ def server(
     log = tmp_path_factory.mktemp("server") / "vllm.log"
     # vLLM's CPU build 0.32.0 ends at a batch of several requests of an adapter, one of which is prefilled: one at a time.
     flags = ("--max-logprobs", "128", "--max-num-seqs", "1", "--enable-lora", "--lora-modules", f"tuned={adapter[0]}")
-    running = Server(vllm.interpreter, subject.target, flags, log).start()
-    yield running
-    running.stop()
+    with Server(vllm.interpreter, subject.target, flags, log) as running:
+        yield running
 
 
 @torch.inference_mode()

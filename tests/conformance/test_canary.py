@@ -9,7 +9,6 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +67,11 @@ class Site:
         path.write_text(yaml.safe_dump(self.config | {"watch": watch}))
         return path
 
-    @contextmanager
-    def serving(self, target: Path, draft: Path, *arguments: str, gamma: int | None = None) -> Iterator[Server]:
+    def serving(self, target: Path, draft: Path, *arguments: str, gamma: int | None = None) -> Server:
         """vLLM with this target, speculating with this draft, by default as many tokens as were examined."""
         settings = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": gamma or self.gamma}
         more = ("--speculative-config", json.dumps(settings), *arguments)
-        server = Server(self.python, target, more, self.root / f"{target.name}-{draft.name}.log")
-        try:
-            yield server.start()
-        finally:
-            server.stop()
+        return Server(self.python, target, more, self.root / f"{target.name}-{draft.name}.log")
 
 
 COUNTED = ("--per-request-spec-decode-metrics", "summary")

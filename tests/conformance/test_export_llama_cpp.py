@@ -22,7 +22,8 @@ from pipeline.models.loading import load_model
 from pipeline.speculation.settings import GREEDY
 from tests.conformance.deterministic import TIE, Floats
 from tests.conformance.exported import CONVERTER, Exported, divergences, export_champion, near_ties
-from tests.conformance.served_llama_cpp import FP32, FP32_DRAFT, served
+from tests.conformance.served_llama_cpp import FP32, FP32_DRAFT, complete, llama_server
+from tests.conformance.servers import counters
 from tests.conformance.texts import BATCH_TOKENS
 
 
@@ -65,9 +66,9 @@ def check_served(
     command: list[str | Path] = [exported.directory / "launch.sh", *FP32, *FP32_DRAFT, "--spec-draft-n-max", str(gamma)]
     context = ("--ctx-size", str(4 * (max(map(len, prompts)) + limit + gamma + 2)))
     path = f"{llama_cpp / 'build' / 'bin'}:/usr/bin:/bin"
-    with served([*command, *context], place / "log", TARGET=str(gguf_target), PATH=path) as server:
-        answers = server.complete(prompts, limit)
-        metrics = server.counters(asdict(exported.expected.counters))
+    with llama_server([*command, *context], place / "log", TARGET=str(gguf_target), PATH=path) as server:
+        answers = complete(server.url, prompts, limit)
+        metrics = counters(server.url, asdict(exported.expected.counters))
     tokens = [answer["tokens"] for answer in answers]
     timings = [answer["timings"] for answer in answers]
     counted = [(one.get("draft_n", 0), one.get("draft_n_accepted", 0)) for one in timings]

@@ -20,7 +20,8 @@ from pipeline.speculation.settings import GREEDY
 from tests.conformance.deterministic import TIE
 from tests.conformance.engines import Engine
 from tests.conformance.exported import Exported, divergences, export_champion, near_ties
-from tests.conformance.served_vllm import difference, served
+from tests.conformance.served_vllm import served
+from tests.conformance.servers import difference
 
 
 @pytest.fixture(scope="session")

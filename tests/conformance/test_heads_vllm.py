@@ -43,8 +43,8 @@ from tests.conformance.cases import stack
 from tests.conformance.engines import Engine, vllm_job
 from tests.conformance.exported import PROMPTS, Exported, export_draft, trained
 from tests.conformance.served_export import check_served
-from tests.conformance.served_vllm import ServedVllm, difference, served
-from tests.conformance.servers import Server
+from tests.conformance.served_vllm import ServedVllm, served
+from tests.conformance.servers import Server, difference
 from tests.conformance.subject import Subject
 from tests.conformance.test_watch import at_temperature_0, look_at
 from tests.conformance.texts import continue_texts, log_p_test, token_statistics
@@ -332,14 +332,11 @@ def test_the_canary_tells_a_stale_head(vllm: Engine, subject: Subject, tmp_path:
         for draft, code, verdict in ((own, 0, "as_examined"), (stale, 3, "not_as_examined")):
             settings = {"method": kind, "model": str(draft), "num_speculative_tokens": exported.gamma}
             arguments = ("--speculative-config", json.dumps(settings), "--no-enable-prefix-caching", *more)
-            server = Server(vllm.interpreter, exported.target, arguments, tmp_path / "log").start()
-            try:
+            with Server(vllm.interpreter, exported.target, arguments, tmp_path / "log") as server:
                 found = _canary(exported, server.url, tmp_path, idle)
                 assert (code, verdict, "as_examined") == (found[0], *(one["verdict"] for one in found[1:]))
                 if not idle:
                     _check_traffic(exported, server.url, tmp_path)
-            finally:
-                server.stop()
 
 
 def _watched(exported: Exported, url: str, place: Path, idle: bool) -> Path:

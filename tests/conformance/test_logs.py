@@ -41,7 +41,8 @@ def server(vllm: Engine, pair: Path, tmp_path_factory: pytest.TempPathFactory) -
         environment.setenv("REQUEST_LOG", str(pair / "log"))
         environment.setenv("PYTHONPATH", str(ROOT / "docs" / "examples"))
         log = tmp_path_factory.mktemp("server") / "vllm.log"
-        running = Server(vllm.interpreter, pair / "target", _ARGUMENTS, log).start()
+        running = Server(vllm.interpreter, pair / "target", _ARGUMENTS, log)
+        running.start()
     yield running
     running.stop()
 

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ from pipeline.models.loading import load_tokenizer
 from pipeline.speculation.settings import Sampling
 from tests.benchmarks.figures import UNDERSTUDY
 from tests.conformance.engines import Engine
-from tests.conformance.servers import Server
+from tests.conformance.servers import Server, post
 from tests.conformance.subject import Subject
 
 ROWS, NEW = 160, 32
@@ -26,9 +25,8 @@ ROWS, NEW = 160, 32
 def server(vllm: Engine, subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The target behind vLLM."""
     log = tmp_path_factory.mktemp("server") / "vllm.log"
-    running = Server(vllm.interpreter, subject.target, ("--max-logprobs", "128"), log).start()
-    yield running
-    running.stop()
+    with Server(vllm.interpreter, subject.target, ("--max-logprobs", "128"), log) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +44,7 @@ def rows(subject: Subject, server: Server) -> list[dict[str, Any]]:
             "top_p": 1.0,
         }
         body |= {"return_token_ids": True, "skip_special_tokens": False}
-        request = urllib.request.Request(
-            f"{server.url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request) as answer:
-            return row | {"response": json.load(answer), "temperature": 1.0}
+        return row | {"response": json.loads(post(f"{server.url}/v1/completions", body)), "temperature": 1.0}
 
     with ThreadPoolExecutor(16) as pool:
         return list(pool.map(ask, texts))

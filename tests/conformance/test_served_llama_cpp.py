@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.speculation.settings import GREEDY, Sampling
-from tests.conformance.served_llama_cpp import FP32, ServedLlamaCpp, served
+from tests.conformance.served_llama_cpp import FP32, llama_server
 from tests.conformance.served_runs import (
     completions_of,
     config_of,
@@ -18,6 +18,7 @@ from tests.conformance.served_runs import (
     require_samples,
     run,
 )
+from tests.conformance.servers import LocalServer
 from tests.conformance.subject import Subject
 
 
@@ -27,15 +28,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(llama_cpp: Path, gguf_target: Path, place: Path) -> Iterator[ServedLlamaCpp]:
+def server(llama_cpp: Path, gguf_target: Path, place: Path) -> Iterator[LocalServer]:
     """The target behind llama-server, which does not speculate, with a context of 256 tokens for each of four slots."""
     command = [llama_cpp / "build" / "bin" / "llama-server", "--model", gguf_target, "--ctx-size", "1024", *FP32]
-    with served(command, place / "log") as running:
+    with llama_server(command, place / "log") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def both(subject: Subject, server: ServedLlamaCpp, place: Path) -> None:
+def both(subject: Subject, server: LocalServer, place: Path) -> None:
     """One run by the server and one in the process, up to the examination."""
     for name, url in (("by-server", server.url), ("in-process", None)):
         config = config_of(subject, url, api="llama.cpp")
@@ -70,7 +71,7 @@ def test_examinations_agree(both: None, place: Path) -> None:
 )
 def test_what_the_server_cannot_give_is_refused(
     subject: Subject,
-    server: ServedLlamaCpp,
+    server: LocalServer,
     tmp_path: Path,
     sampling: dict[str, float],
     generation_config: str,

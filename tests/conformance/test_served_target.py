@@ -34,9 +34,8 @@ FLAGS = ("--max-logprobs", "128", "--logprobs-mode", "processed_logprobs")
 def server(vllm: Engine, subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The target behind vLLM, which does not speculate, with the flags that docs/servers.md names."""
     log = tmp_path_factory.mktemp("server") / "vllm.log"
-    running = Server(vllm.interpreter, subject.target, FLAGS, log).start()
-    yield running
-    running.stop()
+    with Server(vllm.interpreter, subject.target, FLAGS, log) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +79,10 @@ def test_missing_flags_are_named(
     vllm: Engine, subject: Subject, tmp_path: Path, flags: tuple[str, ...], sampling: dict[str, float], expected: str
 ) -> None:
     """A server without the flags that a config needs is refused at the pair stage, in one line that names the flag."""
-    server = Server(vllm.interpreter, subject.target, flags, tmp_path / "vllm.log").start()
-    try:
+    with Server(vllm.interpreter, subject.target, flags, tmp_path / "vllm.log") as server:
         config = config_of(subject, server.url, sampling=sampling)
         config["pair"]["generation_config"] = "ignore"
         ended = run(tmp_path, "refused", config)
-    finally:
-        server.stop()
     assert 2 == ended.returncode, ended.stderr
     assert expected in ended.stderr.splitlines()[-1]
 
@@ -96,7 +92,7 @@ def test_whole_loop_with_two_endpoints_one_of_them_killed(
 ) -> None:
     """One of two endpoints is killed while completions are generated and started again; the run goes on with the other one and
     ends with a champion, and every prompt has its completions once."""
-    second = Server(vllm.interpreter, subject.target, FLAGS, tmp_path / "second.log").start()
+    second = Server(vllm.interpreter, subject.target, FLAGS, tmp_path / "second.log")
     config = config_of(subject, server.url, name="two")
     config["generate"]["server"]["endpoints"] = [server.url, second.url]
     config["corpus"]["sources"][0]["limit"] = 2 * PROMPTS
@@ -113,12 +109,10 @@ def test_whole_loop_with_two_endpoints_one_of_them_killed(
         seen.append("started again")
 
     thread = threading.Thread(target=kill_and_restart)
-    thread.start()
-    try:
+    with second:
+        thread.start()
         ended = run(place, "two", config)
         thread.join()
-    finally:
-        second.stop()
     print(ended.stderr)
     assert ["killed", "started again"] == seen
     assert 0 == ended.returncode, ended.stderr

@@ -3,7 +3,6 @@
 import itertools
 import json
 import random
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from pipeline.store.artifacts import Store
 from pipeline.watch.acting import Watch, watch_of
 from tests.conformance.engines import Engine
 from tests.conformance.exported import Exported, export_champion
+from tests.conformance.served_vllm import ServedVllm
 from tests.conformance.servers import Server, free_port
 
 _MOST_DRAFT_TOKENS = 4000  # from the swap to the alarm
@@ -52,6 +52,7 @@ def look_at(
     port, prompts = free_port(), [item.prompt.tolist() for item in exported.completions]
     random.Random(1).shuffle(prompts)
     asked, url = itertools.cycle(prompts), f"http://127.0.0.1:{port}"
+    engine = ServedVllm(url, "target")
     watch = WatchConfig.model_validate({"endpoints": [url], "engine": "vllm", "expected": str(exported.directory)})
     config = exported.config.model_copy(update={"watch": watch})
     watching = watch_of(config, Store(place / "store"), "pair-draft", _NOW, Progress())
@@ -59,30 +60,18 @@ def look_at(
     for name, (target, draft) in served.items():
         settings = {"method": method, "model": str(draft), "num_speculative_tokens": exported.gamma}
         arguments = ("--speculative-config", json.dumps(settings))
-        server = Server(vllm.interpreter, target, arguments, place / f"{name}.log", port).start()
         rows = found.counts.setdefault(name, [])
-        try:
+        with Server(vllm.interpreter, target, arguments, place / f"{name}.log", port):
             for _ in range(looks):
                 for _ in range(_REQUESTS):
-                    _complete(url, next(asked))
+                    engine.complete([next(asked)], _TOKENS)
                 number += 1
                 observation = watching.look(_NOW + number * _LOOK)
                 if (counts := observation.counts) is not None:
                     rows.append((counts.drafts or 0.0, counts.accepted_first or 0.0))
                 if watching.findings.shown.has_drift:
                     break
-        finally:
-            server.stop()
     return found
-
-
-def _complete(url: str, prompt: list[int]) -> None:
-    body = {"model": "target", "prompt": prompt, "temperature": 0, "max_tokens": _TOKENS}
-    request = urllib.request.Request(
-        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        answer.read()
 
 
 def test_a_stale_draft_is_found(vllm: Engine, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from pipeline.registry.history import Change
 from pipeline.registry.registry import registry_for
 from pipeline.store.artifacts import Store
 from pipeline.watch.state import STATE
-from tests.conformance.served_vllm import _ENVIRONMENT as VLLM_ENVIRONMENT
+from tests.conformance.servers import VLLM_ENVIRONMENT
 from tests.dags.service import Service, running
 from tests.e2e.mlflow_server import Server
 from tests.service import engine
