@@ -165,14 +165,15 @@ def _check(place: Path) -> None:
 
 
 def _expected(place: Path) -> None:
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.export.expected import examine_as_served
     from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.settings import Sampling
     from tests.fakes import tiny_llama
 
     stored = read_completions(place / "completions", {"examination"}, Sampling())
-    model = tiny_llama(1, vocabulary=VOCABULARY, layers=1).float()
-    examine_as_served(model, stored, Sampling(), _config().evaluate, VOCABULARY, [1, 2, 3, 4, 5], lambda done: None)
+    draft = PlainDraft(tiny_llama(1, vocabulary=VOCABULARY, layers=1).float(), VOCABULARY)
+    examine_as_served(draft, stored, Sampling(), _config().evaluate, [1, 2, 3, 4, 5], lambda done: None)
 
 
 WAYS: dict[str, Callable[[Path], None]] = {

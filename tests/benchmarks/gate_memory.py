@@ -64,6 +64,7 @@ def _write_profile(directory: Path, count: int, rate: float, seed: int, **change
     from pipeline.acceptance.figures import AcceptanceTally
     from pipeline.acceptance.profile import counts_json
     from pipeline.acceptance.profile_file import write_profile
+    from pipeline.acceptance.rounds import Acceptance
     from pipeline.acceptance.schema import FILE
     from pipeline.examination.token_acceptance import FILE as BY_TOKEN
     from pipeline.examination.token_acceptance import TokenAcceptanceFile
@@ -76,7 +77,7 @@ def _write_profile(directory: Path, count: int, rate: float, seed: int, **change
     with RowFile(directory / FILE, ["deployed", "greedy"]) as lists, TokenAcceptanceFile(directory / BY_TOKEN) as file:
         for number, item in enumerate(stored, 1):
             rows.append(_counts(item.id, item.length, item.domain, rate * float(generator.uniform(0.9, 1.1))))
-            file.add([item], [np.full(item.length, rate)])
+            file.add([item], [Acceptance([np.full(item.length, rate)])])
             if len(rows) == BLOCK or number == count:
                 tally.add(rows)
                 lists.add("deployed", counts_json(rows))

@@ -1,7 +1,7 @@
 """The examination against the decoder's own decodes: round by round at temperature 0, in exact standard errors at 1."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, replace
 from typing import Any
 
 from tests.benchmarks.figures import write
@@ -20,6 +20,7 @@ def _greedy() -> list[dict[str, Any]]:
     from itertools import islice
 
     from pipeline.config.evaluate import EvaluateConfig
+    from pipeline.drafts.plain import PlainDraft
     from pipeline.examination.cross_check import cross_check
     from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.settings import GREEDY
@@ -29,17 +30,8 @@ def _greedy() -> list[dict[str, Any]]:
     target, draft = pair.load("float32")
     stored = list(islice(read_completions(pair.completions, {"examination"}, GREEDY), GREEDY_PROMPTS))
     settings = [EvaluateConfig(crosscheck_gamma=gamma, crosscheck_tokens=GREEDY_TOKENS) for gamma in GAMMAS]
-    return [cross_check(target, draft, stored, one, pair.vocabulary, ()) for one in settings]
-
-
-@dataclass
-class _Decoded:
-    """A decoded completion in the form that the examination reads."""
-
-    prompt: Any
-    tokens: Any = None
-    log_p: Any = None
-    log_p_of_tokens: list[float] = field(default_factory=list)
+    drafting = PlainDraft(draft, pair.vocabulary)
+    return [asdict(cross_check(target, drafting, stored, one, ())) for one in settings]
 
 
 def _sampled() -> dict[str, Any]:
@@ -51,31 +43,32 @@ def _sampled() -> dict[str, Any]:
     from pipeline.acceptance.rounds import CONVENTIONS
     from pipeline.drafts.plain import PlainDraft
     from pipeline.speculation.batch import Request, Round
-    from pipeline.speculation.decoder import Decoder
-    from pipeline.speculation.sampling import Sampling
+    from pipeline.speculation.settings import Sampling
     from pipeline.speculation.statistics import count
+    from tests.benchmarks.drafts import decoder
     from tests.benchmarks.refpair import find_pair, windows
+    from tests.conformance.texts import text
 
     pair = find_pair()
     target, draft = pair.load("float32")
-    decoder = Decoder(
-        target, PlainDraft(draft, pair.vocabulary), sampling=Sampling(), vocabulary=pair.vocabulary, gamma=GAMMA
-    )
+    made = decoder(target, draft, pair.vocabulary, GAMMA, Sampling())
     prompts, names = windows(pair, PROMPTS, 24, seed=3), ["rounds", "accepted"]
     seen, mean, variance = np.zeros(2 + GAMMA), np.zeros(2 + GAMMA), np.zeros(2 + GAMMA)
     for begin in range(0, PROMPTS, BATCH):
         requests = [Request(prompt, TOKENS, begin + row) for row, prompt in enumerate(prompts[begin : begin + BATCH])]
-        decoded = [_Decoded(np.array(request.prompt, np.int32)) for request in requests]
+        log_p: list[list[float]] = [[] for _ in requests]
 
-        def record(round_: Round, decoded: list[_Decoded] = decoded) -> None:
+        def record(round_: Round, log_p: list[list[float]] = log_p) -> None:
             log_p_BTV = round_.logits_BTV.log_softmax(-1)
             for row, number in enumerate(round_.numbers):
                 emitted = zip(range(len(round_.emitted[row])), round_.emitted[row], strict=True)
-                decoded[number].log_p_of_tokens += [float(log_p_BTV[row, at, token]) for at, token in emitted]
+                log_p[number] += [float(log_p_BTV[row, at, token]) for at, token in emitted]
 
-        done = decoder.decode(requests, record)
-        for item, completion in zip(decoded, done, strict=True):
-            item.tokens, item.log_p = np.array(completion.tokens, np.int32), np.array(item.log_p_of_tokens, np.float32)
+        done = made.decode(requests, record)
+        decoded = [
+            replace(text(np.array(request.prompt, np.int32), one.tokens, TOKENS), log_p=np.array(own, np.float32))
+            for request, one, own in zip(requests, done, log_p, strict=True)
+        ]
         found = count(done)
         seen += [found.rounds, found.accepted, *found.accepted_at]
         a = acceptance_probabilities(
