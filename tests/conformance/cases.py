@@ -30,6 +30,26 @@ CONTINUATIONS = 2  # of every sampled text: continuations past its end
 Call = dict[str, Any]
 
 
+def label(result: dict[str, Any], build: str, temperature: float, draft_sampling: str, gamma: int) -> dict[str, Any]:
+    """What a row of an engine's result begins with."""
+    return {name: result[name] for name in ("engine", "version", "torch") if name in result} | {
+        "build": build,
+        "temperature": temperature,
+        "draft_sampling": draft_sampling,
+        "gamma": gamma,
+        "prompts": len(result["calls"][0]["tokens"]),
+    }
+
+
+def require_exact(row: dict[str, Any]) -> None:
+    """Of `exact_row` or `openvino_row`: counts are identical and greedy text is the target's, but for near-ties that are listed;
+    sampled text is within 4 standard errors of the target's."""
+    assert [] == row["unexplained"]
+    assert row["near_ties_of_the_draft"] or row["identical"]
+    assert [] == row.get("not_the_target", [])
+    assert "text" not in row or abs(row["text"]["standard_errors"]) < 4
+
+
 def exact_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
     """A call where a_t is 0 or 1 (a greedy target or a greedy draft): counters must be equal. Past the end, at
     temperature 0 the target generates more tokens; at temperature 1 the engine's own tokens from its trace are used,

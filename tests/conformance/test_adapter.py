@@ -1,19 +1,17 @@
 """A target served as an adapter: what is generated and scored is of the adapter, not of the base model."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from pipeline.generation.completion_store import read_completions
 from pipeline.speculation.settings import GREEDY
-from tests.benchmarks.figures import UNDERSTUDY
 from tests.conformance.engines import Engine
+from tests.conformance.served_runs import artifact, run
 from tests.conformance.servers import Server
 from tests.conformance.subject import Subject
 
@@ -76,17 +74,12 @@ def test_completions_are_the_adapters(
         },
         "promote": {"target_name": "adapter"},
     }
-    (tmp_path / "adapter.yaml").write_text(yaml.safe_dump(config))
-    command = [str(UNDERSTUDY), "run", "adapter.yaml", "--store", "store", "--until", "generate"]
-    unnamed = subprocess.run(
-        [*command, "--set", "generate.server.model=null"], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    unnamed = run(tmp_path, "unnamed", config, "--until", "generate", "--set", "generate.server.model=null")
     assert (2, True) == (unnamed.returncode, "set generate.server.model to one of" in unnamed.stderr), unnamed.stderr
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    ended = run(tmp_path, "adapter", config, "--until", "generate")
     assert 0 == ended.returncode, ended.stderr
-    (artifact,) = (tmp_path / "store" / "artifacts").glob("generate-*")
     differs = 0
-    for item in read_completions(artifact, sampling=GREEDY):
+    for item in read_completions(artifact(tmp_path, "adapter", "generate"), sampling=GREEDY):
         ids = torch.tensor([[*item.prompt.tolist(), *item.tokens.tolist()]])
         begin = len(item.prompt) - 1
         ours_NV, base_NV = (

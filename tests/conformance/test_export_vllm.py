@@ -13,15 +13,13 @@ import torch
 
 from pipeline.drafts.plain import PlainDraft
 from pipeline.engines.facts import FACTS
-from pipeline.export.expected import examine_as_served
 from pipeline.export.widths import resize_rows
 from pipeline.models.loading import load_model
-from pipeline.speculation.settings import GREEDY
 from tests.conformance.deterministic import TIE
 from tests.conformance.engines import Engine
 from tests.conformance.exported import Exported, divergences, export_champion, near_ties
+from tests.conformance.served_export import counted_completions, predicted_counts
 from tests.conformance.served_vllm import served
-from tests.conformance.servers import difference
 
 
 @pytest.fixture(scope="session")
@@ -65,11 +63,9 @@ def test_counters_of_the_served_export_are_those_of_the_examination(
     prompts = [item.prompt.tolist() for item in exported.completions]
     with served(exported.directory, vllm.interpreter, tmp_path / "log", "--no-enable-prefix-caching") as server:
         server.complete(prompts[:1], limit)  # a warm-up
-        before = server.counters(asdict(exported.expected.counters))
-        tokens = server.complete(prompts, limit)
-        counted = difference(server.counters(asdict(exported.expected.counters)), before)
+        tokens, counted = counted_completions(server, exported, prompts)
     draft = load_model(exported.directory / "draft", "float32", torch.device("cpu"))
-    predicted = _predicted(exported, draft)
+    predicted = predicted_counts(exported, PlainDraft(draft, exported.completions[0].vocabulary))
     ties_of_the_target = divergences(exported, tokens)
     ties_of_the_draft = near_ties(exported, draft)
     row = {
@@ -134,23 +130,3 @@ def _parsed_by_vllm(exported: Exported, vllm: Engine, settings: dict[str, Any]) 
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
-
-
-def _predicted(exported: Exported, draft: Any) -> dict[str, Any]:
-    """The examination of the exported weights on the stored completions of these prompts."""
-    settings = exported.config.evaluate.model_copy(update={"convention": "vllm", "max_gamma": exported.gamma})
-    found = examine_as_served(
-        PlainDraft(draft, exported.completions[0].vocabulary),
-        exported.completions,
-        GREEDY,
-        settings,
-        [exported.gamma],
-        lambda done: None,
-    ).by_draft_length[exported.gamma]
-    per_position = [rate * found.drafts for rate in found.accepted_per_position]
-    return {
-        "drafts": round(found.drafts),
-        "draft_tokens": round(found.draft_tokens or 0),
-        "accepted": round(found.accepted),
-        "per_position": [round(count) for count in per_position],
-    }

@@ -42,7 +42,7 @@ from pipeline.watch.reading import EngineReader
 from tests.conformance.cases import stack
 from tests.conformance.engines import Engine, vllm_job
 from tests.conformance.exported import PROMPTS, Exported, export_draft, trained
-from tests.conformance.served_export import check_served
+from tests.conformance.served_export import check_served, counted_completions
 from tests.conformance.served_vllm import ServedVllm, served
 from tests.conformance.servers import Server, difference
 from tests.conformance.subject import Subject
@@ -161,12 +161,10 @@ def _compare(
     ]
     found = examine({"head": draft}, items, GREEDY, GREEDY, 8192, gamma)["head"]
     assert not isinstance(found, BrokenDraft)
-    rounds, per_place = 0.0, np.zeros(gamma)
-    for one, text in zip(found, texts, strict=True):
-        counted = expected_rounds(
-            one.at(gamma)[None].astype(float), np.array([text.length]), gamma, CONVENTIONS["vllm"]
-        )
-        rounds, per_place = rounds + float(counted.rounds_B[0]), per_place + counted.accepted_BG[0]
+    lengths_B = np.array([text.length for text in texts])
+    a_BTG = stack([one.at(gamma).astype(float) for one in found], lengths_B, gamma)
+    counted = expected_rounds(a_BTG, lengths_B, gamma, CONVENTIONS["vllm"])
+    rounds, per_place = counted.rounds_B.sum(), counted.accepted_BG.sum(0)
     job = vllm_job(
         where, written, prompts, TOKENS, [(0.0, 0)], method=method, gamma=gamma, options={"max_model_len": 256}
     )
@@ -245,7 +243,9 @@ def test_an_exported_head_at_temperature_1(exported_head: Exported, vllm: Engine
     prompts = [item.prompt for item in exported.completions]
     log, path = tmp_path / "log", {"PYTHONPATH": str(write_plugin(tmp_path / "plugin"))}
     with served(exported.directory, vllm.interpreter, log, "--no-enable-prefix-caching", environment=path) as server:
-        tokens, counted = _complete(server, exported, [prompt.tolist() for prompt in prompts], temperature=1.0)
+        asked = [prompt.tolist() for prompt in prompts]
+        server.complete(asked[:1], exported.config.generate.max_new_tokens)  # a warm-up
+        tokens, counted = counted_completions(server, exported, asked, temperature=1.0)
     own = [text_of(prompt, found, len(found)) for prompt, found in zip(prompts, tokens, strict=True)]
     lengths_B, counts = np.array([item.length for item in own]), []
     for seed in range(CONTINUATIONS):
@@ -282,17 +282,6 @@ def _loaded(exported: Exported) -> tuple[Any, LoadedDraft]:
     """The target, and the head as it was exported."""
     target, where = load_model(exported.target, "float32", torch.device("cpu")), exported.directory / "draft"
     return target, load_head(kind_of(where), where, TargetStates(target), exported.completions[0].vocabulary)
-
-
-def _complete(
-    server: ServedVllm, exported: Exported, prompts: Sequence[Sequence[int]], temperature: float = 0.0
-) -> tuple[list[list[int]], dict[str, Any]]:
-    """Completions, and what was counted for them."""
-    limit, names = exported.config.generate.max_new_tokens, asdict(exported.expected.counters)
-    server.complete(prompts[:1], limit)  # a warm-up
-    before = server.counters(names)
-    tokens = server.complete(prompts, limit, temperature)
-    return tokens, difference(server.counters(names), before)
 
 
 def test_a_head_is_stale_after_a_fine_tuning_of_its_target(vllm: Engine, subject: Subject, tmp_path: Path) -> None:

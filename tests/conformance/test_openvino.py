@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.export.schema import read_expected
-from tests.conformance.cases import openvino_row
+from tests.conformance.cases import label, openvino_row, require_exact
 from tests.conformance.engines import Engine, openvino_job
 from tests.conformance.subject import TOKENS, Subject
 
@@ -29,19 +29,9 @@ def test_target_calls_are_predicted_exactly(
     result = openvino.run(
         openvino_job(subject.target, subject.draft, subject.prompts, TOKENS, work, stop_token=stop, gamma=gamma)
     )
-    row = {
-        "engine": result["engine"],
-        "version": result["version"],
-        "build": "shipped",
-        "temperature": 0.0,
-        "draft_sampling": "greedy",
-        "gamma": gamma,
-        "prompts": len(subject.prompts),
-    } | openvino_row(subject, result["calls"][0], gamma)
+    row = label(result, "shipped", 0.0, "greedy", gamma) | openvino_row(subject, result["calls"][0], gamma)
     rows.append(row)
-    assert [] == row["unexplained"]
-    assert row["near_ties_of_the_draft"] or row["identical"]
-    assert [] == row["not_the_target"]
+    require_exact(row)
 
 
 def test_the_exported_draft_is_the_examined_one(openvino: Engine, subject: Subject, work: Path, tmp_path: Path) -> None:
@@ -55,6 +45,4 @@ def test_the_exported_draft_is_the_examined_one(openvino: Engine, subject: Subje
     result = openvino.run(
         openvino_job(subject.target, out / "draft", subject.prompts, TOKENS, work, stop_token=stop, gamma=gamma)
     )
-    row = openvino_row(subject, result["calls"][0], gamma)
-    assert ([], []) == (row["unexplained"], row["not_the_target"])
-    assert row["near_ties_of_the_draft"] or row["identical"]
+    require_exact(openvino_row(subject, result["calls"][0], gamma))

@@ -21,7 +21,7 @@ from pipeline.progress import Progress
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import RunRecord, load_run
 from pipeline.watch.acting import Watch, watch_of
-from tests.conformance.cases import check_trace, exact_row
+from tests.conformance.cases import check_trace, exact_row, label, require_exact
 from tests.conformance.engines import Engine, vllm_job
 from tests.conformance.exported import CONVERTER, Exported, export_draft, trained
 from tests.conformance.other_tokenizer import write_other_draft
@@ -70,24 +70,11 @@ def test_mapped_tokens_are_predicted_exactly(
     result = vllm.run(job)
     for call in result["calls"]:
         check_trace(call)
-        row = {
-            "engine": result["engine"],
-            "version": result["version"],
-            "torch": result["torch"],
-            "build": "repaired, a draft with another tokenizer",
-            "temperature": call["temperature"],
-            "draft_sampling": "greedy",
-            "gamma": gamma,
-            "prompts": len(mapped.prompts),
-        } | exact_row(mapped, call, gamma)
+        row = label(result, "repaired, a draft with another tokenizer", call["temperature"], "greedy", gamma)
+        row |= exact_row(mapped, call, gamma)
         rows.append(row)
         print(json.dumps({name: row[name] for name in ("temperature", "predicted", "counted", "identical")}))
-        assert [] == row["unexplained"]
-        assert row["near_ties_of_the_draft"] or row["identical"]
-        if call["temperature"] == 0:
-            assert [] == row["not_the_target"]
-        else:
-            assert abs(row["text"]["standard_errors"]) < 4
+        require_exact(row)
 
 
 @pytest.fixture(scope="module")

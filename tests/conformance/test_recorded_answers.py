@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from pipeline.generation.completion_store import read_completions
 from pipeline.models.loading import load_tokenizer
 from pipeline.speculation.settings import Sampling
-from tests.benchmarks.figures import UNDERSTUDY
 from tests.conformance.engines import Engine
+from tests.conformance.served_runs import artifact, run
 from tests.conformance.servers import Server, post
 from tests.conformance.subject import Subject
 
@@ -54,8 +53,7 @@ def _generated(subject: Subject, server: Server, rows: list[dict[str, Any]], pla
     """Standard error of the run and its completions."""
     ended = _run(subject, server, rows, place)
     assert 0 == ended.returncode, ended.stderr
-    (artifact,) = (place / "store" / "artifacts").glob("generate-*")
-    return ended.stderr, artifact
+    return ended.stderr, artifact(place, "logged", "generate")
 
 
 def _run(subject: Subject, server: Server, rows: list[dict[str, Any]], place: Path) -> subprocess.CompletedProcess[str]:
@@ -70,26 +68,24 @@ def _run(subject: Subject, server: Server, rows: list[dict[str, Any]], place: Pa
         "gate": {"min_prompts_per_domain": 10},
         "promote": {"target_name": "logged"},
     }
-    (place / "logged.yaml").write_text(yaml.safe_dump(config))
-    command = [str(UNDERSTUDY), "run", "logged.yaml", "--store", "store", "--until", "generate"]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=place)
+    return run(place, "logged", config, "--until", "generate")
 
 
-def _recorded(artifact: Path) -> float:
-    return float(json.loads((artifact / "manifest.json").read_text())["figures"]["recorded_answers"])
+def _recorded(generated: Path) -> float:
+    return float(json.loads((generated / "manifest.json").read_text())["figures"]["recorded_answers"])
 
 
 def test_token_ids_of_a_log_are_its_completions(
     subject: Subject, server: Server, rows: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """Every sampled completion is the one that vLLM answered, and log p is that of the server."""
-    _, artifact = _generated(subject, server, rows, tmp_path)
+    _, generated = _generated(subject, server, rows, tmp_path)
     logged = {
         tuple(row["response"]["choices"][0]["prompt_token_ids"]): row["response"]["choices"][0]["token_ids"]
         for row in rows
     }
-    stored = list(read_completions(artifact, sampling=Sampling()))
-    assert len(stored) == _recorded(artifact)
+    stored = list(read_completions(generated, sampling=Sampling()))
+    assert len(stored) == _recorded(generated)
     for item in stored:
         assert logged[tuple(item.prompt.tolist())] == item.tokens[: item.length].tolist()
         assert (item.log_p < 0).any()
@@ -104,7 +100,7 @@ def test_texts_of_a_log_are_nearly_its_completions(
     for row in rows:
         choice = {key: value for key, value in row["response"]["choices"][0].items() if not key.endswith("token_ids")}
         without.append(row | {"response": {"choices": [choice]}})
-    said, artifact = _generated(subject, server, without, tmp_path)
+    said, generated = _generated(subject, server, without, tmp_path)
     same = 0
     for row in rows:
         ids, text = row["response"]["choices"][0]["token_ids"], row["response"]["choices"][0]["text"]
@@ -112,7 +108,7 @@ def test_texts_of_a_log_are_nearly_its_completions(
         again = tokenizer(row["prompt"] + text)["input_ids"][len(prompt) :]
         same += again[: len(ids) - 1] == ids[: len(ids) - 1]
     print(said, f"{same} of {len(rows)} texts have the tokens that the target wrote")
-    assert _recorded(artifact) > 0.9 * len(list(read_completions(artifact, sampling=Sampling())))
+    assert _recorded(generated) > 0.9 * len(list(read_completions(generated, sampling=Sampling())))
     assert same > 0.3 * len(rows)  # about half; 5 standard errors below
 
 
