@@ -5,7 +5,6 @@ The target has random weights. The output projections of its upper layers are sc
 lowest layers say; the draft is those lowest layers, with the target's embeddings and head. The scale sets the acceptance.
 """
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,6 +85,8 @@ def make_pair(
     import torch
     from transformers import AutoTokenizer
 
+    from tests.benchmarks.segments_pair import save_models
+
     known = AutoTokenizer.from_pretrained(tokenizer)
     torch.manual_seed(0)
     target = shape.model(shape.config(len(known), shape.layers, dtype, draft=False))
@@ -101,9 +102,7 @@ def make_pair(
                 one.data.copy_(weight * scale)
         found = {"scale": scale, "acceptance_rate": _agreement(target, draft)}
         low, high = (scale, high) if found["acceptance_rate"] > acceptance else (low, scale)
-    for role, model in (("target", target), ("draft", draft)):
-        model.save_pretrained(place / role)
-        known.save_pretrained(place / role)
+    save_models(place, known, target=target, draft=draft)
     return found
 
 
@@ -126,10 +125,3 @@ def _agreement(target: Any, draft: Any) -> float:
         )
         chosen = draft(text, use_cache=False).logits.argmax(-1)
     return float((chosen[:, _PROMPT + 7 : -1] == text[:, _PROMPT + 8 :]).float().mean())
-
-
-if __name__ == "__main__":
-    import sys
-
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    print(make_pair(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])))

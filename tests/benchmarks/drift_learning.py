@@ -45,7 +45,7 @@ def _make(place: Path) -> dict[str, Any]:
     import torch
 
     from tests.benchmarks.distillation.domains import read_domain
-    from tests.benchmarks.segments_pair import chat_tokenizer, small_model, train
+    from tests.benchmarks.segments_pair import chat_tokenizer, save_models, small_model, train
 
     texts = {name: [document.text for document in read_domain(name)] for name in _SINCE}
     trained = {name: some[: len(some) * 2 // 3] for name, some in texts.items()}
@@ -58,9 +58,7 @@ def _make(place: Path) -> dict[str, Any]:
     target, draft = small_model(tokenizer, *_TARGET), small_model(tokenizer, *_DRAFT)
     train(target, tokens(list(_SINCE)), _STEPS["target"], 3e-3, 1)
     train(draft, tokens(list(_BEFORE)), _STEPS["draft"], 4e-3, 2)
-    for name, model in (("target", target), ("draft", draft)):
-        model.save_pretrained(place / name)
-        tokenizer.save_pretrained(place / name)
+    save_models(place, tokenizer, target=target, draft=draft)
     before, since = list(_rows(texts, _BEFORE, 0)), list(_rows(texts, _SINCE, 1))
     rows = [*before, *since]
     (place / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

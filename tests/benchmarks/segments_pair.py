@@ -65,9 +65,7 @@ def make_pair(place: Path) -> None:
     train(target, before, _STEPS["target"], 3e-3, 1)
     train(draft, before, _STEPS["draft"], 4e-3, 2)
     train(target, tokens(True), _STEPS["tuned"], 1.5e-3, 3)
-    for name, model in (("target", target), ("draft", draft)):
-        model.save_pretrained(place / name)
-        tokenizer.save_pretrained(place / name)
+    save_models(place, tokenizer, target=target, draft=draft)
     rows = ({"messages": [{"role": "user", "content": turn.asked}], "domain": "dialogues"} for turn in turns[_TRAINED:])
     lines = [json.dumps(row) for row in rows][:_PROMPTS]
     (place / "prompts.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -125,6 +123,13 @@ def small_model(tokenizer: Any, width: int, layers: int) -> Any:
         pad_token_id=tokenizer.pad_token_id,
     )
     return LlamaForCausalLM(config)
+
+
+def save_models(place: Path, tokenizer: Any, **models: Any) -> None:
+    """Write a directory for each."""
+    for name, model in models.items():
+        model.save_pretrained(place / name)
+        tokenizer.save_pretrained(place / name)
 
 
 def train(model: Any, tokens: Any, steps: int, rate: float, seed: int) -> None:

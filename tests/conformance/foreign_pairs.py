@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.segments_pair import chat_tokenizer, train
+from tests.benchmarks.segments_pair import chat_tokenizer, save_models, train
 from tests.conformance.reasoning_pair import TOOLS, dialogue
 from tests.conformance.subject import Subject
 
@@ -60,8 +60,7 @@ def make_pair(place: Path, target: Shape, draft: Shape) -> Subject:
     for name, shape in (("target", target), ("draft", draft)):
         model = _model(tokenizer, shape)
         train(model, corpus, _STEPS[name], 4e-3, 1)
-        model.save_pretrained(place / name)
-        tokenizer.save_pretrained(place / name)
+        save_models(place, tokenizer, **{name: model})
     prompts = [np.array(ids(dialogue(_DIALOGUES + number)[0], ""), dtype=np.int32) for number in range(_PROMPTS)]
     stop = [tokenizer.eos_token_id]
     return Subject("", place / "target", place / "draft", place / "target", len(tokenizer), stop, prompts)

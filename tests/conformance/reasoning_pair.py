@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.segments_pair import chat_tokenizer, small_model, train
+from tests.benchmarks.segments_pair import chat_tokenizer, save_models, small_model, train
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -80,8 +80,7 @@ def make(place: Path) -> None:
     for name, width, layers in (("target", 128, 3), ("draft", 64, 1)):
         model = small_model(tokenizer, width, layers)
         train(model, ids, _STEPS[name], 4e-3, 1)
-        model.save_pretrained(place / name)
-        tokenizer.save_pretrained(place / name)
+        save_models(place, tokenizer, **{name: model})
 
 
 def served_form(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,17 +2,17 @@
 place of kernels and of tensor parallelism, on one text."""
 
 import contextlib
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from tests.conformance.sources import module_of
 
 
 class RMSNorm(nn.Module):
@@ -126,7 +126,7 @@ def _nothing() -> Iterator[None]:
     yield
 
 
-def eagle3_module(sglang: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def eagle3_module(sglang: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """SGLang's `models/llama_eagle3.py`, with these parts."""
     anything = SimpleNamespace(SINGLE_GROUP=None)
     parts: dict[str, dict[str, Any]] = {
@@ -146,13 +146,5 @@ def eagle3_module(sglang: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         "model_loader.weight_utils": {"default_weight_loader": _load},
         "models.llama": {"LlamaDecoderLayer": DecoderLayer, "LlamaForCausalLM": nn.Module, "LlamaMLP": MLP},
     }
-    for name, content in parts.items():
-        module = ModuleType(f"sglang.srt.{name}")
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    spec = importlib.util.spec_from_file_location("sglang_eagle3", sglang / "srt" / "models" / "llama_eagle3.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    named = {f"sglang.srt.{name}": content for name, content in parts.items()}
+    return module_of(sglang / "srt" / "models" / "llama_eagle3.py", monkeypatch, named)

@@ -1,10 +1,13 @@
 """What the Python sources of an engine declare, read without importing them: they need GPUs and packages that are not here."""
 
 import ast
+import importlib.util
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -67,6 +70,21 @@ def function_of(path: Path, name: str, **known: Any) -> Callable[..., Any]:
     exec(compile(ast.Module([found], []), str(path), "exec"), known)
     called: Callable[..., Any] = known[name]
     return called
+
+
+def module_of(path: Path, monkeypatch: pytest.MonkeyPatch, parts: Mapping[str, Mapping[str, Any]]) -> Any:
+    """A file of an engine as a module, with `parts`, the contents of modules by name, in the place of what it imports."""
+    for name, content in parts.items():
+        part = ModuleType(name)
+        vars(part).update(content)
+        monkeypatch.setitem(sys.modules, name, part)
+    spec = importlib.util.spec_from_file_location(f"engine_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _is_string(one: ast.AST) -> bool:

@@ -4,11 +4,9 @@ SGLang needs a GPU, so it is not run. `make conformance` fetches its wheel, and 
 """
 
 import ast
-import importlib.util
 import shlex
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,7 +19,7 @@ from pipeline.export.lengths import DraftLengths
 from pipeline.servers.api import GenerateRequest, ScoreRequest
 from pipeline.servers.sglang import Sglang
 from pipeline.speculation.settings import Sampling
-from tests.conformance.sources import Declared, fields_of, function_of, lists_of, source, strings_of
+from tests.conformance.sources import Declared, fields_of, function_of, lists_of, module_of, source, strings_of
 from tests.standin_sglang import SglangStandIn
 from tests.unit.export.test_export import example_plan
 
@@ -40,22 +38,13 @@ def sglang() -> Path:
 
 
 @pytest.fixture
-def contract(sglang: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def contract(sglang: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """SGLang's own decoder of the bodies of requests. Of msgspec it needs a class with fields."""
 
     class Struct(SimpleNamespace):
         def __init_subclass__(cls, **options: Any) -> None: ...
 
-    msgspec = ModuleType("msgspec")
-    msgspec.Struct = Struct  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "msgspec", msgspec)
-    spec = importlib.util.spec_from_file_location("sglang_api_types", sglang / "api" / "v1" / "api_types.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "sglang_api_types", module)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(sglang / "api" / "v1" / "api_types.py", monkeypatch, {"msgspec": {"Struct": Struct}})
 
 
 def test_the_version_is_the_one_that_was_read(sglang: Path) -> None:

@@ -47,13 +47,15 @@ def test_every_key_exists_and_takes_our_value(tensorrt: Path, tmp_path: Path, le
     speculative = written.pop("speculative_config")
     general = fields_of(args, "BaseLlmArgs", "TorchLlmArgs")
     assert "speculative_config" in general
-    for declared, values in (
-        (general, written),
-        (fields_of(args, "DecodingBaseConfig", "DraftTargetDecodingConfig"), speculative),
-    ):
-        assert [] == sorted(set(values) - set(declared))
-        wrong = {name: declared[name].annotation for name, value in values.items() if not _takes(declared[name], value)}
-        assert {} == wrong
+    _check_keys(general, written)
+    _check_keys(fields_of(args, "DecodingBaseConfig", "DraftTargetDecodingConfig"), speculative)
+
+
+def _check_keys(declared: dict[str, Declared], values: dict[str, Any]) -> None:
+    assert [] == sorted(set(values) - set(declared))
+    assert {} == {
+        name: declared[name].annotation for name, value in values.items() if not _takes(declared[name], value)
+    }
 
 
 def test_every_key_of_a_head_exists(tensorrt: Path, tmp_path: Path) -> None:
@@ -61,15 +63,8 @@ def test_every_key_of_a_head_exists(tensorrt: Path, tmp_path: Path) -> None:
     args = tensorrt / "llmapi" / "llm_args.py"
     written = for_tensorrt.llm_options(_head(tmp_path))
     speculative = written.pop("speculative_config")
-    for classes, values in (
-        (("BaseLlmArgs", "TorchLlmArgs"), written),
-        (("DecodingBaseConfig", "EagleDecodingConfig", "Eagle3DecodingConfig"), speculative),
-    ):
-        declared = fields_of(args, *classes)
-        assert [] == sorted(set(values) - set(declared))
-        assert {} == {
-            name: declared[name].annotation for name, value in values.items() if not _takes(declared[name], value)
-        }
+    _check_keys(fields_of(args, "BaseLlmArgs", "TorchLlmArgs"), written)
+    _check_keys(fields_of(args, "DecodingBaseConfig", "EagleDecodingConfig", "Eagle3DecodingConfig"), speculative)
 
 
 def test_its_model_has_the_tensors_of_the_head(tensorrt: Path, tmp_path: Path) -> None:

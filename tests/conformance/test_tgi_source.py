@@ -3,11 +3,9 @@
 TGI is in no package index, so its directory is named by hand: TGI_SOURCE=.../server/text_generation_server of a checkout.
 """
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -16,11 +14,11 @@ from safetensors import safe_open
 from torch import nn
 
 from pipeline.drafts.kinds import MEDUSA
-from tests.conformance.sources import source, strings_of
+from tests.conformance.sources import module_of, source, strings_of
 from tests.heads import medusa_draft, write_medusa
 from tests.unit.export.test_heads import exported, head_plan, saved_target
 
-HEADS = 3
+HEADS, PACKAGE = 3, "text_generation_server"
 
 
 @pytest.fixture(scope="module")
@@ -68,19 +66,6 @@ class OutputLayer:
         return nn.Identity()
 
 
-def _module(path: Path, monkeypatch: pytest.MonkeyPatch, parts: dict[str, dict[str, Any]]) -> Any:
-    for name, content in parts.items():
-        module = ModuleType(f"text_generation_server.{name}")
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    spec = importlib.util.spec_from_file_location(f"tgi_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
 @pytest.mark.parametrize("layers", [1, 2])
 def test_its_own_heads_compute_the_exported_ones(
     tgi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: int
@@ -91,20 +76,23 @@ def test_its_own_heads_compute_the_exported_ones(
     head = write_medusa(tmp_path / "head", draft := medusa_draft(target, heads=HEADS, layers=layers))
     tensors, config = exported(head_plan(tmp_path, head, MEDUSA, "tgi", hub=True), tmp_path / "out")
     monkeypatch.setattr(Linear, "used", [])
-    medusa = _module(
+    medusa = module_of(
         tgi / "layers" / "medusa.py",
         monkeypatch,
         {
-            "utils.speculate": {"get_speculate": lambda: HEADS},
-            "layers.linear": {"FastLinear": Linear},
-            "layers.tensor_parallel": {"TensorParallelHead": OutputLayer, "TensorParallelColumnLinear": None},
+            f"{PACKAGE}.utils.speculate": {"get_speculate": lambda: HEADS},
+            f"{PACKAGE}.layers.linear": {"FastLinear": Linear},
+            f"{PACKAGE}.layers.tensor_parallel": {
+                "TensorParallelHead": OutputLayer,
+                "TensorParallelColumnLinear": None,
+            },
         },
     )
     parts = {"MedusaHeadV1": medusa.MedusaHeadV1, "MedusaHeadV2": None}
-    chooser = _module(
+    chooser = module_of(
         tgi / "layers" / "speculative.py",
         monkeypatch,
-        {"layers.medusa": parts, "layers.mlp": {"MLPSpeculatorHead": None}},
+        {f"{PACKAGE}.layers.medusa": parts, f"{PACKAGE}.layers.mlp": {"MLPSpeculatorHead": None}},
     )
     place = SimpleNamespace(speculator={"path": tmp_path / "out", "model_paths": ["medusa_lm_head.safetensors"]})
     model = chooser.SpeculativeHead.load(place, "lm_head", Weights())
