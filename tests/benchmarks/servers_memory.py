@@ -35,8 +35,9 @@ def main() -> None:
 
 def _build(place: Path, count: int) -> None:
     """A pair artifact and a corpus artifact, as their stages write them; every tenth prompt is for the examination."""
-    (place / "pair" / "tokenizer").mkdir(parents=True)
-    (place / "pair" / "tokenizer" / "tokenizer.json").write_text("{}")
+    from tests.fakes import tiny_tokenizer
+
+    tiny_tokenizer(VOCABULARY).save_pretrained(place / "pair" / "tokenizer")
     (place / "corpus").mkdir()
     build_prompts(place / "corpus", count, VOCABULARY)
 
@@ -70,6 +71,7 @@ def _generate(place: Path, url: str, count: int) -> dict[str, float]:
     from pipeline.running.served_input import identify_target
     from stages.generate import run
     from tests.contexts import stage_context
+    from tests.pairs import pair_facts
 
     config = Config.model_validate(
         {
@@ -89,7 +91,7 @@ def _generate(place: Path, url: str, count: int) -> dict[str, float]:
             "promote": {"target_name": "memory"},
         }
     )
-    facts = {"vocabulary": VOCABULARY, "stop_tokens": [EOS], "served": identify_target(config, []).facts()}
+    facts = pair_facts(vocabulary=VOCABULARY, stop_tokens=[EOS], served=identify_target(config, []).facts())
     (place / "pair" / "pair.json").write_text(json.dumps(facts))
     (place / "out").mkdir()
     context = stage_context(
