@@ -20,15 +20,12 @@ NAME = "gpu_waits"
 def main() -> None:
     path = RESULTS / f"{NAME}.json"
     before = json.loads(path.read_text())["figure"]["before"] if path.exists() else None
-    write(NAME, f"python -m tests.benchmarks {NAME}", {"before": before, "now": measure()})
-
-
-def measure() -> dict[str, Any]:
-    """Waits a round, a training step and a token of sampled generation, and kernels a round."""
-    return {"rounds": _rounds(), "training": _training(), "generation": _generation()}
+    now = {"rounds": _rounds(), "training": _training(), "generation": _generation()}
+    write(NAME, f"python -m tests.benchmarks {NAME}", {"before": before, "now": now})
 
 
 def _rounds() -> list[dict[str, Any]]:
+    """Waits and kernels a round."""
     from pipeline.drafts.plain import PlainDraft
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
@@ -63,6 +60,7 @@ def _rounds() -> list[dict[str, Any]]:
 
 
 def _training() -> dict[str, float]:
+    """Waits a step."""
     from tests.device import pretend
     from tests.integration.trained import SETTINGS, trained
 
@@ -76,6 +74,7 @@ def _training() -> dict[str, float]:
 
 
 def _generation() -> dict[str, float]:
+    """Waits a token of sampled generation."""
     from pipeline.generation.completion_plan import CompletionRequest
     from pipeline.generation.generate import generate_completions
     from pipeline.speculation.settings import Sampling

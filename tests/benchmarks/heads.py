@@ -195,29 +195,12 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         "draft of 1B are measured; those of heads are the time in which the card reads their weights, a lower bound. Medusa "
         "drafts greedily.\n"
     )
-    batches = " | ".join(f"T=1, batch {batch} | T=0" for batch in card["batches"])
-    yield f"| draft | optimizer | rate | parameters | tokens per target call, T=1 | T=0 | s per step | {batches} |"
-    yield "|---" * (7 + 2 * len(card["batches"])) + "|"
-    for row in figure["drafts"]:
-        calls = row["tokens_per_target_call"]
-        speedups = _speedups(row, card)
-        shown = [interval(one, 2) for one in (calls["1"], calls["0"])]
-        yield (
-            f"| {row['draft']} | {row['optimizer']} | {row['learning_rate']:.2g} | {row['parameters']:,} | {' | '.join(shown)} | "
-            f"{row['step_seconds']:.2f} | {' | '.join(speedups)} |"
-        )
+    yield from _kinds(figure["drafts"], card, True)
     second = figure["second_pair"]
     yield (
         f"\nThe benchmarks' target (`reference_pair.yaml`), trained in the same way; {second[0]['prompts']} prompts.\n"
     )
-    yield f"| draft | optimizer | rate | parameters | tokens per target call, T=1 | T=0 | {batches} |"
-    yield "|---" * (6 + 2 * len(card["batches"])) + "|"
-    for row in second:
-        shown = [interval(row["tokens_per_target_call"][temperature], 2) for temperature in ("1", "0")]
-        yield (
-            f"| {row['draft']} | {row['optimizer']} | {row['learning_rate']:.2g} | {row['parameters']:,} | {' | '.join(shown)} | "
-            f"{' | '.join(_speedups(row, card))} |"
-        )
+    yield from _kinds(second, card, False)
     yield "\n### Examining a kind against decoding with it\n"
     yield (
         f"{PROMPTS} completions at temperature 0, fp32: gamma 1 to {GAMMA} examined, gamma {GAMMA} decoded, one request at a "
@@ -227,6 +210,21 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, found in figure["examination"].items():
         yield f"| {name} | {found['examination']:.2f} | {found['decoding']:.1f} | {found['ratio']:.0f} |"
+
+
+def _kinds(rows: Sequence[dict[str, Any]], card: dict[str, Any], timed: bool) -> Iterator[str]:
+    """`timed`: with the seconds of a training step."""
+    batches = " | ".join(f"T=1, batch {batch} | T=0" for batch in card["batches"])
+    seconds = "s per step | " if timed else ""
+    yield f"| draft | optimizer | rate | parameters | tokens per target call, T=1 | T=0 | {seconds}{batches} |"
+    yield "|---" * (6 + timed + 2 * len(card["batches"])) + "|"
+    for row in rows:
+        calls = " | ".join(interval(row["tokens_per_target_call"][temperature], 2) for temperature in ("1", "0"))
+        seconds = f"{row['step_seconds']:.2f} | " if timed else ""
+        yield (
+            f"| {row['draft']} | {row['optimizer']} | {row['learning_rate']:.2g} | {row['parameters']:,} | {calls} | "
+            f"{seconds}{' | '.join(_speedups(row, card))} |"
+        )
 
 
 def _speedups(row: dict[str, Any], card: dict[str, Any]) -> list[str]:

@@ -5,7 +5,6 @@ loads with noise of 2%; costs are fitted to it, and replicas are planned for a r
 requests that are simulated on the known costs, step by step, meet the p95; beside it is that of the formula with the known costs.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -171,14 +170,13 @@ def _summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def main(servers: int = _SERVERS) -> None:
+def main() -> None:
     found = []
     # Torch, if it was imported, has started threads, which a fork would lose.
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        for one in pool.map(partial(case, requests=_REQUESTS), range(servers)):
+        for one in pool.map(partial(case, requests=_REQUESTS), range(_SERVERS)):
             found += one
-            print(one, flush=True)
-    figure = {**_summary(found), "servers": servers, "requests": _REQUESTS, "noise": _NOISE, "found": found}
+    figure = {**_summary(found), "servers": _SERVERS, "requests": _REQUESTS, "noise": _NOISE, "found": found}
     write("replica_plans", "python -m tests.benchmarks replica_plans", figure)
 
 
@@ -203,7 +201,3 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         f"no number is enough with it: {figure['no_end']}; they are not in the widths. "
         "That a target is impossible is told by the formula."
     )
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))

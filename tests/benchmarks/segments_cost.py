@@ -18,26 +18,23 @@ _DRAFTS = {
 
 
 def main() -> None:
-    write("segments_cost", "python -m tests.benchmarks segments_cost", measure())
-
-
-def measure(completions: int = _COMPLETIONS, turns: int = _TURNS) -> dict[str, Any]:
     """By draft: median seconds of the examination, and the ratio of each turn."""
     from tests.benchmarks.evaluator_memory import build, examine
 
     with tempfile.TemporaryDirectory() as made:
         plain, labelled = Path(made) / "plain", Path(made) / "labelled"
         plain.mkdir()
-        build(plain, completions)
+        build(plain, _COMPLETIONS)
         shutil.copytree(plain, labelled)
         _label(labelled)
         for place in (plain, labelled):  # once for what is built at first use
             examine(place)
         rows = {}
         for name, shape in _DRAFTS.items():
-            pairs = [tuple(examine(place, *shape)["seconds"] for place in (plain, labelled)) for _ in range(turns)]
+            pairs = [tuple(examine(place, *shape)["seconds"] for place in (plain, labelled)) for _ in range(_TURNS)]
             rows[name] = _row(pairs)
-    return {"completions": completions, "turns": turns, "rows": rows}
+    figure = {"completions": _COMPLETIONS, "turns": _TURNS, "rows": rows}
+    write("segments_cost", "python -m tests.benchmarks segments_cost", figure)
 
 
 def _row(pairs: list[tuple[float, ...]]) -> dict[str, Any]:

@@ -30,24 +30,24 @@ def main() -> None:
     write("servers", "python -m tests.benchmarks servers", {"throughput": throughput(), "faults": faults()})
 
 
-def throughput(pairs: int = PAIRS, count: int = PROMPTS) -> dict[str, Any]:
+def throughput() -> dict[str, Any]:
     """Completions a second by 1 and by 4 endpoints, in turns."""
     found: dict[int, list[float]] = {1: [], 4: []}
     with in_processes(4, "--latency", str(LATENCY)) as servers:
-        for _ in range(pairs):
+        for _ in range(PAIRS):
             for number, rates in found.items():
-                rates.append(count / asyncio.run(_seconds(servers[:number], count)))
+                rates.append(PROMPTS / asyncio.run(_seconds(servers[:number])))
     ratios = [four / one for one, four in zip(found[1], found[4], strict=True)]
     return {
         "latency_s": LATENCY,
         "concurrency": CONCURRENCY,
-        "completions": count,
+        "completions": PROMPTS,
         "per_second": {str(number): statistics.median(rates) for number, rates in found.items()},
         "ratio": {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)},
     }
 
 
-async def _seconds(servers: Sequence[StandIn], count: int) -> float:
+async def _seconds(servers: Sequence[StandIn]) -> float:
     """Of a generation, without the questions before it."""
     from pipeline.generation.completion_plan import plan_completions
     from pipeline.generation.served import generate_by_servers
@@ -61,17 +61,17 @@ async def _seconds(servers: Sequence[StandIn], count: int) -> float:
     with tempfile.TemporaryDirectory() as out:
         async with connect(config, identity, VOCABULARY, quiet()) as (target, abilities):
             served = Served(target, abilities, identity, config.logprobs, VOCABULARY, [EOS])
-            requests = plan_completions(some_prompts(count), Sampling())
+            requests = plan_completions(some_prompts(PROMPTS), Sampling())
             began = time.perf_counter()
             await generate_by_servers(served, requests, settings_of(Sampling(), shard=256), Path(out), quiet())
             return time.perf_counter() - began
 
 
-def faults(injected: int = INJECTED, seed: int = 0) -> dict[str, Any]:
+def faults() -> dict[str, Any]:
     """What is stored while two of three endpoints fail in all ways; each generation is run again until it ends well."""
     counts, found = Counter[str](), Counter[str]()
-    rng, round_ = random.Random(seed), 0
-    while sum(counts.values()) < injected:
+    rng, round_ = random.Random(0), 0
+    while sum(counts.values()) < INJECTED:
         with ExitStack() as stack:
             servers = [stack.enter_context(running(StandIn())) for _ in range(3)]
             found.update(_round(servers, rng, counts, greedily=round_ % 2 == 0))

@@ -33,25 +33,22 @@ REPEATS = 3
 
 
 def main() -> None:
-    write("spread", "python -m tests.benchmarks spread", measure())
-
-
-def measure(repeats: int = REPEATS) -> dict[str, Any]:
     """Seconds for all shards with one worker and with two, in turns; milliseconds of a part without work."""
     seconds: dict[int, list[float]] = {1: [], 2: []}
-    for _ in range(repeats):
+    for _ in range(REPEATS):
         for workers, times in seconds.items():
             times.append(_generate(workers))
     medians = {workers: statistics.median(times) for workers, times in seconds.items()}
-    return {
+    figure = {
         "shards": SHARDS,
         "completions": SHARDS * SHARD,
         "seconds_one": medians[1],
         "seconds_two": medians[2],
         "times": medians[1] / medians[2],
         "milliseconds_a_shard": 1e3 * _empty() / EMPTY,
-        "repeats": repeats,
+        "repeats": REPEATS,
     }
+    write("spread", "python -m tests.benchmarks spread", figure)
 
 
 def _context(root: Path, workers: int) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.benchmarks.figures import ROOT, write
-from tests.benchmarks.threads import computing, environment
+from tests.benchmarks.threads import environment, quiet_and_busy
 
 _TURNS = 5
 _PASSES = """
@@ -38,13 +38,8 @@ _THREADS = {"one thread": 1, "all threads": 2, "chosen": 0}
 
 
 def main() -> None:
-    times: dict[str, dict[str, list[list[float]]]] = {name: {"quiet": [], "busy": []} for name in _THREADS}
-    for _ in range(_TURNS):
-        for name, always in _THREADS.items():
-            times[name]["quiet"].append(_milliseconds(always))
-        with computing():
-            for name, always in _THREADS.items():
-                times[name]["busy"].append(_milliseconds(always))
+    ways = {name: lambda always=always: _milliseconds(always) for name, always in _THREADS.items()}
+    times = quiet_and_busy(ways, _TURNS)
     figure = {
         name: {
             state: [statistics.median(column) for column in zip(*turns, strict=True)] for state, turns in found.items()

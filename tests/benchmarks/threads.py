@@ -6,12 +6,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from tests.benchmarks.figures import ROOT, UNDERSTUDY, write
 
+T = TypeVar("T")
 _TURNS = 5
 _DEFAULT_SPIN = "300000"  # libgomp's own number where no OMP_WAIT_POLICY is set
 _OURS: dict[str, str] = {}
@@ -45,20 +47,24 @@ def main() -> None:
     write("threads", "python -m tests.benchmarks threads", figure)
 
 
-def _measure(work: Any, settings: Mapping[str, Mapping[str, str]], busy: tuple[str, ...] | None = None) -> Any:
-    """Median seconds by setting, quiet and beside two computing threads; settings alternate."""
-    times: dict[str, dict[str, list[float]]] = {name: {"quiet": [], "busy": []} for name in settings}
-    for _ in range(_TURNS):
-        for name, setting in settings.items():
-            times[name]["quiet"].append(work(setting))
+def _measure(work: Any, settings: Mapping[str, Mapping[str, str]], busy: Sequence[str] = ()) -> Any:
+    """Median seconds by setting, quiet and beside two computing threads: those named, or all."""
+    times = quiet_and_busy({name: partial(work, own) for name, own in settings.items()}, _TURNS, busy)
+    return {name: {state: statistics.median(some) for state, some in found.items()} for name, found in times.items()}
+
+
+def quiet_and_busy(
+    ways: Mapping[str, Callable[[], T]], turns: int, busy: Sequence[str] = ()
+) -> dict[str, dict[str, list[T]]]:
+    """What each way gives in each turn, on a quiet machine and beside two computing threads; ways alternate."""
+    times: dict[str, dict[str, list[T]]] = {name: {} for name in ways}
+    for _ in range(turns):
+        for name, way in ways.items():
+            times[name].setdefault("quiet", []).append(way())
         with computing():
-            for name, setting in settings.items():
-                if busy is None or name in busy:
-                    times[name]["busy"].append(work(setting))
-    return {
-        name: {state: statistics.median(values) for state, values in found.items() if values}
-        for name, found in times.items()
-    }
+            for name in busy or ways:
+                times[name].setdefault("busy", []).append(ways[name]())
+    return times
 
 
 def environment(setting: Mapping[str, str]) -> dict[str, str]:

@@ -23,20 +23,17 @@ _STEPS, _TURNS = (2, 8), 3
 
 
 def main() -> None:
-    write("training_processes", "python -m tests.benchmarks training_processes", measure())
-
-
-def measure(turns: int = _TURNS) -> dict[str, Any]:
     """By number of processes, the median tokens a second over turns; and the median ratio within a turn."""
-    found = [{count: _turn(count) for count in (1, 2)} for _ in range(turns)]
-    return {
+    found = [{count: _turn(count) for count in (1, 2)} for _ in range(_TURNS)]
+    figure = {
         "parameters": found[0][1]["parameters"],
         "tokens_per_second": {
             str(count): median(turn[count]["tokens_per_second"] for turn in found) for count in (1, 2)
         },
         "ratio": median(turn[2]["tokens_per_second"] / turn[1]["tokens_per_second"] for turn in found),
-        "turns": turns,
+        "turns": _TURNS,
     }
+    write("training_processes", "python -m tests.benchmarks training_processes", figure)
 
 
 def _turn(count: int) -> dict[str, float]:

@@ -37,10 +37,6 @@ Rule = Callable[[Traffic, Predictions, int], list[int]]  # also the first scrape
 
 
 def main() -> None:
-    write("watch_alarms", "python -m tests.benchmarks watch_alarms", measure())
-
-
-def measure(years: int = _YEARS, repeats: int = _REPEATS) -> dict[str, Any]:
     """By domains, by requests a scrape and by rule: alarms of so many years without a change, and the delays of true falls."""
     lengths = answer_lengths(DATA)
     domains = {"examined": _EXAMINED, "wide": _WIDE}
@@ -55,7 +51,7 @@ def measure(years: int = _YEARS, repeats: int = _REPEATS) -> dict[str, Any]:
                 "delays": {},
             }
             row["alarms_high"] = 0
-            for _ in range(years):
+            for _ in range(_YEARS):
                 found = traffic(rng, rates, lengths, requests, 365)
                 row.setdefault("drafts", float(found.drafts.mean()))
                 predicted = _predicted(found)
@@ -65,13 +61,14 @@ def measure(years: int = _YEARS, repeats: int = _REPEATS) -> dict[str, Any]:
                 for rule in ("window", "cusum", "threshold"):
                     row["alarms"][rule] += len(RULES[rule](found, predicted, 0))
             for fall in _FALLS:
-                row["delays"][f"{fall:g}"] = _delays(rng, rates, lengths, requests, fall, "all", repeats)
+                row["delays"][f"{fall:g}"] = _delays(rng, rates, lengths, requests, fall, "all")
             row["later"] = {
-                f"{fall:g}": _delays(rng, rates, lengths, requests, fall, "later", repeats, ["sequential"])
+                f"{fall:g}": _delays(rng, rates, lengths, requests, fall, "later", ["sequential"])
                 for fall in _FALLS[1:]
             }
             rows.append(row)
-    return {"years": years, "repeats": repeats, "domains": domains, "rows": rows}
+    figure = {"years": _YEARS, "repeats": _REPEATS, "domains": domains, "rows": rows}
+    write("watch_alarms", "python -m tests.benchmarks watch_alarms", figure)
 
 
 def _delays(
@@ -81,12 +78,11 @@ def _delays(
     requests: float,
     fall: float,
     fall_of: Literal["all", "later"],
-    repeats: int,
     rules: Sequence[str] = (),
 ) -> dict[str, dict[str, float | None]]:
     """By rule: the median hours and draft tokens from a fall to its alarm; None where most falls were not found."""
     late: dict[str, list[tuple[float, float]]] = {rule: [] for rule in rules or RULES}
-    for _ in range(repeats):
+    for _ in range(_REPEATS):
         at = int(rng.integers(2 * _WEEK * PER_DAY, 3 * _WEEK * PER_DAY))
         found = traffic(rng, rates, lengths, requests, 3 * _WEEK + _PATIENCE, fall, at, fall_of)
         for rule in late:

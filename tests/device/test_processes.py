@@ -15,7 +15,7 @@ import torch.distributed as dist
 from pipeline.config.distill import LoraConfig
 from pipeline.distillation.processes import number
 from tests.device.on_device import APART, DEVICE, ON_GPU, environment
-from tests.integration.trained import SETTINGS, flat, in_processes, trained
+from tests.integration.trained import SETTINGS, Killed, flat, in_processes, killed_before_the_last_examination, trained
 
 pytestmark = pytest.mark.skipif(ON_GPU and torch.cuda.device_count() < 2, reason="there is one GPU")
 
@@ -50,20 +50,9 @@ def _there(name: str, work: Path, shard: bool, **options: Any) -> list[Any]:
     )
 
 
-class _Killed(Exception):
-    pass
-
-
 def _killed_and_resumed(name: str, work: Path, shard: bool) -> list[Any]:
-    asked = list[int]()
-
-    def killed() -> None:
-        asked.append(1)
-        if len(asked) == 3:  # before the last step is examined
-            raise _Killed
-
-    with pytest.raises(_Killed):
-        _there(name, work, shard, before=killed)
+    with pytest.raises(Killed):
+        _there(name, work, shard, before=killed_before_the_last_examination())
     return _there(name, work, shard)
 
 

@@ -10,7 +10,15 @@ import torch
 from pipeline.config.distill import LoraConfig
 from pipeline.distillation.losses import LOSSES
 from tests.device.on_device import APART, DEVICE, ON_GPU, waits
-from tests.integration.trained import SETTINGS, flat, rows_of, train, trained
+from tests.integration.trained import (
+    SETTINGS,
+    Killed,
+    flat,
+    killed_before_the_last_examination,
+    rows_of,
+    train,
+    trained,
+)
 
 ROWS = 7
 
@@ -62,24 +70,13 @@ def _losses(log: list[dict[str, Any]]) -> list[float]:
     return [entry["loss"] for entry in log if "loss" in entry]
 
 
-class _Killed(Exception):
-    pass
-
-
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_a_killed_training_goes_on_bit_for_bit(optimizer: Any, tmp_path: Path) -> None:
     """Weights, log and the order of rows are those of a training that was not killed, on the same device."""
     settings = SETTINGS.model_copy(update={"optimizer": optimizer})
     whole = trained(settings, ROWS, tmp_path / "whole", prepared=_there)
-    asked = list[int]()
-
-    def killed() -> None:
-        asked.append(1)
-        if len(asked) == 3:  # before the last step is examined
-            raise _Killed
-
-    with pytest.raises(_Killed):
-        trained(settings, ROWS, tmp_path / "killed", prepared=_there, before=killed)
+    with pytest.raises(Killed):
+        trained(settings, ROWS, tmp_path / "killed", prepared=_there, before=killed_before_the_last_examination())
     assert whole == trained(settings, ROWS, tmp_path / "killed", prepared=_there)
 
 

@@ -84,6 +84,22 @@ def train(
     return model, log
 
 
+class Killed(Exception):
+    """In the middle of a training."""
+
+
+def killed_before_the_last_examination() -> Callable[[], None]:
+    """For `before` of a training with SETTINGS."""
+    asked = list[int]()
+
+    def killed() -> None:
+        asked.append(1)
+        if len(asked) == 3:
+            raise Killed
+
+    return killed
+
+
 def trained(
     settings: DistillConfig,
     rows: int,

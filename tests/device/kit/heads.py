@@ -1,34 +1,25 @@
 """Part 7: EAGLE-3 and Medusa heads of full size: what a round of them costs, how fast they are examined, and their training."""
 
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
-from pipeline.config.distill import DistillConfig
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.pair import HeadShape
-from pipeline.distillation import trainer
 from pipeline.distillation.trained_head import TrainedHead
-from pipeline.distillation.weighted_completions import WeightedCompletions
 from pipeline.drafts.eagle3 import Eagle3Draft
 from pipeline.drafts.eagle3_model import Eagle3Model
 from pipeline.drafts.made_heads import new_head
 from pipeline.drafts.medusa import MedusaDraft
-from pipeline.examination.examiner import AcceptanceSummary, Examiner
-from pipeline.progress import Progress
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.settings import Sampling
 from pipeline.speculation.target_states import TargetStates
 from tests.device.kit.decoding import PROMPT, phases_of
 from tests.device.kit.models import Setup, parameters
-from tests.device.kit.passes import tokens_a_second
-from tests.device.kit.training import BATCH, STEPS, Clock, completions, peak_memory, reset_peak
-from tests.fakes import tiny_tokenizer
+from tests.device.kit.passes import examination
+from tests.device.kit.training import BATCH, Clock, completions, distill, peak_memory
 
 TARGET, GAMMA = "Qwen3-8B", 3
 SHAPES = {"eagle3": HeadShape(kind="eagle3"), "medusa": HeadShape(kind="medusa", places=GAMMA)}
@@ -75,49 +66,14 @@ def _decoding(setup: Setup, target: Any, kind: str) -> dict[str, Any]:
 
 
 def _examination(setup: Setup, target: Any, kind: str) -> dict[str, Any]:
-    draft, rows = _draft(setup, target, kind), completions(setup, TARGET)
-    examiner = Examiner(Sampling(), EvaluateConfig(max_gamma=5))
-
-    def run() -> int:
-        list(examiner.counts(draft, rows))
-        return sum(len(row.prompt) + len(row.tokens) for row in rows)
-
-    reset_peak(setup)
-    return {"tokens_per_second": tokens_a_second(setup, run), **peak_memory(setup)}
+    return examination(setup, _draft(setup, target, kind), TARGET, EvaluateConfig(max_gamma=5))
 
 
 def _training(setup: Setup, target: Any, kind: str) -> dict[str, Any]:
     """Seconds of a step with the target's pass in it, and peak memory with the target."""
     head = _head(setup, target, kind, torch.float32).requires_grad_(True)
-    model, clock, made = TrainedHead(head, TargetStates(target), GAMMA), Clock(setup), trainer._trainer
-    settings = DistillConfig(
-        optimizer="adamw",
-        bf16=None if setup.device.type == "cuda" else False,
-        max_steps=STEPS,
-        batch=BATCH,
-        learning_rate=1e-5,
-        evaluate_every=STEPS,
-        save_every=STEPS,
-        compile=setup.device.type == "cuda",
-    )
-    rows = completions(setup, TARGET)
-
-    def with_clock(*args: Any) -> Any:
-        found = made(*args)
-        found.add_callback(clock)
-        return found
-
-    with tempfile.TemporaryDirectory(dir=setup.work) as work, patch.object(trainer, "_trainer", with_clock):
-        trainer.distill(
-            model,
-            tiny_tokenizer(),
-            WeightedCompletions(rows, setup.vocabulary(TARGET)),
-            settings,
-            seed=0,
-            work=Path(work),
-            examine=lambda model: AcceptanceSummary(0.5, 1.0),
-            progress=Progress(terminal=False),
-        )
+    clock, rows = Clock(setup), completions(setup, TARGET)
+    distill(setup, TrainedHead(head, TargetStates(target), GAMMA), TARGET, rows, clock, optimizer="adamw")
     tokens = BATCH * (len(rows[0].prompt) + rows[0].length)
     step = clock.seconds_a_step
     return {"seconds_a_step": step, "tokens_per_second": tokens / step, **peak_memory(setup)}

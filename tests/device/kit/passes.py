@@ -13,6 +13,7 @@ from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_plan import plan_completions
 from pipeline.generation.generate import generate_completions
 from pipeline.models.devices import synchronize
+from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling
 from tests.device.kit.models import Setup, parameters
 from tests.device.kit.training import completions, peak_memory, peaks_of, reset_peak
@@ -40,18 +41,22 @@ def tokens_a_second(setup: Setup, run: Callable[[], int]) -> float:
     return float(np.median(speeds))
 
 
-def _examination(setup: Setup, name: str) -> dict[str, Any]:
-    draft = PlainDraft(setup.model(name), setup.vocabulary(name))
-    rows = completions(setup, name)
-    examiner = Examiner(Sampling(), EvaluateConfig())
+def examination(setup: Setup, draft: LoadedDraft, name: str, settings: EvaluateConfig) -> dict[str, Any]:
+    """Tokens a second, and peak memory. `name`: the shape whose vocabulary the rows have."""
+    rows, examiner = completions(setup, name), Examiner(Sampling(), settings)
 
     def run() -> int:
         list(examiner.counts(draft, rows))
         return sum(len(row.prompt) + len(row.tokens) for row in rows)
 
     reset_peak(setup)
-    speed, weights = tokens_a_second(setup, run), parameters(draft.model)
-    found = {"tokens_per_second": speed, "vocabulary": setup.vocabulary(name), **peak_memory(setup)}
+    return {"tokens_per_second": tokens_a_second(setup, run), **peak_memory(setup)}
+
+
+def _examination(setup: Setup, name: str) -> dict[str, Any]:
+    draft = PlainDraft(setup.model(name), setup.vocabulary(name))
+    found: dict[str, Any] = {"vocabulary": setup.vocabulary(name), **examination(setup, draft, name, EvaluateConfig())}
+    speed, weights = found["tokens_per_second"], parameters(draft.model)
     if (peaks := peaks_of(setup)) is not None:
         found["share_of_peak"] = 2 * weights * speed / peaks[0]
     return found

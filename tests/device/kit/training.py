@@ -136,43 +136,55 @@ def _ours(optimizer: str, loss: str, compiled: bool = True) -> Train:
     """`compiled`: as trainings on a GPU are from 200 steps on."""
 
     def train(setup: Setup, name: str, steps: int, clock: Clock) -> int:
-        from pipeline.distillation import trainer
-        from pipeline.distillation.weighted_completions import WeightedCompletions
-
-        settings = DistillConfig(
-            loss=loss,  # type: ignore[arg-type]
-            optimizer=optimizer,  # type: ignore[arg-type]
-            bf16=None if setup.device.type == "cuda" else False,
-            max_steps=steps,
-            batch=BATCH,
-            learning_rate=1e-5,
-            evaluate_every=steps,
-            save_every=steps,
-            compile=compiled and setup.device.type == "cuda",
-        )
-        rows = completions(setup, name)
-        with tempfile.TemporaryDirectory(dir=setup.work) as work:
-            made = trainer._trainer
-
-            def with_clock(*args: Any) -> Any:
-                found = made(*args)
-                found.add_callback(clock)
-                return found
-
-            with patch.object(trainer, "_trainer", with_clock):
-                trainer.distill(
-                    setup.model(name, torch.float32),
-                    tiny_tokenizer(),
-                    WeightedCompletions(rows, setup.vocabulary(name)),
-                    settings,
-                    seed=0,
-                    work=Path(work),
-                    examine=lambda model: AcceptanceSummary(0.5, 1.0),
-                    progress=Progress(terminal=False),
-                )
+        rows, changes = completions(setup, name), {"loss": loss, "optimizer": optimizer}
+        distill(setup, setup.model(name, torch.float32), name, rows, clock, steps, compiled, **changes)
         return _tokens(rows, steps)
 
     return train
+
+
+def distill(
+    setup: Setup,
+    model: Any,
+    name: str,
+    rows: list[StoredCompletion],
+    clock: Clock,
+    steps: int = STEPS,
+    compiled: bool = True,
+    **changes: Any,
+) -> None:
+    """Train as `distill` does, with a clock; `name`: the shape whose vocabulary the rows have."""
+    from pipeline.distillation import trainer
+    from pipeline.distillation.weighted_completions import WeightedCompletions
+
+    on_card, made = setup.device.type == "cuda", trainer._trainer
+    settings = DistillConfig(
+        bf16=None if on_card else False,
+        max_steps=steps,
+        batch=BATCH,
+        learning_rate=1e-5,
+        evaluate_every=steps,
+        save_every=steps,
+        compile=compiled and on_card,
+        **changes,
+    )
+
+    def with_clock(*args: Any) -> Any:
+        found = made(*args)
+        found.add_callback(clock)
+        return found
+
+    with tempfile.TemporaryDirectory(dir=setup.work) as work, patch.object(trainer, "_trainer", with_clock):
+        trainer.distill(
+            model,
+            tiny_tokenizer(),
+            WeightedCompletions(rows, setup.vocabulary(name)),
+            settings,
+            seed=0,
+            work=Path(work),
+            examine=lambda model: AcceptanceSummary(0.5, 1.0),
+            progress=Progress(terminal=False),
+        )
 
 
 def _tokens(rows: list[StoredCompletion], steps: int) -> int:
