@@ -330,12 +330,6 @@ def counted(
     )
 
 
-def some_prompt(number: int, tokens: Sequence[int], split: str = "train", domain: str = "code") -> Prompt:
-    """A prompt that is a cluster and a conversation of its own."""
-    name = f"{number:016x}"
-    return Prompt(name, split, domain, number, tuple(tokens), text_id=name, conversation=name)
-
-
 def quiet() -> Progress:
     """Progress without a bar."""
     return Progress(terminal=False)

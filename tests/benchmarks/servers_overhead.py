@@ -73,11 +73,11 @@ async def _ours(pair: Any, url: str, listed: int, seed: int) -> float:
     from pipeline.generation.served_completion import Served
     from pipeline.servers.connect import connect, identify
     from pipeline.speculation.settings import Sampling
-    from tests.fakes import generation_settings, quiet, some_prompt
+    from tests.fakes import generation_settings, numbered_prompt, quiet
 
     rng = random.Random(seed)
     prompts = [
-        some_prompt(number, [rng.randrange(10, pair.vocabulary) for _ in range(INPUT)]) for number in range(PROMPTS)
+        numbered_prompt(number, [rng.randrange(10, pair.vocabulary) for _ in range(INPUT)]) for number in range(PROMPTS)
     ]
     config = ServerConfig.model_validate({"endpoints": [url], "logprobs": listed, "concurrency": CONCURRENCY})
     settings = generation_settings(

@@ -24,7 +24,7 @@ from pipeline.running.execution.spread import Spread
 from pipeline.running.parts import Part, Work
 from pipeline.speculation.settings import Sampling
 from tests.benchmarks.figures import write
-from tests.fakes import generation_settings, some_prompt, tiny_llama
+from tests.fakes import generation_settings, numbered_prompt, tiny_llama
 from tests.unit.running.execution.work import Squares, squares, work
 
 SHARDS, SHARD, TOKENS, VOCABULARY = 16, 16, 96, 512
@@ -66,7 +66,7 @@ def _context(root: Path, workers: int) -> Any:
 def _generate(workers: int) -> float:
     generator = np.random.default_rng(0)
     prompts = generator.integers(2, VOCABULARY, (SHARD * (SHARDS + workers), 16)).tolist()
-    requests = [CompletionRequest(some_prompt(number, ids), Sampling()) for number, ids in enumerate(prompts)]
+    requests = [CompletionRequest(numbered_prompt(number, ids), Sampling()) for number, ids in enumerate(prompts)]
     settings = generation_settings(sampling=Sampling(), max_new_tokens=TOKENS, batch=SHARD, shard=SHARD)
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)

@@ -25,7 +25,15 @@ from pipeline.models.loading import load_model
 from pipeline.models.saving import save_model
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.device.on_device import CLOSE, DEVICE, ON_GPU, there, waits
-from tests.fakes import generation_settings, quiet, saved_tiny_llama, some_prompt, tiny_llama, tiny_pair, tiny_tokenizer
+from tests.fakes import (
+    generation_settings,
+    numbered_prompt,
+    quiet,
+    saved_tiny_llama,
+    tiny_llama,
+    tiny_pair,
+    tiny_tokenizer,
+)
 
 VOCABULARY = 32
 SAMPLED = Sampling(0.9, top_k=20)
@@ -39,7 +47,9 @@ def pair() -> tuple[Any, Any]:
 def _prompts(count: int) -> list[Prompt]:
     generator = np.random.default_rng(0)
     return [
-        some_prompt(number, generator.integers(2, 32, 3 + number % 5).tolist(), ("train", "examination")[number % 2])
+        numbered_prompt(
+            number, generator.integers(2, 32, 3 + number % 5).tolist(), ("train", "examination")[number % 2]
+        )
         for number in range(count)
     ]
 

@@ -42,9 +42,9 @@ def _ours(target: Any, regime: Any, some: list[Any], batch: int, turn: int) -> f
     from pipeline.generation.completion_plan import plan_completions
     from pipeline.generation.generate import generate
     from pipeline.speculation.settings import Sampling
-    from tests.fakes import generation_settings, quiet, some_prompt
+    from tests.fakes import generation_settings, numbered_prompt, quiet
 
-    prompts = [some_prompt(int(item.id, 16), item.prompt.tolist()) for item in some]  # ids are digests
+    prompts = [numbered_prompt(int(item.id, 16), item.prompt.tolist()) for item in some]  # ids are digests
     config = regime.config.generate
     settings = generation_settings(
         sampling=Sampling(),

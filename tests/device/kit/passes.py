@@ -17,7 +17,7 @@ from pipeline.speculation.drafter import LoadedDraft
 from pipeline.speculation.settings import Sampling
 from tests.device.kit.models import Setup, parameters
 from tests.device.kit.training import completions, peak_memory, peaks_of, reset_peak
-from tests.fakes import generation_settings, some_prompt
+from tests.fakes import generation_settings, numbered_prompt
 
 REPEATS = 3
 
@@ -70,7 +70,7 @@ def _generation(setup: Setup, name: str, batch: int) -> dict[str, Any]:
         sampling=Sampling(), max_new_tokens=tokens, distribution_tokens=64, batch=batch, shard=batch, seed=0
     )
     ids = [tuple(generator.integers(2, vocabulary, 128).tolist()) for _ in range(batch)]
-    prompts = [some_prompt(number, own) for number, own in enumerate(ids)]
+    prompts = [numbered_prompt(number, own) for number, own in enumerate(ids)]
     requests = list(plan_completions(prompts, Sampling()))
 
     def ours() -> int:
