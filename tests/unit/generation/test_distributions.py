@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.generation.distributions import SparseDistribution, pack, sparsify, unpack
@@ -56,6 +56,9 @@ def test_drawn_tokens_estimate_every_probability_without_bias(law: str, count: i
     st.floats(0.0, 0.5),
     st.integers(0, 2),
 )
+@example(
+    [0.001, 0.545, 1.0, 0.001, 1.0, 0.001], 5, 0.5, 0
+)  # if what is not listed counted as listed, one would be there twice
 def test_of_listed_tokens_nothing_is_biased_or_kept_twice(
     weights: list[float], count: int, unlisted: float, foreign: int
 ) -> None:
