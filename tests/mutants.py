@@ -120,7 +120,7 @@ BREAKS = (
         "chat_json",
         "fields(RowFacts)",
         "fields(RowFacts)[:2]",
-        (UNIT + "corpus/test_prompt_spool.py", "-k", "come_back"),
+        (UNIT + "corpus/test_spooled_prompts.py", "-k", "come_back"),
     ),
     Break(
         "a request that continues a message is rendered as another",

@@ -80,8 +80,9 @@ def test_of_scored_prompts_the_share_is_exact() -> None:
 
 
 def test_shares_fill_a_batch_and_leave_examinations_whole() -> None:
-    """48 dev prompts need a share of a sixth, 20 steps between examinations round it to a fifth; a long training needs less."""
-    assert (0.2, 0.4) == _shares(load_config(SMOKE), forecast(load_config(SMOKE)))
+    """30 dev prompts need a share of four fifteenths, 20 steps between examinations round it to three tenths; a long training
+    needs less."""
+    assert (0.3, 0.6) == _shares(load_config(SMOKE), forecast(load_config(SMOKE)))
     long = load_config(SMOKE, ["distill.max_steps=4000", "distill.evaluate_every=100", "pair.reference.prompts=48000"])
     assert (0.01, 0.02) == _shares(long, forecast(long))
     on_policy = load_config(SMOKE, ["distill.on_policy={rounds: 1, max_steps: 20}", "pair.reference.prompts=48000"])
@@ -102,12 +103,12 @@ def test_a_small_run_is_the_same_loop() -> None:
     whole = load_config(SMOKE, ["tracking.uri=http://127.0.0.1:1", "distill.on_policy={rounds: 2, prompts: 100}"])
     small = scaled(whole, 0.1, 0.05)
 
-    assert (48, 3, 3) == (
+    assert (30, 2, 2) == (
         small.pair.reference.prompts,
         small.pair.reference.target.steps,
         small.pair.reference.draft.steps,
     )
-    assert (6, 2, 1) == (small.distill.max_steps, small.distill.evaluate_every, small.distill.save_every)
+    assert (4, 2, 1) == (small.distill.max_steps, small.distill.evaluate_every, small.distill.save_every)
     assert (2, 10) == (small.distill.on_policy.rounds, small.distill.on_policy.prompts)
     assert whole.generate == small.generate
     assert whole.corpus.splits == small.corpus.splits

@@ -329,7 +329,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="examination", file=EXAMINATION_FILE, valid=_json(profile_json(COUNTS)), read=_read_examination,
         covers=(
-            "pipeline/acceptance/schema:Profile", "pipeline/acceptance/schema:read_profile",
+            "pipeline/acceptance/schema:AcceptanceProfile", "pipeline/acceptance/schema:read_profile",
             "pipeline/store/row_files:read_head",
         ),
     ),
