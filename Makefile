@@ -58,7 +58,7 @@ $(VENV)/.developed: $(VENV)/.installed
 quickstart: $(VENV)/.installed  ## the whole loop on the reference pair, no GPU and no model hub (at most 4 minutes on 2 cores)
 	$(BIN)/understudy run configs/quickstart.yaml
 
-test: $(VENV)/.developed  ## unit and integration tests (about 5 minutes on 2 cores; it prints where they went)
+test: $(VENV)/.developed  ## unit and integration tests (7 minutes on 2 cores without AVX-512; it prints where they went)
 	$(PYTEST) $(PARALLEL) -p tests.budget --budget $(BUDGET) -m "not long" tests/unit tests/integration
 
 test-unit: $(VENV)/.developed  ## unit tests alone
