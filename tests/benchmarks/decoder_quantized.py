@@ -6,13 +6,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pipeline.config.quantize import QuantizedVariant
 from tests.benchmarks.decoder_real import ACCEPTANCE, PROMPT
 from tests.benchmarks.figures import write
 
 GAMMA, TOKENS, DRAWS, REPEATS = 5, 96, 3, 5
 _SPEEDUP_AIM, _OVER_BF16_AIM, _STRETCH = 2.5, 1.1, 3.0
 _SIZE_AIMS = {"int8": 0.51, "int4": 0.29}
-_NAMES = {"int8": "int8", "int4": "int4", "int4 without head": "int4"}
+_NAMES: dict[str, QuantizedVariant] = {"int8": "int8", "int4": "int4", "int4 without head": "int4"}
 
 
 def main() -> None:

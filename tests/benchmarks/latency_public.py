@@ -150,7 +150,8 @@ def _points(measured: Sequence[Measurement]) -> list[Measurement]:
     for point in range(point_R.max() + 1):
         same = [one for one, number in zip(measured, point_R, strict=True) if number == point]
         names = ("requests", "step_seconds", "tokens_per_step")
-        found.append(replace(same[0], **{name: float(np.mean([getattr(one, name) for one in same])) for name in names}))
+        means: dict[str, Any] = {name: float(np.mean([getattr(one, name) for one in same])) for name in names}
+        found.append(replace(same[0], **means))
     return found
 
 

@@ -68,7 +68,7 @@ def _measure() -> dict[str, Any]:
         }
 
 
-def _for_caps(jobs: list[Any]) -> dict[str, Any]:
+def _for_caps(jobs: list[Any]) -> dict[str, tuple[Any, Any, Any]]:
     """Linear costs with every kind of requests, and with identical output lengths, the hardest for the formula."""
     from pipeline.latency.load.workload import constant_acceptance_workload, make_traces
 
@@ -227,8 +227,8 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     yield "| requests | " + " | ".join(f"cap {cap}" for cap in CAPS) + " |"
     yield "|---|" + "---|" * len(CAPS)
     for name in dict.fromkeys(row["requests"] for row in figure["caps"]):
-        cells = [[row for row in figure["caps"] if (row["requests"], row["cap"]) == (name, cap)] for cap in CAPS]
-        yield f"| {_NAMES.get(name, name)} | {' | '.join(', '.join(_largest(cell)) for cell in cells)} |"
+        by_cap = [[row for row in figure["caps"] if (row["requests"], row["cap"]) == (name, cap)] for cap in CAPS]
+        yield f"| {_NAMES.get(name, name)} | {' | '.join(', '.join(_largest(rows)) for rows in by_cap)} |"
     all_ = figure["rows"] + figure["caps"]
     mean, p95 = (max(abs(row[name]) for row in all_) for name in ("mean_error", "p95_error"))
     regret = max(one["regret"] for one in figure["regrets"])

@@ -35,7 +35,7 @@ class ReferencePair:
 
         from pipeline.models.loading import load_model
 
-        return tuple(load_model(path, dtype, torch.device("cpu")) for path in (self.target, self.draft))  # type: ignore[return-value]
+        return tuple(load_model(path, dtype, torch.device("cpu")) for path in (self.target, self.draft))
 
 
 def bench_store() -> Path:

@@ -98,13 +98,14 @@ def case(seed: int, loads: Sequence[int] = _LOADS, requests: int = 0) -> list[di
     seconds = float(np.quantile(tokens_W, 0.95) * known.seconds(cap / 2, 0)) * random.uniform(0.9, 1.6)
     rate = float(cap / known.seconds(cap, 0) / tokens_W.mean()) * random.uniform(0.8, 8.0)
     goal = Goal(rate, 0.95, seconds)
-    plans = [{one.name: one for one in make_plan(workload, costs, cap, goal).options} for costs in (known, fitted)]
+    exact: Any = known  # in the place of `StepCosts`
+    plans = [{one.name: one for one in make_plan(workload, costs, cap, goal).options} for costs in (exact, fitted)]
     found = []
     for gamma in _GAMMAS:
         formula, planned = (one["none" if gamma == 0 else str(gamma)] for one in plans)
         true: dict[str, Any] = {"true": formula.replicas}
         if requests and formula.replicas is not None:
-            limit = server_capacity(workload, known, np.full(cap, gamma)).stability_limit
+            limit = server_capacity(workload, exact, np.full(cap, gamma)).stability_limit
             true = _simulated(
                 known, make_traces(workload, max(_GAMMAS)), gamma, goal, formula.replicas, limit, requests
             )

@@ -190,7 +190,7 @@ def _gain(counts: dict[str, list[Any]], ours: str, theirs: str, shift: int = 0) 
     def columns(seeds: Sequence[int]) -> tuple[Any, Any, Any, Any]:
         one = [counts[f"{ours} {seed}"] for seed in seeds]
         other = [counts[f"{theirs} {(seed + shift) % len(SEEDS)}"] for seed in seeds]
-        return tuple(  # type: ignore[return-value]
+        return tuple(
             np.sum([[getattr(item, name) for item in found] for found in side], axis=0, dtype=float)
             for side in (one, other)
             for name in ("accepted", "examined")

@@ -59,7 +59,8 @@ class Sweep:
 
 def _mean(same: Sequence[Measurement]) -> Measurement:
     names = ("requests", "step_seconds", "tokens_per_step")
-    return replace(same[0], **{name: float(np.mean([getattr(one, name) for one in same])) for name in names})
+    means: dict[str, Any] = {name: float(np.mean([getattr(one, name) for one in same])) for name in names}
+    return replace(same[0], **means)
 
 
 def our_sweep() -> Sweep:

@@ -134,7 +134,7 @@ def _pretrained(name: str, seed: int) -> Path:
         model, steps = reference.new_model(recipe.draft, recipe, tokenizer, seed + 1), recipe.draft.steps
         if name != _SCRATCH:
             tokens = reference._tokens(tokenizer, _documents())
-            training = reference.Training(_slug(name), tokens, steps, recipe.draft.learning_rate, seed + 1)
+            training = reference.ModelTraining(_slug(name), tokens, steps, recipe.draft.learning_rate, seed + 1)
             model = reference.train_model(model, training, recipe, torch.device("cpu"), Progress())
         save_model(model, directory)
         tokenizer.save_pretrained(directory)

@@ -116,7 +116,7 @@ def _sequential(found: Traffic, predicted: Predictions, since: int) -> list[int]
     return [scrape for scrape, side in _told(found, predicted, since) if side == "low"]
 
 
-def _told(found: Traffic, predicted: Predictions, since: int) -> list[tuple[int, str]]:
+def _told(found: Traffic, predicted: Predictions, since: int) -> Sequence[tuple[int, str]]:
     """`watch.rule: sequential` at its defaults, at a constant draft length: when a drift was found, and its side. A drift ends by
     its own test."""
     settings, counts, alarms = WatchConfig(), WatchedCounts(began=0.0), []

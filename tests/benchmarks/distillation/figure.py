@@ -7,7 +7,6 @@ from tests.benchmarks.answers import interval, points
 from tests.benchmarks.distillation.cells import (
     ADAMW,
     LOSSES,
-    OURS,
     PEERS,
     REGIMES,
     SIBLINGS,
@@ -20,7 +19,7 @@ from tests.benchmarks.distillation.generation import NEW_TOKENS, measure_generat
 from tests.benchmarks.distillation.labels import AIMS, FINE_TUNED, REGIME_LABELS, by_seed, label
 from tests.benchmarks.distillation.long import measure_long
 from tests.benchmarks.distillation.pair import make_pair
-from tests.benchmarks.distillation.speed import METHODS_TIMED, measure_speed
+from tests.benchmarks.distillation.speed import METHODS_TIMED, OURS, measure_speed
 from tests.benchmarks.distillation.summary import summarise
 from tests.benchmarks.figures import write
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.distillation.cells import OURS, STOCK, Cell, read_cell
+from tests.benchmarks.distillation.cells import STOCK, Cell, read_cell
 from tests.benchmarks.distillation.place import CELLS, pair_digest
 from tests.benchmarks.distillation.rates import best_rate
-from tests.benchmarks.distillation.speed import seconds_of
+from tests.benchmarks.distillation.speed import OURS, seconds_of
 from tests.benchmarks.distillation.summary import Prompts
 
 STEPS = 8000

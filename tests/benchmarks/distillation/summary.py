@@ -12,7 +12,6 @@ from tests.benchmarks.distillation.cells import (
     ADAMW,
     LOSS_SECONDS,
     LOSSES,
-    OURS,
     PEERS,
     REGIMES,
     SECONDS,
@@ -25,6 +24,7 @@ from tests.benchmarks.distillation.cells import (
     read_cell,
 )
 from tests.benchmarks.distillation.rates import tried_rates
+from tests.benchmarks.distillation.speed import OURS
 
 _CONFIDENCE = 0.95
 Floats = NDArray[np.float64]
@@ -101,7 +101,8 @@ class Prompts:
         }
 
     def _by_document(self, values_N: Floats) -> Floats:
-        return np.bincount(self._document_N, values_N, self._count)
+        sums: Floats = np.bincount(self._document_N, values_N, self._count).astype(np.float64)
+        return sums
 
 
 def _row(cells: list[dict[str, Any]], prompts: Prompts) -> dict[str, Any]:
