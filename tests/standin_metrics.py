@@ -53,9 +53,8 @@ class CountingEngine:
 
     def page(self) -> str:
         """The metrics page."""
-        return "".join(
-            {"vllm": self._vllm, "sglang": self._sglang, "llama.cpp": self._llama_cpp}.get(self.kind, self._trtllm)()
-        )
+        pages = {"vllm": self._vllm, "sglang": self._sglang, "llama.cpp": self._llama_cpp, "tensorrt-llm": self._trtllm}
+        return "".join(pages[self.kind]())
 
     def _vllm(self) -> Iterator[str]:
         labels = {"engine": self.rank, "model_name": self.model}

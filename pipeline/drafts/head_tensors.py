@@ -1,6 +1,6 @@
 """The tensors of a head's files: all of them, and no other than the head has; and what of them a pair states."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from safetensors import safe_open
 from transformers import AutoConfig
 
 from pipeline.drafts.head_config import Eagle3Config, head_of, kind_of, read_eagle3
-from pipeline.drafts.kinds import EAGLE3
+from pipeline.drafts.kinds import EAGLE3, MEDUSA, KindName
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.built import load_config
 from pipeline.models.directory_checks import unsupported
@@ -78,13 +78,19 @@ def layer_config(head: Eagle3Config) -> Any:
     return config
 
 
+def _cached_by_eagle3(directory: Path) -> int:
+    """Keys and values of a token, numbers."""
+    with layers_of(directory):
+        layer = layer_config(read_eagle3(directory))
+    return int(2 * layer.num_hidden_layers * layer.num_key_value_heads * layer.head_dim)
+
+
+_CACHED: Mapping[KindName, Callable[[Path], int]] = {EAGLE3.name: _cached_by_eagle3, MEDUSA.name: lambda directory: 0}
+
+
 def head_facts(directory: Path, origin: Path, target: Shape, dtype: str) -> dict[str, Any]:
     """`pair_facts.model_facts` of a head, whose vocabulary and context are its target's."""
-    weights, elements = measure_draft(directory), 0
-    if kind_of(directory) == EAGLE3:
-        with layers_of(directory):
-            layer = layer_config(read_eagle3(directory))
-        elements = 2 * layer.num_hidden_layers * layer.num_key_value_heads * layer.head_dim
+    weights, elements = measure_draft(directory), _CACHED[kind_of(directory).name](directory)
     return {
         "dtype": dtype,
         "digest": model_digest(directory),
