@@ -23,7 +23,7 @@ import torch
 from pipeline.config.pair import DraftShape, ReferenceRecipe, ReferenceShape, TargetShape
 from pipeline.models.saving import save_model
 from pipeline.progress import Progress
-from pipeline.reference.recipe import Training, new_model, train_model, train_tokenizer
+from pipeline.reference.recipe import ModelTraining, new_model, train_model, train_tokenizer
 from pipeline.reference.text import Document, read_text
 
 RECIPE = ReferenceRecipe(
@@ -47,7 +47,7 @@ def main(place: Path) -> None:
     device, progress = torch.device("cpu"), Progress()
 
     def trained(name: str, shape: ReferenceShape, chats: list[tuple[str, str]], seed: int) -> Any:
-        training = Training(name, _tokens(tokenizer, chats, seed), shape.steps, shape.learning_rate, seed)
+        training = ModelTraining(name, _tokens(tokenizer, chats, seed), shape.steps, shape.learning_rate, seed)
         model = train_model(new_model(shape, RECIPE, tokenizer, seed), training, RECIPE, device, progress)
         save_model(model, place / name)
         tokenizer.save_pretrained(place / name)
