@@ -304,7 +304,7 @@ def _not_there(names: Sequence[str], source: PromptSource, where: Where) -> Usag
     hint = f" (did you mean {printable(close[0])}?)" if close else ""
     shown = printable(", ".join(name[:40] for name in names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
     return UsageError(
-        f"{where.file}: {where.unit} {where.number}: no column {' or '.join(wanted)} among {shown}{hint}; "
+        f"{where.file}: {where.unit} {where.number}: no column {' or '.join(wanted)}; its columns are {shown}{hint}; "
         f"{where.remedy}"
     )
 

@@ -131,7 +131,8 @@ def read_prompts(
         )
     if prompts:
         reader.require_named()
-    notes = [f"{longer} prompts left out: no token, or more than {most_tokens} tokens (context minus --max-new-tokens)"]
+    limit = f"{most_tokens} tokens (the shorter context of target and draft, minus --max-new-tokens)"
+    notes = [f"{longer} prompts left out: no token, or more than {limit}"]
     by_default = (
         f"chat template: applied to {templated:,} plain prompts, as the tokenizer has one; --no-chat leaves it out"
     )

@@ -50,7 +50,10 @@ def open_batch(path: Path) -> Any:
 
 
 def other_version(path: Path) -> UnderstudyError:
-    return UnderstudyError(f"{path}: written by another version; delete its directory and run again")
+    return UnderstudyError(
+        f"{path}: written by another version, whose completions this one does not read; run the config again, or name newer ones "
+        "(--completions DIR). What is there may stay"
+    )
 
 
 def shard_facts(directory: Path, prefix: str = "") -> Iterator[tuple[str, Mapping[str, str]]]:

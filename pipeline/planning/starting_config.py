@@ -145,7 +145,8 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
         yield ""
     yield "promote:"
     yield f"  target_name: {_text(name)}  # the registered model is called NAME-draft"
-    yield "  # Runs with this name share a champion: keep it for the target fine-tuned or moved; another target needs another."
+    yield "  # Runs with this name share a champion: keep it when the target is fine-tuned or moved, and choose another for"
+    yield "  # another target."
 
 
 def _pair(target: Model, draft: Model, sample: PromptSample | None) -> Iterator[str]:
@@ -207,7 +208,7 @@ def _judgement(draft: Model) -> Iterator[str]:
 
 def _plan(sample: PromptSample, mean: float) -> Iterator[str]:
     yield "plan:"
-    yield f"  prompt_tokens: {mean:.1f}  # mean of the rows above, for `plan`; remove both with other prompts"
+    yield f"  prompt_tokens: {mean:.1f}  # mean of the rows above, for `plan`; remove both lines if you take other prompts"
     part = f"  # of the first {sample.counts.rows:,} rows: state more if later ones are longer"
     yield f"  longest_prompt_tokens: {max(sample.lengths)}{part if sample.counts.over_limit else ''}"
 
@@ -372,7 +373,8 @@ def _training(prompts: Prompts, is_served: bool, head: KindName | None) -> Itera
     yield "distill:"
     epochs = steps * _BATCH / max(train, 1.0)
     times = f"{epochs:.2g}" if epochs < 10 else f"{epochs:,.0f}"
-    yield f"  max_steps: {steps}  # about {times} epochs of {train:,.0f} train prompts; {_EPOCHS}, within 200 to 3,000 steps"
+    about = f"about {times} epochs of {train:,.0f} train prompts; the aim is {_EPOCHS}, in 200 to 3,000 steps"
+    yield f"  max_steps: {steps}  # {about}"
     yield f"  batch: {_BATCH}  # sequences; with less memory use `accumulation` and a smaller batch"
     yield "  learning_rate: auto  # short trainings on dev prompts find it, with a tenth of these steps at most"
     scores = (

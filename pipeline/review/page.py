@@ -214,7 +214,7 @@ def _draw(decision: Decision, charts: Charts) -> list[tuple[str, Markup]]:
     models = {side: figures for side, figures in drafts.items() if side != LOOKUP and not _is_by_round(decision, side)}
     rows = [
         (
-            "Tokens per target call by draft length. The dotted line is the engine's.",
+            "Tokens per target call by draft length. The dotted line is the draft length of the run (evaluate.gamma).",
             charts.by_draft_length(drafts, gamma),
         ),
         ("Acceptance by position in the draft, of draft tokens that are reached.", charts.by_position_in_draft(drafts)),

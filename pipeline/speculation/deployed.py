@@ -45,7 +45,8 @@ class Deployed:
         missing = [name for name in _NAMES if name not in self.sources]
         if self.sampling.greedy:
             missing = []
-        default = f"{', '.join(missing)} by default, which nothing else states" if missing else ""
+        by_default = ", ".join(f"{name} {getattr(self.sampling, name):g}" for name in missing)
+        default = f"{by_default} by default, stated by no option, run, log or {FILE}" if missing else ""
         first = f"sampling: {'; '.join(filter(None, (stated, default)))}"
         also = ", ".join(f"{name} {value!r}" for name, value in self.inexpressible.items())
         return [

@@ -204,7 +204,8 @@ def test_the_deployments_sampling_is_used(place: Place, tmp_path: Path) -> None:
     assert (0, "") == (found.code, found.err)
     text = " ".join(found.out.split())
     assert (
-        "sampling: temperature 0.7, top_k 20 from the target's generation_config.json; top_p, min_p by default" in text
+        "sampling: temperature 0.7, top_k 20 from the target's generation_config.json; top_p 1, min_p 0 by default"
+        in text
     )
     assert "also sets repetition_penalty 1.1, which is not applied here" in text
     assert "sampling: temperature 0 from --temperature" in " ".join(greedy.out.split())

@@ -100,12 +100,13 @@ def _sentences() -> list[str]:
         f"it takes {quickstart['seconds']:.0f} s and {quickstart['peak_gibibytes']:.1f} GiB of memory "
         f"on {results.conditions('quickstart').partition(' on ')[2]}",
         f"identical in {sum(exact)} of {len(exact)} comparisons",
-        f"{speed['ratio']:.0f} times faster than assisted generation",
+        f"{speed['ratio']:.0f} times as fast as assisted generation of transformers",
         f"{min(faster):.1f} and {max(faster):.1f} times as fast as assisted generation",
-        f"After {results.figure('distillation_defaults')['seconds']:.0f} s of training",
+        f"after {results.figure('distillation_defaults')['seconds']:.0f} s of training",
         f"{ahead['moved', 'sft']:.1f} points above TRL's SFT and {ahead['moved', 'gkd']:.1f} points above its GKD",
-        f"({ahead['near', 'sft']:.1f} points and {ahead['near', 'gkd']:.1f} points where it was not)",
-        f"{engine['heavier']['mape']:.1%} off at a heavier load and {engine['lighter']['mape']:.1%} at a lighter one",
+        f"before its fine-tuning {ahead['near', 'sft']:.1f} points and {ahead['near', 'gkd']:.1f} points",
+        f"{engine['heavier']['mape']:.1%} off at a load heavier than any that was measured, "
+        f"and {engine['lighter']['mape']:.1%} at a lighter one",
         f"p95 latency by at most {max(abs(one['predicted_p95'] / one['p95'] - 1) for one in latency['rates']):.1%}",
         f"refuses an equal draft in at most {refused:.1f} of 100 checks",
         f"worse by the margin in at most {passed:.1f} of 100",

@@ -181,7 +181,7 @@ def test_a_column_that_is_named_is_read(tmp_path: Path) -> None:
     named = _reader(tmp_path, ALPACA | {"title": "t"}, prompt_field="title")
     assert ["t"] == [found.messages[0]["content"] for found in _prompts(named)]
 
-    with pytest.raises(UsageError, match=r"line 1: no column titel among .*title \(did you mean title\?\)"):
+    with pytest.raises(UsageError, match=r"line 1: no column titel; its columns are .*title \(did you mean title\?\)"):
         _reader(tmp_path, ALPACA | {"title": "t"}, prompt_field="titel")
     with pytest.raises(UsageError, match="name the column with --prompt-field or --messages-field"):
         SourceReader(0, PromptSource(path="p", prompt_field="x"), tmp_path / "p.jsonl", option="--prompts")

@@ -319,7 +319,7 @@ def test_columns_are_written_into_the_config(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--domain-field: .*: no row has .* 'knid'; other .* did you mean kind\?"):
         starting_config(SMALLER, HUB, prompts, None, {"domain_field": "knid"})
     with pytest.raises(
-        UsageError, match=r"no column q among .*; name the column with --prompt-field or --messages-field"
+        UsageError, match=r"no column q; its columns are .*; name the column with --prompt-field or --messages-field"
     ):
         starting_config(SMALLER, HUB, prompts, None, {"prompt_field": "q"})
 

@@ -24,8 +24,8 @@ def test_later_sources_go_before_earlier_ones() -> None:
 
     assert Sampling(temperature=0.6, top_k=5, top_p=0.8) == found.sampling
     assert [
-        f"sampling: temperature 0.6 from 90 of 100 rows that state theirs; top_k 5 from --top-k; top_p 0.8 from {FILE}; min_p "
-        "by default, which nothing else states",
+        f"sampling: temperature 0.6 from 90 of 100 rows that state theirs; top_k 5 from --top-k; top_p 0.8 from {FILE}; min_p 0 "
+        f"by default, stated by no option, run, log or {FILE}",
         f"sampling: {FILE} also sets repetition_penalty 1.05, which is not applied here",
     ] == found.lines
 
@@ -34,7 +34,10 @@ def test_what_nobody_states_is_the_default() -> None:
     """It is said, too."""
     found = resolve([StatedSettings(FILE, {})])
 
-    assert (Sampling(), "temperature, top_k, top_p, min_p by default" in found.lines[0]) == (found.sampling, True)
+    assert (Sampling(), "temperature 1, top_k 0, top_p 1, min_p 0 by default" in found.lines[0]) == (
+        found.sampling,
+        True,
+    )
 
 
 def test_cut_offs_have_no_effect_at_temperature_0() -> None:
