@@ -28,7 +28,7 @@ from pipeline.judgement.headline import (
 )
 from pipeline.judgement.new_vocabulary import HEADER, lines, table
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, Benefit, Decision, Side, TrainingStep
-from pipeline.judgement.speed import conditions, drafts, per_second, remarks, speedup_text, with_length
+from pipeline.judgement.speed import conditions, drafts, not_measurable, per_second, remarks, speedup_text, with_length
 from pipeline.review.charts import Charts
 from pipeline.store.own_files import reads_own_files
 
@@ -88,7 +88,7 @@ def _render(
     page = _template().render(
         title=f"{mark(decision, promotion)} {shown[0]}",
         decision=decision,
-        lines=shown,
+        lines=_without_remarks(decision, shown),
         about_rows=[_sentence(line) for line in lines(decision)],
         rows_header=HEADER,
         rows_table=table(decision.new_vocabulary) if decision.new_vocabulary else [],
@@ -190,6 +190,15 @@ def _prompts_by_domain(decision: Decision) -> dict[str, int]:
 def _quantiles(benefit: Benefit) -> list[str]:
     """Names of the latency quantiles, which are the same for each side."""
     return [name for side in list(benefit.sides.values())[:1] for name in side.quantile_seconds]
+
+
+def _without_remarks(decision: Decision, lines: Sequence[str]) -> list[str]:
+    """The verdict, without what stands below its table of speeds, but for why there is no speedup."""
+    if decision.speed is None:
+        return list(lines)
+    names = side_names(decision)
+    below = set(remarks(decision.speed, names)).difference(not_measurable(decision.speed, names))
+    return [line for line in lines if line not in below]
 
 
 def _in_order(decision: Decision) -> Decision:
