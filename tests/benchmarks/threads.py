@@ -106,7 +106,8 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         f"Median seconds of {_TURNS}, settings alternating; busy: another process computes with two threads on the same two "
         "cores. Aims for a run: quiet at most 5% slower than libgomp's default, busy at most 2.5 times quiet. Steps alone are "
         "worse than a run: two threads wait for each other in every small matrix product, and the other process holds a core "
-        "while one of them waits. `OMP_NUM_THREADS=1` avoids that and is slower on a quiet machine.\n"
+        "while one of them waits. `OMP_NUM_THREADS=1` avoids that and is slower on a quiet machine. The run was measured when "
+        "the smoke loop was half as large again.\n"
     )
     yield "| work | setting | quiet s | busy s | busy / quiet | quiet / libgomp's default |"
     yield "|---|---|---|---|---|---|"
