@@ -152,8 +152,8 @@ BREAKS = (
     ),
     Break(
         "the claim of a live process is taken over",
-        "take",
-        "_is_stale(A)",
+        "_has_died",
+        "has_ended(A) is True",
         "True",
         (INTEGRATION + "test_registry.py", "-k", "claim or wins or process"),
     ),

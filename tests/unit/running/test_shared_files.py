@@ -27,6 +27,9 @@ from pipeline.store.artifacts import Store
 from pipeline.store.files import write_json
 store = Store(Path(sys.argv[1]))
 path = store.root / "shared.json"
+(store.root / sys.argv[2]).touch()
+while not all((store.root / name).exists() for name in "ab"):
+    pass  # both begin at once
 for number in range(50):
     with store.changing(path):
         write_json(path, {**(json.loads(path.read_text()) if path.exists() else {}), f"{sys.argv[2]}{number}": number})
