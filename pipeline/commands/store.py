@@ -64,17 +64,17 @@ def gc(
     )
     if not delete:
         entries = retention.why_kept(where, policy)
-        print_review(entries, [entry for entry in entries if not entry.why], deleted=False)
+        print_entries(entries, [entry for entry in entries if not entry.why], deleted=False)
         return
     with where.lock(GC_LOCK, lambda _: Progress().line("a run is starting; waiting")):
         close_abandoned(where, Progress())
         entries = retention.why_kept(where, policy)
         gone = retention.delete(where, entries)
     retention.empty_trash(where)
-    print_review(entries, gone, deleted=True)
+    print_entries(entries, gone, deleted=True)
 
 
-def print_review(entries: Sequence["StoreEntry"], gone: Collection["StoreEntry"], deleted: bool) -> None:
+def print_entries(entries: Sequence["StoreEntry"], gone: Collection["StoreEntry"], deleted: bool) -> None:
     """Print one row for each stage to stdout. `gone` is what was deleted, or would be."""
     from pipeline.commands.tables.console import Report
 

@@ -51,8 +51,8 @@ def open_batch(path: Path) -> Any:
 
 def other_version(path: Path) -> UnderstudyError:
     return UnderstudyError(
-        f"{path}: written by another version, whose completions this one does not read; run the config again, or name newer ones "
-        "(--completions DIR). What is there may stay"
+        f"{path}: written by another version, whose completions this one does not read; run the config again, or name newer "
+        "completions (--completions DIR). The old files can stay"
     )
 
 

@@ -193,7 +193,7 @@ def _quantiles(benefit: Benefit) -> list[str]:
 
 
 def _without_remarks(decision: Decision, lines: Sequence[str]) -> list[str]:
-    """The verdict, without what stands below its table of speeds, but for why there is no speedup."""
+    """The lines of the verdict. Remarks on measured speeds are below their table, so only why there is no speedup stays."""
     if decision.speed is None:
         return list(lines)
     names = side_names(decision)

@@ -293,7 +293,7 @@ def test_dry_run_prints_the_stages_that_were_asked_for(loop: Place) -> None:
 
     assert (0, "") == (until.code, until.err)
     assert ["pair", "corpus", "generate", "generate/before"] == re.findall(r"^│ (\S+) +│", until.out, re.MULTILINE)
-    assert "0 of 4 artifacts are to be built" in until.out
+    assert "0 of 4 jobs are to be built" in until.out
     assert [2, 2] == [ended.code for ended in missing]
     assert all(ended.complaint.startswith("distill is not in ") for ended in missing)
 

@@ -23,7 +23,7 @@ def print_jobs(planned: Sequence[PlannedJob], notes: Sequence[str], store: objec
     out.table(COLUMNS, [[job.job.id, job.action, job.job.summary] for job in planned], left=COLUMNS)
     count = Counter(job.action == BUILD for job in planned)
     out.text(
-        f"{count[True]} of {len(planned)} artifacts are to be built; the others are in {store}, or change the registry alone"
+        f"{count[True]} of {len(planned)} jobs are to be built; the others are in {store} already, or have no artifact (promote)"
     )
     for note in notes:
         out.text(note)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.acceptance.baseline import Conditions, ExaminedCounts, baseline_json
-from pipeline.commands.store import print_review
+from pipeline.commands.store import print_entries
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError
@@ -160,8 +160,8 @@ def test_the_table_says_what_is_freed_and_why_the_rest_is_kept(
         StoreEntry(Path("corpus-b"), "corpus", 1_000_000, "kept run"),
         StoreEntry(Path("corpus-c"), "corpus", 1_000_000, "champion"),
     ]
-    print_review(entries, entries[:1], deleted=False)
-    print_review(entries[1:], [], deleted=False)
+    print_entries(entries, entries[:1], deleted=False)
+    print_entries(entries[1:], [], deleted=False)
     out = capsys.readouterr().out
 
     rows = [line.strip("│ ").split("│") for line in out.splitlines() if line.startswith("│")]
